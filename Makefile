@@ -1,0 +1,59 @@
+# fedpilot: `make quickstart` trains a federation, `make test` runs the tests. `make help` lists the rest.
+
+PYTHON ?= $(firstword $(shell command -v python3.11 python3 2>/dev/null))
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
+
+.PHONY: help quickstart test check soak docs bench install dev clean
+.DEFAULT_GOAL := help
+
+help: ## list the targets
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-11s %s\n", $$1, $$2}'
+
+$(BIN)/python:
+	@echo "==> creating $(VENV) with $(PYTHON)"
+	@$(PYTHON) -c 'import sys; sys.exit("fedpilot needs Python 3.11 or newer; set PYTHON=...") if sys.version_info < (3, 11) else None'
+	@$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.runtime: $(BIN)/python pyproject.toml constraints.txt
+	@echo "==> installing fedpilot (PyTorch and Ray take a minute)"
+	@$(PIP) --editable .
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.runtime
+	@echo "==> installing what the tests and checks need"
+	@$(PIP) --editable '.[dev]'
+	@touch $@
+
+install: $(VENV)/.runtime ## create .venv and install fedpilot into it
+dev: $(VENV)/.dev ## the same, with what the tests and checks need
+
+quickstart: $(VENV)/.runtime ## train a federation on the digits data set and draw its curves
+	@echo "==> fedpilot run configs/quickstart.yaml"
+	@$(BIN)/fedpilot run configs/quickstart.yaml
+
+test: $(VENV)/.dev ## run the tests a contributor runs (minutes)
+	@echo "==> pytest (without the slow ones, which .ci/run adds)"
+	@$(BIN)/python -m pytest -m "not slow and not soak" -q $(ARGS)
+
+check: $(VENV)/.dev ## ruff, mypy --strict, import-linter
+	@echo "==> ruff check" && $(BIN)/ruff check .
+	@echo "==> ruff format --check" && $(BIN)/ruff format --check .
+	@echo "==> mypy --strict" && $(BIN)/mypy
+	@echo "==> import-linter" && $(BIN)/lint-imports
+
+soak: $(VENV)/.dev ## the full counts of kills and random inputs (long; before a release)
+	@echo "==> pytest, soak"
+	@$(BIN)/python -m pytest -m soak $(ARGS)
+
+docs: $(VENV)/.dev ## write the reference pages anew and build the site into site/
+	@$(PIP) '.[docs]'
+	@echo "==> docs/reference from the code" && $(BIN)/python docs/generate.py
+	@echo "==> mkdocs build --strict" && $(BIN)/python -m mkdocs build --strict --quiet
+
+bench: $(VENV)/.dev ## clients per second beside the plain PyTorch loop (Flower too, if its venv exists)
+	@$(BIN)/python benchmarks/run.py $(ARGS)
+
+clean: ## remove .venv, caches and build products (runs/ stays)
+	rm -rf $(VENV) build dist site src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
