@@ -1,0 +1,111 @@
+"""What can go wrong in a federation, and the exit code that the command line gives it.
+
+    FederatedError
+    ├── ConfigError            bad input, found before anything is started            (exit 2)
+    ├── RunRefused             the run cannot be continued or made as asked            (exit 2)
+    ├── ClientFailed           a client's training or evaluation raised                (exit 1)
+    ├── NoUsableUpdate         every update of a round was refused                     (exit 1)
+    ├── WorkersExhausted       the same work lost its worker too often                 (exit 1)
+    └── InvalidTransition      a VirtualNode was asked for what its state forbids      (exit 1)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+class FederatedError(Exception):
+    """Root of this package's errors."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """One thing that is wrong with a configuration, and what would be right."""
+
+    key: str
+    """Dotted path of the key, such as `training.learning_rate`."""
+    found: str
+    """What the file says, or what is wrong with it."""
+    allowed: str
+    """What would be accepted."""
+    where: str = ""
+    """`file:line`, `--set`, or empty."""
+    nearest: str = ""
+    """The nearest key or value that exists, if one is near."""
+
+    def __str__(self) -> str:
+        lines = [f"{self.where}: {self.key}" if self.where else self.key]
+        lines.append(f"  found:   {self.found}")
+        lines.append(f"  allowed: {self.allowed}")
+        if self.nearest:
+            lines.append(f"  nearest: {self.nearest}")
+        return "\n".join(lines)
+
+
+class ConfigError(FederatedError):
+    """The configuration is wrong; `problems` lists everything that was found."""
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        super().__init__(tuple(problems))
+        self.problems = tuple(problems)
+
+    def __str__(self) -> str:
+        count = len(self.problems)
+        head = "the configuration has a problem" if count == 1 else f"{count} problems"
+        return "\n".join([head, *(str(problem) for problem in self.problems)])
+
+
+class RunRefused(FederatedError):
+    """A run cannot be continued or made as asked; the text says what to do instead."""
+
+
+class ClientFailed(FederatedError):
+    """What a client was asked to do raised an exception inside its worker."""
+
+    def __init__(self, client_id: str, doing: str, reason: str) -> None:
+        super().__init__(client_id, doing, reason)
+        self.client_id, self.doing, self.reason = client_id, doing, reason
+
+    def __str__(self) -> str:
+        return f"{self.client_id} failed while {self.doing}: {self.reason}"
+
+
+class NoUsableUpdate(FederatedError):
+    """Every update of a round was refused, so there is nothing to aggregate."""
+
+    def __init__(self, round_number: int, refused: Sequence[str]) -> None:
+        super().__init__(round_number, tuple(refused))
+        self.round_number, self.refused = round_number, tuple(refused)
+
+    def __str__(self) -> str:
+        names = ", ".join(self.refused[:5]) + (", ..." if len(self.refused) > 5 else "")
+        return (
+            f"round {self.round_number} has no usable update: all {len(self.refused)} were not "
+            f"finite ({names}); a smaller `training.learning_rate` usually helps"
+        )
+
+
+class WorkersExhausted(FederatedError):
+    """The same work lost its worker more often than `resources.worker_restarts` allows."""
+
+    def __init__(self, what: str, losses: int, reason: str) -> None:
+        super().__init__(what, losses, reason)
+        self.what, self.losses, self.reason = what, losses, reason
+
+    def __str__(self) -> str:
+        return (
+            f"{self.what} lost its worker {self.losses} times, the last time because "
+            f"{self.reason}; often the vnode has too little memory (`resources.memory_per_worker`)"
+        )
+
+
+class InvalidTransition(FederatedError):
+    """A state machine was given an event that its present state does not take."""
+
+    def __init__(self, subject: str, state: str, event: str) -> None:
+        super().__init__(subject, state, event)
+        self.subject, self.state, self.event = subject, state, event
+
+    def __str__(self) -> str:
+        return f"{self.subject} is {self.state} and cannot take `{self.event}`"
