@@ -1,0 +1,1 @@
+"""Decide how a federation learns; pure: no Ray, wire, clock or screen."""

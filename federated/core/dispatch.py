@@ -1,0 +1,165 @@
+"""Which worker does which piece of work next, and what a worker's death means: no I/O.
+
+The dispatcher is told what happened (`submit`, `ready`, `done`, `lost`) and answers with what to
+do (`Send`, `Start`, `GiveUp`). Rules:
+
+* Work goes out in the order it came; a worker gets a second piece only while plenty wait, so that
+  its next piece lies ready without robbing an idle worker at the end of a round.
+* A lost worker's pieces go back to the head of the line. Only the piece it was on counts the loss;
+  a piece that lost `limit` workers more than it may is given up, since it probably kills them.
+* A worker that dies `limit` times more than it may without finishing anything takes everything
+  down with it: there is nobody left who could do the work.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Hashable, Iterable, Iterator
+from dataclasses import dataclass, field
+
+WorkId = Hashable
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Hand this piece of work to this worker."""
+
+    worker: int
+    work: WorkId
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Start this worker (again)."""
+
+    worker: int
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """This piece of work will not be tried again."""
+
+    work: WorkId
+    losses: int
+    reason: str
+
+
+Action = Send | Start | GiveUp
+
+
+@dataclass(slots=True)
+class _Slot:
+    ready: bool = False
+    losses: int = 0
+    """Deaths since it last finished something."""
+    doing: deque[WorkId] = field(default_factory=deque)
+
+
+class Dispatcher:
+    """The state of a pool of workers, by their numbers 0..n-1."""
+
+    DEPTH = 2
+    """Pieces a worker may hold: the one it is on, and the next."""
+
+    def __init__(self, workers: int, limit: int) -> None:
+        self._slots = [_Slot() for _ in range(workers)]
+        self._waiting: deque[WorkId] = deque()
+        self._losses: dict[WorkId, int] = {}
+        self._pinned: dict[WorkId, int] = {}
+        self._limit = limit
+
+    @property
+    def idle(self) -> bool:
+        """Nothing waits and nobody works."""
+        return not self._waiting and not any(slot.doing for slot in self._slots)
+
+    def doing(self, worker: int) -> tuple[WorkId, ...]:
+        """What a worker holds, the one it is on first."""
+        return tuple(self._slots[worker].doing)
+
+    def start(self) -> list[Action]:
+        """Begin: every worker is to be started."""
+        return [Start(number) for number in range(len(self._slots))]
+
+    def submit(self, works: Iterable[WorkId], worker: int | None = None) -> list[Action]:
+        """Take on work, in this order; `worker` binds it to one worker (for hosted nodes)."""
+        for work in works:
+            self._waiting.append(work)
+            if worker is not None:
+                self._pinned[work] = worker
+        return list(self._hand_out())
+
+    def ready(self, worker: int) -> list[Action]:
+        """A worker is up."""
+        self._slots[worker].ready = True
+        return list(self._hand_out())
+
+    def done(self, worker: int, work: WorkId) -> list[Action]:
+        """A worker finished a piece, whether it succeeded or raised."""
+        slot = self._slots[worker]
+        slot.doing.remove(work)
+        slot.losses = 0
+        self._drop(work)
+        return list(self._hand_out())
+
+    def lost(self, worker: int, reason: str) -> list[Action]:
+        """A worker died, or did not come up."""
+        slot = self._slots[worker]
+        slot.ready = False
+        slot.losses += 1
+        actions: list[Action] = []
+        held, slot.doing = list(slot.doing), deque()
+        if held:
+            first = held[0]
+            self._losses[first] = self._losses.get(first, 0) + 1
+            if self._losses[first] > self._limit:
+                actions.append(GiveUp(first, self._losses[first], reason))
+                self._drop(first)
+                held = held[1:]
+        self._waiting.extendleft(reversed(held))
+        if slot.losses > self._limit:
+            return [*actions, *self._collapse(worker, slot.losses, reason)]
+        return [*actions, Start(worker), *self._hand_out()]
+
+    def withdraw(self) -> None:
+        """Forget all work that waits; what is being done is still reported."""
+        for work in self._waiting:
+            self._drop(work)
+        self._waiting.clear()
+
+    def _collapse(self, worker: int, losses: int, reason: str) -> list[Action]:
+        """Give up what nobody can do any more: all of it, or what is bound to this worker."""
+        others = any(slot.losses <= self._limit for slot in self._slots)
+        hopeless = [w for w in self._waiting if not others or self._pinned.get(w) == worker]
+        for work in hopeless:
+            self._waiting.remove(work)
+            self._drop(work)
+        return [*(GiveUp(work, losses, reason) for work in hopeless), *self._hand_out()]
+
+    def _hand_out(self) -> Iterator[Action]:
+        held_back: list[WorkId] = []
+        while self._waiting:
+            work = self._waiting.popleft()
+            worker = self._choose(self._pinned.get(work))
+            if worker is None:
+                held_back.append(work)
+                if work not in self._pinned:
+                    break
+                continue
+            self._slots[worker].doing.append(work)
+            yield Send(worker, work)
+        self._waiting.extendleft(reversed(held_back))
+
+    def _choose(self, pinned: int | None) -> int | None:
+        numbers = range(len(self._slots)) if pinned is None else (pinned,)
+        able = [n for n in numbers if self._slots[n].ready]
+        if not able:
+            return None
+        best = min(able, key=lambda n: (len(self._slots[n].doing), n))
+        plenty = pinned is not None or len(self._waiting) + 1 >= len(self._slots)
+        room = self.DEPTH if plenty else 1
+        return best if len(self._slots[best].doing) < room else None
+
+    def _drop(self, work: WorkId) -> None:
+        self._losses.pop(work, None)
+        self._pinned.pop(work, None)

@@ -1,0 +1,11 @@
+"""When unsaved work is worth a write: pure, so that the cost of safety has a known ceiling."""
+
+from __future__ import annotations
+
+SHARE = 0.02
+"""Part of the training time that saving may take at most."""
+
+
+def worth_saving(unsaved_s: float, write_s: float, share: float = SHARE) -> bool:
+    """Whether `unsaved_s` seconds of training justify a write of `write_s` seconds."""
+    return unsaved_s > 0 and write_s <= share * unsaved_s

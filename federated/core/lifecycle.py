@@ -1,0 +1,143 @@
+"""The life of a VirtualNode: a transition table, and a bounded ledger of those ever touched.
+
+    virtual ──request──► pending ──bind──► materialized ──release──► released
+                            ▲                  │                        │
+                            └──────lose────────┘◄───────request─────────┘
+    pending, materialized ──fail──► failed ──request──► pending
+
+A node is `virtual` until somebody needs it and costs nothing; `pending` waits for a worker;
+`materialized` is bound to a warm FederatedNode (lost with it, it is pending again); `released` gave
+its place back, after its work, by idle eviction or on request.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from ..errors import InvalidTransition
+
+
+class NodeState(StrEnum):
+    """Where a VirtualNode is in its life."""
+
+    VIRTUAL = "virtual"
+    PENDING = "pending"
+    MATERIALIZED = "materialized"
+    RELEASED = "released"
+    FAILED = "failed"
+
+
+class NodeEvent(StrEnum):
+    """What can happen to a VirtualNode."""
+
+    REQUEST = "request"
+    """Somebody needs it."""
+    BIND = "bind"
+    """A worker hosts it now."""
+    LOSE = "lose"
+    """Its worker died."""
+    RELEASE = "release"
+    """Its place is given back."""
+    FAIL = "fail"
+    """Its work raised, or no worker could be had."""
+
+
+_S, _E = NodeState, NodeEvent
+
+TRANSITIONS: dict[NodeState, dict[NodeEvent, NodeState]] = {
+    _S.VIRTUAL: {_E.REQUEST: _S.PENDING},
+    _S.PENDING: {
+        _E.REQUEST: _S.PENDING,
+        _E.BIND: _S.MATERIALIZED,
+        _E.RELEASE: _S.RELEASED,
+        _E.FAIL: _S.FAILED,
+    },
+    _S.MATERIALIZED: {
+        _E.REQUEST: _S.MATERIALIZED,
+        _E.LOSE: _S.PENDING,
+        _E.RELEASE: _S.RELEASED,
+        _E.FAIL: _S.FAILED,
+    },
+    _S.RELEASED: {_E.REQUEST: _S.PENDING},
+    _S.FAILED: {_E.REQUEST: _S.PENDING},
+}
+
+
+def after(state: NodeState, event: NodeEvent, subject: str = "the node") -> NodeState:
+    """The state that follows; raises InvalidTransition for a pair that the table does not have."""
+    try:
+        return TRANSITIONS[state][event]
+    except KeyError:
+        raise InvalidTransition(subject, state, event) from None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRecord:
+    """What is known of one touched VirtualNode."""
+
+    state: NodeState
+    worker: str
+    """The FederatedNode that hosts it, or hosted it last."""
+    reason: str
+    since: float
+    """When this state began, on the ledger's clock."""
+    trail: tuple[tuple[float, NodeEvent, str], ...]
+    """(time, event, reason) of the latest events, oldest first."""
+
+
+class Ledger:
+    """Records of the touched nodes, by index; the longest settled are forgotten beyond a bound.
+
+    A forgotten node is `virtual` again, which is what it costs: memory never follows the
+    population.
+    """
+
+    TRAIL = 8
+    """Events kept per node."""
+
+    def __init__(self, keep: int = 20_000) -> None:
+        self._records: OrderedDict[int, NodeRecord] = OrderedDict()
+        self._keep = keep
+
+    def record(self, index: int) -> NodeRecord:
+        """The record of a node; a virtual one if it was never touched, or is forgotten."""
+        return self._records.get(index, _UNTOUCHED)
+
+    def apply(
+        self, indices: Iterable[int], event: NodeEvent, *, now: float, reason: str, worker: str = ""
+    ) -> None:
+        """Take every node through one event; raises InvalidTransition at the first that cannot."""
+        records = self._records
+        for index in indices:
+            old = records.get(index, _UNTOUCHED)
+            state = after(old.state, event, f"node {index}")
+            records[index] = NodeRecord(
+                state,
+                worker or old.worker,
+                reason,
+                now if state is not old.state else old.since,
+                (*old.trail[1 - self.TRAIL :], (now, event, reason)),
+            )
+            records.move_to_end(index)
+        self._forget()
+
+    def _forget(self) -> None:
+        if len(self._records) <= self._keep:
+            return
+        settled = (NodeState.RELEASED, NodeState.FAILED)
+        surplus = len(self._records) - self._keep
+        for index in [i for i, r in self._records.items() if r.state in settled][:surplus]:
+            del self._records[index]
+
+    def in_state(self, *states: NodeState) -> tuple[int, ...]:
+        """Indices of the nodes in these states, least recently touched first."""
+        return tuple(i for i, record in self._records.items() if record.state in states)
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+
+_UNTOUCHED = NodeRecord(NodeState.VIRTUAL, "", "never needed so far", 0.0, ())

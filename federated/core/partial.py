@@ -1,0 +1,240 @@
+"""Exact sums of client updates: the same bits in any order, grouping and number of workers.
+
+An update (what a client's tensors moved from the round's global model) is rounded once onto a
+fixed-point grid and summed in int64, weighted by the client's samples. Integer addition commutes
+and associates, so a Partial of a chunk, a worker or a site can be merged in any order, and a
+chunk that was lost with its worker can be trained again elsewhere. Rules:
+
+* The grid of a tensor comes from the round's global model only, never from the updates.
+* A bound on the largest sum travels with the sum. When it leaves the range of int64 the Partial is
+  `overflowed`, whatever the grouping, and the round is repeated on a coarser grid.
+* An update that is not finite is refused as a whole, counted and named.
+
+See `bench` figures in docs/decisions/0004-exact-partials.md for what this costs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import numpy as np
+
+from .state import Array, Roles, State, averaged, counters
+
+FRACTION_BITS = 32
+"""Bits below the size of a tensor's largest weight; float32 has 24."""
+SMALLEST_EXPONENT = -4
+"""Tensors smaller than 2**-4 (zero biases) share the grid of that size."""
+RANGE_BITS = 62
+"""Sums must stay below 2**62, so that they and their merges fit int64."""
+METRIC_BITS = 32
+"""Metrics are summed in units of 2**-32."""
+
+
+def grid(reference: State, roles: Roles, coarser: int = 0) -> dict[str, int]:
+    """Exponent e of each averaged tensor's grid; its unit is 2**-e. `coarser` drops bits."""
+    exponents = {}
+    for name in averaged(roles):
+        array = reference[name]
+        largest = float(np.max(np.abs(array), initial=0.0))
+        size = math.frexp(largest)[1] if math.isfinite(largest) else 0
+        exponents[name] = FRACTION_BITS - max(size, SMALLEST_EXPONENT) - coarser
+    return exponents
+
+
+def exact(value: float) -> int:
+    """A finite metric in units of 2**-32, as an exact integer."""
+    return round(math.ldexp(value, METRIC_BITS))
+
+
+@dataclass(slots=True)
+class Tally:
+    """Exact sums of what was measured over samples."""
+
+    samples: int = 0
+    correct: int = 0
+    loss: int = 0
+    """Sum of the losses, in units of 2**-32."""
+    not_finite: int = 0
+    """Samples whose loss was not a finite number."""
+
+    def add(self, samples: int, correct: int, loss_sum: float) -> Self:
+        """Count `samples` more, of which `correct` were right, with the losses' sum."""
+        self.samples += samples
+        self.correct += correct
+        if math.isfinite(loss_sum):
+            self.loss += exact(loss_sum)
+        else:
+            self.not_finite += samples
+        return self
+
+    def merge(self, other: Tally) -> Self:
+        """Add another tally; exact, so the order does not matter."""
+        self.samples += other.samples
+        self.correct += other.correct
+        self.loss += other.loss
+        self.not_finite += other.not_finite
+        return self
+
+    @property
+    def mean_loss(self) -> float:
+        """Mean loss per sample; NaN without samples or with one that was not finite."""
+        if not self.samples or self.not_finite:
+            return math.nan
+        return math.ldexp(self.loss / self.samples, -METRIC_BITS)
+
+    @property
+    def accuracy(self) -> float:
+        """Share of samples that were right; NaN without samples."""
+        return self.correct / self.samples if self.samples else math.nan
+
+    def to_json(self) -> list[int]:
+        """The four sums."""
+        return [self.samples, self.correct, self.loss, self.not_finite]
+
+    @classmethod
+    def from_json(cls, sums: list[int]) -> Self:
+        """The inverse of `to_json`."""
+        return cls(*sums)
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """The round's global model as the updates are measured against it, and its grid."""
+
+    exponents: Mapping[str, int]
+    values: Mapping[str, Array]
+    """float64 copies of the averaged tensors."""
+    counters: tuple[str, ...]
+
+    @classmethod
+    def of(cls, state: State, roles: Roles, coarser: int = 0) -> Self:
+        """Prepare a global model; done once per round and worker."""
+        exponents = grid(state, roles, coarser)
+        values = {name: state[name].astype(np.float64) for name in exponents}
+        return cls(exponents, values, counters(roles))
+
+
+@dataclass(slots=True)
+class Partial:
+    """What a chunk, a worker or a site hands up: one exact sum over its clients' updates."""
+
+    exponents: Mapping[str, int]
+    sums: dict[str, Array] = field(default_factory=dict)
+    """int64, shaped as the tensors: sum over clients of weight x update, in grid units."""
+    bounds: dict[str, int] = field(default_factory=dict)
+    """What no element of a tensor's sum, nor of any part of it, can exceed."""
+    largest: dict[str, Array] = field(default_factory=dict)
+    """Elementwise maxima of the counters."""
+    weight: int = 0
+    """Sum of the clients' weights (samples)."""
+    clients: int = 0
+    """Updates that were added."""
+    refused: list[str] = field(default_factory=list)
+    """Clients whose update was not finite."""
+    tally: Tally = field(default_factory=Tally)
+    """The clients' own training metrics."""
+
+    def add(
+        self, client_id: str, update: State, weight: int, tally: Tally, reference: Reference
+    ) -> bool:
+        """Add a client's trained tensors; False if they were refused for not being finite.
+
+        `update` holds the client's tensors after training (not their difference), `weight` its
+        samples. Nothing is added unless everything is finite.
+        """
+        rounded: dict[str, Array] = {}
+        sizes: dict[str, float] = {}
+        for name, exponent in reference.exponents.items():
+            moved = np.subtract(update[name], reference.values[name], dtype=np.float64)
+            np.multiply(moved, math.ldexp(1.0, exponent), out=moved)
+            np.rint(moved, out=moved)
+            size = max(float(moved.max(initial=0.0)), -float(moved.min(initial=0.0)))
+            if not math.isfinite(size) or tally.not_finite:
+                self.refused.append(client_id)
+                return False
+            rounded[name], sizes[name] = moved, size
+        for name, moved in rounded.items():
+            self.bounds[name] = self.bounds.get(name, 0) + int(sizes[name]) * weight
+            if self.bounds[name] >= 1 << RANGE_BITS:
+                continue  # overflowed: the sum is not used any more
+            units = moved.astype(np.int64)
+            units *= weight
+            if name in self.sums:
+                self.sums[name] += units
+            else:
+                self.sums[name] = units
+        self._count({name: update[name] for name in reference.counters})
+        self.weight += weight
+        self.clients += 1
+        self.tally.merge(tally)
+        return True
+
+    def merge(self, other: Partial) -> Self:
+        """Add another Partial of the same round and grid; exact, in any order."""
+        if dict(self.exponents) != dict(other.exponents):
+            raise ValueError("partials of different grids cannot be merged")
+        for name, bound in other.bounds.items():
+            self.bounds[name] = self.bounds.get(name, 0) + bound
+            if self.bounds[name] >= 1 << RANGE_BITS:
+                continue
+            if name in self.sums:
+                self.sums[name] += other.sums[name]
+            else:
+                self.sums[name] = other.sums[name].copy()
+        self._count(other.largest)
+        self.weight += other.weight
+        self.clients += other.clients
+        self.refused.extend(other.refused)
+        self.tally.merge(other.tally)
+        return self
+
+    @property
+    def overflowed(self) -> tuple[str, ...]:
+        """Tensors whose sum may have left int64; none of the sums may be used then."""
+        return tuple(sorted(n for n, bound in self.bounds.items() if bound >= 1 << RANGE_BITS))
+
+    def mean(self) -> dict[str, Array]:
+        """float64 mean update of each tensor; done once, by whoever finishes the round."""
+        if self.overflowed:
+            raise OverflowError(f"sums out of range: {', '.join(self.overflowed)}")
+        return {
+            name: np.ldexp(total / float(self.weight), -self.exponents[name])
+            for name, total in self.sums.items()
+        }
+
+    def _count(self, values: Mapping[str, Array]) -> None:
+        for name, value in values.items():
+            mine = self.largest.get(name)
+            self.largest[name] = value.copy() if mine is None else np.maximum(mine, value)
+
+    def to_wire(self) -> tuple[dict[str, Any], dict[str, Array]]:
+        """(header that JSON can hold, tensors) for the journal and the way between sites."""
+        header = {
+            "exponents": dict(self.exponents),
+            "bounds": {name: str(bound) for name, bound in self.bounds.items()},
+            "weight": self.weight,
+            "clients": self.clients,
+            "refused": sorted(self.refused),
+            "tally": self.tally.to_json(),
+        }
+        tensors = {f"sum/{name}": value for name, value in self.sums.items()}
+        tensors |= {f"max/{name}": np.asarray(value) for name, value in self.largest.items()}
+        return header, tensors
+
+    @classmethod
+    def from_wire(cls, header: Mapping[str, Any], tensors: Mapping[str, Array]) -> Self:
+        """The inverse of `to_wire`."""
+        return cls(
+            exponents=dict(header["exponents"]),
+            sums={n[4:]: a for n, a in tensors.items() if n.startswith("sum/")},
+            bounds={name: int(bound) for name, bound in header["bounds"].items()},
+            largest={n[4:]: a for n, a in tensors.items() if n.startswith("max/")},
+            weight=header["weight"],
+            clients=header["clients"],
+            refused=list(header["refused"]),
+            tally=Tally.from_json(header["tally"]),
+        )

@@ -1,0 +1,255 @@
+"""Decide what a name in a config stands for, and which options it takes.
+
+A name is a key that was registered, or a dotted path ``module:attribute``. Built-in keys are kept as
+dotted paths and imported when first asked for, so that listing them costs nothing. Options are read
+off the signature of what the name stands for, so whoever registers a function declares no schema.
+
+    RegistryError
+    +-- UnknownName     no such key
+    +-- BadPath         a dotted path that leads nowhere
+    +-- BadOption       an option that does not exist, is missing, or has a value of the wrong type
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import inspect
+import typing
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Generic, TypeVar
+
+import pydantic
+
+T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class RegistryError(ValueError):
+    """A name in a config, or one of its options, cannot be used."""
+
+
+class UnknownName(RegistryError):
+    """No such key is registered."""
+
+    def __init__(self, what: str, name: str, available: tuple[str, ...]) -> None:
+        super().__init__(what, name, available)
+        self.what, self.name, self.available = what, name, available
+
+    def __str__(self) -> str:
+        return (
+            f"no {self.what} is called {self.name!r}{did_you_mean(self.name, self.available)}; "
+            f"there are {', '.join(self.available) or 'none'}, and any 'module:name' of your own"
+        )
+
+
+class BadPath(RegistryError):
+    """A dotted path leads nowhere."""
+
+    def __init__(self, path: str, problem: str) -> None:
+        super().__init__(path, problem)
+        self.path, self.problem = path, problem
+
+    def __str__(self) -> str:
+        return f"cannot load {self.path!r}: {self.problem}"
+
+
+class BadOption(RegistryError):
+    """An option does not exist, is missing, or has a value of the wrong type."""
+
+    def __init__(self, subject: str, option: str, problem: str, allowed: tuple[str, ...]) -> None:
+        super().__init__(subject, option, problem, allowed)
+        self.subject, self.option = subject, option
+        self.problem, self.allowed = problem, allowed
+
+    def __str__(self) -> str:
+        allowed = f"it takes {', '.join(self.allowed)}" if self.allowed else "it takes none"
+        return f"{self.subject}: option {self.option!r} {self.problem}; {allowed}"
+
+
+class Registry(Generic[T]):
+    """Own the names of one kind of thing; ``T`` is what calling a registered function returns."""
+
+    def __init__(
+        self, what: str, builtin: Mapping[str, str], *, supplied: Iterable[str] = ()
+    ) -> None:
+        """Keep built-in keys as dotted paths.
+
+        ``what`` names the kind in errors. ``supplied`` are parameters that the caller fills in and
+        that a config therefore may not set.
+        """
+        self.what = what
+        self._paths = dict(builtin)
+        self._functions: dict[str, Callable[..., T]] = {}
+        self._supplied = frozenset(supplied)
+
+    def register(self, name: str) -> Callable[[F], F]:
+        """Register the decorated function or class under ``name``; a name is taken only once."""
+
+        def keep(function: F) -> F:
+            known = self._functions.get(name)
+            if name in self._paths or (known is not None and not _is_reload(known, function)):
+                raise RegistryError(f"a {self.what} called {name!r} is registered already")
+            if ":" in name or not name:
+                raise RegistryError(f"{name!r} cannot name a {self.what}: ':' is for dotted paths")
+            self._functions[name] = function
+            return function
+
+        return keep
+
+    def available(self) -> tuple[str, ...]:
+        """List the keys in order, importing nothing."""
+        return tuple(sorted(self._paths.keys() | self._functions.keys()))
+
+    def resolve(self, name: str) -> Callable[..., T]:
+        """Give the function or class that ``name`` stands for.
+
+        Raises ``UnknownName`` or ``BadPath``.
+        """
+        if name in self._functions:
+            return self._functions[name]
+        if name not in self._paths and ":" not in name:
+            raise UnknownName(self.what, name, self.available())
+        found = load_dotted(self._paths.get(name, name))
+        if not callable(found):
+            raise BadPath(name, f"a {self.what} is a function or a class, this is {found!r:.80}")
+        return typing.cast("Callable[..., T]", found)
+
+    def options(self, name: str) -> tuple[str, ...]:
+        """List the options that ``name`` takes, in the order of its signature."""
+        return tuple(self._declared(self.resolve(name)))
+
+    def call(
+        self, name: str, options: Mapping[str, Any], supplied: Mapping[str, Any] | None = None
+    ) -> T:
+        """Call what ``name`` stands for with the options, checked against its signature.
+
+        Of ``supplied`` only what the signature names is passed. Raises ``BadOption`` before anything
+        is called.
+        """
+        function = self.resolve(name)
+        checked = self._checked(f"{self.what} {name!r}", function, options)
+        named = _parameters(function)
+        return function(**checked, **{k: v for k, v in (supplied or {}).items() if k in named})
+
+    def check(self, name: str, options: Mapping[str, Any]) -> None:
+        """Raise what ``call`` would raise for this name and these options; call nothing."""
+        self._checked(f"{self.what} {name!r}", self.resolve(name), options)
+
+    def _declared(self, function: Callable[..., T]) -> dict[str, inspect.Parameter]:
+        keyword = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+        parameters = _parameters(function)
+        return {
+            name: parameter
+            for name, parameter in parameters.items()
+            if parameter.kind in keyword and name not in self._supplied
+        }
+
+    def _checked(
+        self, subject: str, function: Callable[..., T], options: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        parameters = _parameters(function)
+        open_ended = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
+        declared = self._declared(function)
+        allowed = tuple(declared)
+        for option in options:
+            if option in self._supplied and option in parameters:
+                raise BadOption(subject, option, "is filled in from the data", allowed)
+            if option not in declared and not open_ended:
+                problem = f"does not exist{did_you_mean(option, allowed)}"
+                raise BadOption(subject, option, problem, allowed)
+        for option, parameter in declared.items():
+            if parameter.default is inspect.Parameter.empty and option not in options:
+                raise BadOption(subject, option, "is required", allowed)
+        hints = _type_hints(function)
+        checked = dict(options)
+        for option in options.keys() & hints.keys():
+            try:
+                checked[option] = _converted(options[option], hints[option])
+            except pydantic.ValidationError as error:
+                first = error.errors(include_url=False)[0]
+                problem = f"cannot be {options[option]!r:.80}: {_uncapitalized(first['msg'])}"
+                raise BadOption(subject, option, problem, allowed) from None
+        return checked
+
+
+def load_dotted(path: str) -> Any:
+    """Import ``module:attribute`` (the attribute may have dots) and give what is there.
+
+    Raises ``BadPath`` that says which part is wrong and what is near it.
+    """
+    module_name, colon, attribute = path.partition(":")
+    if not (colon and module_name and attribute):
+        head, _, tail = path.replace(":", ".").strip(".").rpartition(".")
+        example = f"{head}:{tail}" if head and tail else "package.module:name"
+        raise BadPath(path, f"write 'module:attribute', such as {example!r}")
+    if any(not part.isidentifier() for part in module_name.split(".")):
+        raise BadPath(path, f"{module_name!r} is not the name of a module")
+    found: Any = _import(path, module_name)
+    where = f"module {module_name!r}"
+    for part in attribute.split("."):
+        try:
+            found = getattr(found, part)
+        except AttributeError:
+            near = did_you_mean(part, sorted(n for n in dir(found) if not n.startswith("_")))
+            raise BadPath(path, f"{where} has no {part!r}{near}") from None
+        where = f"{part!r}"
+    return found
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Give ``" (did you mean 'x'?)"`` for the nearest known name, or nothing when none is near."""
+    lowered = {each.lower(): each for each in known}
+    near = difflib.get_close_matches(name.lower(), lowered, n=1)
+    return f" (did you mean {lowered[near[0]]!r}?)" if near else ""
+
+
+def _import(path: str, module_name: str) -> Any:
+    try:
+        return importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        missing = error.name or module_name
+        if module_name == missing or module_name.startswith(missing + "."):
+            problem = f"there is no module {missing!r} on the import path"
+        else:
+            problem = f"module {module_name!r} needs {missing!r}, which is not installed"
+        raise BadPath(path, problem) from error
+    except Exception as error:
+        problem = f"importing {module_name!r} failed with {type(error).__name__}: {error}"
+        raise BadPath(path, problem) from error
+
+
+def _is_reload(known: Any, function: Any) -> bool:
+    """Say whether the same definition is registered again, as when a notebook cell runs twice."""
+    return bool(
+        getattr(known, "__module__", None) == getattr(function, "__module__", "")
+        and getattr(known, "__qualname__", None) == getattr(function, "__qualname__", "")
+    )
+
+
+def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    try:
+        return inspect.signature(function).parameters
+    except (TypeError, ValueError):  # some callables written in C have none: let them decide
+        anything = inspect.Parameter("options", inspect.Parameter.VAR_KEYWORD)
+        return {"options": anything}
+
+
+def _type_hints(function: Callable[..., Any]) -> dict[str, Any]:
+    annotated = function.__init__ if inspect.isclass(function) else function  # type: ignore[misc]
+    try:
+        return typing.get_type_hints(annotated)
+    except (NameError, TypeError):  # names known to the type checker only: nothing to check by
+        return {}
+
+
+def _converted(value: Any, hint: Any) -> Any:
+    try:
+        adapter = pydantic.TypeAdapter(hint)
+    except (pydantic.PydanticSchemaGenerationError, pydantic.PydanticUserError):
+        return value  # a type that a config cannot write
+    return adapter.validate_python(value)
+
+
+def _uncapitalized(text: str) -> str:
+    return text[:1].lower() + text[1:]

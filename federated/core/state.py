@@ -1,0 +1,68 @@
+"""What a model's state is, what each of its tensors is for, and its digest.
+
+A state is a mapping of names to NumPy arrays, as in `Module.state_dict()`. Aggregation treats its
+tensors by role, since averaging all of them blindly corrupts counters and frozen weights
+(flwrlabs/flower#611, NVIDIA/NVFlare#1718).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+State = Mapping[str, Array]
+Roles = Mapping[str, "Role"]
+
+
+class Role(StrEnum):
+    """What a tensor is for, and therefore how the clients' values become one."""
+
+    TRAINED = "trained"
+    """A parameter: mean of the updates, then the server optimizer."""
+    STATISTIC = "statistic"
+    """A floating-point buffer (BatchNorm statistics): mean, no server optimizer."""
+    COUNTER = "counter"
+    """An integer buffer (`num_batches_tracked`): the largest value seen."""
+    CONSTANT = "constant"
+    """Frozen parameters, masks, tables: stays as it is."""
+
+
+def role_of(*, parameter: bool, requires_grad: bool, kind: str, keep_buffers: bool) -> Role:
+    """The role of one tensor; `kind` is NumPy's (`f` floating, `i`/`u` integer, `b` bool)."""
+    if parameter:
+        return Role.TRAINED if requires_grad and kind == "f" else Role.CONSTANT
+    if kind == "f":
+        return Role.CONSTANT if keep_buffers else Role.STATISTIC
+    return Role.COUNTER if kind in "iu" else Role.CONSTANT
+
+
+def averaged(roles: Roles) -> tuple[str, ...]:
+    """Names of the tensors that are summed over clients, sorted."""
+    return tuple(sorted(n for n, r in roles.items() if r in (Role.TRAINED, Role.STATISTIC)))
+
+
+def counters(roles: Roles) -> tuple[str, ...]:
+    """Names of the tensors of which the largest value is kept, sorted."""
+    return tuple(sorted(n for n, r in roles.items() if r is Role.COUNTER))
+
+
+def digest(state: State) -> str:
+    """SHA-256 (hex) over name, dtype, shape and little-endian bytes, in the order of names."""
+    sha = hashlib.sha256()
+    for name in sorted(state):
+        array = np.asarray(state[name])
+        little = array.astype(array.dtype.newbyteorder("<"), copy=False)
+        sha.update(f"{name}\0{array.dtype.name}\0{array.shape}\0".encode())
+        sha.update(np.ascontiguousarray(little).tobytes())
+    return sha.hexdigest()
+
+
+def nbytes(arrays: Iterable[Array]) -> int:
+    """Bytes that the arrays hold together."""
+    return sum(array.nbytes for array in arrays)

@@ -1,0 +1,1 @@
+"""Decisions about several sites: pure, without Ray, gRPC, torch, clock, randomness or logging."""

@@ -1,0 +1,127 @@
+"""FederationMediator: knows the sites, reserves a gang over them, assigns clients, carries orders."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from concurrent.futures import Future
+from types import TracebackType
+from typing import Self
+
+from .core.assignment import Assignment, SiteCapacity, assign
+from .core.reservation import Answer, Ask, Outcome, Promise, Verb, reserve
+from .core.traffic import Direction, Flow, TrafficLedger
+from .errors import ReservationRefused
+from .site import GangRequest, Site
+from .workload import Notify, Payload
+
+
+class FederationMediator:
+    """Spans the sites of one federation; owns what it reserved on them until `close`."""
+
+    def __init__(self, sites: Iterable[Site], *, assignment: str = "capacity") -> None:
+        self._sites = {site.name: site for site in sites}
+        self._strategy = assignment
+        self._promises: Mapping[str, Promise] = {}
+        self._assignment: Assignment | None = None
+        self.traffic = TrafficLedger()
+        """Bytes to and from the sites."""
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        """The sites that hold a part of the gang; before there is one, all."""
+        return tuple(self._promises or self._sites)
+
+    @property
+    def promises(self) -> Mapping[str, Promise]:
+        """What each site holds."""
+        return self._promises
+
+    def reserve(
+        self,
+        request: GangRequest,
+        *,
+        min_sites: int | None = None,
+        required: Collection[str] = (),
+    ) -> Mapping[str, Promise]:
+        """Reserve the gang on every site or, once `min_sites` have promised, on those.
+
+        Raises ReservationRefused, with nothing left reserved anywhere.
+        """
+        enough = len(self._sites) if min_sites is None else min_sites
+        conversation = reserve(tuple(self._sites), min_sites=enough, required=required)
+        answer: Answer = None
+        try:
+            while True:
+                answer = self._ask(conversation.send(answer), request)
+        except StopIteration as end:
+            outcome: Outcome = end.value
+        except BaseException:
+            self.close()
+            raise
+        if not outcome.granted:
+            raise ReservationRefused(outcome.refusals)
+        self._promises = outcome.promises
+        return self._promises
+
+    def _ask(self, ask: Ask, request: GangRequest) -> Answer:
+        site = self._sites[ask.site]
+        match ask.verb:
+            case Verb.PREPARE:
+                return site.prepare(request)
+            case Verb.COMMIT:
+                site.commit()
+            case Verb.RELEASE:
+                site.release()
+        return None
+
+    def assign(self, population: int) -> Assignment:
+        """Give every client of the population its site."""
+        capacities = [SiteCapacity(p.site, p.vnodes) for p in self._promises.values()]
+        self._assignment = assign(self._strategy, population, capacities)
+        return self._assignment
+
+    @property
+    def assignment(self) -> Assignment:
+        """Every client's site; `assign` comes first."""
+        if self._assignment is None:
+            raise RuntimeError("clients are assigned once the gang is reserved")
+        return self._assignment
+
+    def start(self, workload: str, specs: Mapping[str, Payload], notify: Notify) -> None:
+        """Check the workload at every site, then start it at every site."""
+        for site, spec in specs.items():
+            self._sites[site].check(workload, spec)
+        for site in specs:
+            self._sites[site].start(notify)
+
+    def deliver(
+        self, site: str, order: Payload, *, round_number: int = 0, purpose: str
+    ) -> Future[Payload]:
+        """Send an order to a site; the future of its answer. Both are booked as traffic."""
+        self.traffic.book(Flow(round_number, site, Direction.TO_SITE, purpose), order.nbytes)
+        answer = self._sites[site].collect(self._sites[site].deliver(order))
+        back = Flow(round_number, site, Direction.FROM_SITE, purpose)
+
+        def book(done: Future[Payload]) -> None:
+            if not done.cancelled() and done.exception() is None:
+                self.traffic.book(back, done.result().nbytes)
+
+        answer.add_done_callback(book)
+        return answer
+
+    def close(self) -> None:
+        """Release everything at every site; may be called twice."""
+        for site in self._sites.values():
+            site.release()
+        self._promises = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()

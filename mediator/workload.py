@@ -1,0 +1,70 @@
+"""What a site can be asked to work on: the protocol that `federated` implements.
+
+The mediator carries `Payload`s that it does not understand: a header of JSON values and named
+tensors, never pickles. The implementation is found by entry point (group
+`fedpilot.site_workloads`), so that this package knows nothing of learning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from importlib.metadata import entry_points
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from fedpilot.fabric import Gang
+
+from .errors import UnknownWorkload
+
+ENTRY_POINTS = "fedpilot.site_workloads"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Payload:
+    """A message between a coordinator and a site's workload."""
+
+    kind: str
+    header: Mapping[str, Any] = field(default_factory=dict)
+    """JSON values only."""
+    tensors: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the tensors, which is what a link would carry but for the header."""
+        return sum(np.asarray(tensor).nbytes for tensor in self.tensors.values())
+
+
+Notify = Callable[[Payload], None]
+"""Called by a workload, from any thread, when something happened that a coordinator may show."""
+
+
+class SiteWorkload(Protocol):
+    """One federation's part at one site, from its gang to its last answer."""
+
+    def prepare(self, spec: Payload) -> None:
+        """Check and load what the spec names; raise before anything is reserved or started."""
+
+    def start(self, gang: Gang, notify: Notify) -> None:
+        """Put warm workers onto the gang's vnodes."""
+
+    def deliver(self, order: Payload) -> str:
+        """Take an order; return the ticket to collect its answer with."""
+
+    def collect(self, ticket: str) -> Future[Payload]:
+        """The answer to an order, once; fails with the error that the work raised."""
+
+    def stop(self) -> None:
+        """End the workers and give up what is undone; may be called twice."""
+
+
+def load_workload(name: str) -> SiteWorkload:
+    """An instance of the workload that is installed under `name`."""
+    installed = entry_points(group=ENTRY_POINTS)
+    if name not in installed.names:
+        raise UnknownWorkload(name, tuple(sorted(installed.names)))
+    workload: SiteWorkload = installed[name].load()()
+    return workload
