@@ -3,25 +3,97 @@
 The sections follow the concerns of a run. Key names that the FedPilot documentation gives
 (`dataset_type`, `data_distribution_kind`, `number_of_epochs`, `placement_group_strategy`, ...)
 are kept. Unknown keys and wrong types are refused (strict, no coercion but int to float); rules
-that span keys raise `ConflictingKeys`, which names the key to change. Whatever needs the data or
-the model (more clients than samples, a model that does not fit the data) is checked later, in
+that span keys are told by `broken_rules`, which names the key to change. Whatever needs the data
+or the model (more clients than samples, a model that does not fit the data) is checked later, in
 `preflight`, and still before anything is started.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
 
-from annotated_types import Ge, Gt, Le, Lt
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from annotated_types import Ge, Gt, Le, Len, Lt, MinLen
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """What a type allows, in words, where its own rule (a pattern) would read badly."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conflict:
+    """A rule between keys that is broken."""
+
+    key: str
+    """The key to change, relative to its section."""
+    found: str
+    """What the config says."""
+    allowed: str
+    """What would hold."""
+
+
+def conflicting(*conflicts: Conflict) -> PydanticCustomError:
+    """All the rules that one section breaks, as the one error that pydantic lets it raise."""
+    text = "; ".join(f"{each.found} (allowed: {each.allowed})" for each in conflicts)
+    return PydanticCustomError("conflicting_keys", "{text}", {"text": text, "conflicts": conflicts})
+
+
+def only_plain(options: dict[str, Any]) -> dict[str, Any]:
+    """Refuse what a config file cannot hold, so that a run can always be written down."""
+    if refused := tuple(_not_plain(options, "options")):
+        raise conflicting(*refused)
+    return options
+
+
+def number_in_words(number: float) -> str:
+    """What a number is called, the ones that are not finite as YAML spells them."""
+    spelled = {"nan": ".nan", "inf": ".inf", "-inf": "-.inf"}
+    return f"the number {spelled.get(str(number), number)}"
+
+
+def _not_plain(value: object, key: str) -> Iterator[Conflict]:
+    plain = "text, numbers, true, false, null, and lists and sections of those"
+    match value:
+        case None | bool() | int():
+            return
+        case float():
+            if not math.isfinite(value):
+                yield Conflict(key=key, found=number_in_words(value), allowed="a finite number")
+        case str():
+            if value != value.encode(errors="ignore").decode():
+                yield Conflict(key=key, found="half of a surrogate pair", allowed="Unicode text")
+        case list():
+            for index, item in enumerate(value):
+                yield from _not_plain(item, f"{key}[{index}]")
+        case dict():
+            for name, item in value.items():
+                if isinstance(name, str):
+                    yield from _not_plain(name, key)
+                    yield from _not_plain(item, f"{key}.{name}")
+                else:
+                    yield Conflict(key=key, found=f"{name!r} as a key", allowed="text as a key")
+        case _:
+            yield Conflict(
+                key=key, found=f"a value of type `{type(value).__name__}`", allowed=plain
+            )
+
 
 Positive = Annotated[int, Gt(0)]
 Fraction = Annotated[float, Gt(0.0), Le(1.0)]
-PositiveFloat = Annotated[float, Gt(0.0), Field(allow_inf_nan=False)]
-NonNegativeFloat = Annotated[float, Ge(0.0), Field(allow_inf_nan=False)]
+PositiveFloat = Annotated[float, Gt(0.0)]
+NonNegativeFloat = Annotated[float, Ge(0.0)]
+Options = Annotated[dict[str, Any], AfterValidator(only_plain)]
 
-DistributionKind = Literal["iid", "dirichlet", "shards", "quantity", "natural", "fixed", "bootstrap"]
+DistributionKind = Literal[
+    "iid", "dirichlet", "shards", "quantity", "natural", "fixed", "bootstrap"
+]
 
 DISTRIBUTION_KEYS: dict[str, tuple[str, ...]] = {
     "iid": (),
@@ -33,13 +105,6 @@ DISTRIBUTION_KEYS: dict[str, tuple[str, ...]] = {
     "bootstrap": ("samples_per_client", "dirichlet_beta"),
 }
 """Which keys of `data` belong to which `data_distribution_kind`."""
-
-
-def conflict(key: str, found: str, allowed: str) -> PydanticCustomError:
-    """A rule between keys is broken: `key` (relative to its section) is the one to change."""
-    return PydanticCustomError(
-        "conflicting_keys", "{found}", {"key": key, "found": found, "allowed": allowed}
-    )
 
 
 class Section(BaseModel):
@@ -54,11 +119,30 @@ class Section(BaseModel):
         allow_inf_nan=False,
     )
 
+    def broken_rules(self) -> Iterator[Conflict]:
+        """The rules between this section's keys that do not hold."""
+        yield from ()
+
+    @model_validator(mode="after")
+    def _rules_hold(self) -> Self:
+        if broken := tuple(self.broken_rules()):
+            raise conflicting(*broken)
+        return self
+
 
 class Run(Section):
     """Who this run is."""
 
-    name: str | None = Field(default=None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")
+    name: (
+        Annotated[
+            str,
+            Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"),
+            Words(
+                "text of at most 63 letters, digits, `.`, `_` and `-`, not beginning with a sign"
+            ),
+        ]
+        | None
+    ) = Field(default=None, examples=["first-try"])
     """Prefix of the run's id and folder; the config file's name when left out."""
     random_seed: Annotated[int, Ge(0), Lt(2**63)] = 0
     """The one seed: initial model, partition, cohorts, batches. Same seed, same bits."""
@@ -67,15 +151,19 @@ class Run(Section):
 class Federation(Section):
     """Who takes part, how many at a time, and how their updates become one model."""
 
-    number_of_clients: Positive | None = None
+    number_of_clients: Positive | None = Field(default=None, examples=[50])
     """Size of the population. Left out for `natural` and `fixed`, where the data says it."""
-    client_id_pattern: Annotated[str, Field(pattern=r"^[^{}]*\{index\}[^{}]*$")] = "client_{index}"
+    client_id_pattern: Annotated[
+        str,
+        Field(pattern=r"^[^{}]*\{index\}[^{}]*$"),
+        Words("text with `{index}` in it once and no other braces"),
+    ] = "client_{index}"
     """How clients are called; `{index}` counts from 0."""
     rounds: Positive = 10
     """Rounds of training, unless early stopping ends the run before."""
-    clients_per_round: Positive | None = None
+    clients_per_round: Positive | None = Field(default=None, examples=[20])
     """Clients sampled for each round, without replacement. All when neither key is given."""
-    client_sampling_rate: Fraction | None = None
+    client_sampling_rate: Fraction | None = Field(default=None, examples=[0.4])
     """The same as a share of the population (at least one client); excludes `clients_per_round`."""
     aggregation_strategy: Literal["fedavg"] = "fedavg"
     """How updates are combined: FedAvg, weighted by samples (McMahan et al. 2017)."""
@@ -86,22 +174,20 @@ class Federation(Section):
     assignment: Literal["capacity", "round_robin"] = "capacity"
     """Which site a client belongs to: in proportion to the sites' vnodes, or in turn."""
 
-    @model_validator(mode="after")
-    def _one_way_to_say_how_many(self) -> Self:
+    def broken_rules(self) -> Iterator[Conflict]:
         if self.clients_per_round is not None and self.client_sampling_rate is not None:
-            raise conflict(
-                "client_sampling_rate",
-                "both `clients_per_round` and `client_sampling_rate` are given",
-                "one of the two",
+            yield Conflict(
+                key="client_sampling_rate",
+                found="both `clients_per_round` and `client_sampling_rate` are given",
+                allowed="one of the two",
             )
         population, cohort = self.number_of_clients, self.clients_per_round
         if population is not None and cohort is not None and cohort > population:
-            raise conflict(
-                "clients_per_round",
-                f"{cohort} clients per round out of a population of {population}",
-                f"at most `number_of_clients` ({population})",
+            yield Conflict(
+                key="clients_per_round",
+                found=f"{cohort} clients per round out of a population of {population}",
+                allowed=f"at most `number_of_clients` ({population})",
             )
-        return self
 
 
 class Model(Section):
@@ -109,7 +195,7 @@ class Model(Section):
 
     model_type: str
     """A built-in (`fedpilot check` lists them) or your own as `module:Class`."""
-    options: dict[str, Any] = {}
+    options: Options = {}
     """Keyword arguments of the model, such as `hidden: [128]` for `mlp`."""
     buffers: Literal["average", "keep"] = "average"
     """Floating-point buffers (BatchNorm statistics): averaged by samples, or kept as they were at
@@ -122,46 +208,59 @@ class Data(Section):
     dataset_type: str
     """A built-in (`digits`, `synthetic`, `npz`, `idx`, `cifar10`, `cifar100`) or your own loader
     as `module:function`."""
-    options: dict[str, Any] = {}
+    options: Options = {}
     """Keyword arguments of the loader, such as `path: data/mnist`."""
     test_fraction: Annotated[float, Ge(0.0), Lt(1.0)] = 0.2
     """Share held out as the coordinator's test set when the data set has none of its own."""
     data_distribution_kind: DistributionKind = "iid"
     """How the samples are divided over the clients."""
-    dirichlet_beta: PositiveFloat | None = None
+    dirichlet_beta: PositiveFloat | None = Field(default=None, examples=[0.5])
     """Concentration for `dirichlet` (required) and `bootstrap` (label mix); small is skewed."""
-    labels_per_client: Positive | None = None
+    labels_per_client: Positive | None = Field(default=None, examples=[2])
     """Labels that a client sees at most, for `shards` (required)."""
-    quantity_beta: PositiveFloat | None = None
+    quantity_beta: PositiveFloat | None = Field(default=None, examples=[2.0])
     """Concentration of the clients' sizes, for `quantity` (required); small is skewed."""
-    distribution_matrix: list[list[NonNegativeFloat]] | None = None
+    distribution_matrix: (
+        Annotated[list[Annotated[list[NonNegativeFloat], MinLen(1)]], MinLen(1)] | None
+    ) = Field(default=None, examples=[[[0.5, 0.9], [0.5, 0.1]]])
     """For `fixed` (required): one row per client, one column per label; entry [i][j] is the share
     of label j's samples that client i gets."""
-    samples_per_client: Positive | Annotated[list[Positive], Field(min_length=2, max_length=2)] | None = None
+    samples_per_client: Positive | Annotated[list[Positive], Len(2, 2)] | None = Field(
+        default=None, examples=[[20, 200]]
+    )
     """For `bootstrap` (required): samples drawn per client, or `[least, most]`."""
 
-    @model_validator(mode="after")
-    def _keys_of_the_kind(self) -> Self:
+    def broken_rules(self) -> Iterator[Conflict]:
         kind = self.data_distribution_kind
         mine = DISTRIBUTION_KEYS[kind]
         if mine and getattr(self, mine[0]) is None:
-            raise conflict(
-                "data_distribution_kind",
-                f"`{kind}` without `{mine[0]}`",
-                f"add `data.{mine[0]}`, or another kind",
+            yield Conflict(
+                key="data_distribution_kind",
+                found=f"`{kind}` without `{mine[0]}`",
+                allowed=f"add `data.{mine[0]}`, or another kind",
             )
         for key in sorted({key for keys in DISTRIBUTION_KEYS.values() for key in keys}):
             if getattr(self, key) is not None and key not in mine:
                 kinds = [k for k, keys in DISTRIBUTION_KEYS.items() if key in keys]
-                raise conflict(
-                    key,
-                    f"`{key}` has no effect with `data_distribution_kind: {kind}`",
-                    f"leave it out, or choose {' or '.join(f'`{k}`' for k in kinds)}",
+                yield Conflict(
+                    key=key,
+                    found=f"`{key}` has no effect with `data_distribution_kind: {kind}`",
+                    allowed=f"leave it out, or choose {' or '.join(f'`{k}`' for k in kinds)}",
                 )
+        widths = sorted({len(row) for row in self.distribution_matrix or ()})
+        if len(widths) > 1:
+            yield Conflict(
+                key="distribution_matrix",
+                found=f"rows of {widths[0]} to {widths[-1]} columns",
+                allowed="rows of the same length, one column per label",
+            )
         span = self.samples_per_client
         if isinstance(span, list) and span[0] > span[1]:
-            raise conflict("samples_per_client", f"{span}", "[least, most] with least <= most")
-        return self
+            yield Conflict(
+                key="samples_per_client",
+                found=f"{span}",
+                allowed="[least, most] with least <= most",
+            )
 
 
 class Training(Section):
@@ -184,32 +283,32 @@ class Training(Section):
     shuffle: bool = True
     """A fresh order of the samples in every epoch."""
 
-    @model_validator(mode="after")
-    def _momentum_is_for_sgd(self) -> Self:
+    def broken_rules(self) -> Iterator[Conflict]:
         if self.momentum and self.optimizer != "sgd":
-            raise conflict(
-                "momentum",
-                f"`momentum: {self.momentum:g}` with `optimizer: {self.optimizer}`",
-                "`optimizer: sgd`, or no momentum",
+            yield Conflict(
+                key="momentum",
+                found=f"`momentum: {self.momentum:g}` with `optimizer: {self.optimizer}`",
+                allowed="`optimizer: sgd`, or no momentum",
             )
-        return self
 
 
 class EarlyStopping(Section):
     """When to end before the last round."""
 
-    patience: Positive | None = None
+    patience: Positive | None = Field(default=None, examples=[5])
     """Evaluations without improvement after which the run ends."""
     min_delta: NonNegativeFloat = 0.0
     """What counts as an improvement."""
-    target: float | None = None
+    target: float | None = Field(default=None, examples=[0.95])
     """End as soon as the metric reaches this."""
 
-    @model_validator(mode="after")
-    def _some_reason_to_stop(self) -> Self:
+    def broken_rules(self) -> Iterator[Conflict]:
         if self.patience is None and self.target is None:
-            raise conflict("patience", "neither `patience` nor `target`", "at least one of the two")
-        return self
+            yield Conflict(
+                key="patience",
+                found="neither `patience` nor `target`",
+                allowed="at least one of the two",
+            )
 
 
 class Evaluation(Section):
@@ -221,53 +320,50 @@ class Evaluation(Section):
     """On the coordinator's test set, or on the clients' own samples."""
     clients: Literal["sampled", "fraction", "all"] = "sampled"
     """With `where: sites`: the round's cohort, a random share of the population, or everybody."""
-    fraction: Fraction | None = None
+    fraction: Fraction | None = Field(default=None, examples=[0.1])
     """With `clients: fraction`: that share."""
     batch_size: Positive = 256
     """Samples per forward pass; part of the run's identity, since it can change the last bit."""
     metric: Literal["accuracy", "loss"] = "accuracy"
     """What decides which model is the best, and early stopping."""
-    early_stopping: EarlyStopping | None = None
+    early_stopping: EarlyStopping | None = Field(default=None, examples=[{"patience": 5}])
     """Left out: all rounds are run."""
 
-    @model_validator(mode="after")
-    def _fraction_when_asked(self) -> Self:
+    def broken_rules(self) -> Iterator[Conflict]:
         if self.where == "coordinator" and self.clients != "sampled":
-            raise conflict(
-                "clients",
-                f"`clients: {self.clients}` with `where: coordinator`",
-                "`where: sites`, or leave `clients` out",
+            yield Conflict(
+                key="clients",
+                found=f"`clients: {self.clients}` with `where: coordinator`",
+                allowed="`where: sites`, or leave `clients` out",
             )
         if (self.clients == "fraction") != (self.fraction is not None):
-            raise conflict(
-                "fraction",
-                f"`clients: {self.clients}` {'with' if self.fraction else 'without'} `fraction`",
-                "`clients: fraction` together with `fraction`",
+            present = "without" if self.fraction is None else "with"
+            yield Conflict(
+                key="fraction",
+                found=f"`clients: {self.clients}` {present} `fraction`",
+                allowed="`clients: fraction` together with `fraction`",
             )
-        return self
 
 
 class Ray(Section):
     """Which Ray the run uses."""
 
-    address: str | None = None
+    address: str | None = Field(default=None, examples=["auto"])
     """`host:port` or `auto` of a running cluster; left out: a private one is started and ended."""
-    auth_mode: Literal["token", "disabled"] | None = None
+    auth_mode: Literal["token", "disabled"] | None = Field(default=None, examples=["token"])
     """Ray's authentication when connecting; left out: RAY_AUTH_MODE, or `disabled`."""
-    num_cpus: Positive | None = None
+    num_cpus: Positive | None = Field(default=None, examples=[4])
     """CPUs that a private Ray believes it has; left out: the machine's."""
-    num_gpus: Annotated[int, Ge(0)] | None = None
+    num_gpus: Annotated[int, Ge(0)] | None = Field(default=None, examples=[1])
     """GPUs likewise."""
 
-    @model_validator(mode="after")
-    def _private_or_not(self) -> Self:
+    def broken_rules(self) -> Iterator[Conflict]:
         if self.address is not None and (self.num_cpus is not None or self.num_gpus is not None):
-            raise conflict(
-                "address",
-                "`address` together with `num_cpus` or `num_gpus`",
-                "sizes only for a private Ray (no `address`)",
+            yield Conflict(
+                key="address",
+                found="`address` together with `num_cpus` or `num_gpus`",
+                allowed="sizes only for a private Ray (no `address`)",
             )
-        return self
 
 
 class Resources(Section):
@@ -276,10 +372,10 @@ class Resources(Section):
     workers: Positive | Literal["auto"] = "auto"
     """Vnodes of the gang, one warm worker on each; `auto`: as many as fit, at most 16."""
     cpus_per_worker: Annotated[float, Ge(0.0)] = 1.0
-    """CPUs of a vnode; its whole part is the number of PyTorch threads."""
+    """CPUs of a vnode; its whole part, and at least 1, is the number of PyTorch threads."""
     gpus_per_worker: Annotated[float, Ge(0.0)] = 0.0
     """GPUs of a vnode."""
-    memory_per_worker: Positive | None = None
+    memory_per_worker: Positive | None = Field(default=None, examples=[2_000_000_000])
     """Bytes of memory of a vnode, as Ray accounts them."""
     placement_group_strategy: Literal["SPREAD", "PACK", "STRICT_SPREAD", "STRICT_PACK"] = "SPREAD"
     """How the vnodes lie on the machines."""
@@ -289,14 +385,23 @@ class Resources(Section):
     """Seconds after which a worker that does not answer is taken for dead."""
     worker_restarts: Annotated[int, Ge(0)] = 3
     """Times that the same clients may lose their worker before the run gives up."""
+    node_idle_timeout: PositiveFloat = 300.0
+    """Seconds after which a VirtualNode that was materialized by itself gives its place back."""
     ray: Ray = Ray()
     """Which Ray the run uses."""
 
-    @model_validator(mode="after")
-    def _vnodes_hold_something(self) -> Self:
+    @property
+    def threads_per_worker(self) -> int:
+        """PyTorch threads of a worker."""
+        return max(1, int(self.cpus_per_worker))
+
+    def broken_rules(self) -> Iterator[Conflict]:
         if not (self.cpus_per_worker or self.gpus_per_worker):
-            raise conflict("cpus_per_worker", "a vnode without CPUs and GPUs", "one of the two above 0")
-        return self
+            yield Conflict(
+                key="cpus_per_worker",
+                found="a vnode without CPUs and GPUs",
+                allowed="one of the two above 0",
+            )
 
 
 class Outputs(Section):
@@ -324,20 +429,23 @@ class RunConfig(Section):
     resources: Resources = Resources()
     outputs: Outputs = Outputs()
 
-    @model_validator(mode="after")
-    def _population_is_said_once(self) -> Self:
-        kind, asked = self.data.data_distribution_kind, self.federation.number_of_clients
-        if asked is None and kind not in ("natural", "fixed"):
-            raise conflict(
-                "federation.number_of_clients",
-                f"no `number_of_clients` with `data_distribution_kind: {kind}`",
-                "a number of clients",
-            )
-        matrix = self.data.distribution_matrix
-        if matrix is not None and asked is not None and asked != len(matrix):
-            raise conflict(
-                "federation.number_of_clients",
-                f"{asked} clients, but `data.distribution_matrix` has {len(matrix)} rows",
-                "leave it out, or one row per client",
-            )
-        return self
+    def broken_rules(self) -> Iterator[Conflict]:
+        return population_conflicts(self.federation, self.data)
+
+
+def population_conflicts(federation: Federation, data: Data) -> Iterator[Conflict]:
+    """The rules about the size of the population, which is said once; keys from the top."""
+    kind, asked = data.data_distribution_kind, federation.number_of_clients
+    if asked is None and kind not in ("natural", "fixed"):
+        yield Conflict(
+            key="federation.number_of_clients",
+            found=f"no `number_of_clients` with `data_distribution_kind: {kind}`",
+            allowed="a whole number of at least 1",
+        )
+    matrix = data.distribution_matrix
+    if matrix is not None and asked is not None and asked != len(matrix):
+        yield Conflict(
+            key="federation.number_of_clients",
+            found=f"{asked} clients, but `data.distribution_matrix` has {len(matrix)} rows",
+            allowed="leave it out, or one row per client",
+        )

@@ -121,12 +121,6 @@ class Dispatcher:
             return [*actions, *self._collapse(worker, slot.losses, reason)]
         return [*actions, Start(worker), *self._hand_out()]
 
-    def withdraw(self) -> None:
-        """Forget all work that waits; what is being done is still reported."""
-        for work in self._waiting:
-            self._drop(work)
-        self._waiting.clear()
-
     def _collapse(self, worker: int, losses: int, reason: str) -> list[Action]:
         """Give up what nobody can do any more: all of it, or what is bound to this worker."""
         others = any(slot.losses <= self._limit for slot in self._slots)

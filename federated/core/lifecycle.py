@@ -57,6 +57,7 @@ TRANSITIONS: dict[NodeState, dict[NodeEvent, NodeState]] = {
     },
     _S.MATERIALIZED: {
         _E.REQUEST: _S.MATERIALIZED,
+        _E.BIND: _S.MATERIALIZED,
         _E.LOSE: _S.PENDING,
         _E.RELEASE: _S.RELEASED,
         _E.FAIL: _S.FAILED,

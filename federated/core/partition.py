@@ -4,7 +4,7 @@ The rules it keeps:
 
 * a partition is a function of (labels, recipe, seed): whoever computes it finds the same one;
 * a disjoint partition gives every sample to exactly one client and leaves no client empty
-  (``fixed`` alone may leave samples out);
+  (`fixed` alone may leave samples out);
 * a bootstrap partition knows nothing about its clients until it is asked about one, so a million of
   them cost what ten cost, and a client's samples depend on its id only.
 
@@ -16,7 +16,7 @@ The rules it keeps:
 from __future__ import annotations
 
 import heapq
-import string
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -25,7 +25,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .randomness import Purpose, client_key, client_keys, one_per_key, stream
+from fedpilot.federated.errors import FederatedError
+
+from .randomness import Purpose, client_key, client_keys, one, one_per_key, stream
 
 Int64s = NDArray[np.int64]
 Integers = NDArray[np.signedinteger[Any]]
@@ -37,7 +39,7 @@ _LABELS_LOOKED_AT = 1_000
 
 
 class PartitionKind(StrEnum):
-    """The ways of dividing samples, as ``data_distribution_kind`` spells them."""
+    """The ways of dividing samples, as `data_distribution_kind` spells them."""
 
     IID = "iid"
     DIRICHLET = "dirichlet"
@@ -48,7 +50,7 @@ class PartitionKind(StrEnum):
     BOOTSTRAP = "bootstrap"
 
 
-class PartitionError(ValueError):
+class PartitionError(FederatedError):
     """A partition cannot be made as it was asked for."""
 
 
@@ -67,7 +69,7 @@ class TooManyClients(PartitionError):
         )
 
 
-class UnknownClient(KeyError):
+class UnknownClient(FederatedError, KeyError):
     """An id that is no client of this partition."""
 
     def __init__(self, client_id: str, known: str) -> None:
@@ -79,15 +81,15 @@ class UnknownClient(KeyError):
 
 
 class ClientIds(Protocol):
-    """Knows the ids of the clients 0 to ``len - 1``."""
+    """Knows the ids of the clients 0 to `len - 1`."""
 
     def __len__(self) -> int: ...
 
     def id_of(self, index: int) -> str:
-        """Give the id of a client; raise ``IndexError`` when there is no such client."""
+        """Give the id of a client; raise `IndexError` when there is no such client."""
 
     def index_of(self, client_id: str) -> int:
-        """Give the index of a client; raise ``UnknownClient`` when there is no such client."""
+        """Give the index of a client; raise `UnknownClient` when there is no such client."""
 
 
 class Partition(Protocol):
@@ -100,10 +102,10 @@ class Partition(Protocol):
     def number_of_clients(self) -> int: ...
 
     def client_id(self, index: int) -> str:
-        """Give the id of a client; raise ``IndexError`` when there is no such client."""
+        """Give the id of a client; raise `IndexError` when there is no such client."""
 
     def index_of(self, client_id: str) -> int:
-        """Give the index of a client; raise ``UnknownClient`` when there is no such client."""
+        """Give the index of a client; raise `UnknownClient` when there is no such client."""
 
     def indices(self, index: int) -> Int64s:
         """Give the positions, in the data set, of the samples that a client holds."""
@@ -117,46 +119,33 @@ class Partition(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PatternIds:
-    """Ids made from a pattern such as ``client_{index}`` or ``site-{index:04d}``; no table."""
+    """Ids made from a pattern with one `{index}`, such as `client_{index}`; no table is kept."""
 
     pattern: str
     count: int
 
     def __post_init__(self) -> None:
-        self._parts()
+        if self.pattern.count("{index}") != 1 or len(re.findall("[{}]", self.pattern)) != 2:
+            raise PartitionError(
+                f"client ids are written with {{index}} once and no other braces, such as "
+                f"{DEFAULT_ID_PATTERN!r}, found {self.pattern!r}"
+            )
 
     def __len__(self) -> int:
         return self.count
 
     def id_of(self, index: int) -> str:
         _check_index(index, self.count)
-        return self.pattern.format(index=index)
+        return self.pattern.replace("{index}", str(index))
 
     def index_of(self, client_id: str) -> int:
-        before, after = self._parts()
+        before, _, after = self.pattern.partition("{index}")
         digits = client_id.removeprefix(before).removesuffix(after)
-        if digits.isascii() and digits.isdecimal() and len(digits) <= 20:
+        if re.fullmatch("[0-9]{1,19}", digits):
             index = int(digits)
             if index < self.count and self.id_of(index) == client_id:
                 return index
         raise UnknownClient(client_id, f"{self.id_of(0)} to {self.id_of(self.count - 1)}")
-
-    def _parts(self) -> tuple[str, str]:
-        """Give the text before and after the index; refuse a pattern that cannot tell clients apart."""
-        try:
-            pieces = list(string.Formatter().parse(self.pattern))
-            fields = [i for i, (_, field, _, _) in enumerate(pieces) if field is not None]
-            (at,) = fields
-            _, field, spec, conversion = pieces[at]
-            if field != "index" or conversion or (spec and not _is_zero_padding(spec)):
-                raise ValueError
-        except ValueError:
-            raise PartitionError(
-                f"client ids are written with one {{index}}, such as {DEFAULT_ID_PATTERN!r} or "
-                f"'client_{{index:06d}}', found {self.pattern!r}"
-            ) from None
-        texts = [text for text, *_ in pieces]
-        return "".join(texts[: at + 1]), "".join(texts[at + 1 :])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -182,12 +171,14 @@ class ListedIds:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Disjoint:
-    """Every sample belongs to one client at most: client ``i`` holds ``order[offsets[i]:offsets[i+1]]``."""
+    """Every sample belongs to one client at most: client `i` has the slice `i` of `order`."""
 
     kind: PartitionKind
     ids: ClientIds
     order: Integers
+    """The samples of client 0, then those of client 1, and so on."""
     offsets: Int64s
+    """Where the clients' slices of `order` begin, and the last one ends; shape (clients + 1,)."""
 
     @property
     def number_of_clients(self) -> int:
@@ -222,7 +213,7 @@ class Bootstrap:
     """How many samples there are to draw from."""
     least: int
     most: int
-    """A client holds between ``least`` and ``most`` samples, all numbers being equally likely."""
+    """A client holds between `least` and `most` samples, all numbers being equally likely."""
     mix: LabelMix | None
 
     @property
@@ -247,20 +238,26 @@ class Bootstrap:
         return self.mix.draw(size, rng)
 
     def size(self, index: int) -> int:
-        return int(self.sizes([index])[0])
+        name = self.ids.id_of(index)
+        if self.least == self.most:
+            return self.least
+        return self.least + one(self.seed, Purpose.BOOTSTRAP_SIZE, self._span, key=client_key(name))
 
     def sizes(self, indices: ArrayLike) -> Int64s:
         clients = _checked_indices(indices, len(self.ids))
         if self.least == self.most:
             return np.full(clients.shape, self.least, dtype=np.int64)
         keys = client_keys(map(self.ids.id_of, clients.tolist()))
-        span = self.most - self.least + 1
-        return self.least + one_per_key(self.seed, Purpose.BOOTSTRAP_SIZE, keys, span)
+        return self.least + one_per_key(self.seed, Purpose.BOOTSTRAP_SIZE, keys, self._span)
+
+    @property
+    def _span(self) -> int:
+        return self.most - self.least + 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LabelMix:
-    """Draws samples whose labels follow a mix of the client's own, Dir(beta) around the data's mix."""
+    """Draws samples by a label mix of the client's own: Dirichlet around the data's mix."""
 
     order: Integers
     """The samples, sorted by label."""
@@ -270,7 +267,7 @@ class LabelMix:
     """The parameter of the Dirichlet distribution, per label that occurs."""
 
     def draw(self, size: int, rng: np.random.Generator) -> Int64s:
-        """Draw ``size`` samples with replacement."""
+        """Draw `size` samples with replacement."""
         per_label = rng.multinomial(size, rng.dirichlet(self.concentration))
         within = rng.integers(np.repeat(self.counts, per_label))
         starts = np.cumsum(self.counts) - self.counts
@@ -279,7 +276,7 @@ class LabelMix:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionSummary:
-    """What a partition looks like; see ``describe``."""
+    """What a partition looks like; see `describe`."""
 
     kind: PartitionKind
     number_of_clients: int
@@ -295,7 +292,7 @@ def iid(
 ) -> Disjoint:
     """Deal the shuffled samples out, sizes differing by one at most (McMahan et al. 2017).
 
-    ``labels`` has shape (samples,) here and below. Raises ``PartitionError``, as all partitions do.
+    `labels` has shape (samples,) here and below. Raises `PartitionError`, as all partitions do.
     """
     samples = len(_checked_labels(labels))
     _check_enough(number_of_clients, samples)
@@ -315,9 +312,9 @@ def dirichlet(
 ) -> Disjoint:
     """Divide every label's samples over the clients by Dir(beta); the smaller, the more skewed.
 
-    Hsu, Qi and Brown 2019, "Measuring the effects of non-identical data distribution", in the form of
-    Li et al. 2021, "Federated learning on non-IID data silos". They draw again until nobody is left
-    with too few; here each client that got nothing takes one sample from whoever has most.
+    Hsu, Qi and Brown 2019, "Measuring the effects of non-identical data distribution", in the form
+    of Li et al. 2021, "Federated learning on non-IID data silos". They draw again until nobody has
+    too few; here each client that got nothing takes one sample from whoever has most.
     """
     labels = _checked_labels(labels)
     _check_enough(number_of_clients, len(labels))
@@ -342,12 +339,12 @@ def shards(
     *,
     id_pattern: str = DEFAULT_ID_PATTERN,
 ) -> Disjoint:
-    """Cut every label's samples into shards and deal each client ``labels_per_client`` of them.
+    """Cut every label's samples into shards and deal each client `labels_per_client` of them.
 
-    McMahan et al. 2017, "Communication-efficient learning of deep networks from decentralized data",
-    section 3. A shard has one label here, so no client sees more labels than asked for; labels get
-    shards in proportion to their samples, and a client's shards have distinct labels wherever there
-    are enough labels for that.
+    McMahan et al. 2017, "Communication-efficient learning of deep networks from decentralized
+    data", section 3. A shard has one label here, so no client sees more labels than asked for;
+    labels get shards in proportion to their samples, and a client's shards have distinct labels
+    wherever there are enough labels for that.
     """
     labels = _checked_labels(labels)
     _check_enough(number_of_clients, len(labels))
@@ -380,7 +377,7 @@ def quantity(
 ) -> Disjoint:
     """Give clients sizes that follow Dir(beta), one sample at least, and labels at random.
 
-    Li et al. 2021, "Federated learning on non-IID data silos", section IV-C (quantity skew).
+    Li et al. 2021, "Federated learning on non-IID data silos" (quantity skew).
     """
     samples = len(_checked_labels(labels))
     _check_enough(number_of_clients, samples)
@@ -397,7 +394,7 @@ def quantity(
 def natural(client_ids: NDArray[np.str_] | None) -> Disjoint:
     """Let the clients be the distinct ids that the data names, sorted.
 
-    ``client_ids`` has shape (samples,); ``None`` stands for a data set that names no clients.
+    `client_ids` has shape (samples,); `None` stands for a data set that names no clients.
     """
     if client_ids is None or not len(client_ids):
         raise PartitionError(
@@ -417,11 +414,11 @@ def fixed(
     number_of_labels: int | None = None,
     id_pattern: str = DEFAULT_ID_PATTERN,
 ) -> Disjoint:
-    """Give client ``i`` the share ``matrix[i][j]`` of the samples of label ``j``.
+    """Give client `i` the share `matrix[i][j]` of the samples of label `j`.
 
-    ``matrix`` has shape (clients, labels) and columns that sum to 1 at most; a column below 1 leaves
-    samples out. Whole numbers of samples are found by largest remainder. ``number_of_clients`` and
-    ``number_of_labels``, when given, must agree with the matrix.
+    `matrix` has shape (clients, labels) and columns that sum to 1 at most; a column below 1
+    leaves samples out. Whole numbers of samples are found by largest remainder. The matrix must
+    agree with `number_of_clients` and `number_of_labels`, when those are given.
     """
     labels = _checked_labels(labels)
     shares = _checked_matrix(matrix)
@@ -458,10 +455,10 @@ def bootstrap(
 ) -> Bootstrap:
     """Let each client draw its samples with replacement (Efron 1979); any number of clients.
 
-    ``samples_per_client`` is one number, or the least and the most. With ``dirichlet_beta`` a client
-    draws by a label mix of its own: Dir(alpha p), p being the label mix of the data (Hsu et al.
-    2019), and alpha = beta times the number of labels, so that balanced data give the symmetric
-    Dir(beta) of ``dirichlet``.
+    `samples_per_client` is one number, or the least and the most. With `dirichlet_beta` a
+    client draws by a label mix of its own: Dir(alpha p), p being the label mix of the data (Hsu et
+    al. 2019), and alpha = beta times the number of labels, so that balanced data give the symmetric
+    Dir(beta) of `dirichlet`.
     """
     labels = _checked_labels(labels)
     _check_clients(number_of_clients)
@@ -513,7 +510,7 @@ def describe(partition: Partition, labels: ArrayLike) -> PartitionSummary:
 
 
 def _by_owner(kind: PartitionKind, owner: Int64s, ids: ClientIds) -> Disjoint:
-    """Make the partition in which sample ``s`` belongs to ``owner[s]``; -1 is nobody."""
+    """Make the partition in which sample `s` belongs to `owner[s]`; -1 is nobody."""
     order = np.argsort(owner, kind="stable")
     offsets = np.searchsorted(owner[order], np.arange(len(ids) + 1))
     return Disjoint(kind, ids, _compact(order), offsets.astype(np.int64))
@@ -567,11 +564,11 @@ def _deal(per_label: Int64s, number_of_clients: int, rng: np.random.Generator) -
 
 
 def _apportion(
-    quotas: NDArray[np.float64], total: int, *, least: int = 0, most: Int64s | None = None
+    quotas: NDArray[np.floating[Any]], total: int, *, least: int = 0, most: Int64s | None = None
 ) -> Int64s:
-    """Round quotas to whole numbers that sum to ``total``, by largest remainder, within bounds."""
+    """Round quotas to whole numbers that sum to `total`, by largest remainder, within bounds."""
     bound = np.full(len(quotas), total, dtype=np.int64) if most is None else most
-    shares = np.clip(np.floor(quotas).astype(np.int64), least, bound)
+    shares: Int64s = np.clip(np.floor(quotas).astype(np.int64), least, bound)
     while missing := total - int(shares.sum()):
         step = 1 if missing > 0 else -1
         movable = np.flatnonzero(shares < bound if step > 0 else shares > least)
@@ -597,7 +594,8 @@ def _checked_labels(labels: ArrayLike) -> Int64s:
             "labels are a list of integers from 0 on, one for each sample, "
             f"found {array.dtype} of shape {array.shape}"
         )
-    return array.astype(np.int64, copy=False)
+    checked: Int64s = array.astype(np.int64, copy=False)
+    return checked
 
 
 def _checked_matrix(matrix: ArrayLike) -> NDArray[np.float64]:
@@ -649,14 +647,8 @@ def _check_index(index: int, count: int) -> None:
 
 
 def _checked_indices(indices: ArrayLike, count: int) -> Int64s:
-    clients = np.asarray(indices, dtype=np.int64)
+    clients: Int64s = np.asarray(indices, dtype=np.int64)
     if clients.size and not (clients.min() >= 0 and clients.max() < count):
         wrong = clients[(clients < 0) | (clients >= count)][0]
         raise IndexError(f"clients are numbered from 0 to {count - 1}, found {wrong}")
     return clients
-
-
-def _is_zero_padding(spec: str) -> bool:
-    """Accept ``06d``, ``06`` and ``d``: they keep the ids of different clients different."""
-    width = spec.removesuffix("d")
-    return not width or (width.isdecimal() and width.isascii() and width.startswith("0"))

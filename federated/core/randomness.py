@@ -2,7 +2,7 @@
 
 The rules it keeps:
 
-* a stream is a pure function of (seed, purpose, round, key); there is no state to save or to pass on;
+* a stream is a pure function of (seed, purpose, round, key); no state is saved or passed on;
 * streams of different names never overlap, so neither the order of use nor the number of workers
   changes what anybody draws;
 * a client's key comes from its id alone, never from where it runs or how many clients there are.
@@ -27,7 +27,7 @@ SEED_LIMIT = 1 << 63
 
 _WORD = 1 << 64
 _MASK = _WORD - 1
-_STREAM, _SEEDING, _EACH = 0, 1, 2
+_STREAM, _SEEDING, _SINGLE = 0, 1, 2
 """The last word of the counter keeps streams, seeds for PyTorch and single draws apart."""
 
 
@@ -57,32 +57,36 @@ class Purpose(IntEnum):
 def stream(seed: int, purpose: Purpose, *, round: int = 0, key: int = 0) -> np.random.Generator:
     """Give the random stream of this name, at its beginning.
 
-    ``seed`` is in [0, 2**63), ``round`` and ``key`` in [0, 2**64); others raise ``ValueError``.
+    `seed` is in [0, 2**63), `round` and `key` in [0, 2**64); others raise `ValueError`.
     """
     return np.random.Generator(_philox(seed, purpose, round, key, _STREAM))
 
 
 def torch_seed(seed: int, purpose: Purpose, *, round: int = 0, key: int = 0) -> int:
-    """Give a seed for a ``torch.Generator``, in [0, 2**63), from the name that a stream has.
+    """Give a seed for a `torch.Generator`, in [0, 2**63), from the name that a stream has.
 
-    It has nothing in common with what ``stream`` draws under the same name. PyTorch's generator on
+    It has nothing in common with what `stream` draws under the same name. PyTorch's generator on
     the CPU looks at the low 32 bits only.
     """
     return int(_philox(seed, purpose, round, key, _SEEDING).random_raw()) >> 1
 
 
+def one(seed: int, purpose: Purpose, bound: int, *, round: int = 0, key: int = 0) -> int:
+    """Draw one integer in [0, bound), `bound` being in [1, 2**32]; the bias is below 2**-32.
+
+    It has nothing in common with what `stream` draws under the same name.
+    """
+    _check_bound(bound)
+    return int(_philox(seed, purpose, round, key, _SINGLE).random_raw()) * bound >> 64
+
+
 def one_per_key(
     seed: int, purpose: Purpose, keys: UInt64s, bound: int, *, round: int = 0
 ) -> NDArray[np.int64]:
-    """Draw one integer in [0, bound) for each key, for all keys at once.
-
-    ``keys`` has shape (n,), so has the answer. Each number depends on its own key only, so any subset
-    of keys draws what the whole would. ``bound`` is in [1, 2**32]; the bias is below 2**-32.
-    """
-    if not 1 <= bound <= 1 << 32:
-        raise ValueError(f"a bound is between 1 and 2**32, found {bound}")
+    """Draw what `one` draws, for many keys at once; `keys` and the answer have the shape (n,)."""
+    _check_bound(bound)
     _check(seed, round, 0)
-    words = _first_words(seed, purpose, round, np.asarray(keys, dtype=np.uint64), _EACH)
+    words = _first_words(seed, purpose, round, np.asarray(keys, dtype=np.uint64), _SINGLE)
     return _high_half(words, bound).astype(np.int64)
 
 
@@ -115,8 +119,13 @@ def _check(seed: int, round: int, key: int) -> None:
             raise ValueError(f"a {what} is an integer in [0, 2**64), found {value!r}")
 
 
+def _check_bound(bound: int) -> None:
+    if not 1 <= bound <= 1 << 32:
+        raise ValueError(f"a bound is between 1 and 2**32, found {bound}")
+
+
 def _first_words(seed: int, purpose: Purpose, round: int, keys: UInt64s, lane: int) -> UInt64s:
-    """Say what ``_philox(seed, purpose, round, key, lane).random_raw()`` says, for every key."""
+    """Say what `_philox(seed, purpose, round, key, lane).random_raw()` says, for every key."""
     # NumPy steps the counter before it draws, so the first block is that of counter 1.
     counter = [np.full(keys.shape, word, np.uint64) for word in (1, round, 0, lane)]
     counter[2] = keys
@@ -146,4 +155,5 @@ def _high_half(words: UInt64s, factor: int) -> UInt64s:
     c, d = np.uint64(factor >> 32), np.uint64(factor & 0xFFFFFFFF)
     middle = a * d + (b * d >> half)
     carry = b * c + (middle & low_mask)
-    return a * c + (middle >> half) + (carry >> half)
+    high: UInt64s = a * c + (middle >> half) + (carry >> half)
+    return high

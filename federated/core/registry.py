@@ -1,8 +1,8 @@
 """Decide what a name in a config stands for, and which options it takes.
 
-A name is a key that was registered, or a dotted path ``module:attribute``. Built-in keys are kept as
-dotted paths and imported when first asked for, so that listing them costs nothing. Options are read
-off the signature of what the name stands for, so whoever registers a function declares no schema.
+A name is a key that was registered, or a dotted path `module:attribute`. Built-in keys are kept
+as dotted paths and imported when first asked for, so that listing them costs nothing. Options are
+read off the signature of what the name stands for: whoever registers a function declares no schema.
 
     RegistryError
     +-- UnknownName     no such key
@@ -21,11 +21,13 @@ from typing import Any, Generic, TypeVar
 
 import pydantic
 
+from fedpilot.federated.errors import FederatedError
+
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class RegistryError(ValueError):
+class RegistryError(FederatedError):
     """A name in a config, or one of its options, cannot be used."""
 
 
@@ -68,14 +70,14 @@ class BadOption(RegistryError):
 
 
 class Registry(Generic[T]):
-    """Own the names of one kind of thing; ``T`` is what calling a registered function returns."""
+    """Own the names of one kind of thing; `T` is what calling a registered function returns."""
 
     def __init__(
         self, what: str, builtin: Mapping[str, str], *, supplied: Iterable[str] = ()
     ) -> None:
         """Keep built-in keys as dotted paths.
 
-        ``what`` names the kind in errors. ``supplied`` are parameters that the caller fills in and
+        `what` names the kind in errors. `supplied` are parameters that the caller fills in and
         that a config therefore may not set.
         """
         self.what = what
@@ -84,7 +86,7 @@ class Registry(Generic[T]):
         self._supplied = frozenset(supplied)
 
     def register(self, name: str) -> Callable[[F], F]:
-        """Register the decorated function or class under ``name``; a name is taken only once."""
+        """Register the decorated function or class under `name`; a name is taken only once."""
 
         def keep(function: F) -> F:
             known = self._functions.get(name)
@@ -97,14 +99,18 @@ class Registry(Generic[T]):
 
         return keep
 
+    def registered(self, name: str) -> Callable[..., T] | None:
+        """Give what was registered under `name` in this process; nothing for any other name."""
+        return self._functions.get(name)
+
     def available(self) -> tuple[str, ...]:
         """List the keys in order, importing nothing."""
         return tuple(sorted(self._paths.keys() | self._functions.keys()))
 
     def resolve(self, name: str) -> Callable[..., T]:
-        """Give the function or class that ``name`` stands for.
+        """Give the function or class that `name` stands for.
 
-        Raises ``UnknownName`` or ``BadPath``.
+        Raises `UnknownName` or `BadPath`.
         """
         if name in self._functions:
             return self._functions[name]
@@ -116,16 +122,16 @@ class Registry(Generic[T]):
         return typing.cast("Callable[..., T]", found)
 
     def options(self, name: str) -> tuple[str, ...]:
-        """List the options that ``name`` takes, in the order of its signature."""
+        """List the options that `name` takes, in the order of its signature."""
         return tuple(self._declared(self.resolve(name)))
 
     def call(
         self, name: str, options: Mapping[str, Any], supplied: Mapping[str, Any] | None = None
     ) -> T:
-        """Call what ``name`` stands for with the options, checked against its signature.
+        """Call what `name` stands for with the options, checked against its signature.
 
-        Of ``supplied`` only what the signature names is passed. Raises ``BadOption`` before anything
-        is called.
+        Of `supplied` only what the signature names is passed. Raises `BadOption` before
+        anything is called.
         """
         function = self.resolve(name)
         checked = self._checked(f"{self.what} {name!r}", function, options)
@@ -133,7 +139,7 @@ class Registry(Generic[T]):
         return function(**checked, **{k: v for k, v in (supplied or {}).items() if k in named})
 
     def check(self, name: str, options: Mapping[str, Any]) -> None:
-        """Raise what ``call`` would raise for this name and these options; call nothing."""
+        """Raise what `call` would raise for this name and these options; call nothing."""
         self._checked(f"{self.what} {name!r}", self.resolve(name), options)
 
     def _declared(self, function: Callable[..., T]) -> dict[str, inspect.Parameter]:
@@ -174,9 +180,9 @@ class Registry(Generic[T]):
 
 
 def load_dotted(path: str) -> Any:
-    """Import ``module:attribute`` (the attribute may have dots) and give what is there.
+    """Import `module:attribute` (the attribute may have dots) and give what is there.
 
-    Raises ``BadPath`` that says which part is wrong and what is near it.
+    Raises `BadPath` that says which part is wrong and what is near it.
     """
     module_name, colon, attribute = path.partition(":")
     if not (colon and module_name and attribute):
@@ -198,7 +204,7 @@ def load_dotted(path: str) -> Any:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Give ``" (did you mean 'x'?)"`` for the nearest known name, or nothing when none is near."""
+    """Give `" (did you mean 'x'?)"` for the nearest known name, or nothing when none is near."""
     lowered = {each.lower(): each for each in known}
     near = difflib.get_close_matches(name.lower(), lowered, n=1)
     return f" (did you mean {lowered[near[0]]!r}?)" if near else ""
@@ -236,7 +242,7 @@ def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]
 
 
 def _type_hints(function: Callable[..., Any]) -> dict[str, Any]:
-    annotated = function.__init__ if inspect.isclass(function) else function  # type: ignore[misc]
+    annotated = function.__init__ if inspect.isclass(function) else function
     try:
         return typing.get_type_hints(annotated)
     except (NameError, TypeError):  # names known to the type checker only: nothing to check by

@@ -1,0 +1,68 @@
+"""The facts that decisions are made of: machines, the bundles asked of them, and vnodes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NewType
+
+from .resources import Resources
+
+MachineId = NewType("MachineId", str)
+VNodeId = NewType("VNodeId", str)
+
+VNODE_LABEL = "ray.io/vnode_id"
+VCLUSTER_LABEL = "ray.io/vcluster_id"
+
+
+class SchedulingPolicy(StrEnum):
+    """How the nodes of one group lie on machines; the names are those of Ray's strategies."""
+
+    PACK = "PACK"
+    """On few machines, as far as possible."""
+    SPREAD = "SPREAD"
+    """On many machines, as far as possible."""
+    STRICT_PACK = "STRICT_PACK"
+    """All on one machine."""
+    STRICT_SPREAD = "STRICT_SPREAD"
+    """Each on a machine of its own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """A physical Ray node and everything it has, whoever uses it at the moment."""
+
+    id: MachineId
+    hostname: str
+    total: Resources
+    labels: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bundle:
+    """What one vnode asks of its machine."""
+
+    resources: Resources
+    selector: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """Label of the machine -> `a`, `!a`, `in(a,b)` or `!in(a,b)`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BundleGroup:
+    """Bundles that are placed together under one policy."""
+
+    bundles: tuple[Bundle, ...]
+    policy: SchedulingPolicy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VNode:
+    """A piece of one machine that belongs to one gang."""
+
+    id: VNodeId
+    gang: str
+    index: int
+    machine: MachineId
+    resources: Resources
+    labels: Mapping[str, str] = field(default_factory=dict, hash=False)

@@ -1,0 +1,83 @@
+"""Amounts of resources, exact in Ray's own fixed point: one unit is 1/10000."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Container, Mapping
+from dataclasses import dataclass
+
+UNIT = 10_000
+"""How many units make one CPU, one GPU, one byte of memory: Ray counts in the same steps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """An immutable vector of amounts by name; a name it does not carry has amount zero."""
+
+    units: tuple[tuple[str, int], ...] = ()
+    """(name, amount in units) in name order, without zeros, so that equal vectors are equal."""
+
+    @classmethod
+    def of(cls, amounts: Mapping[str, float]) -> Resources:
+        """Round each amount to the nearest unit, as Ray does; refuse what is not an amount."""
+        for name, amount in amounts.items():
+            if not math.isfinite(amount) or amount < 0:
+                raise ValueError(f"{name} must be zero or more and finite, found {amount}")
+        return cls._from_units({name: round(amount * UNIT) for name, amount in amounts.items()})
+
+    @classmethod
+    def _from_units(cls, units: Mapping[str, int]) -> Resources:
+        return cls(tuple(sorted((name, amount) for name, amount in units.items() if amount)))
+
+    def __getitem__(self, name: str) -> int:
+        """Amount of one resource in units."""
+        return dict(self.units).get(name, 0)
+
+    def __bool__(self) -> bool:
+        return bool(self.units)
+
+    def __add__(self, other: Resources) -> Resources:
+        total = dict(self.units)
+        for name, amount in other.units:
+            total[name] = total.get(name, 0) + amount
+        return self._from_units(total)
+
+    def __sub__(self, other: Resources) -> Resources:
+        """Take `other` away; whoever takes more than there is has not asked `fits` first."""
+        if not other.fits(self):
+            raise ValueError(f"cannot take {other} from {self}")
+        left = dict(self.units)
+        for name, amount in other.units:
+            left[name] -= amount
+        return self._from_units(left)
+
+    def __or__(self, other: Resources) -> Resources:
+        """Take the larger amount of each."""
+        larger = dict(self.units)
+        for name, amount in other.units:
+            larger[name] = max(amount, larger.get(name, 0))
+        return self._from_units(larger)
+
+    def only(self, names: Container[str]) -> Resources:
+        return Resources(tuple(pair for pair in self.units if pair[0] in names))
+
+    def without(self, names: Container[str]) -> Resources:
+        return Resources(tuple(pair for pair in self.units if pair[0] not in names))
+
+    def times(self, count: int) -> Resources:
+        if count < 0:
+            raise ValueError(f"cannot have {count} times {self}")
+        return self._from_units({name: amount * count for name, amount in self.units})
+
+    def fits(self, room: Resources) -> bool:
+        """Say whether `room` has at least this much of everything."""
+        have = dict(room.units)
+        return all(amount <= have.get(name, 0) for name, amount in self.units)
+
+    def to_ray(self) -> dict[str, float]:
+        return {name: amount / UNIT for name, amount in self.units}
+
+    def __str__(self) -> str:
+        if not self.units:
+            return "nothing"
+        return ", ".join(f"{amount / UNIT:.15g} {name}" for name, amount in self.units)

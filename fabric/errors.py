@@ -1,0 +1,110 @@
+"""What can go wrong in the fabric.
+
+FabricError
+├── SpecError            the request itself makes no sense
+├── GangInfeasible       the request can never be met by this cluster
+├── GangTimeout          it could be met, but not in the time given
+├── GangExists           the name of the gang is taken
+├── ClusterStartFailed   an embedded Ray did not start
+├── ClusterUnreachable   a Ray cluster could not be attached to
+├── WorkerLost           the process or the machine of a worker is gone
+└── WorkerFailed         the code inside a worker raised
+
+Each keeps its facts as fields, and its `args` rebuild it, since exceptions travel pickled.
+"""
+
+from __future__ import annotations
+
+
+class FabricError(Exception):
+    """Root of everything that the fabric raises on purpose."""
+
+
+class SpecError(FabricError):
+    """A virtual cluster was described in a way that has no meaning, or none yet."""
+
+
+class GangInfeasible(FabricError):
+    """The cluster could not hold the gang even if nobody else used it."""
+
+    def __init__(self, name: str, wanted: str, most: int, reason: str) -> None:
+        super().__init__(name, wanted, most, reason)
+        self.name, self.wanted, self.most, self.reason = name, wanted, most, reason
+
+    def __str__(self) -> str:
+        return (
+            f"gang {self.name!r} wants {self.wanted}, which this cluster can never give: "
+            f"{self.reason}; at most {self.most} of these nodes can be had together"
+        )
+
+
+class GangTimeout(FabricError):
+    """The gang fits the cluster, but the resources did not come free in time."""
+
+    def __init__(self, name: str, waited_s: float, reason: str) -> None:
+        super().__init__(name, waited_s, reason)
+        self.name, self.waited_s, self.reason = name, waited_s, reason
+
+    def __str__(self) -> str:
+        return (
+            f"gang {self.name!r} was not placed in {self.waited_s:.1f} s: {self.reason}; "
+            "wait longer, ask for less, or free resources"
+        )
+
+
+class GangExists(FabricError):
+    """Another gang on this cluster has the name."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
+
+    def __str__(self) -> str:
+        return f"a gang named {self.name!r} exists on this cluster; release it or choose a new name"
+
+
+class ClusterStartFailed(FabricError):
+    """Ray could not be started inside this process."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"an embedded Ray could not be started: {self.reason}"
+
+
+class ClusterUnreachable(FabricError):
+    """No Ray cluster answers at the address, or it refuses us."""
+
+    def __init__(self, address: str, reason: str) -> None:
+        super().__init__(address, reason)
+        self.address, self.reason = address, reason
+
+    def __str__(self) -> str:
+        return f"no Ray cluster could be attached to at {self.address!r}: {self.reason}"
+
+
+class WorkerLost(FabricError):
+    """A worker's process, or the machine under it, is gone or cannot be reached."""
+
+    def __init__(self, worker: str, reason: str) -> None:
+        super().__init__(worker, reason)
+        self.worker, self.reason = worker, reason
+
+    def __str__(self) -> str:
+        return f"worker {self.worker!r} is lost: {self.reason}"
+
+
+class WorkerFailed(FabricError):
+    """The code inside a worker raised; what it raised is the cause."""
+
+    def __init__(
+        self, worker: str, method: str, kind: str, message: str, remote_traceback: str
+    ) -> None:
+        super().__init__(worker, method, kind, message, remote_traceback)
+        self.worker, self.method = worker, method
+        self.kind, self.message, self.remote_traceback = kind, message, remote_traceback
+
+    def __str__(self) -> str:
+        return f"{self.method!r} failed in worker {self.worker!r}: {self.kind}: {self.message}"

@@ -1,0 +1,182 @@
+"""Owns the virtual clusters of one Ray cluster: reserves each as a whole, and gives it back.
+
+In this version a virtual cluster is made of fixed-size nodes only, and lives no longer than the
+process that reserved it: its groups and workers have driver lifetime, so Ray removes them when that
+process dies, however it dies.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Any, Self
+
+from .cluster import Cluster, Group, GroupState, Worker
+from .core import placement
+from .core.records import VCLUSTER_LABEL, VNODE_LABEL, Machine, MachineId, VNode, VNodeId
+from .errors import FabricError, GangExists, GangInfeasible, GangTimeout, SpecError
+from .spec import VirtualCluster
+
+
+class Gang:
+    """The vnodes of one virtual cluster, held until they are released."""
+
+    def __init__(
+        self,
+        name: str,
+        slots: Sequence[tuple[VNode, Group, int]],
+        cluster: Cluster,
+        undo: ExitStack,
+    ) -> None:
+        self.name = name
+        self.vnodes = tuple(vnode for vnode, _, _ in slots)
+        self._slots = {vnode.id: (group, bundle) for vnode, group, bundle in slots}
+        self._cluster = cluster
+        self._undo = undo
+        self._starts = itertools.count()
+        self._released = False
+
+    def start_worker(self, vnode: VNode, cls: type[Any], *args: Any) -> Worker:
+        """Make `cls(*args)` in a process that holds all of the vnode; calls may follow at once."""
+        if self._released:
+            raise FabricError(f"gang {self.name!r} is released and starts no workers")
+        group, bundle = self._slots[vnode.id]
+        worker = group.start_worker(vnode, bundle, f"{vnode.id}/{next(self._starts)}", cls, args)
+        self._undo.callback(worker.kill)
+        return worker
+
+    def put(self, value: Any) -> Any:
+        """Store a value once for all workers; what this returns stands for it in their calls."""
+        return self._cluster.put(value)
+
+    def release(self) -> None:
+        """End the workers and give the vnodes back; may be called again."""
+        self._released = True
+        self._undo.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.release()
+
+
+class VirtualClusterManager:
+    """Reserves virtual clusters, each as a whole or not at all."""
+
+    def __init__(self, cluster: Cluster, clock: Callable[[], float] = time.monotonic) -> None:
+        self._cluster = cluster
+        self._clock = clock
+        self._gangs: dict[str, Gang] = {}
+
+    def reserve(self, spec: VirtualCluster, *, name: str, timeout_s: float = 30.0) -> Gang:
+        """Reserve all the nodes of a virtual cluster, or none and say why."""
+        # 1. Refuse what has no meaning.
+        wanted = spec.groups()
+        if not name:
+            raise SpecError("a gang needs a name, got none")
+        if name in self._gangs:
+            raise GangExists(name)
+
+        # 2. Refuse what can never be: Ray would wait for it for ever.
+        check_feasible(spec, self._cluster.machines(), name=name)
+
+        # 3. Ask for every group, then wait for all of them under one deadline. Whatever stops us
+        #    on the way, the groups that exist by then are removed.
+        started = self._clock()
+        with ExitStack() as undo:
+            undo.callback(self._gangs.pop, name, None)
+            groups = []
+            for number, ask in enumerate(wanted):
+                group = self._cluster.create_group(f"{name}/{number}", ask.bundles, ask.policy)
+                undo.callback(group.remove)
+                groups.append(group)
+            hosts = []
+            for group in groups:
+                found = group.wait(max(0.0, started + timeout_s - self._clock()))
+                if found is None:
+                    reason = _WHY_NOT_YET[group.state()]
+                    raise GangTimeout(name, self._clock() - started, reason)
+                hosts.append(found)
+
+            # 4. It is ours: from here on the gang owns the undoing.
+            slots = self._slots(name, spec, groups, hosts)
+            gang = self._gangs[name] = Gang(name, slots, self._cluster, undo.pop_all())
+        return gang
+
+    def most(self, node: FixedSizeNode, policy: SchedulingPolicy) -> int:
+        """Count how many such nodes the machines could hold together if nothing else ran there."""
+        return placement.most(node.bundle(), policy, self._cluster.machines())
+
+    def release(self, gang: Gang) -> None:
+        gang.release()
+
+    def gangs(self) -> tuple[Gang, ...]:
+        """List what is held, oldest first."""
+        return tuple(self._gangs.values())
+
+    def close(self) -> None:
+        """Release everything; may be called again."""
+        with ExitStack() as undo:
+            for gang in self.gangs():
+                undo.callback(gang.release)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _slots(
+        self,
+        name: str,
+        spec: VirtualCluster,
+        groups: Sequence[Group],
+        hosts: Sequence[Sequence[MachineId]],
+    ) -> list[tuple[VNode, Group, int]]:
+        machines = {machine.id: machine for machine in self._cluster.machines()}
+        slots = []
+        for asked, group, found in zip(spec.fixed_size_nodes, groups, hosts, strict=True):
+            for bundle, (node, host) in enumerate(zip(asked.nodes, found, strict=True)):
+                id = VNodeId(f"{name}/{len(slots)}")
+                inherited = machines[host].labels if host in machines else {}
+                vnode = VNode(
+                    id=id,
+                    gang=name,
+                    index=len(slots),
+                    machine=host,
+                    resources=node.bundle().resources,
+                    labels={**inherited, **node.labels, VNODE_LABEL: id, VCLUSTER_LABEL: name},
+                )
+                slots.append((vnode, group, bundle))
+        return slots
+
+
+def check_feasible(spec: VirtualCluster, machines: Iterable[Machine], *, name: str) -> None:
+    """Raise `GangInfeasible` if these machines could not hold the virtual cluster when idle."""
+    match placement.fit_all(spec.groups(), machines):
+        case placement.Misfit(reason, most):
+            raise GangInfeasible(name, str(spec), most, reason)
+        case placement.Placement() | placement.Undecided():
+            return
+
+
+_WHY_NOT_YET: Mapping[GroupState, str] = {
+    GroupState.PENDING: "it fits this cluster, but others hold the resources",
+    GroupState.INFEASIBLE: "the cluster as it is now cannot hold it",
+    GroupState.READY: "it came too late",
+    GroupState.REMOVED: "it was removed by someone else",
+}

@@ -1,0 +1,95 @@
+"""Federated learning on top of the fabric: federations, their clients, their runs.
+
+Importing this package imports neither Ray nor torch; making a Federation does.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .config import RunConfig, load_config, parse_config
+    from .core.algorithm import Algorithm
+    from .core.lifecycle import NodeState
+    from .core.partial import Partial
+    from .core.partition import UnknownClient
+    from .data import Dataset, register_dataset
+    from .errors import (
+        ClientFailed,
+        ConfigError,
+        FederatedError,
+        InvalidTransition,
+        NoUsableUpdate,
+        Problem,
+        RunRefused,
+        WorkersExhausted,
+    )
+    from .events import Event
+    from .federation import Federation, RunResult
+    from .models import register_model
+    from .virtual_node import EvaluationResult, TrainResult, VirtualNode
+
+_HOME = {
+    "Algorithm": "core.algorithm",
+    "ClientFailed": "errors",
+    "ConfigError": "errors",
+    "Dataset": "data",
+    "EvaluationResult": "virtual_node",
+    "Event": "events",
+    "FederatedError": "errors",
+    "Federation": "federation",
+    "InvalidTransition": "errors",
+    "NoUsableUpdate": "errors",
+    "NodeState": "core.lifecycle",
+    "Partial": "core.partial",
+    "Problem": "errors",
+    "RunConfig": "config",
+    "RunRefused": "errors",
+    "RunResult": "federation",
+    "TrainResult": "virtual_node",
+    "UnknownClient": "core.partition",
+    "VirtualNode": "virtual_node",
+    "WorkersExhausted": "errors",
+    "load_config": "config",
+    "parse_config": "config",
+    "register_dataset": "data",
+    "register_model": "models",
+}
+
+__all__ = [
+    "Algorithm",
+    "ClientFailed",
+    "ConfigError",
+    "Dataset",
+    "EvaluationResult",
+    "Event",
+    "FederatedError",
+    "Federation",
+    "InvalidTransition",
+    "NoUsableUpdate",
+    "NodeState",
+    "Partial",
+    "Problem",
+    "RunConfig",
+    "RunRefused",
+    "RunResult",
+    "TrainResult",
+    "UnknownClient",
+    "VirtualNode",
+    "WorkersExhausted",
+    "load_config",
+    "parse_config",
+    "register_dataset",
+    "register_model",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        return getattr(import_module(f".{_HOME[name]}", __name__), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

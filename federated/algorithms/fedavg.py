@@ -1,0 +1,29 @@
+"""FedAvg: the next model is the mean of the clients' models, weighted by samples.
+
+McMahan et al. 2017, "Communication-efficient learning of deep networks from decentralized data".
+With a server learning rate other than 1 it is FedSGD's generalisation of Reddi et al. 2021.
+"""
+
+from __future__ import annotations
+
+from ..core.algorithm import Algorithm, ServerState
+from ..core.state import Array, Role, Roles, State
+
+
+def fedavg(server_learning_rate: float = 1.0) -> Algorithm:
+    """FedAvg with this step of the server along the mean update of the trained tensors."""
+
+    def init(_model: State) -> ServerState:
+        return {}
+
+    def apply(
+        model: State, roles: Roles, memory: ServerState, mean: State
+    ) -> tuple[dict[str, Array], ServerState]:
+        new = {name: array for name, array in model.items()}
+        for name, update in mean.items():
+            step = server_learning_rate if roles[name] is Role.TRAINED else 1.0
+            moved = model[name].astype("float64") + step * update
+            new[name] = moved.astype(model[name].dtype)
+        return new, memory
+
+    return Algorithm("fedavg", init, apply)

@@ -1,0 +1,314 @@
+"""The commands about runs: run, check, init, runs, doctor. Thin: parse, call, print, exit code."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+
+from .errors import ConfigError, FederatedError, RunRefused
+
+if TYPE_CHECKING:
+    from .federation import Federation
+
+FAILED, BAD_INPUT, REFUSED, UNREACHABLE, INTERRUPTED = 1, 2, 3, 4, 130
+
+SET = click.option(
+    "--set",
+    "overrides",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="Override a key, such as `training.learning_rate=0.05`. May be given several times.",
+)
+JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
+
+
+@contextmanager
+def _exit_codes() -> Iterator[None]:
+    """Turn what went wrong into a message on stderr and the exit code that docs promise."""
+    from fedpilot.fabric import (
+        ClusterStartFailed,
+        ClusterUnreachable,
+        FabricError,
+        GangInfeasible,
+        GangTimeout,
+    )
+    from fedpilot.mediator import MediatorError, ReservationRefused
+
+    try:
+        yield
+    except (ConfigError, RunRefused) as error:
+        _fail(str(error), BAD_INPUT)
+    except (GangInfeasible, GangTimeout, ReservationRefused) as error:
+        _fail(str(error), REFUSED)
+    except (ClusterUnreachable, ClusterStartFailed) as error:
+        _fail(str(error), UNREACHABLE)
+    except (FederatedError, FabricError, MediatorError) as error:
+        _fail(str(error), FAILED)
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+
+
+def _fail(message: str, code: int) -> NoReturn:
+    click.echo(f"fedpilot: {message}", err=True)
+    sys.exit(code)
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """Let SIGTERM end a run the way Ctrl-C does: state kept, everything cleaned up."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before: Any = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@click.command()
+@click.argument("config", required=False, type=click.Path(path_type=Path))
+@click.option("--resume", metavar="RUN_ID", help="Continue this interrupted run.")
+@click.option("--run-id", metavar="RUN_ID", help="Call the new run this, instead of name and time.")
+@click.option(
+    "--folder",
+    type=click.Path(path_type=Path),
+    help="Where run folders are; by default `outputs.folder` of the config, or `runs`.",
+)
+@SET
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON event per line.")
+def run(
+    config: Path | None,
+    resume: str | None,
+    run_id: str | None,
+    folder: Path | None,
+    overrides: Sequence[str],
+    as_json: bool,
+) -> None:
+    """Train the federation that CONFIG describes.
+
+    Everything the run leaves goes to its run folder: the resolved config, a row of metrics per
+    round, the last and the best model, curves.png. Ctrl-C ends the run cleanly; `--resume RUN_ID`
+    (without CONFIG) continues it and ends in the same model, bit for bit.
+
+    \b
+    Examples:
+      fedpilot run configs/quickstart.yaml
+      fedpilot run my.yaml --set federation.rounds=100 --set resources.workers=4
+      fedpilot run --resume quickstart-20260102-030405-a1b2
+      fedpilot run my.yaml --json | jq 'select(.event == "round_finished") | .accuracy'
+    """
+    if (config is None) == (resume is None):
+        raise click.UsageError("give either CONFIG, to begin a run, or --resume RUN_ID.")
+    if resume is not None and (overrides or run_id):
+        raise click.UsageError("a resumed run keeps its config: no --set or --run-id with --resume.")
+    from .report.progress import display_for
+
+    display = display_for(sys.stdout, as_json=as_json)
+    changes = [*overrides, *([f"outputs.folder={folder}"] if folder and config else [])]
+    with _exit_codes(), _terminable(), display:
+        from .federation import Federation
+
+        if config is not None:
+            with Federation(config, overrides=changes, observers=[display]) as federation:
+                federation.run(run_id=run_id)
+        else:
+            root = folder or Path("runs")
+            with _reopened(root, resume or "", [display]) as federation:
+                federation.resume(resume or "")
+
+
+def _reopened(root: Path, run_id: str, observers: Sequence[Callable[..., None]]) -> Federation:
+    """The federation of an earlier run, from the config in its folder."""
+    from .config import load_config
+    from .federation import Federation
+    from .run_folder import RunFolder
+
+    with RunFolder.open(root, run_id) as folder:
+        saved = load_config(folder.path / "config.yaml")
+    here = saved.model_copy(
+        update={"outputs": saved.outputs.model_copy(update={"folder": str(root)})}
+    )
+    return Federation(here, observers=observers)
+
+
+@click.command()
+@click.argument("config", type=click.Path(path_type=Path))
+@SET
+@JSON
+def check(config: Path, overrides: Sequence[str], as_json: bool) -> None:
+    """Validate CONFIG, load its data, build its model; print it as resolved. Starts nothing.
+
+    \b
+    Examples:
+      fedpilot check my.yaml
+      fedpilot check my.yaml --set data.dirichlet_beta=0.1 --json
+    """
+    with _exit_codes():
+        from .config import to_yaml
+        from .federation import Federation
+
+        federation = Federation(config, overrides=overrides)
+        found = federation.describe()
+        facts = {
+            "clients": found.number_of_clients,
+            "clients_per_round": federation.cohort_size,
+            "samples_per_client": [found.samples_min, found.samples_median, found.samples_max],
+            "labels_per_client": round(found.labels_mean, 2),
+            "parameters": federation.parameters,
+            "identity": federation.identity,
+        }
+        if as_json:
+            resolved = federation.config.model_dump(mode="json")
+            click.echo(json.dumps({"config": resolved, **facts}, indent=2))
+            return
+        click.echo(to_yaml(federation.config), nl=False)
+        least, median, most = facts["samples_per_client"]  # type: ignore[misc]
+        click.echo(
+            f"\n# {config} is right: {found.number_of_clients:,} clients of {least} to {most} "
+            f"samples (median {median:g}),\n# {facts['clients_per_round']:,} per round; "
+            f"{federation.parameters:,} parameters; identity {federation.identity[:16]}"
+        )
+
+
+@click.command()
+@click.argument("path", default="fedpilot.yaml", type=click.Path(path_type=Path))
+@click.option("--force", is_flag=True, help="Replace the file if it exists.")
+def init(path: Path, force: bool) -> None:
+    """Write a starter config with every key explained to PATH (default: fedpilot.yaml).
+
+    It runs as it is: fifty clients share the bundled handwritten digits.
+    """
+    from .config import starter
+
+    if path.exists() and not force:
+        _fail(f"{path} exists already; choose another name, or --force to replace it", BAD_INPUT)
+    try:
+        path.write_text(starter())
+    except OSError as error:
+        _fail(f"{path} cannot be written: {error.strerror or error}", BAD_INPUT)
+    click.echo(f"wrote {path}; next: fedpilot run {path}")
+
+
+@click.command()
+@click.option("--address", metavar="HOST:PORT", help="Also see whether this Ray can be reached.")
+@JSON
+def doctor(address: str | None, as_json: bool) -> None:
+    """Look at this machine: versions, cores, memory, disk, ports, Ray's settings.
+
+    Exits 1 if something would keep runs from working.
+    """
+    from .doctor import examine
+
+    findings = examine(address)
+    if as_json:
+        rows = [
+            {"name": f.name, "status": str(f.status), "found": f.found, "advice": f.advice}
+            for f in findings
+        ]
+        click.echo(json.dumps({"findings": rows}, indent=2))
+    else:
+        marks = {"ok": "✓", "warn": "!", "fail": "✗"}
+        width = max(len(finding.name) for finding in findings)
+        for finding in findings:
+            click.echo(f"{marks[str(finding.status)]} {finding.name:<{width}}  {finding.found}")
+            if finding.advice:
+                click.echo(f"  {'':<{width}}  → {finding.advice}")
+    if any(str(finding.status) == "fail" for finding in findings):
+        sys.exit(FAILED)
+
+
+@click.group()
+def runs() -> None:
+    """List and show the runs of a folder."""
+
+
+FOLDER = click.option(
+    "--folder", default="runs", type=click.Path(path_type=Path), help="Where run folders are."
+)
+
+
+@runs.command("list")
+@FOLDER
+@JSON
+def list_(folder: Path, as_json: bool) -> None:
+    """List the runs, oldest first, with their status, rounds and last accuracy."""
+    from .run_folder import list_runs
+
+    rows = [_brief(folder / run_id) for run_id in list_runs(folder)]
+    if as_json:
+        click.echo(json.dumps({"runs": rows}, indent=2))
+        return
+    if not rows:
+        click.echo(f"no runs in {folder}/; `fedpilot run CONFIG` makes one")
+        return
+    width = max(len(row["run_id"]) for row in rows)
+    click.echo(f"{'run':<{width}}  {'status':<11}  rounds  accuracy  model")
+    for row in rows:
+        accuracy = "–" if row["accuracy"] is None else f"{row['accuracy']:.4f}"
+        click.echo(
+            f"{row['run_id']:<{width}}  {row['status']:<11}  {row['rounds']:>6}  {accuracy:>8}  "
+            f"{row['digest'][:12]}"
+        )
+
+
+@runs.command()
+@click.argument("run_id")
+@FOLDER
+@JSON
+def show(run_id: str, folder: Path, as_json: bool) -> None:
+    """Show one run: its manifest and its last metrics."""
+    path = folder / run_id
+    if not (path / "config.yaml").is_file():
+        _fail(f"no run {run_id!r} in {folder}; `fedpilot runs list` shows those there are", BAD_INPUT)
+    brief, manifest = _brief(path), _read_manifest(path)
+    if as_json:
+        click.echo(json.dumps({**brief, "manifest": manifest}, indent=2))
+        return
+    for name in ("run_id", "status", "failure", "rounds", "accuracy", "loss", "digest"):
+        value = brief.get(name)
+        if value not in (None, ""):
+            click.echo(f"{name:<10} {value}")
+    for name in ("started", "ended", "seconds", "identity"):
+        if name in manifest:
+            click.echo(f"{name:<10} {manifest[name]}")
+    click.echo(f"{'files':<10} {', '.join(sorted(p.name for p in path.iterdir() if p.name[0] != '.'))}")
+    if brief["status"] != "finished":
+        click.echo(f"{'resume':<10} fedpilot run --resume {run_id}")
+
+
+def _brief(path: Path) -> dict[str, Any]:
+    """What lists say of a run; one that died without a word is called interrupted."""
+    from .run_folder import RunFolder, is_locked
+
+    manifest = _read_manifest(path)
+    rows = RunFolder(path).rows()
+    last = rows[-1] if rows else {}
+    status = manifest.get("status", "interrupted")
+    if status == "running" and not is_locked(path):
+        status = "interrupted"
+    return {
+        "run_id": path.name,
+        "status": status,
+        "failure": manifest.get("failure", ""),
+        "rounds": last.get("round", 0),
+        "accuracy": last.get("accuracy"),
+        "loss": last.get("loss"),
+        "digest": last.get("model", ""),
+        "folder": str(path),
+    }
+
+
+def _read_manifest(path: Path) -> dict[str, Any]:
+    from .run_folder import RunFolder
+
+    return RunFolder(path).manifest()

@@ -1,0 +1,235 @@
+"""Loads the config of a run, from a file or a mapping, with `--set` on top: all of it or an error.
+
+Whatever is wrong, the one error is `ConfigError`, and it lists all that was found, in the order of
+the file: where it stands, the key, what was found, what is allowed, and what is near. Environment
+variables and templates have no part in it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path as FilePath
+from typing import Any
+
+from pydantic import ValidationError
+
+from ..errors import ConfigError, Problem
+from .problems import (
+    UNUSABLE,
+    Located,
+    conflict_problem,
+    problems_of,
+    unknown_path,
+    value_at,
+)
+from .reading import DEEPEST, Path, dotted, read
+from .schema import Data, Federation, RunConfig, population_conflicts
+from .words import keys_of, may_be_none, printable, value_in_words
+
+LARGEST_FILE = 4 * 2**20
+"""Bytes; a config of a thousand clients' distribution matrix has a tenth of that."""
+
+FIRST_OVERRIDE = LARGEST_FILE + 1
+"""Where overrides stand in the order of problems: after every line of the file."""
+
+DOTTED = re.compile(r"[A-Za-z_][\w-]*(\.[A-Za-z_][\w-]*)*", re.ASCII)
+
+
+def load_config(path: FilePath | str, overrides: Sequence[str] = ()) -> RunConfig:
+    """The config that a file says, with overrides such as `training.learning_rate=0.05`."""
+    name = os.fspath(path)
+    text = _text_of(name)
+    document = read(text, lambda line: f"{printable(name, 200)}:{line}")
+    draft = _Draft(
+        origin=printable(name, 200),
+        values=document.value,
+        places={at: (line, "") for at, line in document.lines.items() if at},
+    )
+    draft.problems += [(line, problem) for line, problem in document.problems]
+    if document.value is None:
+        draft.refuse("an empty file", draft.origin)
+    if not isinstance(document.value, dict):
+        first = document.lines[()]
+        draft.refuse(value_in_words(document.value), f"{draft.origin}:{first}")
+    return draft.finish(overrides)
+
+
+def parse_config(values: Mapping[str, Any], overrides: Sequence[str] = ()) -> RunConfig:
+    """The config that a mapping of sections says; its problems stand in no file."""
+    draft = _Draft(origin="", values=values)
+    if not isinstance(values, Mapping):
+        draft.refuse(value_in_words(values), "")
+    return draft.finish(overrides)
+
+
+def _text_of(name: str) -> str:
+    where = printable(name, 200)
+    try:
+        with open(name, "rb") as file:
+            content = file.read(LARGEST_FILE + 1)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "no name of a file"
+        found = {
+            "No such file or directory": "there is no such file",
+            "Is a directory": "a folder",
+        }.get(reason or "", f"it cannot be read: {reason}")
+        raise _about_the_file(where, found, "a YAML file that can be read") from error
+    if len(content) > LARGEST_FILE:
+        allowed = f"at most {LARGEST_FILE // 2**20} MiB"
+        raise _about_the_file(where, f"more than {LARGEST_FILE // 2**20} MiB", allowed)
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        found = f"the byte 0x{content[error.start]:02X}, which is not UTF-8 text"
+        raise _about_the_file(f"{where}:{line}", found, "a text file in UTF-8") from None
+
+
+def _about_the_file(where: str, found: str, allowed: str) -> ConfigError:
+    return ConfigError([Problem(key="the file", found=found, allowed=allowed, where=where)])
+
+
+@dataclass(slots=True, kw_only=True)
+class _Draft:
+    """A config on its way: values, where each comes from, and what is wrong so far."""
+
+    origin: str
+    """The file, or empty."""
+    values: Any
+    places: dict[Path, tuple[int, str]] = field(default_factory=dict)
+    """For every value an ordinal (its line in the file), and `--set ...` if it comes from there."""
+    problems: list[tuple[int, Problem]] = field(default_factory=list)
+
+    def refuse(self, found: str, where: str) -> None:
+        """Give up: there is nothing to look at."""
+        required = ", ".join(key.name for key in keys_of(RunConfig) if key.field.is_required())
+        problem = Problem(
+            key="the file" if self.origin else "the config",
+            found=found,
+            allowed=f"sections with keys, at least: {required}",
+            where=where,
+        )
+        raise ConfigError([*(each for _, each in self.problems), problem])
+
+    def finish(self, overrides: Sequence[str]) -> RunConfig:
+        """The config, if nothing is wrong with it."""
+        self.values = self._plain(self.values, (), ())
+        for number, override in enumerate(overrides):
+            self._set(override, FIRST_OVERRIDE + number)
+        self._fill_empty_sections()
+        try:
+            config = RunConfig.model_validate(self.values)
+        except ValidationError as error:
+            refused = problems_of(error, self.values)
+            for path, problem in (*refused, *self._population(error)):
+                self._add(path, problem)
+        else:
+            if not self.problems:
+                return config
+        in_order = sorted(self.problems, key=lambda each: each[0])
+        raise ConfigError([problem for _, problem in in_order])
+
+    def _population(self, error: ValidationError) -> Iterator[Located]:
+        """The rules that span sections: pydantic comes to them only when all else is right."""
+        broken = {str(details["loc"][0]) if details["loc"] else "" for details in error.errors()}
+        if broken & {"", "federation", "data"}:
+            return
+        federation = Federation.model_validate(self.values.get("federation", {}))
+        data = Data.model_validate(self.values["data"])
+        for conflict in population_conflicts(federation, data):
+            yield conflict_problem(conflict)
+
+    def _add(self, path: Path, problem: Problem) -> None:
+        ordinal, where = self._place(path)
+        self.problems.append((ordinal, replace(problem, where=where)))
+
+    def _place(self, path: Path) -> tuple[int, str]:
+        """Where a value stands, or the section that lacks it."""
+        for length in range(len(path), 0, -1):
+            if place := self.places.get(path[:length]):
+                return place[0], place[1] or f"{self.origin}:{place[0]}"
+        return 0, self.origin
+
+    def _plain(self, value: Any, path: Path, above: tuple[int, ...]) -> Any:
+        """The value as dicts, lists and scalars, without what no key could hold."""
+        if isinstance(value, Mapping | list | tuple):
+            if id(value) in above or len(above) > DEEPEST:
+                found = f"more than {DEEPEST} levels"
+                self._add(path, Problem(key=dotted(path[:2]), found=found, allowed="less nesting"))
+                return UNUSABLE
+            above = (*above, id(value))
+        match value:
+            case Mapping():
+                for key in value:
+                    if not isinstance(key, str):
+                        found = f"{value_in_words(key)} as a key"
+                        key_of = dotted(path) or "the config"
+                        self._add(path, Problem(key=key_of, found=found, allowed="text as a key"))
+                return {
+                    key: self._plain(inner, (*path, key), above)
+                    for key, inner in value.items()
+                    if isinstance(key, str)
+                }
+            case list() | tuple():
+                return [self._plain(v, (*path, index), above) for index, v in enumerate(value)]
+            case int() if value.bit_length() > 63:
+                found = value_in_words(value)
+                allowed = "a whole number between -2^63 and 2^63"
+                self._add(path, Problem(key=dotted(path), found=found, allowed=allowed))
+                return UNUSABLE
+            case str():
+                return str.__str__(value)  # an enumeration's member is its text
+            case float():
+                return float(value)  # and NumPy's float64 is a float
+            case _:
+                return value
+
+    def _set(self, override: str, ordinal: int) -> None:
+        where = f"--set {printable(override, 80)}"
+        name, equals, text = override.partition("=")
+        name = name.strip()
+        if not equals or not DOTTED.fullmatch(name):
+            found = "no `=`" if not equals else f"{printable(name) or 'nothing'} before the `=`"
+            allowed = "`section.key=value`, such as `training.learning_rate=0.05`"
+            problem = Problem(key="--set", found=found, allowed=allowed, where=where)
+            self.problems.append((ordinal, problem))
+            return
+        path: Path = tuple(name.split("."))
+        if unknown := unknown_path(path):
+            self.problems.append((ordinal, replace(unknown[1], where=where)))
+            return
+        try:
+            document = read(text, lambda _: where, path)
+        except ConfigError as error:
+            self.problems += [(ordinal, problem) for problem in error.problems]
+            return
+        self.problems += [(ordinal, problem) for _, problem in document.problems]
+        self._replace(path, document.value, (ordinal, where))
+
+    def _replace(self, path: Path, value: Any, place: tuple[int, str]) -> None:
+        values = self.values
+        for depth, step in enumerate(path[:-1], start=1):
+            if values.get(step) is None:
+                values[step] = {}
+                self.places[path[:depth]] = place
+            values = values[step]
+            if not isinstance(values, dict):
+                return  # the file holds no section there, which is reported from there
+        for old in [old for old in self.places if old[: len(path)] == path]:
+            del self.places[old]
+        self.places[path] = place
+        values[path[-1]] = self._plain(value, path, ())
+
+    def _fill_empty_sections(self) -> None:
+        """`outputs:` with nothing below it, or only comments, is a section of defaults."""
+        for key in keys_of(RunConfig):
+            sections = [key, *(keys_of(key.section, key.path) if key.section else ())]
+            for each in sections:
+                path: Path = tuple(each.path.split("."))
+                if not each.section or may_be_none(each.field.annotation):
+                    continue
+                if value_at(self.values, path) is None:
+                    value_at(self.values, path[:-1])[path[-1]] = {}

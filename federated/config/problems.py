@@ -1,0 +1,199 @@
+"""Turns what the schema refuses into problems: key, what was found, what is allowed, what is near.
+
+One mistake gives one problem: the members of a union speak with one voice, and a misspelt key is
+not also reported as missing. Where the key stands in a file is added by `loading`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from difflib import get_close_matches
+from typing import Any, get_args, get_origin
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from ..errors import Problem
+from .reading import Path, dotted
+from .schema import Conflict, RunConfig
+from .words import (
+    Key,
+    all_keys,
+    bare,
+    choices,
+    keys_of,
+    members,
+    section_in,
+    type_in_words,
+    value_in_words,
+)
+
+MISSING = object()
+"""Stands for a value that is not there."""
+
+UNUSABLE = object()
+"""Stands for a value that was already complained about."""
+
+Located = tuple[Path, Problem]
+"""A problem and the place that it is about."""
+
+YES_OR_NO = {"yes": "true", "on": "true", "y": "true", "no": "false", "off": "false", "n": "false"}
+"""What YAML 1.1 took for truth values, and YAML 1.2 takes for text."""
+
+
+def problems_of(error: ValidationError, values: Any) -> tuple[Located, ...]:
+    """Everything that the schema refuses in `values`, each mistake once."""
+    found: dict[str, Located] = {}
+    for details in error.errors(include_url=False):
+        for path, problem in _problems(details, values):
+            found.setdefault(problem.key, (path, problem))
+    misspelt = {problem.nearest for _, problem in found.values()}
+    return tuple(
+        (path, problem)
+        for path, problem in found.values()
+        if not (problem.key in misspelt and value_at(values, path) is MISSING)
+    )
+
+
+def _problems(details: ErrorDetails, values: Any) -> Iterator[Located]:
+    path, annotation, metadata = follow(details["loc"])
+    value = value_at(values, path)
+    if value is UNUSABLE:
+        return
+    if details["type"] == "conflicting_keys":
+        for conflict in details["ctx"]["conflicts"]:
+            within = path if section_in(annotation) else path[:-1]
+            place, problem = conflict_problem(conflict, within)
+            if value_at(values, place) is not UNUSABLE:
+                yield place, problem
+    elif details["type"] in ("extra_forbidden", "invalid_key"):
+        yield path, unknown_key(path)
+    else:
+        allowed = type_in_words(annotation, metadata)
+        if isinstance(value, float) and not math.isfinite(value):
+            allowed = allowed.replace("a number", "a finite number")
+        found = "it is missing" if value is MISSING else value_in_words(value)
+        nearest = nearest_choice(value, annotation)
+        key = dotted(path) or "the file"
+        yield path, Problem(key=key, found=found, allowed=allowed, nearest=nearest)
+
+
+def conflict_problem(conflict: Conflict, section: Path = ()) -> Located:
+    """The problem of a broken rule of the section that lies at a path."""
+    path = (*section, *conflict.key.split("."))
+    return path, Problem(key=dotted(path), found=conflict.found, allowed=conflict.allowed)
+
+
+def follow(location: Sequence[int | str]) -> tuple[Path, Any, Sequence[Any]]:
+    """The path of a value that pydantic speaks of, its type, and what else is known of it.
+
+    Pydantic goes on into the members of a union; the path ends at the union.
+    """
+    path: Path = ()
+    annotation: Any = RunConfig
+    metadata: Sequence[Any] = ()
+    for step in location:
+        section = section_in(annotation)
+        if section:
+            path = (*path, step)
+            if step not in section.model_fields:
+                return path, section, ()
+            known = section.model_fields[str(step)]
+            annotation, metadata = known.annotation, known.metadata
+        elif get_origin(bare(annotation)) is list and isinstance(step, int):
+            path = (*path, step)
+            annotation, metadata = get_args(bare(annotation))[0], ()
+        else:
+            break
+    return path, annotation, metadata
+
+
+def value_at(values: Any, path: Path) -> Any:
+    """The value at a path, `MISSING` where there is none."""
+    for step in path:
+        try:
+            values = values[step]
+        except (LookupError, TypeError):
+            return MISSING
+    return values
+
+
+def unknown_key(path: Path) -> Problem:
+    """The problem of a key that the section it stands in does not have."""
+    _, section, _ = follow(path[:-1])
+    names = ", ".join(section_in(section).model_fields)  # type: ignore[union-attr]
+    return Problem(
+        key=dotted(path),
+        found="an unknown key",
+        allowed=f"nothing but: {names}",
+        nearest=nearest_key(path),
+    )
+
+
+def nearest_key(path: Path) -> str:
+    """The dotted key that was probably meant: the same name elsewhere, or a name much like it."""
+    *above, last = (str(step) for step in path)
+    name = _plain(last)
+    _, section, _ = follow(tuple(above))
+    here = keys_of(section_in(section) or RunConfig, ".".join(above))
+    everywhere = tuple(all_keys())
+    for candidates, cutoff in ((here, 1.0), (everywhere, 1.0), (here, 0.6), (everywhere, 0.75)):
+        if near := _close(name, candidates, cutoff):
+            return " or ".join(key.path for key in near)
+    for candidates in (here, everywhere):
+        short = [key for key in candidates if name in (*key.name.split("_"), _initials(key.name))]
+        if len(short) == 1:
+            return short[0].path
+    return ""
+
+
+def _close(name: str, keys: Sequence[Key], cutoff: float) -> list[Key]:
+    names = get_close_matches(name, sorted({key.name for key in keys}), n=1, cutoff=cutoff)
+    return [key for key in keys if key.name in names]
+
+
+def _initials(name: str) -> str:
+    return "".join(word[0] for word in name.split("_"))
+
+
+def _plain(name: str) -> str:
+    """A key name as this schema spells names: `learningRate` and `learning-rate` are one."""
+    spread = "".join(f"_{c}" if c.isupper() else c for c in name[:64])
+    return spread.lower().replace("-", "_").replace(" ", "_").replace("__", "_").strip("_")
+
+
+def nearest_choice(value: Any, annotation: Any) -> str:
+    """The word of a choice that was probably meant."""
+    if not isinstance(value, str):
+        return ""
+    if bool in members(bare(annotation)):
+        return YES_OR_NO.get(value.lower(), "")
+    words = {word.lower(): word for word in choices(annotation)}
+    near = get_close_matches(value[:64].lower(), sorted(words), n=1)
+    return words[near[0]] if near else ""
+
+
+def unknown_path(path: Path) -> Located | None:
+    """The problem of a dotted path that leads nowhere in the schema."""
+    annotation: Any = RunConfig
+    for depth, step in enumerate(path):
+        section = section_in(annotation)
+        if section is None:
+            if get_origin(bare(annotation)) is dict:
+                return None
+            above = path[:depth]
+            return path, Problem(
+                key=dotted(path),
+                found=f"a key within `{dotted(above)}`, which holds none",
+                allowed=f"only `{dotted(above)}` itself: {type_in_words(annotation)}",
+            )
+        if step not in section.model_fields:
+            problem = unknown_key(path[: depth + 1])
+            whole = (*problem.nearest.split("."), *path[depth + 1 :])
+            if problem.nearest and " " not in problem.nearest and unknown_path(whole) is None:
+                problem = replace(problem, nearest=dotted(whole))
+            return path, replace(problem, key=dotted(path))
+        annotation = section.model_fields[str(step)].annotation
+    return None

@@ -1,0 +1,97 @@
+"""Decides what of a config makes the bits of a run's result, and writes a config down in full.
+
+The identity covers the federation, model, data, training and evaluation, the seed, the threads of
+a worker and whether workers have GPUs; with the digests of code and data. Names, folders, numbers
+of workers, timeouts and the Ray cluster are no part of it: a run may be resumed with others.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from io import StringIO
+from typing import Any
+
+from pydantic import BaseModel
+from ruamel.yaml import YAML
+from ruamel.yaml.comments import CommentedMap, CommentedSeq
+
+from .schema import RunConfig
+from .words import value_in_words
+
+IDENTITY_FORMAT = 1
+"""Grows when the same config must get another identity."""
+
+DECIDING_SECTIONS = ("federation", "model", "data", "training", "evaluation")
+
+
+def to_yaml(config: RunConfig) -> str:
+    """The config with every default spelled out, as `load_config` reads it back.
+
+    Keys without a value are left out: all of them mean "not given".
+    """
+    parts = []
+    for name, section in config.model_dump(exclude_none=True).items():
+        yaml = YAML()
+        yaml.width = 100
+        text = StringIO()
+        yaml.dump(_readable({name: section}), text)
+        parts.append(text.getvalue())
+    return "\n".join(parts)
+
+
+def _readable(value: Any) -> Any:
+    """Sections as blocks, lists in brackets."""
+    if isinstance(value, dict):
+        return CommentedMap({key: _readable(inner) for key, inner in value.items()})
+    if isinstance(value, list):
+        items = CommentedSeq(_readable(inner) for inner in value)
+        items.fa.set_flow_style()
+        return items
+    return value
+
+
+def deciding(config: RunConfig) -> dict[str, Any]:
+    """What decides the bits of the result, by dotted key."""
+    keys = {"run.random_seed": config.run.random_seed}
+    for name in DECIDING_SECTIONS:
+        keys.update(_flat(getattr(config, name), name))
+    keys["resources.cpus_per_worker"] = config.resources.threads_per_worker
+    keys["resources.gpus_per_worker"] = config.resources.gpus_per_worker > 0
+    return keys
+
+
+def _flat(section: BaseModel, path: str) -> Iterator[tuple[str, Any]]:
+    for name, value in section:
+        if isinstance(value, BaseModel):
+            yield from _flat(value, f"{path}.{name}")
+        elif value is not None:
+            yield f"{path}.{name}", value
+
+
+def identity(config: RunConfig, code_digest: str, data_digest: str) -> str:
+    """SHA-256 (hex) of all that decides the bits of the result."""
+    whole = {
+        "format": IDENTITY_FORMAT,
+        "code": code_digest,
+        "data": data_digest,
+        "config": deciding(config),
+    }
+    text = json.dumps(whole, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def differences(before: RunConfig, after: RunConfig) -> tuple[str, ...]:
+    """The keys that decide the bits and differ, such as `federation.rounds: 10 -> 20`."""
+    old, new = deciding(before), deciding(after)
+    return tuple(
+        f"{key}: {_shown(old.get(key))} -> {_shown(new.get(key))}"
+        for key in dict.fromkeys((*old, *new))
+        if old.get(key) != new.get(key)
+    )
+
+
+def _shown(value: Any) -> str:
+    text = "not given" if value is None else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 60 else value_in_words(value)

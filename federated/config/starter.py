@@ -1,0 +1,79 @@
+"""Writes the config that `fedpilot init` gives to start from: every key, and what it means.
+
+Keys that the example sets stand as they are; all others are commented out (`#key: default`), so
+that removing the `#` is all it takes. The words are those of the schema.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import textwrap
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from .reading import scalar
+from .schema import RunConfig
+from .words import Key, keys_of
+
+DIGITS: Mapping[str, Mapping[str, Any]] = {
+    "run": {"random_seed": 7},
+    "federation": {"number_of_clients": 50, "rounds": 40, "clients_per_round": 20},
+    "model": {"model_type": "mlp", "options": {"hidden": [128]}},
+    "data": {
+        "dataset_type": "digits",
+        "data_distribution_kind": "dirichlet",
+        "dirichlet_beta": 0.5,
+    },
+    "training": {"number_of_epochs": 2, "batch_size": 10, "learning_rate": 0.1},
+}
+"""50 clients with scikit-learn's handwritten digits, unevenly shared: runs in a minute, offline."""
+
+HEAD = """\
+# A federated run. Start it with `fedpilot run <this file>`, look at it before with
+# `fedpilot plan`, and change single keys with `--set section.key=value`.
+# Keys behind a `#` are not given: the value beside them is the default, or an example where
+# there is no default."""
+
+PLAIN = re.compile(r"[A-Za-z][\w.-]*")
+"""Text that needs no quotes, unless it reads as something else."""
+
+WIDTH = 100
+
+
+def starter(example: Mapping[str, Mapping[str, Any]] = DIGITS) -> str:
+    """The text of a commented config in which the keys of `example` are given."""
+    blocks = [HEAD]
+    for section in keys_of(RunConfig):
+        given = example.get(section.name, {})
+        lines = [*_comment(section.meaning, ""), f"{section.name}:", *_keys(section, given, "  ")]
+        blocks.append("\n".join(lines))
+    return "\n\n".join(blocks) + "\n"
+
+
+def _keys(section: Key, given: Mapping[str, Any], indent: str) -> Iterator[str]:
+    for key in keys_of(section.section, section.path) if section.section else ():
+        yield from _comment(key.meaning, indent)
+        if key.name in given:
+            yield from _block(key.name, given[key.name], indent)
+        elif key.section:
+            yield f"{indent}#{key.name}:"
+            yield from _keys(key, {}, f"{indent}  ")
+        else:
+            default = key.field.get_default()
+            shown = key.field.examples[0] if default is None and key.field.examples else default
+            yield from _block(key.name, shown, f"{indent}#")
+
+
+def _comment(text: str, indent: str) -> list[str]:
+    return textwrap.wrap(text, WIDTH, initial_indent=f"{indent}# ", subsequent_indent=f"{indent}# ")
+
+
+def _block(name: str, value: Any, indent: str) -> Iterator[str]:
+    if isinstance(value, Mapping) and value:
+        yield f"{indent}{name}:"
+        for inner, each in value.items():
+            yield from _block(inner, each, f"{indent}  ")
+    else:
+        plain = isinstance(value, str) and PLAIN.fullmatch(value) and scalar(value) == value
+        yield f"{indent}{name}: {value if plain else json.dumps(value)}"

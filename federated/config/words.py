@@ -1,0 +1,194 @@
+"""Says in plain words what the schema allows, and what a config holds instead.
+
+Error messages, the reference page and the starter file all take their words from here, so a type
+is described in one way only. Nothing here reads a file or refuses a value.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from pydantic.fields import FieldInfo
+
+from .schema import RunConfig, Section, Words, number_in_words
+
+LONGEST_VALUE = 40
+"""Characters of a value that an error message shows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Key:
+    """One key of the schema, a section or not."""
+
+    path: str
+    """Dotted, from the top."""
+    name: str
+    field: FieldInfo
+
+    @property
+    def section(self) -> type[Section] | None:
+        """The section that the key holds, if it holds one."""
+        return section_in(self.field.annotation)
+
+    @property
+    def meaning(self) -> str:
+        """What the key decides: its own docstring, or that of its section."""
+        section = self.section
+        text = self.field.description or (section.__doc__ if section else None) or ""
+        return " ".join(text.split())
+
+    @property
+    def allowed(self) -> str:
+        """What the key takes, in plain words."""
+        return type_in_words(self.field.annotation, self.field.metadata)
+
+
+def keys_of(section: type[Section], path: str = "") -> tuple[Key, ...]:
+    """The keys of one section, in the order of the schema."""
+    return tuple(
+        Key(path=f"{path}.{name}" if path else name, name=name, field=field)
+        for name, field in section.model_fields.items()
+    )
+
+
+def all_keys(section: type[Section] = RunConfig, path: str = "") -> Iterator[Key]:
+    """Every key at any depth, a section before its keys."""
+    for key in keys_of(section, path):
+        yield key
+        if key.section:
+            yield from all_keys(key.section, key.path)
+
+
+def members(annotation: Any) -> tuple[Any, ...]:
+    """The types that a value may have, leaving out `None`: one, or the members of the union."""
+    if get_origin(annotation) in (Union, UnionType):
+        return tuple(each for each in get_args(annotation) if each is not NoneType)
+    return (annotation,)
+
+
+def may_be_none(annotation: Any) -> bool:
+    """Whether `null` is a value of this type."""
+    return annotation is NoneType or NoneType in get_args(annotation)
+
+
+def bare(annotation: Any) -> Any:
+    """The type without what annotates it and without `None`, when that leaves one type."""
+    while True:
+        if get_origin(annotation) is Annotated:
+            annotation = get_args(annotation)[0]
+        elif len(inner := members(annotation)) == 1 and inner[0] is not annotation:
+            annotation = inner[0]
+        else:
+            return annotation
+
+
+def section_in(annotation: Any) -> type[Section] | None:
+    """The section that a type stands for, if it does."""
+    kind = bare(annotation)
+    return kind if isinstance(kind, type) and issubclass(kind, Section) else None
+
+
+def choices(annotation: Any) -> tuple[str, ...]:
+    """The words that a type can be chosen from."""
+    if get_origin(annotation) is Literal:
+        return get_args(annotation)
+    inner = bare(annotation)
+    if inner is not annotation:
+        return choices(inner)
+    return tuple(word for each in members(inner) if each is not inner for word in choices(each))
+
+
+def type_in_words(annotation: Any, metadata: Sequence[Any] = ()) -> str:
+    """What a type allows, such as `a whole number of at least 1`."""
+    if get_origin(annotation) is Annotated:
+        annotation, *more = get_args(annotation)
+        return type_in_words(annotation, (*metadata, *more))
+    for each in metadata:
+        if isinstance(each, Words):
+            return each.text
+    inner = members(annotation)
+    if len(inner) > 1 or inner[0] is not annotation:
+        return ", or ".join(type_in_words(each, metadata) for each in inner)
+    if section := section_in(annotation):
+        return f"a section with: {', '.join(section.model_fields)}"
+    if get_origin(annotation) is Literal:
+        words = get_args(annotation)
+        return f"one of: {', '.join(words)}" if len(words) > 1 else f"`{words[0]}`"
+    if get_origin(annotation) is list:
+        (item,) = get_args(annotation)
+        return f"a list{_length(metadata)}, each {type_in_words(item)}"
+    if get_origin(annotation) is dict:
+        return "a section of `key: value` lines"
+    if annotation is int:
+        return f"a whole number{_bounds(metadata, whole=True)}"
+    if annotation is float:
+        return f"a number{_bounds(metadata, whole=False)}"
+    return {bool: "true or false", str: "text"}[annotation]
+
+
+def _length(metadata: Sequence[Any]) -> str:
+    least = max((n for n in (getattr(m, "min_length", None) for m in metadata) if n), default=0)
+    most = min((n for n in (getattr(m, "max_length", None) for m in metadata) if n), default=None)
+    if most is None:
+        return f" of at least {least}" if least else ""
+    return f" of {most}" if least == most else f" of {least} to {most}"
+
+
+def _bounds(metadata: Sequence[Any], *, whole: bool) -> str:
+    bounds: dict[str, float] = {}
+    for each in metadata:
+        for name in ("ge", "gt", "le", "lt"):
+            if (bound := getattr(each, name, None)) is not None:
+                bounds[name] = bound
+    if whole and "gt" in bounds:
+        bounds["ge"] = bounds.pop("gt") + 1
+    phrases = {"ge": "of at least {}", "gt": "above {}", "le": "at most {}", "lt": "below {}"}
+    said = [phrases[name].format(_number(bounds[name])) for name in phrases if name in bounds]
+    return f" {' and '.join(said)}" if said else ""
+
+
+def _number(bound: float) -> str:
+    if isinstance(bound, int) and bound > 2**53 and bound.bit_count() == 1:
+        return f"2^{bound.bit_length() - 1}"
+    return f"{bound:g}"
+
+
+def value_in_words(value: object) -> str:
+    """What a config holds, such as `the text "abc"` or `nothing (null)`."""
+    match value:
+        case None:
+            return "nothing (null)"
+        case bool():
+            return "true" if value else "false"
+        case int() if value.bit_length() > 63:
+            return "a whole number beyond 2^63"
+        case int() | float():
+            return number_in_words(value)
+        case str():
+            return f"the text {quoted(value)}"
+        case Mapping():
+            return "a section" if value else "an empty section"
+        case list() | tuple() if len(value) == 0:
+            return "an empty list"
+        case list() | tuple():
+            short = len(value) < 10 and all(isinstance(item, str | int | float) for item in value)
+            text = json.dumps(value) if short else ""
+            few = 0 < len(text) <= LONGEST_VALUE
+            return f"the list {printable(text)}" if few else f"a list of {len(value)}"
+        case _:
+            return f"a value of type `{printable(type(value).__name__)}`"
+
+
+def quoted(text: str) -> str:
+    """The text in quotes, shortened, on one line."""
+    return f'"{printable(text)}"'
+
+
+def printable(text: str, longest: int = LONGEST_VALUE) -> str:
+    """The text on one line, shortened, with nothing in it that a terminal would obey."""
+    short = text if len(text) <= longest else f"{text[: longest - 3]}..."
+    return "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in short)

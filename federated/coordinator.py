@@ -1,0 +1,262 @@
+"""The coordinator: runs a federation's rounds, one after another, until the rounds or a rule end it.
+
+A round: the model goes to every site, each answers with one exact Partial, the Partials are merged,
+the mean update is applied, the new model is judged. What decides (the model, which round is best,
+when to stop) depends on exact sums only, so that a run that was interrupted and resumed ends in the
+same bits as one that was not.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+
+from fedpilot.mediator import FederationMediator, Payload
+
+from .config.schema import RunConfig
+from .core.algorithm import Algorithm, ServerState
+from .core.partial import Partial, Tally
+from .core.state import Array, Roles, State, digest
+from .core.stopping import Progress
+from .errors import FederatedError, NoUsableUpdate
+from .run_folder import Checkpoint, RunFolder
+
+COARSER_STEP = 8
+"""Bits that a grid gives up when a round's sum leaves its range."""
+COARSEST = 56
+"""Beyond this the updates are no updates any more."""
+
+Emit = Callable[..., None]
+
+
+@dataclass(frozen=True, slots=True)
+class GlobalModel:
+    """The federation's model after some round."""
+
+    round_number: int
+    state: Mapping[str, Array]
+    memory: ServerState
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """How the rounds ended."""
+
+    reason: str
+    model: GlobalModel
+    progress: Progress
+    rows: list[dict[str, Any]]
+
+
+class Coordinator:
+    """Runs rounds through a mediator and keeps their record in a run folder."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        *,
+        roles: Roles,
+        algorithm: Algorithm,
+        mediator: FederationMediator,
+        folder: RunFolder,
+        identity: str,
+        emit: Emit,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._config = config
+        self._roles = roles
+        self._algorithm = algorithm
+        self._mediator = mediator
+        self._folder = folder
+        self._identity = identity
+        self._emit = emit
+        self._clock = clock
+        self._rows: list[dict[str, Any]] = []
+        self._saved_round = -1
+        stopping = config.evaluation.early_stopping
+        self._progress = Progress(
+            metric=config.evaluation.metric,
+            patience=stopping.patience if stopping else None,
+            min_delta=stopping.min_delta if stopping else 0.0,
+            target=stopping.target if stopping else None,
+        )
+
+    def first(self, initial: State) -> GlobalModel:
+        """The model that a new run starts from."""
+        return GlobalModel(0, initial, self._algorithm.init(initial), digest(initial))
+
+    def recovered(self, initial: State) -> GlobalModel:
+        """The model that an interrupted run continues from; its later metrics are forgotten."""
+        checkpoint = self._folder.load_checkpoint()
+        if checkpoint is None:
+            self._folder.rewind(0)
+            return self.first(initial)
+        self._rows = self._folder.rewind(checkpoint.round_number)
+        for row in self._rows:
+            self._judge(row)
+        self._saved_round = checkpoint.round_number
+        return GlobalModel(
+            checkpoint.round_number, checkpoint.model, checkpoint.memory, digest(checkpoint.model)
+        )
+
+    def run(self, model: GlobalModel, moved: Callable[[GlobalModel], None]) -> Finished:
+        """Run what is left of the rounds; `moved` is told every new model."""
+        last = self._config.federation.rounds
+        try:
+            while (reason := self._reason_to_end(model.round_number, last)) is None:
+                model = self._round(model)
+                moved(model)
+        finally:
+            self._checkpoint(model)
+        self._folder.save_model("model", model.state, model.round_number)
+        return Finished(reason, model, self._progress, self._rows)
+
+    def _reason_to_end(self, done: int, last: int) -> str | None:
+        early = self._progress.stop_reason()
+        if early is not None:
+            return early
+        return f"all {last} rounds are done" if done >= last else None
+
+    def _round(self, model: GlobalModel) -> GlobalModel:
+        number = model.round_number + 1
+        self._emit("round_started", round=number, of=self._config.federation.rounds)
+        started = self._clock()
+        partial = self._train(model, number)
+        state, memory = self._algorithm.apply(
+            model.state, self._roles, model.memory, partial.mean()
+        )
+        for name, largest in partial.largest.items():
+            state[name] = np.maximum(state[name], largest)
+        seconds = self._clock() - started
+        new = GlobalModel(number, state, memory, digest(state))
+        row: dict[str, Any] = {
+            "round": number,
+            "clients": partial.clients,
+            "samples": partial.weight,
+            "refused": len(partial.refused),
+            "train_loss": _number(partial.tally.mean_loss),
+            "seconds": round(seconds, 6),
+            "clients_per_second": round(partial.clients / seconds, 1),
+            "model": new.digest,
+        }
+        if self._due(number):
+            tally = self._evaluate(new)
+            row |= {"accuracy": tally.accuracy, "loss": _number(tally.mean_loss)}
+        self._record(row, new, partial)
+        return new
+
+    def _train(self, model: GlobalModel, number: int) -> Partial:
+        """Collect the round's sum from all sites, on a coarser grid whenever it overflows."""
+        for coarser in range(0, COARSEST + 1, COARSER_STEP):
+            order = Payload(
+                kind="round",
+                header={
+                    "round": number,
+                    "model": model.digest,
+                    "coarser": coarser,
+                    "journal": str(self._folder.journal),
+                },
+                tensors=model.state,
+            )
+            partial = _merged(self._ask_all(order, number, "training"))
+            if not partial.overflowed:
+                break
+            names = list(partial.overflowed)
+            self._emit("grid_coarsened", round=number, tensors=names, bits=COARSER_STEP)
+        else:
+            raise FederatedError(
+                f"round {number}: the updates of {', '.join(partial.overflowed)} are out of any "
+                "range; the training diverged (a smaller `training.learning_rate` usually helps)"
+            )
+        for client_id in partial.refused:
+            self._emit("update_refused", round=number, client=client_id, reason="not finite")
+        if not partial.weight:
+            raise NoUsableUpdate(number, partial.refused)
+        return partial
+
+    def _evaluate(self, model: GlobalModel) -> Tally:
+        """Judge a model on the coordinator's test set, or at the sites."""
+        at_sites = self._config.evaluation.where == "sites"
+        order = Payload(
+            kind="evaluate",
+            header={
+                "round": model.round_number,
+                "model": model.digest,
+                "on": "clients" if at_sites else "test",
+            },
+            tensors=model.state,
+        )
+        if at_sites:
+            answers = self._ask_all(order, model.round_number, "evaluation")
+        else:
+            first = self._mediator.sites[0]
+            answers = [self._ask(first, order, model.round_number, "evaluation").result()]
+        total = Tally()
+        for answer in answers:
+            total.merge(Tally.from_json(answer.header["tally"]))
+        return total
+
+    def _ask_all(self, order: Payload, number: int, purpose: str) -> list[Payload]:
+        asked = [self._ask(site, order, number, purpose) for site in self._mediator.sites]
+        return [answer.result() for answer in asked]
+
+    def _ask(self, site: str, order: Payload, number: int, purpose: str) -> Future[Payload]:
+        return self._mediator.deliver(site, order, round_number=number, purpose=purpose)
+
+    def _due(self, number: int) -> bool:
+        every, last = self._config.evaluation.every, self._config.federation.rounds
+        return number % every == 0 or number == last
+
+    def _judge(self, row: Mapping[str, Any]) -> bool:
+        """Take a row's evaluation into account; whether it is the best so far."""
+        value = row.get(self._config.evaluation.metric)
+        if value is None:
+            return False
+        self._progress = self._progress.after(row["round"], value)
+        return self._progress.best_round == row["round"]
+
+    def _record(self, row: dict[str, Any], model: GlobalModel, partial: Partial) -> None:
+        row["time"] = datetime.now(UTC).isoformat(timespec="milliseconds")
+        if self._judge(row):
+            self._folder.save_model("best", model.state, model.round_number)
+        self._rows.append(row)
+        self._folder.append_row(row)
+        self._folder.append_traffic(
+            (flow.round_number, flow.site, flow.direction, flow.purpose, nbytes)
+            for flow, nbytes in self._mediator.traffic.drain()
+        )
+        if model.round_number % self._config.outputs.checkpoint_every == 0:
+            self._checkpoint(model)
+        fields = {k: v for k, v in row.items() if k != "time"}
+        self._emit("round_finished", of=self._config.federation.rounds, **fields)
+
+    def _checkpoint(self, model: GlobalModel) -> None:
+        if model.round_number == self._saved_round:
+            return
+        self._folder.save_checkpoint(
+            Checkpoint(
+                model.round_number, self._identity, dict(model.state), dict(model.memory)
+            )
+        )
+        self._saved_round = model.round_number
+
+
+def _merged(answers: list[Payload]) -> Partial:
+    partials = [Partial.from_wire(a.header["partial"], a.tensors) for a in answers]
+    total = partials[0]
+    for partial in partials[1:]:
+        total.merge(partial)
+    return total
+
+
+def _number(value: float) -> float | None:
+    """JSON has no NaN."""
+    return value if math.isfinite(value) else None

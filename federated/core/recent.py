@@ -1,0 +1,40 @@
+"""The few values used last, by key.
+
+A pool and its worker each hold one and treat them alike, so that the pool knows which models the
+worker still has without asking.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Generic, TypeVar
+
+V = TypeVar("V")
+
+KEEP = 2
+"""The round's model, and the one before it (single nodes lag behind)."""
+
+
+class Recent(Generic[V]):
+    """A mapping that forgets what was not used for longest."""
+
+    def __init__(self, keep: int = KEEP) -> None:
+        self._values: OrderedDict[str, V] = OrderedDict()
+        self._keep = keep
+
+    def touch(self, key: str) -> bool:
+        """Use a key: whether it is there."""
+        if key not in self._values:
+            return False
+        self._values.move_to_end(key)
+        return True
+
+    def keep(self, key: str, value: V) -> None:
+        """Add a value as the one used last."""
+        self._values[key] = value
+        self._values.move_to_end(key)
+        while len(self._values) > self._keep:
+            self._values.popitem(last=False)
+
+    def __getitem__(self, key: str) -> V:
+        return self._values[key]

@@ -1,0 +1,18 @@
+"""Own the data that clients hold: what a data set is, and where one comes from."""
+
+from .dataset import Dataset, Split, split
+from .errors import DataError
+from .registry import available, check, load, options, register_dataset, resolve
+
+__all__ = [
+    "DataError",
+    "Dataset",
+    "Split",
+    "available",
+    "check",
+    "load",
+    "options",
+    "register_dataset",
+    "resolve",
+    "split",
+]

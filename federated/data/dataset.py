@@ -1,0 +1,183 @@
+"""Decide what a data set is: labelled samples in memory, checked once, known by their digest."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpilot.federated.core.randomness import Purpose, stream
+
+from .errors import DataError
+
+Floats = NDArray[np.float32] | NDArray[np.float64]
+Labels = NDArray[np.int64]
+
+_BLOCK_BYTES = 1 << 24
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Dataset:
+    """Samples, their class labels and, where the data say so, whose they are.
+
+    Raises `DataError` when an array is not what is said here. Nothing is copied or converted.
+    """
+
+    name: str
+    x: Floats
+    """Samples, shape (n, *input_shape), float32 (float64 where a loader was asked for it), finite.
+    Images have the shape (channels, height, width)."""
+    y: Labels
+    """Class labels in [0, num_classes), shape (n,), int64."""
+    num_classes: int
+    client_ids: NDArray[np.str_] | None = None
+    """The id of the client that each sample comes from, shape (n,), or nothing."""
+    test_x: Floats | None = None
+    """Samples that are kept for testing, if the data come with some; like `x`."""
+    test_y: Labels | None = None
+    """Their labels; like `y`."""
+
+    def __post_init__(self) -> None:
+        if self.num_classes < 1:
+            raise DataError(self.name, f"num_classes is 1 at least, found {self.num_classes}")
+        self._check_samples("x", self.x, "y", self.y)
+        if not len(self.x):
+            raise DataError(self.name, "there are no samples")
+        if (self.test_x is None) != (self.test_y is None):
+            there = "test_y" if self.test_x is None else "test_x"
+            raise DataError(self.name, f"test_x and test_y come together, found only {there}")
+        if self.test_x is not None and self.test_y is not None:
+            self._check_samples("test_x", self.test_x, "test_y", self.test_y)
+            if (self.test_x.shape[1:], self.test_x.dtype) != (self.x.shape[1:], self.x.dtype):
+                raise DataError(
+                    self.name,
+                    f"test samples are {_shape_and_type(self.test_x[:1])} each, "
+                    f"the others {_shape_and_type(self.x[:1])}",
+                )
+        if self.client_ids is not None:
+            ids = _as_array(self.name, "client_ids", self.client_ids)
+            if ids.dtype.kind != "U" or ids.shape != self.y.shape:
+                raise DataError(
+                    self.name,
+                    f"client_ids is text of shape {self.y.shape}, found {_shape_and_type(ids)}",
+                )
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """The shape of one sample."""
+        return self.x.shape[1:]
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256, in hexadecimal, over everything but the name, in little-endian bytes."""
+        sha = hashlib.sha256(f"dataset 1 classes {self.num_classes}".encode())
+        for role in ("x", "y", "test_x", "test_y"):
+            if (array := getattr(self, role)) is not None:
+                sha.update(f";{role} {array.dtype.name} {array.shape};".encode())
+                for block in _blocks(array):
+                    sha.update(block.astype(block.dtype.newbyteorder("<"), copy=False).tobytes())
+        if self.client_ids is not None:
+            sha.update(b";client_ids;")
+            for client_id in self.client_ids.tolist():
+                encoded = client_id.encode()
+                sha.update(len(encoded).to_bytes(8, "little") + encoded)
+        return sha.hexdigest()
+
+    def _check_samples(self, x_role: str, x: Floats, y_role: str, y: Labels) -> None:
+        _as_array(self.name, x_role, x)
+        _as_array(self.name, y_role, y)
+        if x.ndim < 2 or x.dtype not in (np.float32, np.float64):
+            raise DataError(
+                self.name,
+                f"{x_role} is float32 of shape (samples, ...), found {_shape_and_type(x)}",
+            )
+        if y.dtype != np.int64 or y.shape != x.shape[:1]:
+            raise DataError(
+                self.name,
+                f"{y_role} is int64 of shape {x.shape[:1]}, found {_shape_and_type(y)}",
+            )
+        if len(y) and not (y.min() >= 0 and y.max() < self.num_classes):
+            raise DataError(
+                self.name,
+                f"labels in {y_role} are 0 to {self.num_classes - 1}, found {y.min()} to {y.max()}",
+            )
+        first = 0
+        for block in _blocks(x):
+            if not np.isfinite(block).all():
+                bad = ~np.isfinite(block.reshape(len(block), -1)).all(axis=1)
+                raise DataError(
+                    self.name, f"{x_role} is not finite in sample {first + int(bad.argmax())}"
+                )
+            first += len(block)
+
+
+class Split(NamedTuple):
+    """A data set to train on and the samples to test on."""
+
+    train: Dataset
+    test_x: Floats
+    test_y: Labels
+
+
+def split(dataset: Dataset, test_fraction: float, seed: int) -> Split:
+    """Part the samples to test on from those to train on.
+
+    A test set that the data come with is used as it is, whatever `test_fraction` says. Otherwise
+    `test_fraction`, in [0, 1), of every label's samples are held out at random, one at least of a
+    label that has two, never all of them, and never a client's last. Raises `DataError`.
+    """
+    if dataset.test_x is not None and dataset.test_y is not None:
+        train = replace(dataset, test_x=None, test_y=None)
+        return Split(train, dataset.test_x, dataset.test_y)
+    if not 0 <= test_fraction < 1:
+        raise DataError(dataset.name, f"test_fraction is in [0, 1), found {test_fraction}")
+    held_out = _held_out(dataset, test_fraction, stream(seed, Purpose.SPLIT))
+    if not held_out.any():
+        return Split(dataset, dataset.x[:0], dataset.y[:0])
+    ids = dataset.client_ids
+    train = replace(
+        dataset,
+        x=dataset.x[~held_out],
+        y=dataset.y[~held_out],
+        client_ids=None if ids is None else ids[~held_out],
+    )
+    return Split(train, dataset.x[held_out], dataset.y[held_out])
+
+
+def _held_out(dataset: Dataset, fraction: float, rng: np.random.Generator) -> NDArray[np.bool_]:
+    held_out = np.zeros(len(dataset.y), dtype=np.bool_)
+    if fraction == 0:
+        return held_out
+    for label in np.unique(dataset.y):
+        members = np.flatnonzero(dataset.y == label)
+        wanted = int(np.rint(fraction * len(members)))
+        count = min(max(wanted, 1), len(members) - 1)
+        held_out[rng.permutation(members)[:count]] = True
+    if dataset.client_ids is not None:
+        _, firsts, owner = np.unique(dataset.client_ids, return_index=True, return_inverse=True)
+        kept = np.bincount(owner, weights=~held_out)
+        held_out[firsts[kept == 0]] = False
+    return held_out
+
+
+def _blocks(array: NDArray[Any]) -> Iterator[NDArray[Any]]:
+    """Cut an array into runs of rows of some megabytes."""
+    row_bytes = max(1, array.itemsize * int(np.prod(array.shape[1:])))
+    rows = max(1, _BLOCK_BYTES // row_bytes)
+    for first in range(0, len(array), rows):
+        yield array[first : first + rows]
+
+
+def _as_array(name: str, role: str, found: object) -> NDArray[Any]:
+    if not isinstance(found, np.ndarray):
+        raise DataError(name, f"{role} is a NumPy array, found {type(found).__name__}")
+    return found
+
+
+def _shape_and_type(array: NDArray[Any]) -> str:
+    return f"{array.dtype} of shape {array.shape}"

@@ -1,0 +1,25 @@
+"""Decide whether a local folder has the files that a data set consists of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from .errors import DataError
+
+
+def find(name: str, folder: Path, candidates: Sequence[str], source: str) -> Path:
+    """Give the first of the candidate files that is in the folder.
+
+    Raises `DataError` that names the folder, the files looked for and where such files come from.
+    """
+    if not folder.is_dir():
+        raise DataError(
+            name, f"there is no folder {folder}; it should hold {candidates[0]} ({source})"
+        )
+    for candidate in candidates:
+        if (folder / candidate).is_file():
+            return folder / candidate
+    raise DataError(
+        name, f"the folder {folder} has no {' or '.join(candidates)}; such files come from {source}"
+    )

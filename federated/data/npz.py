@@ -1,0 +1,96 @@
+"""Own the data set that is one NumPy file: how its arrays are called and what is refused."""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpilot.federated.core.registry import did_you_mean
+
+from .dataset import Dataset
+from .errors import DataError
+
+_REQUIRED = ("x", "y")
+_KNOWN = (*_REQUIRED, "client_ids", "test_x", "test_y")
+
+
+def npz(
+    *,
+    path: Path,
+    num_classes: int | None = None,
+    dtype: Literal["float32", "float64"] = "float32",
+) -> Dataset:
+    """Load the arrays `x` and `y`, and `client_ids`, `test_x`, `test_y` if there, of one .npz file.
+
+    Samples are cast to `dtype` and labels to int64. `num_classes` is the highest label plus one,
+    unless given. Nothing is unpickled. Raises `DataError`.
+    """
+    arrays = _read(path)
+    try:
+        x, y, test_x, test_y = (arrays.get(role) for role in ("x", "y", "test_x", "test_y"))
+        if x is None or y is None:
+            missing = ", ".join(role for role in _REQUIRED if role not in arrays)
+            raise DataError("npz", f"{path} has no {missing}, it has {', '.join(arrays) or 'none'}")
+        if num_classes is None:
+            num_classes = 1 + max(int(each.max()) for each in (y, test_y) if each is not None)
+        return Dataset(
+            name=path.stem,
+            x=_samples(path, "x", x, dtype),
+            y=_labels(path, "y", y),
+            num_classes=num_classes,
+            client_ids=_client_ids(path, arrays.get("client_ids")),
+            test_x=None if test_x is None else _samples(path, "test_x", test_x, dtype),
+            test_y=None if test_y is None else _labels(path, "test_y", test_y),
+        )
+    except (TypeError, ValueError) as error:
+        raise DataError("npz", f"{path} does not hold labelled samples: {error}") from error
+
+
+def _read(path: Path) -> dict[str, NDArray[Any]]:
+    try:
+        with path.open("rb") as file:
+            archive = np.load(file, allow_pickle=False)
+            if not isinstance(archive, np.lib.npyio.NpzFile):
+                raise DataError("npz", f"{path} is not an .npz file: write it with numpy.savez")
+            with archive:
+                _check_keys(path, archive.files)
+                return {key: archive[key] for key in archive.files}
+    except FileNotFoundError:
+        raise DataError(
+            "npz", f"there is no file {path}: write one with numpy.savez({str(path)!r}, x=x, y=y)"
+        ) from None
+    except (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error) as error:
+        raise DataError("npz", f"cannot read {path}: {error}") from error
+
+
+def _check_keys(path: Path, keys: list[str]) -> None:
+    for key in keys:
+        if key not in _KNOWN:
+            near, known = did_you_mean(key, _KNOWN), ", ".join(_KNOWN)
+            raise DataError("npz", f"{path} has an array {key!r}{near}; known are {known}")
+
+
+def _samples(path: Path, role: str, array: NDArray[Any], dtype: str) -> NDArray[Any]:
+    if array.dtype.kind not in "fiub":
+        raise DataError("npz", f"{role} in {path} is numbers, found {array.dtype}")
+    with np.errstate(over="ignore"):  # what becomes infinite is refused by name
+        return array.astype(dtype, copy=False)
+
+
+def _labels(path: Path, role: str, array: NDArray[Any]) -> NDArray[np.int64]:
+    if array.dtype.kind not in "iu":
+        raise DataError("npz", f"{role} in {path} is integers, found {array.dtype}")
+    return array.astype(np.int64, copy=False)
+
+
+def _client_ids(path: Path, array: NDArray[Any] | None) -> NDArray[np.str_] | None:
+    if array is None or array.dtype.kind == "U":
+        return array
+    if array.dtype.kind not in "iuS":
+        raise DataError("npz", f"client_ids in {path} is text or integers, found {array.dtype}")
+    return array.astype(np.str_)

@@ -1,0 +1,56 @@
+"""Decide which loader a `dataset_type` stands for.
+
+A loader is a function of keyword options that returns a `Dataset`. Built-ins are imported when one
+of them is asked for; your own are registered, or written as `module:function`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from fedpilot.federated.core.registry import Registry
+
+from .dataset import Dataset
+from .errors import DataError
+
+_loaders: Registry[Dataset] = Registry(
+    "data set",
+    {
+        "cifar10": f"{__package__}.cifar:cifar10",
+        "cifar100": f"{__package__}.cifar:cifar100",
+        "digits": f"{__package__}.digits:digits",
+        "idx": f"{__package__}.idx:idx",
+        "npz": f"{__package__}.npz:npz",
+        "synthetic": f"{__package__}.synthetic:synthetic",
+    },
+)
+
+register_dataset = _loaders.register
+"""Register the decorated loader under a name: `@register_dataset("mine")`."""
+
+available = _loaders.available
+"""List the names, importing nothing."""
+
+options = _loaders.options
+"""List the options that a `dataset_type` takes."""
+
+check = _loaders.check
+"""Raise what `load` would raise for this `dataset_type` and these options; load nothing."""
+
+
+def resolve(dataset_type: str) -> Callable[..., Dataset]:
+    """Give the loader; raise `UnknownName` or `BadPath`."""
+    return _loaders.resolve(dataset_type)
+
+
+def load(dataset_type: str, options: Mapping[str, Any] | None = None) -> Dataset:
+    """Load a data set.
+
+    Raises `UnknownName`, `BadPath` or `BadOption` for what the config says, and `DataError` for
+    what the data are.
+    """
+    found: object = _loaders.call(dataset_type, options or {})
+    if not isinstance(found, Dataset):
+        raise DataError(dataset_type, f"its loader gave {type(found).__name__}, not a Dataset")
+    return found

@@ -1,0 +1,1 @@
+"""How a worker computes: local training, evaluation, and the journal of what is done."""

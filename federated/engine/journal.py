@@ -1,0 +1,101 @@
+"""What a site has done of the round in flight, kept on disk: one file, replaced atomically.
+
+The file holds the exact Partial so far and the clients that are in it, so a successor trains only
+the others, in chunks of its own. It survives the death of any process, not a power cut: it is
+written without fsync, and only when the unsaved work is worth the write.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..core.journaling import worth_saving
+from ..core.partial import Partial
+from ..core.state import Array, nbytes
+from .tensor_files import read_tensors, write_tensors
+
+FORMAT = 1
+ASSUMED_BYTES_PER_S = 500e6
+ASSUMED_WRITE_S = 1e-3
+
+
+@dataclass(frozen=True, slots=True)
+class RoundKey:
+    """Which attempt at which round a Partial belongs to."""
+
+    round_number: int
+    model: str
+    """Digest of the round's global model."""
+    coarser: int
+    """Bits that the grid was coarsened by."""
+
+
+class Journal:
+    """The journal of one site; without a folder it keeps nothing."""
+
+    def __init__(
+        self, folder: str | None, site: str, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
+        self._folder = folder
+        self._site = site
+        self._path = Path(folder) / f"{site}.safetensors" if folder is not None else None
+        self._clock = clock
+        self._write_s: float | None = None
+        self._unsaved_s = 0.0
+
+    def at(self, folder: str | None) -> Journal:
+        """This journal if it lies in that folder, otherwise the one that does."""
+        return self if folder == self._folder else Journal(folder, self._site, self._clock)
+
+    def recover(self, key: RoundKey) -> tuple[Partial, npt.NDArray[np.int64]] | None:
+        """The Partial of this very round and the clients in it, if a predecessor saved one."""
+        if self._path is None or not self._path.exists():
+            return None
+        header, tensors = read_tensors(self._path)
+        if header.get("format") != FORMAT or header["key"] != _key(key):
+            return None
+        done = tensors.pop("done")
+        return Partial.from_wire(header["partial"], tensors), done
+
+    def note(
+        self, key: RoundKey, partial: Partial, done: npt.NDArray[np.int64], worked_s: float
+    ) -> bool:
+        """Say that `worked_s` seconds more went into `partial`; True if it was saved."""
+        self._unsaved_s += worked_s
+        if self._path is None or not worth_saving(self._unsaved_s, self._cost(partial)):
+            return False
+        header, tensors = partial.to_wire()
+        started = self._clock()
+        write_tensors(
+            self._path,
+            {**tensors, "done": done},
+            {"format": FORMAT, "key": _key(key), "partial": header},
+        )
+        self._write_s = self._clock() - started
+        self._unsaved_s = 0.0
+        return True
+
+    def close_round(self) -> None:
+        """The round's sum was handed on: its successor starts with nothing unsaved."""
+        self._unsaved_s = 0.0
+
+    def _cost(self, partial: Partial) -> float:
+        if self._write_s is not None:
+            return self._write_s
+        return ASSUMED_WRITE_S + _bytes(partial) / ASSUMED_BYTES_PER_S
+
+
+def _key(key: RoundKey) -> dict[str, Any]:
+    return {"round": key.round_number, "model": key.model, "coarser": key.coarser}
+
+
+def _bytes(partial: Partial) -> int:
+    arrays: list[Array] = [*partial.sums.values(), *partial.largest.values()]
+    return nbytes(arrays)

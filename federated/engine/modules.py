@@ -1,0 +1,88 @@
+"""A PyTorch module as the federation sees it: its state as NumPy arrays, and their roles."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ..core.randomness import Purpose, torch_seed
+from ..core.registry import load_dotted
+from ..core.state import Array, Role, State, role_of
+from ..errors import RunRefused
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+"""(outputs, labels) -> the mean loss of a batch, a scalar."""
+
+
+def roles_of(module: nn.Module, *, keep_buffers: bool) -> dict[str, Role]:
+    """The role of every tensor of the module's state; RunRefused for one NumPy cannot hold."""
+    parameters = dict(module.named_parameters(remove_duplicate=False))
+    roles = {}
+    for name, tensor in module.state_dict().items():
+        parameter = parameters.get(name)
+        roles[name] = role_of(
+            parameter=parameter is not None,
+            requires_grad=parameter is not None and parameter.requires_grad,
+            kind=_numpy(name, tensor).dtype.kind,
+            keep_buffers=keep_buffers,
+        )
+    return roles
+
+
+def state_of(module: nn.Module) -> dict[str, Array]:
+    """A copy of the module's state, on the CPU."""
+    return {name: _numpy(name, tensor).copy() for name, tensor in module.state_dict().items()}
+
+
+def seed_torch(seed: int, purpose: Purpose, *, round: int = 0, key: int = 0) -> None:
+    """Make torch's own generators a function of these counters (initial weights, dropout)."""
+    torch.manual_seed(torch_seed(seed, purpose, round=round, key=key))
+
+
+def settle(threads: int, device: str) -> torch.device:
+    """Fix what else decides the bits of a computation: threads and deterministic kernels."""
+    torch.set_num_threads(threads)
+    if device.startswith("cuda"):
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        torch.backends.cudnn.benchmark = False
+    return torch.device(device)
+
+
+def loss_function(name: str) -> Loss:
+    """`cross_entropy`, or the user's own by dotted path."""
+    if name == "cross_entropy":
+        return nn.functional.cross_entropy
+    found: Loss = load_dotted(name)
+    return found
+
+
+def environment() -> Mapping[str, Any]:
+    """What equal bits depend on besides the configuration, for the manifest."""
+    return {
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "ray": importlib.metadata.version("ray"),
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "threads": torch.get_num_threads(),
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
+    }
+
+
+def to_tensors(state: State, device: torch.device) -> dict[str, Tensor]:
+    """A state's tensors on a device; never shares memory with the read-only object store."""
+    return {name: torch.tensor(np.asarray(array), device=device) for name, array in state.items()}
+
+
+def _numpy(name: str, tensor: Tensor) -> Array:
+    try:
+        return tensor.detach().cpu().numpy()
+    except TypeError:
+        raise RunRefused(
+            f"the model's tensor {name!r} has dtype {tensor.dtype}, which has no NumPy "
+            "counterpart; use float16, float32, float64 or an integer type"
+        ) from None

@@ -1,0 +1,506 @@
+"""Federation: a configuration come alive: its clients, its gang, its global model, its runs.
+
+Making one loads the data and checks everything; nothing is reserved or started until a VirtualNode
+is materialized or `run` is called. `close` (or leaving the `with` block) ends what was started.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from fedpilot.fabric import (
+    FixedSizeNode,
+    FixedSizeNodes,
+    SchedulingPolicy,
+    VirtualCluster,
+    VirtualClusterManager,
+    check_feasible,
+    local_machine,
+)
+from fedpilot.mediator import FederationMediator, GangRequest, InProcessSite, Payload
+
+from .algorithms import fedavg
+from .config import differences, identity, load_config, parse_config, to_yaml
+from .config.schema import RunConfig
+from .coordinator import Coordinator, Finished, GlobalModel
+from .core.lifecycle import NodeState
+from .core.partition import PartitionSummary, describe
+from .core.state import Array, State, digest
+from .engine.modules import environment
+from .errors import ConfigError, FederatedError, Problem, RunRefused
+from .events import Event, Observer, event
+from .materials import Materials, gather
+from .models import build
+from .run_folder import RunFolder
+from .virtual_node import VirtualNode
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from fedpilot.fabric import Cluster
+
+SITE = "local"
+"""Name of the one site of local mode."""
+WORKLOAD = "federated"
+SMALLEST_OBJECT_STORE = 256 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunResult:
+    """How a run ended."""
+
+    run_id: str
+    folder: Path
+    rounds: int
+    """Rounds that were done."""
+    reason: str
+    """Why it ended."""
+    digest: str
+    """SHA-256 of the last model."""
+    best_round: int
+    best: float
+    """Value of `evaluation.metric` in the best round."""
+    seconds: float
+    rows: Sequence[Mapping[str, Any]]
+    """The metrics of every round, as in metrics.jsonl."""
+
+    @property
+    def accuracy(self) -> float:
+        """Accuracy of the last model, NaN if it was not evaluated."""
+        return float(self.rows[-1].get("accuracy", float("nan"))) if self.rows else float("nan")
+
+
+class Federation:
+    """Clients by id (`federation["client_7"]`), and runs over them."""
+
+    def __init__(
+        self,
+        config: RunConfig | Mapping[str, Any] | str | Path,
+        *,
+        overrides: Sequence[str] = (),
+        observers: Sequence[Observer] = (),
+        cluster: Cluster | None = None,
+    ) -> None:
+        """Load and check a configuration: a file, a mapping or a RunConfig.
+
+        `overrides` are `a.b=c` as after `--set`; `cluster` stands in for Ray (tests). Raises
+        ConfigError for anything that is wrong, before anything is started.
+        """
+        self._paths = _import_paths(config)
+        sys.path.extend(path for path in self._paths if path not in sys.path)
+        self._name = "federation"
+        if isinstance(config, str | Path):
+            self._name = Path(config).stem
+            config = load_config(config, overrides)
+        elif not isinstance(config, RunConfig):
+            config = parse_config(config, overrides)
+        self.config: RunConfig = config
+        self._materials: Materials = gather(config)
+        _check_tensorboard(config)
+        self.identity = identity(
+            config, self._materials.code_digest, self._materials.data_digest
+        )
+        """What decides the bits of a run's result, as one hash."""
+        self._observers = list(observers)
+        self._emit_lock = threading.Lock()
+        self._cluster = cluster
+        self._undo = ExitStack()
+        self._mediator: FederationMediator | None = None
+        self._workers: dict[int, Mapping[str, Any]] = {}
+        self._start_lock = threading.Lock()
+        self._model = GlobalModel(
+            0, self._materials.initial, {}, digest(self._materials.initial)
+        )
+
+    # -- clients ------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        """The population."""
+        return self._materials.population
+
+    def __getitem__(self, client_id: str) -> VirtualNode:
+        """A client, virtual until it is needed; UnknownClient (a KeyError) if there is none."""
+        return VirtualNode(self, self._materials.data.partition.index_of(client_id))
+
+    def __contains__(self, client_id: object) -> bool:
+        try:
+            return isinstance(client_id, str) and self[client_id] is not None
+        except KeyError:
+            return False
+
+    def __iter__(self) -> Iterator[str]:
+        """The clients' ids, one after another."""
+        return (self.client_id(index) for index in range(len(self)))
+
+    def client_id(self, index: int) -> str:
+        """The id of the client at a place in the population."""
+        return self._materials.data.partition.client_id(index)
+
+    def describe(self) -> PartitionSummary:
+        """How the samples lie on the clients."""
+        return describe(self._materials.data.partition, self._materials.data.y)
+
+    # -- the model ----------------------------------------------------------------------------
+
+    @property
+    def round(self) -> int:
+        """Rounds that the global model has seen."""
+        return self._model.round_number
+
+    @property
+    def state(self) -> Mapping[str, Array]:
+        """The global model's tensors."""
+        return self._model.state
+
+    @property
+    def parameters(self) -> int:
+        """Numbers in the model's state."""
+        return self._materials.parameters
+
+    @property
+    def cohort_size(self) -> int:
+        """Clients per round."""
+        return self._materials.cohort_size
+
+    def module(self) -> nn.Module:
+        """The global model as a PyTorch module of its own."""
+        import torch
+
+        data, model = self._materials.data, self.config.model
+        module = build(model.model_type, model.options, data.input_shape, data.num_classes)
+        module.load_state_dict({n: torch.tensor(a) for n, a in self._model.state.items()})
+        return module
+
+    # -- life ---------------------------------------------------------------------------------
+
+    def start(self) -> Self:
+        """Reserve the gang and start its workers; does nothing if they are there."""
+        with self._start_lock:
+            if self._mediator is None:
+                with ExitStack() as undo:
+                    self._mediator = self._start(undo)
+                    self._undo = undo.pop_all()
+        return self
+
+    def _start(self, undo: ExitStack) -> FederationMediator:
+        started = time.perf_counter()
+        request = self._gang_request()
+        cluster = self._cluster or self._ray(request, undo)
+        self._emit("cluster_ready", seconds=round(time.perf_counter() - started, 3))
+        manager = undo.enter_context(VirtualClusterManager(cluster))
+        mediator = FederationMediator(
+            [InProcessSite(SITE, manager)], assignment=self.config.federation.assignment
+        )
+        undo.callback(self._forget_mediator)
+        undo.callback(mediator.close)
+        promises = mediator.reserve(request)
+        self._emit(
+            "gang_reserved",
+            vnodes={site: promise.vnodes for site, promise in promises.items()},
+            seconds=round(time.perf_counter() - started, 3),
+        )
+        ranges = mediator.assign(len(self)).ranges
+        specs = {site: self._spec(site, mine) for site, mine in ranges.items()}
+        mediator.start(WORKLOAD, specs, self._on_site_event)
+        self._emit(
+            "workers_ready",
+            workers=len(self._workers),
+            seconds=round(time.perf_counter() - started, 3),
+        )
+        return mediator
+
+    def _spec(self, site: str, mine: range) -> Payload:
+        return Payload(
+            kind="federation",
+            header={
+                "site": site,
+                "config": self.config.model_dump(mode="json"),
+                "mine": [mine.start, mine.stop, mine.step],
+                "paths": list(self._paths),
+            },
+        )
+
+    def _gang_request(self) -> GangRequest:
+        resources = self.config.resources
+        each = {"CPU": resources.cpus_per_worker, "GPU": resources.gpus_per_worker}
+        if resources.memory_per_worker is not None:
+            each["memory"] = float(resources.memory_per_worker)
+        return GangRequest(
+            name=f"{self._name}-{secrets.token_hex(3)}",
+            resources={name: amount for name, amount in each.items() if amount},
+            workers=None if resources.workers == "auto" else resources.workers,
+            policy=SchedulingPolicy(resources.placement_group_strategy),
+            timeout_s=resources.reserve_timeout,
+        )
+
+    def _ray(self, request: GangRequest, undo: ExitStack) -> Cluster:
+        from fedpilot.fabric import RayCluster
+
+        ray = self.config.resources.ray
+        if ray.address is not None:
+            return undo.enter_context(RayCluster.connect(ray.address, ray.auth_mode))
+        machine = local_machine(ray.num_cpus, ray.num_gpus)
+        nodes = (FixedSizeNode(resources=request.resources),) * (request.workers or 1)
+        group = FixedSizeNodes(nodes=nodes, scheduling_policy=request.policy)
+        check_feasible(VirtualCluster(fixed_size_nodes=(group,)), [machine], name=request.name)
+        model_bytes = sum(array.nbytes for array in self._materials.initial.values())
+        store = 2 * self._materials.data.nbytes + 16 * model_bytes
+        return undo.enter_context(
+            RayCluster.embedded(
+                num_cpus=ray.num_cpus,
+                num_gpus=ray.num_gpus,
+                object_store_memory=max(SMALLEST_OBJECT_STORE, store),
+            )
+        )
+
+    def _forget_mediator(self) -> None:
+        self._mediator = None
+        self._workers.clear()
+
+    def close(self) -> None:
+        """End the workers, give the gang back, end a private Ray; may be called twice."""
+        self._undo.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # -- runs ---------------------------------------------------------------------------------
+
+    def run(self, *, run_id: str | None = None) -> RunResult:
+        """Run all rounds in a new run folder; the global model moves with them.
+
+        On Ctrl-C (KeyboardInterrupt) and on errors the folder is left so that `resume` continues.
+        """
+        root = Path(self.config.outputs.folder)
+        folder = RunFolder.create(root, run_id or self._new_run_id(), to_yaml(self.config))
+        with folder:
+            return self._run(folder, resumed=False)
+
+    def resume(self, run_id: str) -> RunResult:
+        """Continue an interrupted run; it ends in the same bits as one without interruption.
+
+        RunRefused if there is no such run or this configuration would give other bits.
+        """
+        with RunFolder.open(Path(self.config.outputs.folder), run_id) as folder:
+            recorded = folder.manifest().get("identity", self.identity)
+            if recorded != self.identity:
+                earlier = load_config(folder.path / "config.yaml")
+                changed = "; ".join(differences(earlier, self.config)) or "its code or its data"
+                raise RunRefused(f"run {run_id} cannot be continued, since this changed: {changed}")
+            return self._run(folder, resumed=True)
+
+    def _new_run_id(self) -> str:
+        name = self.config.run.name or self._name
+        return f"{name}-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+
+    def _run(self, folder: RunFolder, *, resumed: bool) -> RunResult:
+        started = time.perf_counter()
+        self._note_start(folder, resumed)
+        status, failure = "failed", ""
+        finished: Finished | None = None
+        with ExitStack() as undo:
+            if self.config.outputs.tensorboard:
+                from .report.tensorboard import TensorBoardWriter
+
+                self._observe(undo.enter_context(TensorBoardWriter(folder.path)), undo)
+            try:
+                self.start()
+                finished = self._rounds(folder, resumed)
+                status = "finished"
+            except KeyboardInterrupt:
+                status, failure = "interrupted", "interrupted by the user"
+                raise
+            except BaseException as error:
+                failure = f"{type(error).__name__}: {error}"
+                raise
+            finally:
+                self._note_end(folder, status, failure, time.perf_counter() - started)
+        progress = finished.progress
+        return RunResult(
+            run_id=folder.run_id,
+            folder=folder.path,
+            rounds=finished.model.round_number,
+            reason=finished.reason,
+            digest=finished.model.digest,
+            best_round=progress.best_round,
+            best=progress.best,
+            seconds=time.perf_counter() - started,
+            rows=finished.rows,
+        )
+
+    def _rounds(self, folder: RunFolder, resumed: bool) -> Finished:
+        if self._mediator is None:
+            raise FederatedError("the federation is closed")
+        folder.update_manifest(workers=[dict(worker) for worker in self._workers.values()])
+        coordinator = Coordinator(
+            self.config,
+            roles=self._materials.roles,
+            algorithm=fedavg(self.config.federation.server_learning_rate),
+            mediator=self._mediator,
+            folder=folder,
+            identity=self.identity,
+            emit=self._emit,
+        )
+        initial = self._materials.initial
+        self._model = coordinator.recovered(initial) if resumed else coordinator.first(initial)
+        return coordinator.run(self._model, self._moved)
+
+    def _moved(self, model: GlobalModel) -> None:
+        self._model = model
+
+    def _note_start(self, folder: RunFolder, resumed: bool) -> None:
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        earlier = folder.manifest()
+        folder.update_manifest(
+            status="running",
+            started=earlier.get("started", now),
+            resumed=[*earlier.get("resumed", []), *([now] if resumed else [])],
+            random_seed=self.config.run.random_seed,
+            identity=self.identity,
+            data_digest=self._materials.data_digest,
+            code_digest=self._materials.code_digest,
+            initial_model=digest(self._materials.initial),
+            versions={**environment(), "fedpilot": _version(), "python": sys.version.split()[0]},
+            cpus=os.cpu_count(),
+        )
+        summary = self.describe()
+        self._emit(
+            "run_started",
+            run_id=folder.run_id,
+            folder=str(folder.path),
+            resumed=resumed,
+            rounds=self.config.federation.rounds,
+            clients=summary.number_of_clients,
+            clients_per_round=self.cohort_size,
+            samples_per_client=[summary.samples_min, summary.samples_median, summary.samples_max],
+            labels_per_client=round(summary.labels_mean, 2),
+            model=self.config.model.model_type,
+            parameters=self.parameters,
+            dataset=self.config.data.dataset_type,
+            distribution=self.config.data.data_distribution_kind,
+        )
+
+    def _note_end(self, folder: RunFolder, status: str, failure: str, seconds: float) -> None:
+        rows = folder.rows()
+        folder.write_csv()
+        if self.config.outputs.curves and rows:
+            from .report.curves import draw
+
+            draw(rows, folder.path / "curves.png", title=folder.run_id)
+        facts = {
+            "status": status,
+            "failure": failure,
+            "rounds": self.round,
+            "digest": self._model.digest,
+            "seconds": round(seconds, 3),
+        }
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        folder.update_manifest(ended=now, **facts)
+        last = {k: v for k, v in (rows[-1] if rows else {}).items() if k in ("accuracy", "loss")}
+        self._emit(
+            "run_finished", run_id=folder.run_id, folder=str(folder.path), **facts, **last
+        )
+
+    # -- for VirtualNodes ---------------------------------------------------------------------
+
+    def ask_node(self, index: int, order: Payload) -> Future[Payload]:
+        """Send a VirtualNode's order to its site; starts the federation if needed."""
+        self.start()
+        if self._mediator is None:
+            raise FederatedError("the federation is closed")
+        site = self._mediator.assignment.site_of(index)
+        return self._mediator.deliver(site, order, round_number=self.round, purpose="node")
+
+    def model_or(self, model: State | None) -> tuple[str, State]:
+        """The digest and the tensors of `model`, or of the global model."""
+        if model is None:
+            return self._model.digest, self._model.state
+        return digest(model), model
+
+    def show(self, index: int) -> Mapping[str, Any]:
+        """What is known of a VirtualNode; starts nothing."""
+        if self._mediator is None:
+            return {
+                "state": str(NodeState.VIRTUAL),
+                "worker": "",
+                "reason": "the federation has not been started",
+                "samples": self._materials.data.partition.size(index),
+                "trail": [],
+            }
+        order = Payload(kind="node.show", header={"client": index})
+        return self.ask_node(index, order).result().header
+
+    def explain_assignment(self, index: int) -> str:
+        """Why a client belongs to its site."""
+        if self._mediator is None:
+            return "not assigned until the gang is reserved"
+        assignment = self._mediator.assignment
+        return f"{assignment.site_of(index)}, since {assignment.explain(index)}"
+
+    # -- events -------------------------------------------------------------------------------
+
+    def _observe(self, observer: Observer, undo: ExitStack) -> None:
+        self._observers.append(observer)
+        undo.callback(self._observers.remove, observer)
+
+    def _emit(self, name: str, **fields: Any) -> None:
+        happened: Event = event(name, **fields)
+        with self._emit_lock:
+            for observer in tuple(self._observers):
+                observer(happened)
+
+    def _on_site_event(self, payload: Payload) -> None:
+        if payload.kind == "worker_ready":
+            self._workers[payload.header["worker"]] = payload.header
+        self._emit(payload.kind, **payload.header)
+
+
+def _import_paths(config: object) -> tuple[str, ...]:
+    """Where the user's own modules are looked for: the working folder, and the config file's."""
+    folders = [Path.cwd()]
+    if isinstance(config, str | Path):
+        folders.append(Path(config).resolve().parent)
+    return tuple(dict.fromkeys(str(folder) for folder in folders))
+
+
+def _check_tensorboard(config: RunConfig) -> None:
+    if not config.outputs.tensorboard:
+        return
+    from importlib.util import find_spec
+
+    if find_spec("tensorboardX") is None:
+        raise ConfigError(
+            [
+                Problem(
+                    key="outputs.tensorboard",
+                    found="true, but tensorboardX is not installed",
+                    allowed="false, or `pip install 'fedpilot[tensorboard]'`",
+                )
+            ]
+        )
+
+
+def _version() -> str:
+    from importlib.metadata import version
+
+    return version("fedpilot")

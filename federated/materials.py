@@ -1,0 +1,275 @@
+"""What a configuration stands for once its data and its model are loaded: checked before any start.
+
+This is where a configuration meets reality: the data set exists, the partition can be made, the
+model accepts the data. Everything that can be wrong here is a `ConfigError` naming the key, found
+before Ray is asked for anything. A site makes the same materials from the same configuration.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+
+
+import numpy as np
+import torch
+
+from . import data as datasets, models
+from .config.schema import RunConfig
+from .core import partition as partitions
+from .core.partition import Partition, PartitionError
+from .core.randomness import Purpose
+from .core.registry import RegistryError
+from .core.sampling import share
+from .core.state import Array, Roles
+from .data import Dataset, DataError
+from .engine.modules import loss_function, roles_of, seed_torch, state_of
+from .errors import ConfigError, FederatedError, Problem
+from .models import ModelError
+
+
+@dataclass(frozen=True, slots=True)
+class SiteData:
+    """What a site's workers share: samples, test set, and who holds what."""
+
+    x: Array
+    """(n, *input_shape), float32 or float64."""
+    y: Array
+    """(n,), int64."""
+    test_x: Array
+    test_y: Array
+    num_classes: int
+    partition: Partition
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Shape of one sample."""
+        return self.x.shape[1:]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the samples."""
+        return sum(a.nbytes for a in (self.x, self.y, self.test_x, self.test_y))
+
+
+@dataclass(frozen=True, slots=True)
+class Materials:
+    """Everything that a run starts from."""
+
+    data: SiteData
+    roles: Roles
+    initial: dict[str, Array]
+    """The model of round 0."""
+    data_digest: str
+    code_digest: str
+    """Over the source of the user's own modules; the same for everybody who has none."""
+    cohort_size: int
+
+    @property
+    def population(self) -> int:
+        """Number of clients."""
+        return self.data.partition.number_of_clients
+
+    @property
+    def parameters(self) -> int:
+        """Numbers in the model's state."""
+        return sum(array.size for array in self.initial.values())
+
+
+def gather(config: RunConfig) -> Materials:
+    """Load the data, make the partition, build the model; ConfigError for what does not fit."""
+    return _gather(config.model_dump_json())
+
+
+@lru_cache(maxsize=1)
+def _gather(config_json: str) -> Materials:
+    config = RunConfig.model_validate_json(config_json)
+    dataset, test_x, test_y = _load_data(config)
+    partition = _make_partition(config, dataset)
+    data = SiteData(dataset.x, dataset.y, test_x, test_y, dataset.num_classes, partition)
+    initial, roles = _build_model(config, data)
+    return Materials(
+        data=data,
+        roles=roles,
+        initial=initial,
+        data_digest=_digest_of(dataset, test_x, test_y),
+        code_digest=code_digest(config),
+        cohort_size=_cohort_size(config, partition.number_of_clients),
+    )
+
+
+@contextmanager
+def _blaming(key: str, allowed: str, *kinds: type[Exception]) -> Iterator[None]:
+    """Turn what goes wrong inside into a ConfigError about this key."""
+    try:
+        yield
+    except kinds as error:
+        text = str(error) or type(error).__name__
+        raise ConfigError([Problem(key=key, found=text, allowed=allowed)]) from error
+
+
+def _load_data(config: RunConfig) -> tuple[Dataset, Array, Array]:
+    name, options = config.data.dataset_type, config.data.options
+    with _blaming("data.dataset_type", _names(datasets.available()), RegistryError):
+        datasets.resolve(name)
+    allowed = f"the options of `{name}`: {_names(datasets.options(name))}"
+    with _blaming("data.options", allowed, RegistryError):
+        datasets.check(name, options)
+    with _blaming("data.options", allowed, DataError, OSError):
+        loaded = datasets.load(name, options)
+    with _blaming("data.test_fraction", "a fraction of at least 0, below 1", DataError):
+        train, test_x, test_y = datasets.split(
+            loaded, config.data.test_fraction, config.run.random_seed
+        )
+    if config.evaluation.where == "coordinator" and not len(test_y):
+        raise ConfigError(
+            [
+                Problem(
+                    key="data.test_fraction",
+                    found="an empty test set, with `evaluation.where: coordinator`",
+                    allowed="a larger fraction, or `evaluation.where: sites`",
+                )
+            ]
+        )
+    return train, test_x, test_y
+
+
+def _make_partition(config: RunConfig, dataset: Dataset) -> Partition:
+    data, seed, y = config.data, config.run.random_seed, dataset.y
+    pattern = config.federation.client_id_pattern
+    asked = config.federation.number_of_clients
+    count = asked or 0
+    key = "federation.number_of_clients"
+    if data.data_distribution_kind in ("natural", "fixed", "shards"):
+        key = "data.data_distribution_kind"
+    allowed = f"what `data_distribution_kind: {data.data_distribution_kind}` can share out"
+    with _blaming(key, allowed, PartitionError):
+        match data.data_distribution_kind:
+            case "iid":
+                made: Partition = partitions.iid(y, count, seed, id_pattern=pattern)
+            case "dirichlet":
+                beta = data.dirichlet_beta or 0.0
+                made = partitions.dirichlet(y, count, beta, seed, id_pattern=pattern)
+            case "shards":
+                labels = data.labels_per_client or 0
+                made = partitions.shards(y, count, labels, seed, id_pattern=pattern)
+            case "quantity":
+                beta = data.quantity_beta or 0.0
+                made = partitions.quantity(y, count, beta, seed, id_pattern=pattern)
+            case "natural":
+                made = partitions.natural(dataset.client_ids)
+            case "fixed":
+                matrix = np.asarray(data.distribution_matrix or [[]])
+                made = partitions.fixed(y, matrix, seed, id_pattern=pattern)
+            case "bootstrap":
+                made = partitions.bootstrap(
+                    y,
+                    count,
+                    data.samples_per_client or 0,
+                    seed,
+                    dirichlet_beta=data.dirichlet_beta,
+                    id_pattern=pattern,
+                )
+    found = made.number_of_clients
+    if asked is not None and asked != found:
+        raise ConfigError(
+            [
+                Problem(
+                    key="federation.number_of_clients",
+                    found=f"{asked}, but the data name {found} clients",
+                    allowed=f"leave it out, or {found}",
+                )
+            ]
+        )
+    return made
+
+
+def _build_model(config: RunConfig, data: SiteData) -> tuple[dict[str, Array], Roles]:
+    name, options = config.model.model_type, config.model.options
+    with _blaming("model.model_type", _names(models.available()), RegistryError):
+        models.resolve(name)
+    allowed = f"the options of `{name}`: {_names(models.options(name)) or 'none'}"
+    with _blaming("model.options", allowed, RegistryError):
+        models.check(name, options)
+    fits = (
+        f"a model for samples of shape {data.input_shape} and {data.num_classes} classes, "
+        "as this data set has"
+    )
+    with _blaming("model.model_type", fits, ModelError, FederatedError, TypeError, RuntimeError):
+        seed_torch(config.run.random_seed, Purpose.INIT)
+        module = models.build(name, options, data.input_shape, data.num_classes)
+        initial = state_of(module)
+        roles = roles_of(module, keep_buffers=config.model.buffers == "keep")
+        module.eval()
+    with _blaming("training.loss_function", "`cross_entropy` or `module:function`", RegistryError):
+        loss = loss_function(config.training.loss_function)
+    with (
+        _blaming("model.model_type", fits, Exception),
+        torch.inference_mode(),
+    ):
+        outputs = module(torch.from_numpy(np.array(data.x[:2])))
+        if config.training.loss_function == "cross_entropy":
+            _check_outputs(tuple(outputs.shape), len(data.x[:2]), data.num_classes)
+    with _blaming("training.loss_function", "a function of (outputs, labels)", Exception):
+        loss(outputs, torch.from_numpy(np.array(data.y[:2])))
+    return initial, roles
+
+
+def _check_outputs(shape: tuple[int, ...], samples: int, num_classes: int) -> None:
+    if len(shape) != 2 or shape[0] != samples or shape[1] < num_classes:
+        raise ValueError(
+            f"for {samples} samples the model gives outputs of shape {shape}, where cross entropy "
+            f"needs ({samples}, {num_classes})"
+        )
+
+
+def _cohort_size(config: RunConfig, population: int) -> int:
+    federation = config.federation
+    if federation.client_sampling_rate is not None:
+        return share(population, federation.client_sampling_rate)
+    asked = federation.clients_per_round
+    if asked is not None and asked > population:
+        raise ConfigError(
+            [
+                Problem(
+                    key="federation.clients_per_round",
+                    found=f"{asked} clients per round out of a population of {population}",
+                    allowed=f"at most {population}",
+                )
+            ]
+        )
+    return population if asked is None else asked
+
+
+def code_digest(config: RunConfig) -> str:
+    """SHA-256 over the source of every module that the configuration names by dotted path."""
+    sha = hashlib.sha256()
+    for path in (config.model.model_type, config.data.dataset_type, config.training.loss_function):
+        module, colon, _ = path.partition(":")
+        if colon:
+            sha.update(f"{module}\0{_source(module)}\0".encode())
+    return sha.hexdigest()
+
+
+def _source(module: str) -> str:
+    loaded = importlib.import_module(module)
+    try:
+        return inspect.getsource(loaded)
+    except (OSError, TypeError):
+        return ""
+
+
+def _digest_of(dataset: Dataset, test_x: Array, test_y: Array) -> str:
+    sha = hashlib.sha256(dataset.digest.encode())
+    for array in (test_x, test_y):
+        sha.update(np.ascontiguousarray(array).tobytes())
+    return sha.hexdigest()
+
+
+def _names(names: tuple[str, ...]) -> str:
+    return ", ".join(names)

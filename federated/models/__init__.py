@@ -1,0 +1,15 @@
+"""Own the models that are trained; PyTorch is imported when one of them is built."""
+
+from .errors import ModelError
+from .registry import available, build, check, options, register_model, registered, resolve
+
+__all__ = [
+    "ModelError",
+    "available",
+    "build",
+    "check",
+    "options",
+    "register_model",
+    "registered",
+    "resolve",
+]

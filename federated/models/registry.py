@@ -1,0 +1,67 @@
+"""Decide which model a `model_type` stands for.
+
+A model is a class or a function of keyword options that gives a `torch.nn.Module`. If it has
+parameters called `input_shape` or `num_classes`, they are filled in from the data. Built-ins are
+imported, and PyTorch with them, when one is asked for; your own are registered, or written as
+`module:Class`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from fedpilot.federated.core.registry import Registry
+
+from .errors import ModelError
+
+if TYPE_CHECKING:
+    from torch import nn
+
+_BUILTIN = ("cnn", "lenet", "logistic_regression", "mlp", "resnet18")
+
+_models: Registry[nn.Module] = Registry(
+    "model",
+    {name: f"{__package__}.builtin:{name}" for name in _BUILTIN},
+    supplied=("input_shape", "num_classes"),
+)
+
+register_model = _models.register
+"""Register the decorated class or function under a name: `@register_model("mine")`."""
+
+registered = _models.registered
+"""Give the class or function that `register_model` was given for a name, if it was."""
+
+available = _models.available
+"""List the names, importing nothing."""
+
+options = _models.options
+"""List the options that a `model_type` takes."""
+
+check = _models.check
+"""Raise what `build` would raise for this `model_type` and these options; build nothing."""
+
+
+def resolve(model_type: str) -> Callable[..., nn.Module]:
+    """Give the class or function; raise `UnknownName` or `BadPath`."""
+    return _models.resolve(model_type)
+
+
+def build(
+    model_type: str,
+    options: Mapping[str, Any] | None,
+    input_shape: Sequence[int],
+    num_classes: int,
+) -> nn.Module:
+    """Build a model whose first weights come from PyTorch's global generator.
+
+    Raises `UnknownName`, `BadPath` or `BadOption` for what the config says, and `ModelError` for a
+    model that does not suit the data.
+    """
+    from torch import nn
+
+    supplied = {"input_shape": tuple(input_shape), "num_classes": num_classes}
+    found: object = _models.call(model_type, options or {}, supplied)
+    if not isinstance(found, nn.Module):
+        raise ModelError(model_type, f"it gave {type(found).__name__}, not a torch.nn.Module")
+    return found

@@ -1,0 +1,281 @@
+"""WorkerPool: warm FederatedNodes on the vnodes of a gang, fed by one thread that owns all state.
+
+The thread tells the dispatcher what happened and does what it answers. A worker that dies, or does
+not answer for `timeout_s`, is started again on its vnode and its work goes to whoever is free.
+"""
+
+from __future__ import annotations
+
+import itertools
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+from fedpilot.fabric import Gang, Worker, WorkerFailed, WorkerLost
+
+from .core.dispatch import Action, Dispatcher, GiveUp, Send, Start
+from .core.recent import Recent
+from .errors import FederatedError, WorkersExhausted
+
+TICK_S = 1.0
+"""How often deadlines are looked at."""
+INLINE_BYTES = 100_000
+"""Models up to this size travel as plain arguments; larger ones once through the object store."""
+
+
+@dataclass(frozen=True, slots=True)
+class SharedModel:
+    """A model that several pieces of work start from; sent to each worker once."""
+
+    key: str
+    """Its digest."""
+    content: Any
+    """The state, or the fabric's handle of it."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Piece:
+    """One call that some worker shall make."""
+
+    method: str
+    args: tuple[Any, ...]
+    what: str
+    """Said to the user when it fails, such as `training 12 clients of round 3`."""
+    model: SharedModel | None = None
+    answer: Future[Any] = field(default_factory=Future)
+    on_sent: Callable[[int], None] | None = None
+    """Called by the pool's thread with the number of the worker it went to."""
+
+
+@dataclass(slots=True)
+class _Seat:
+    """One vnode's worker, and what it already has."""
+
+    worker: Worker | None = None
+    generation: int = 0
+    up: bool = False
+    models: Recent[None] = field(default_factory=Recent)
+    """The keys of the models that it has, as it keeps them itself."""
+    busy_since: float = 0.0
+
+
+PoolEvents = Callable[[str, dict[str, Any]], None]
+
+
+class WorkerPool:
+    """Owns the workers of a gang from `start` to `close`."""
+
+    def __init__(
+        self,
+        gang: Gang,
+        node: type[Any],
+        args: Sequence[Any],
+        *,
+        restarts: int,
+        timeout_s: float,
+        on_event: PoolEvents,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._gang = gang
+        self._node = node
+        self._args = args
+        self._timeout_s = timeout_s
+        self._on_event = on_event
+        self._clock = clock
+        self._dispatcher = Dispatcher(len(gang.vnodes), restarts)
+        self._seats = [_Seat() for _ in gang.vnodes]
+        self._pieces: dict[int, Piece] = {}
+        self._numbers = itertools.count()
+        self._inbox: queue.SimpleQueue[Callable[[], list[Action]] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="worker-pool", daemon=True)
+        self._broken: BaseException | None = None
+        self._closed = False
+        self._all_up: Future[None] = Future()
+
+    @property
+    def size(self) -> int:
+        """How many workers there are."""
+        return len(self._seats)
+
+    def start(self) -> None:
+        """Begin to start the workers; work may be submitted at once."""
+        self._inbox.put(self._dispatcher.start)
+        self._thread.start()
+
+    def wait_up(self, timeout_s: float) -> None:
+        """Wait until every worker has answered once; raises why that cannot be."""
+        self._all_up.result(timeout_s)
+
+    def submit(self, pieces: Sequence[Piece], *, worker: int | None = None) -> None:
+        """Hand out work, in this order; `worker` binds it to one of them."""
+        self._inbox.put(lambda: self._take(pieces, worker))
+
+    def share(self, key: str, state: Any, nbytes: int) -> SharedModel:
+        """Make a model ready to be sent along with work."""
+        return SharedModel(key, state if nbytes <= INLINE_BYTES else self._gang.put(state))
+
+    def close(self) -> None:
+        """End the workers and fail what is undone; may be called twice."""
+        if not self._closed:
+            self._closed = True
+            self._inbox.put(None)
+            if self._thread.is_alive() and self._thread is not threading.current_thread():
+                self._thread.join(timeout=30)
+        for seat in self._seats:
+            if seat.worker is not None:
+                seat.worker.kill()
+
+    # -- the thread ---------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            while True:
+                try:
+                    message = self._inbox.get(timeout=TICK_S)
+                except queue.Empty:
+                    self._watch()
+                    continue
+                if message is None:
+                    break
+                self._perform(message())
+            self._fail_all(FederatedError("the worker pool was closed"))
+        except BaseException as error:
+            self._broken = error
+            self._fail_all(error)
+            raise
+
+    def _take(self, pieces: Sequence[Piece], worker: int | None) -> list[Action]:
+        numbers = []
+        for piece in pieces:
+            number = next(self._numbers)
+            self._pieces[number] = piece
+            numbers.append(number)
+        return self._dispatcher.submit(numbers, worker)
+
+    def _perform(self, actions: list[Action]) -> None:
+        for action in actions:
+            match action:
+                case Start(worker):
+                    self._start_worker(worker)
+                case Send(worker, work):
+                    self._send(worker, work)
+                case GiveUp(work, losses, reason):
+                    piece = self._pieces.pop(work)
+                    piece.answer.set_exception(WorkersExhausted(piece.what, losses, reason))
+
+    def _start_worker(self, number: int) -> None:
+        seat = self._seats[number]
+        seat.generation += 1
+        seat.models = Recent()
+        seat.up = False
+        seat.busy_since = self._clock()
+        generation = seat.generation
+        try:
+            seat.worker = self._gang.start_worker(
+                self._gang.vnodes[number], self._node, *self._args
+            )
+        except WorkerLost as error:
+            reason = error.reason
+            self._inbox.put(lambda: self._lost(number, generation, reason))
+            return
+        hello = seat.worker.call("hello")
+        hello.add_done_callback(
+            lambda done: self._inbox.put(lambda: self._greeted(number, generation, done))
+        )
+
+    def _send(self, number: int, work: int) -> None:
+        seat, piece = self._seats[number], self._pieces[work]
+        if len(self._dispatcher.doing(number)) == 1:
+            seat.busy_since = self._clock()
+        args = piece.args
+        if piece.model is not None:
+            known = seat.models.touch(piece.model.key)
+            args = (*args, piece.model.key, None if known else piece.model.content)
+            if not known:
+                seat.models.keep(piece.model.key, None)
+        if piece.on_sent is not None:
+            piece.on_sent(number)
+        if seat.worker is None:
+            raise RuntimeError("work was sent to a worker that was never started")
+        generation = seat.generation
+        seat.worker.call(piece.method, *args).add_done_callback(
+            lambda done: self._inbox.put(lambda: self._finished(number, generation, work, done))
+        )
+
+    def _greeted(self, number: int, generation: int, done: Future[Any]) -> list[Action]:
+        seat = self._seats[number]
+        if generation != seat.generation:
+            return []
+        error = done.exception()
+        if error is not None:
+            return self._lost(number, generation, _reason(error))
+        seat.up = True
+        self._on_event("worker_ready", {"worker": number, **done.result()})
+        if all(other.up for other in self._seats) and not self._all_up.done():
+            self._all_up.set_result(None)
+        return self._dispatcher.ready(number)
+
+    def _finished(
+        self, number: int, generation: int, work: int, done: Future[Any]
+    ) -> list[Action]:
+        seat = self._seats[number]
+        if generation != seat.generation:
+            return []
+        error = done.exception()
+        if isinstance(error, WorkerLost):
+            return self._lost(number, generation, error.reason)
+        piece = self._pieces.pop(work)
+        seat.busy_since = self._clock()
+        actions = self._dispatcher.done(number, work)
+        if error is None:
+            piece.answer.set_result(done.result())
+        else:
+            piece.answer.set_exception(_cause(error))
+        return actions
+
+    def _lost(self, number: int, generation: int, reason: str) -> list[Action]:
+        seat = self._seats[number]
+        if generation != seat.generation:
+            return []
+        held = [self._pieces[work].what for work in self._dispatcher.doing(number)]
+        self._on_event("worker_lost", {"worker": number, "reason": reason, "held": held})
+        was_up, seat.up = seat.up, False
+        seat.generation += 1
+        if seat.worker is not None:
+            seat.worker.kill()
+        actions = self._dispatcher.lost(number, reason)
+        gone = not any(isinstance(action, Start) for action in actions)
+        if gone and not was_up and not self._all_up.done():
+            self._all_up.set_exception(WorkersExhausted(f"worker {number}", 1, reason))
+        return actions
+
+    def _watch(self) -> None:
+        now = self._clock()
+        for number, seat in enumerate(self._seats):
+            waiting = not seat.up or self._dispatcher.doing(number)
+            if seat.worker is not None and waiting and now - seat.busy_since > self._timeout_s:
+                reason = f"it did not answer for {self._timeout_s:g} s"
+                self._perform(self._lost(number, seat.generation, reason))
+
+    def _fail_all(self, error: BaseException) -> None:
+        pieces, self._pieces = list(self._pieces.values()), {}
+        for piece in pieces:
+            if not piece.answer.done():
+                piece.answer.set_exception(error)
+        if not self._all_up.done():
+            self._all_up.set_exception(error)
+
+
+def _cause(error: BaseException) -> BaseException:
+    """What a worker's code raised, if it is one of ours; otherwise the fabric's account of it."""
+    if isinstance(error, WorkerFailed) and isinstance(error.__cause__, FederatedError):
+        return error.__cause__
+    return error
+
+
+def _reason(error: BaseException) -> str:
+    return error.reason if isinstance(error, WorkerLost) else str(error)

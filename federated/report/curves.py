@@ -1,0 +1,63 @@
+"""curves.png: how accuracy and loss went, and how fast the rounds were."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+INK, ACCENT, SECOND, FAINT = "#1f2933", "#0b7285", "#e8590c", "#cbd2d9"
+
+
+def draw(rows: Sequence[Mapping[str, Any]], path: Path, *, title: str) -> None:
+    """Draw the metrics of a run's rounds into a PNG."""
+    import matplotlib
+
+    matplotlib.use("Agg", force=False)
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+
+    figure = Figure(figsize=(10, 4.2), dpi=150, layout="constrained")
+    left, right = figure.subplots(1, 2)
+    rounds, accuracies = _series(rows, "accuracy")
+    if accuracies:
+        best = max(range(len(accuracies)), key=accuracies.__getitem__)
+        left.plot(rounds, accuracies, color=ACCENT, linewidth=2)
+        left.plot(rounds[best], accuracies[best], "o", color=ACCENT, markersize=6)
+        left.annotate(
+            f"best {accuracies[best]:.4f}\nround {rounds[best]}",
+            (rounds[best], accuracies[best]),
+            textcoords="offset points",
+            xytext=(0, -14),
+            ha="right" if rounds[best] > rounds[-1] / 2 else "left",
+            va="top",
+            color=INK,
+            fontsize=9,
+        )
+        left.set_ylim(max(0.0, min(accuracies) - 0.05), min(1.02, max(accuracies) + 0.05))
+    left.set_title("accuracy", loc="left", fontsize=11, color=INK)
+    for name, label, colour in (
+        ("train_loss", "clients, while training", FAINT),
+        ("loss", "global model", SECOND),
+    ):
+        rounds, losses = _series(rows, name)
+        if losses:
+            right.plot(rounds, losses, color=colour, linewidth=2, label=label)
+    right.set_title("loss", loc="left", fontsize=11, color=INK)
+    right.set_ylim(bottom=0)
+    right.legend(frameon=False, fontsize=9)
+    for axes in (left, right):
+        axes.set_xlabel("round", color=INK)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(axis="y", color=FAINT, linewidth=0.6, alpha=0.7)
+        axes.tick_params(colors=INK)
+    figure.suptitle(title, x=0.01, ha="left", fontsize=12, fontweight="bold", color=INK)
+    aside = path.with_name(f".{path.name}.tmp")
+    figure.savefig(aside, format="png")
+    aside.replace(path)
+
+
+def _series(rows: Sequence[Mapping[str, Any]], name: str) -> tuple[list[int], list[float]]:
+    pairs = [(row["round"], row[name]) for row in rows if row.get(name) is not None]
+    return [r for r, _ in pairs], [value for _, value in pairs]

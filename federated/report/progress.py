@@ -1,0 +1,214 @@
+"""Progress of a run: a live display on a terminal, plain lines elsewhere, or events as JSON."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+from collections import deque
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Protocol, Self, TextIO
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from ..events import Event
+from . import wording
+
+PLAIN_LINES = 40
+"""About how many rounds are printed where there is no terminal, however many there are."""
+
+
+class Display(Protocol):
+    """Something that follows a run's events while it is open."""
+
+    def __call__(self, event: Event) -> None: ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
+
+
+def display_for(stream: TextIO, *, as_json: bool) -> Display:
+    """The display that suits where the output goes."""
+    if as_json:
+        return JsonLines(stream)
+    console = Console(file=stream, highlight=False)
+    return LiveDisplay(console) if console.is_terminal else PlainLines(stream)
+
+
+class _Closing:
+    """A context manager that has nothing to end."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        return None
+
+
+class JsonLines(_Closing):
+    """One JSON object per event and line."""
+
+    def __init__(self, stream: TextIO = sys.stdout) -> None:
+        self._stream = stream
+
+    def __call__(self, event: Event) -> None:
+        """Print an event."""
+        print(json.dumps(event.to_json()), file=self._stream, flush=True)
+
+
+class _Best:
+    """The best value of the steering metric as it was reported."""
+
+    def __init__(self) -> None:
+        self.accuracies: list[float] = []
+        self.best: tuple[float, int] | None = None
+
+    def note(self, fields: Any) -> None:
+        accuracy = fields.get("accuracy")
+        if accuracy is None:
+            return
+        self.accuracies.append(accuracy)
+        if self.best is None or accuracy > self.best[0]:
+            self.best = (accuracy, fields["round"])
+
+
+class PlainLines(_Closing):
+    """Lines for logs and pipes: the start, some of the rounds, everything unusual, the end."""
+
+    def __init__(self, stream: TextIO = sys.stdout) -> None:
+        self._stream = stream
+        self._best = _Best()
+
+    def __call__(self, event: Event) -> None:
+        """Print an event if it is worth a line."""
+        fields = event.fields
+        match event.name:
+            case "run_started":
+                self._print(*wording.headline(fields))
+            case "round_finished":
+                self._best.note(fields)
+                every = max(1, fields["of"] // PLAIN_LINES)
+                if fields["round"] % every == 0 or fields["round"] in (1, fields["of"]):
+                    self._print(wording.round_line(fields))
+            case "run_finished":
+                self._print(*wording.summary(fields, self._best.best))
+            case name:
+                if (line := wording.remark(name, fields)) is not None:
+                    self._print(line)
+
+    def _print(self, *lines: str) -> None:
+        print(*lines, sep="\n", file=self._stream, flush=True)
+
+
+class LiveDisplay:
+    """A bar, the course of the accuracy, speed and time left, redrawn in place."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._live = Live(
+            console=console,
+            refresh_per_second=8,
+            transient=True,
+            get_renderable=self._render,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
+        self._best = _Best()
+        self._last: dict[str, Any] = {}
+        self._phase = "loading data and model"
+        self._rounds = 0
+        self._done = 0
+        self._clients = (0, 0)
+        self._ends: deque[datetime] = deque(maxlen=21)
+
+    def __enter__(self) -> Self:
+        self._live.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._live.__exit__(kind, error, trace)
+
+    def __call__(self, event: Event) -> None:
+        """Take an event into the picture."""
+        fields = event.fields
+        match event.name:
+            case "run_started":
+                self._print(*wording.headline(fields))
+                self._rounds = fields["rounds"]
+                self._phase = "starting Ray"
+            case "cluster_ready":
+                self._phase = "reserving the gang"
+            case "gang_reserved":
+                self._phase = "starting workers"
+            case "round_started":
+                self._clients = (0, self._clients[1])
+            case "clients_done":
+                self._clients = (fields["done"], fields["of"])
+            case "round_finished":
+                self._best.note(fields)
+                self._last = dict(fields)
+                self._done, self._rounds = fields["round"], fields["of"]
+                self._ends.append(event.time)
+            case "run_finished":
+                self._live.stop()
+                self._print(*wording.summary(fields, self._best.best))
+        if (line := wording.remark(event.name, fields)) is not None:
+            self._print(line)
+
+    def _print(self, *lines: str) -> None:
+        for line in lines:
+            self._console.print(Text(line))
+
+    def _render(self) -> RenderableType:
+        if not self._last:
+            return Text(f"… {self._phase}", style="dim")
+        bar = Table.grid(padding=(0, 2))
+        bar.add_row(
+            Text(f"round {self._done}/{self._rounds}", style="bold"),
+            ProgressBar(total=self._rounds, completed=self._done, width=32),
+            Text(self._clients_now()),
+            Text(f"{self._last['clients_per_second']:,.0f} clients/s", style="cyan"),
+            Text(f"{self._time_left()} left", style="dim"),
+        )
+        return Group(bar, self._metrics())
+
+    def _clients_now(self) -> str:
+        done, of = self._clients
+        return f"{done}/{of} clients" if done else ""
+
+    def _metrics(self) -> Text:
+        line = Text()
+        if self._best.best is not None:
+            line.append(f"accuracy {self._best.accuracies[-1]:.4f} ", style="green")
+            line.append(wording.sparkline(self._best.accuracies), style="green")
+            line.append(f"  best {self._best.best[0]:.4f} in round {self._best.best[1]}  ")
+        line.append(f"train loss {wording.number(self._last['train_loss'])}", style="dim")
+        return line
+
+    def _time_left(self) -> str:
+        if len(self._ends) < 2:
+            return "–"
+        ends = list(self._ends)
+        steps = [(b - a).total_seconds() for a, b in zip(ends, ends[1:], strict=False)]
+        return wording.duration(statistics.median(steps) * (self._rounds - self._done))

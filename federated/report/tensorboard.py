@@ -1,0 +1,46 @@
+"""TensorBoard event files of a run, for those who follow many runs side by side."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from ..events import Event
+
+SCALARS = {
+    "accuracy": "evaluation/accuracy",
+    "loss": "evaluation/loss",
+    "train_loss": "training/loss",
+    "clients_per_second": "speed/clients_per_second",
+    "refused": "training/refused_updates",
+}
+
+
+class TensorBoardWriter:
+    """Observes a run and writes its metrics under `tensorboard/`."""
+
+    def __init__(self, folder: Path) -> None:
+        from tensorboardX import SummaryWriter
+
+        self._writer = SummaryWriter(str(folder / "tensorboard"))
+
+    def __call__(self, event: Event) -> None:
+        """Write the metrics of a finished round."""
+        if event.name != "round_finished":
+            return
+        for field, tag in SCALARS.items():
+            value = event.fields.get(field)
+            if value is not None:
+                self._writer.add_scalar(tag, value, event.fields["round"])
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._writer.close()

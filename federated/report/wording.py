@@ -1,0 +1,102 @@
+"""How a run's events read as lines for people; pure, so that screen and log say the same."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+BARS = "▁▂▃▄▅▆▇█"
+
+
+def number(value: float | None, digits: int = 4) -> str:
+    """A metric, or a dash where there is none."""
+    return "–" if value is None else f"{value:.{digits}f}"
+
+
+def duration(seconds: float) -> str:
+    """Seconds as people say them: `4.2 s`, `3 min 05 s`, `2 h 07 min`."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s"
+    return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def sparkline(values: Sequence[float], width: int = 24) -> str:
+    """The course of a metric in one line of `width` characters at most."""
+    if len(values) > width:
+        step = len(values) / width
+        values = [values[int((i + 1) * step) - 1] for i in range(width)]
+    if not values:
+        return ""
+    low, high = min(values), max(values)
+    span = (high - low) or 1.0
+    return "".join(BARS[int((value - low) / span * (len(BARS) - 1))] for value in values)
+
+
+def counted(count: float, noun: str) -> str:
+    """`1 client`, `1,000 clients`."""
+    return f"{count:,.0f} {noun}{'' if count == 1 else 's'}"
+
+
+def headline(fields: Mapping[str, Any]) -> list[str]:
+    """What is about to run, from `run_started`."""
+    least, median, most = fields["samples_per_client"]
+    span = f"{least}" if least == most else f"{least} to {most} (median {median:g})"
+    return [
+        f"run {fields['run_id']}{' (resumed)' if fields['resumed'] else ''}",
+        f"  data     {fields['dataset']}, {fields['distribution']} over "
+        f"{counted(fields['clients'], 'client')}: {span} samples, "
+        f"{fields['labels_per_client']:g} labels each",
+        f"  model    {fields['model']}, {counted(fields['parameters'], 'parameter')}",
+        f"  rounds   {fields['rounds']:,} of {counted(fields['clients_per_round'], 'client')}",
+    ]
+
+
+def round_line(fields: Mapping[str, Any]) -> str:
+    """One finished round."""
+    width = len(str(fields["of"]))
+    parts = [f"round {fields['round']:>{width}}/{fields['of']}"]
+    if "accuracy" in fields:
+        parts += [f"accuracy {number(fields['accuracy'])}", f"loss {number(fields['loss'])}"]
+    parts += [
+        f"train loss {number(fields['train_loss'])}",
+        f"{fields['clients_per_second']:,.0f} clients/s",
+    ]
+    if fields["refused"]:
+        parts.append(f"{counted(fields['refused'], 'update')} refused")
+    return "  ".join(parts)
+
+
+def remark(name: str, fields: Mapping[str, Any]) -> str | None:
+    """A line for what happens beside the rounds; None for what needs none."""
+    match name:
+        case "workers_ready":
+            workers = counted(fields["workers"], "warm worker")
+            return f"  workers  {workers}, ready after {duration(fields['seconds'])}"
+        case "worker_lost":
+            again = f"; trains again: {', '.join(fields['held'])}" if fields["held"] else ""
+            return f"worker {fields['worker']} was lost ({fields['reason']}){again}"
+        case "update_refused":
+            return f"round {fields['round']}: {fields['client']} refused, {fields['reason']}"
+        case "grid_coarsened":
+            tensors = ", ".join(fields["tensors"])
+            return f"round {fields['round']}: sum of {tensors} out of range, repeated more coarsely"
+    return None
+
+
+def summary(fields: Mapping[str, Any], best: tuple[float, int] | None) -> list[str]:
+    """How the run ended, from `run_finished`."""
+    status = fields["status"]
+    lines = [f"run {fields['run_id']} {status} after {duration(fields['seconds'])}"]
+    if fields["failure"] and status == "failed":
+        lines.append(f"  because  {fields['failure']}")
+    if "accuracy" in fields:
+        ending = f", best {best[0]:.4f} in round {best[1]}" if best else ""
+        lines.append(f"  accuracy {number(fields['accuracy'])}{ending}")
+    lines.append(f"  model    sha256 {fields['digest'][:16]}… after {fields['rounds']} rounds")
+    lines.append(f"  folder   {fields['folder']}")
+    if status != "finished":
+        lines.append(f"  resume   fedpilot run --resume {fields['run_id']}")
+    return lines

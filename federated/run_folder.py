@@ -1,0 +1,249 @@
+"""RunFolder: everything that a run leaves behind, in one folder, written so that a kill hurts nothing.
+
+    runs/<run-id>/
+        config.yaml           as resolved           manifest.json    versions, hardware, digests
+        metrics.jsonl, .csv   a row per round       traffic.csv      bytes per round and site
+        model.safetensors     the last model        best.safetensors the best one
+        checkpoints/          the last two          journal/         the round in flight
+        curves.png            loss and accuracy     tensorboard/     when asked for
+
+Rows are appended, files are replaced; a file is never half of one.
+"""
+
+from __future__ import annotations
+
+import csv
+import fcntl
+import json
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from .core.state import Array, State
+from .engine.tensor_files import read_tensors, write_tensors
+from .errors import RunRefused
+
+FORMAT = 1
+CHECKPOINTS_KEPT = 2
+METRIC_COLUMNS = (
+    "round",
+    "accuracy",
+    "loss",
+    "train_loss",
+    "clients",
+    "samples",
+    "refused",
+    "seconds",
+    "clients_per_second",
+    "model",
+    "time",
+)
+TRAFFIC_COLUMNS = ("round", "site", "direction", "purpose", "bytes")
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """The federation after some round."""
+
+    round_number: int
+    identity: str
+    model: dict[str, Array]
+    memory: dict[str, Array]
+    """What the server optimizer remembers."""
+
+
+class RunFolder:
+    """One run's folder, locked while this object is open."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.run_id = path.name
+        self.journal = path / "journal"
+        self._lock: int | None = None
+
+    @classmethod
+    def create(cls, root: Path, run_id: str, config_yaml: str) -> Self:
+        """Make the folder of a new run and lock it; RunRefused if there is one already."""
+        path = root / run_id
+        try:
+            path.mkdir(parents=True)
+        except FileExistsError:
+            raise RunRefused(f"{path} exists already; choose another run id") from None
+        except OSError as error:
+            raise RunRefused(f"{path} cannot be made: {error.strerror or error}") from error
+        for name in ("checkpoints", "journal"):
+            (path / name).mkdir()
+        folder = cls(path)
+        folder._take_lock()
+        _replace(path / "config.yaml", config_yaml)
+        return folder
+
+    @classmethod
+    def open(cls, root: Path, run_id: str) -> Self:
+        """Lock the folder of an earlier run; RunRefused if there is none, or it is running."""
+        path = root / run_id
+        if not (path / "config.yaml").is_file():
+            known = ", ".join(list_runs(root)[-5:]) or "none"
+            raise RunRefused(f"no run {run_id!r} in {root}; the latest there: {known}")
+        folder = cls(path)
+        folder._take_lock()
+        try:
+            written = folder.manifest().get("format", FORMAT)
+            if written != FORMAT:
+                raise RunRefused(
+                    f"{path} has format {written}, this fedpilot reads {FORMAT}: "
+                    "continue it with the version that made it"
+                )
+        except BaseException:
+            folder.close()
+            raise
+        return folder
+
+    def _take_lock(self) -> None:
+        self._lock = os.open(self.path / ".lock", os.O_CREAT | os.O_RDWR, 0o644)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(self._lock)
+            self._lock = None
+            raise RunRefused(f"run {self.run_id} is being run by another process") from None
+
+    def close(self) -> None:
+        """Give up the lock; may be called twice."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # -- manifest -----------------------------------------------------------------------------
+
+    def manifest(self) -> dict[str, Any]:
+        """What is known of the run; empty before anything was written."""
+        path = self.path / "manifest.json"
+        return json.loads(path.read_text()) if path.exists() else {}
+
+    def update_manifest(self, **facts: Any) -> None:
+        """Add or replace facts."""
+        merged = {"format": FORMAT, "run_id": self.run_id} | self.manifest() | facts
+        _replace(self.path / "manifest.json", json.dumps(merged, indent=2) + "\n")
+
+    # -- rows ---------------------------------------------------------------------------------
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The metrics of the rounds so far; a half-written last line does not count."""
+        path = self.path / "metrics.jsonl"
+        lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+        return [json.loads(line) for line in lines if line.endswith("\n")]
+
+    def append_row(self, row: Mapping[str, Any]) -> None:
+        """Add a round's metrics."""
+        with (self.path / "metrics.jsonl").open("a") as file:
+            file.write(json.dumps(row) + "\n")
+
+    def rewind(self, last_round: int) -> list[dict[str, Any]]:
+        """Forget the metrics of rounds after `last_round`, which will be run again."""
+        rows = [row for row in self.rows() if row["round"] <= last_round]
+        _replace(self.path / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+        return rows
+
+    def write_csv(self) -> None:
+        """Write metrics.csv from the rows."""
+        aside = self.path / ".metrics.csv.tmp"
+        with aside.open("w", newline="") as file:
+            writer = csv.DictWriter(file, METRIC_COLUMNS, extrasaction="ignore")
+            writer.writeheader()
+            writer.writerows(self.rows())
+        aside.replace(self.path / "metrics.csv")
+
+    def append_traffic(self, rows: Iterable[Sequence[object]]) -> None:
+        """Add bytes per (round, site, direction, purpose)."""
+        path = self.path / "traffic.csv"
+        fresh = not path.exists()
+        with path.open("a", newline="") as file:
+            writer = csv.writer(file)
+            if fresh:
+                writer.writerow(TRAFFIC_COLUMNS)
+            writer.writerows(rows)
+
+    # -- models -------------------------------------------------------------------------------
+
+    def save_checkpoint(self, checkpoint: Checkpoint) -> None:
+        """Write a checkpoint, then remove the older ones beyond the last two."""
+        tensors = {f"model/{name}": array for name, array in checkpoint.model.items()}
+        tensors |= {f"server/{name}": array for name, array in checkpoint.memory.items()}
+        header = {
+            "format": FORMAT,
+            "round": checkpoint.round_number,
+            "identity": checkpoint.identity,
+        }
+        write_tensors(self._checkpoint_path(checkpoint.round_number), tensors, header)
+        for number in self._checkpoints()[:-CHECKPOINTS_KEPT]:
+            self._checkpoint_path(number).unlink(missing_ok=True)
+
+    def load_checkpoint(self) -> Checkpoint | None:
+        """The latest checkpoint, if there is one."""
+        numbers = self._checkpoints()
+        if not numbers:
+            return None
+        header, tensors = read_tensors(self._checkpoint_path(numbers[-1]))
+        return Checkpoint(
+            header["round"],
+            header["identity"],
+            {n.removeprefix("model/"): a for n, a in tensors.items() if n.startswith("model/")},
+            {n.removeprefix("server/"): a for n, a in tensors.items() if n.startswith("server/")},
+        )
+
+    def save_model(self, name: str, state: State, round_number: int) -> None:
+        """Write `model` or `best`, with the round it is from."""
+        path = self.path / f"{name}.safetensors"
+        write_tensors(path, state, {"format": FORMAT, "round": round_number}, durable=True)
+
+    def _checkpoint_path(self, round_number: int) -> Path:
+        return self.path / "checkpoints" / f"round-{round_number:06d}.safetensors"
+
+    def _checkpoints(self) -> list[int]:
+        found = (self.path / "checkpoints").glob("round-*.safetensors")
+        return sorted(int(m[1]) for p in found if (m := re.fullmatch(r"round-(\d+)", p.stem)))
+
+
+def list_runs(root: Path) -> list[str]:
+    """Ids of the runs in a folder, oldest first."""
+    if not root.is_dir():
+        return []
+    runs = [path.parent for path in root.glob("*/config.yaml")]
+    return [path.name for path in sorted(runs, key=lambda p: (p.stat().st_ctime, p.name))]
+
+
+def _replace(path: Path, text: str) -> None:
+    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    aside.write_text(text)
+    aside.replace(path)
+
+
+def is_locked(path: Path) -> bool:
+    """Whether some process is running this run now."""
+    try:
+        handle = os.open(path / ".lock", os.O_RDWR)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(handle)
+    return False

@@ -1,0 +1,45 @@
+"""fedpilot: a federated multi-cluster fabric on Ray.
+
+    from fedpilot import Federation
+
+    with Federation("configs/quickstart.yaml") as federation:
+        result = federation.run()
+
+Names are loaded when they are first used, so that importing fedpilot costs nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .federated import (
+        Federation,
+        RunConfig,
+        RunResult,
+        VirtualNode,
+        load_config,
+        register_dataset,
+        register_model,
+    )
+
+__all__ = [
+    "Federation",
+    "RunConfig",
+    "RunResult",
+    "VirtualNode",
+    "load_config",
+    "register_dataset",
+    "register_model",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        return getattr(import_module("fedpilot.federated"), name)
+    raise AttributeError(f"module 'fedpilot' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
