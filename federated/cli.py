@@ -110,7 +110,9 @@ def run(
     if (config is None) == (resume is None):
         raise click.UsageError("give either CONFIG, to begin a run, or --resume RUN_ID.")
     if resume is not None and (overrides or run_id):
-        raise click.UsageError("a resumed run keeps its config: no --set or --run-id with --resume.")
+        raise click.UsageError(
+            "a resumed run keeps its config: no --set, no --run-id."
+        )
     from .report.progress import display_for
 
     display = display_for(sys.stdout, as_json=as_json)
@@ -172,11 +174,11 @@ def check(config: Path, overrides: Sequence[str], as_json: bool) -> None:
             click.echo(json.dumps({"config": resolved, **facts}, indent=2))
             return
         click.echo(to_yaml(federation.config), nl=False)
-        least, median, most = facts["samples_per_client"]  # type: ignore[misc]
         click.echo(
-            f"\n# {config} is right: {found.number_of_clients:,} clients of {least} to {most} "
-            f"samples (median {median:g}),\n# {facts['clients_per_round']:,} per round; "
-            f"{federation.parameters:,} parameters; identity {federation.identity[:16]}"
+            f"\n# {config} is right: {found.number_of_clients:,} clients of {found.samples_min} to "
+            f"{found.samples_max} samples (median {found.samples_median:g}),\n# "
+            f"{federation.cohort_size:,} per round; {federation.parameters:,} parameters; "
+            f"identity {federation.identity[:16]}"
         )
 
 
@@ -269,7 +271,7 @@ def show(run_id: str, folder: Path, as_json: bool) -> None:
     """Show one run: its manifest and its last metrics."""
     path = folder / run_id
     if not (path / "config.yaml").is_file():
-        _fail(f"no run {run_id!r} in {folder}; `fedpilot runs list` shows those there are", BAD_INPUT)
+        _fail(f"no run {run_id!r} in {folder}; see `fedpilot runs list`", BAD_INPUT)
     brief, manifest = _brief(path), _read_manifest(path)
     if as_json:
         click.echo(json.dumps({**brief, "manifest": manifest}, indent=2))
@@ -281,7 +283,8 @@ def show(run_id: str, folder: Path, as_json: bool) -> None:
     for name in ("started", "ended", "seconds", "identity"):
         if name in manifest:
             click.echo(f"{name:<10} {manifest[name]}")
-    click.echo(f"{'files':<10} {', '.join(sorted(p.name for p in path.iterdir() if p.name[0] != '.'))}")
+    files = sorted(entry.name for entry in path.iterdir() if not entry.name.startswith("."))
+    click.echo(f"{'files':<10} {', '.join(files)}")
     if brief["status"] != "finished":
         click.echo(f"{'resume':<10} fedpilot run --resume {run_id}")
 

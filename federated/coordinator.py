@@ -1,4 +1,4 @@
-"""The coordinator: runs a federation's rounds, one after another, until the rounds or a rule end it.
+"""The coordinator: runs a federation's rounds, until they are all done or a rule ends them.
 
 A round: the model goes to every site, each answers with one exact Partial, the Partials are merged,
 the mean update is applied, the new model is judged. What decides (the model, which round is best,
@@ -221,7 +221,7 @@ class Coordinator:
         if value is None:
             return False
         self._progress = self._progress.after(row["round"], value)
-        return self._progress.best_round == row["round"]
+        return self._progress.best_round == int(row["round"])
 
     def _record(self, row: dict[str, Any], model: GlobalModel, partial: Partial) -> None:
         row["time"] = datetime.now(UTC).isoformat(timespec="milliseconds")
@@ -242,9 +242,7 @@ class Coordinator:
         if model.round_number == self._saved_round:
             return
         self._folder.save_checkpoint(
-            Checkpoint(
-                model.round_number, self._identity, dict(model.state), dict(model.memory)
-            )
+            Checkpoint(model.round_number, self._identity, dict(model.state), dict(model.memory))
         )
         self._saved_round = model.round_number
 

@@ -1,12 +1,12 @@
 """What can go wrong in a federation, and the exit code that the command line gives it.
 
-    FederatedError
-    ├── ConfigError            bad input, found before anything is started            (exit 2)
-    ├── RunRefused             the run cannot be continued or made as asked            (exit 2)
-    ├── ClientFailed           a client's training or evaluation raised                (exit 1)
-    ├── NoUsableUpdate         every update of a round was refused                     (exit 1)
-    ├── WorkersExhausted       the same work lost its worker too often                 (exit 1)
-    └── InvalidTransition      a VirtualNode was asked for what its state forbids      (exit 1)
+FederatedError
+├── ConfigError            bad input, found before anything is started            (exit 2)
+├── RunRefused             the run cannot be continued or made as asked            (exit 2)
+├── ClientFailed           a client's training or evaluation raised                (exit 1)
+├── NoUsableUpdate         every update of a round was refused                     (exit 1)
+├── WorkersExhausted       the same work lost its worker too often                 (exit 1)
+└── InvalidTransition      a VirtualNode was asked for what its state forbids      (exit 1)
 """
 
 from __future__ import annotations

@@ -109,9 +109,7 @@ class Federation:
         self.config: RunConfig = config
         self._materials: Materials = gather(config)
         _check_tensorboard(config)
-        self.identity = identity(
-            config, self._materials.code_digest, self._materials.data_digest
-        )
+        self.identity = identity(config, self._materials.code_digest, self._materials.data_digest)
         """What decides the bits of a run's result, as one hash."""
         self._observers = list(observers)
         self._emit_lock = threading.Lock()
@@ -120,9 +118,7 @@ class Federation:
         self._mediator: FederationMediator | None = None
         self._workers: dict[int, Mapping[str, Any]] = {}
         self._start_lock = threading.Lock()
-        self._model = GlobalModel(
-            0, self._materials.initial, {}, digest(self._materials.initial)
-        )
+        self._model = GlobalModel(0, self._materials.initial, {}, digest(self._materials.initial))
 
     # -- clients ------------------------------------------------------------------------------
 
@@ -417,9 +413,7 @@ class Federation:
         now = datetime.now(UTC).isoformat(timespec="seconds")
         folder.update_manifest(ended=now, **facts)
         last = {k: v for k, v in (rows[-1] if rows else {}).items() if k in ("accuracy", "loss")}
-        self._emit(
-            "run_finished", run_id=folder.run_id, folder=str(folder.path), **facts, **last
-        )
+        self._emit("run_finished", run_id=folder.run_id, folder=str(folder.path), **facts, **last)
 
     # -- for VirtualNodes ---------------------------------------------------------------------
 

@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 
-
 import numpy as np
 import torch
 
@@ -27,7 +26,7 @@ from .core.randomness import Purpose
 from .core.registry import RegistryError
 from .core.sampling import share
 from .core.state import Array, Roles
-from .data import Dataset, DataError
+from .data import DataError, Dataset
 from .engine.modules import loss_function, roles_of, seed_torch, state_of
 from .errors import ConfigError, FederatedError, Problem
 from .models import ModelError

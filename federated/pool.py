@@ -219,9 +219,7 @@ class WorkerPool:
             self._all_up.set_result(None)
         return self._dispatcher.ready(number)
 
-    def _finished(
-        self, number: int, generation: int, work: int, done: Future[Any]
-    ) -> list[Action]:
+    def _finished(self, number: int, generation: int, work: int, done: Future[Any]) -> list[Action]:
         seat = self._seats[number]
         if generation != seat.generation:
             return []

@@ -1,4 +1,4 @@
-"""RunFolder: everything that a run leaves behind, in one folder, written so that a kill hurts nothing.
+"""RunFolder: all that a run leaves behind, in one folder, written so that a kill hurts nothing.
 
     runs/<run-id>/
         config.yaml           as resolved           manifest.json    versions, hardware, digests

@@ -71,7 +71,7 @@ class VirtualNode:
         return NodeState(self._show()["state"])
 
     def materialize(self) -> VirtualNode:
-        """Bind this node to a worker and load its samples there; starts the federation if needed."""
+        """Bind this node to a worker and load its samples there; starts what is needed."""
         self._ask("node.materialize").result()
         return self
 

@@ -138,7 +138,8 @@ class FederatedWorkload:
     def _own(self, indices: Indices) -> Indices:
         mine = self._mine
         inside = (indices >= mine.start) & (indices < mine.stop)
-        return indices[inside & ((indices - mine.start) % mine.step == 0)]
+        own: Indices = indices[inside & ((indices - mine.start) % mine.step == 0)]
+        return own
 
     # -- evaluation ---------------------------------------------------------------------------
 
@@ -245,7 +246,9 @@ class FederatedWorkload:
         ]
         client_id = self._client_id(index)
         piece = Piece(
-            method="aggregate", args=(client_id, states, weights), what=f"aggregating at {client_id}"
+            method="aggregate",
+            args=(client_id, states, weights),
+            what=f"aggregating at {client_id}",
         )
         self._running.submit([piece], worker=self._home(index))
         return _gathered(
@@ -466,9 +469,7 @@ def _settled(payload: Payload) -> Future[Payload]:
     return answer
 
 
-def _gathered(
-    parts: list[Future[Any]], finish: Callable[[list[Any]], Payload]
-) -> Future[Payload]:
+def _gathered(parts: list[Future[Any]], finish: Callable[[list[Any]], Payload]) -> Future[Payload]:
     """The answer made of several results, or the first error among them."""
     answer: Future[Payload] = Future()
     open_ = itertools.count(len(parts) - 1, -1)

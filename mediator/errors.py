@@ -1,9 +1,9 @@
 """What can go wrong between sites.
 
-    MediatorError
-    ├── ReservationRefused     too few sites could promise their part of the gang      (exit 3)
-    ├── SiteUnreachable        a site does not answer                                  (exit 4)
-    └── UnknownWorkload        no installed package brings that site workload          (exit 2)
+MediatorError
+├── ReservationRefused     too few sites could promise their part of the gang      (exit 3)
+├── SiteUnreachable        a site does not answer                                  (exit 4)
+└── UnknownWorkload        no installed package brings that site workload          (exit 2)
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""FederationMediator: knows the sites, reserves a gang over them, assigns clients, carries orders."""
+"""FederationMediator: knows the sites, reserves a gang, assigns clients, carries orders."""
 
 from __future__ import annotations
 

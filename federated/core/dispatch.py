@@ -14,10 +14,10 @@ do (`Send`, `Start`, `GiveUp`). Rules:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-WorkId = Hashable
+WorkId = int
 
 
 @dataclass(frozen=True, slots=True)

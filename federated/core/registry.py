@@ -114,7 +114,7 @@ class Registry(Generic[T]):
         """
         if name in self._functions:
             return self._functions[name]
-        if name not in self._paths and ":" not in name:
+        if name not in self._paths and not {":", "."} & set(name):
             raise UnknownName(self.what, name, self.available())
         found = load_dotted(self._paths.get(name, name))
         if not callable(found):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import statistics
 import sys
@@ -210,5 +211,5 @@ class LiveDisplay:
         if len(self._ends) < 2:
             return "–"
         ends = list(self._ends)
-        steps = [(b - a).total_seconds() for a, b in zip(ends, ends[1:], strict=False)]
+        steps = [(b - a).total_seconds() for a, b in itertools.pairwise(ends)]
         return wording.duration(statistics.median(steps) * (self._rounds - self._done))

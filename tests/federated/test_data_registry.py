@@ -121,8 +121,9 @@ def test_a_path_that_leads_nowhere_says_where_it_ends(module: str, path: str, to
 
 
 def test_a_path_with_a_dot_for_a_colon_is_shown_as_it_should_be() -> None:
-    with pytest.raises(BadPath, match=r"such as 'my_package\.module:load'"):
-        load_dotted("my_package.module.load")
+    for ask in (load_dotted, data.load):
+        with pytest.raises(BadPath, match=r"such as 'my_package\.module:load'"):
+            ask("my_package.module.load")
 
 
 def test_a_loader_that_gives_no_data_set_is_refused(module: str) -> None:
@@ -196,3 +197,12 @@ def test_options_without_a_usable_type_are_passed_as_they_are() -> None:
     assert registry.options("loose") == ("plain", "array")
     registry.register("in C")(dict)
     assert registry.call("in C", {"a": 1}) == {"a": 1}
+
+
+def test_types_that_only_a_type_checker_knows_are_not_checked() -> None:
+    def guarded(*, count: OnlyForTypeCheckers) -> object:  # type: ignore[name-defined]  # noqa: F821
+        return count
+
+    registry: Registry[object] = Registry("thing", {})
+    registry.register("guarded")(guarded)
+    assert registry.call("guarded", {"count": "7"}) == "7"
