@@ -97,7 +97,7 @@ def _command(command: click.Command, context: click.Context) -> Iterator[str]:
     yield f"## `{context.command_path}`\n"
     yield f"```text\n{command.get_help(context)}\n```\n"
     if isinstance(command, click.Group):
-        for name in sorted(command.list_commands(context)):
+        for name in command.list_commands(context):
             inner = command.get_command(context, name)
             if inner is not None and not inner.hidden:
                 below = click.Context(

@@ -18,7 +18,7 @@ from .cluster import Cluster, Group, GroupState, Worker
 from .core import placement
 from .core.records import VCLUSTER_LABEL, VNODE_LABEL, Machine, MachineId, VNode, VNodeId
 from .errors import FabricError, GangExists, GangInfeasible, GangTimeout, SpecError
-from .spec import VirtualCluster
+from .spec import FixedSizeNode, SchedulingPolicy, VirtualCluster
 
 
 class Gang:
@@ -96,7 +96,10 @@ class VirtualClusterManager:
             undo.callback(self._gangs.pop, name, None)
             groups = []
             for number, ask in enumerate(wanted):
-                group = self._cluster.create_group(f"{name}/{number}", ask.bundles, ask.policy)
+                try:
+                    group = self._cluster.create_group(f"{name}/{number}", ask.bundles, ask.policy)
+                except GangExists as taken:
+                    raise GangExists(name) from taken
                 undo.callback(group.remove)
                 groups.append(group)
             hosts = []
@@ -148,7 +151,7 @@ class VirtualClusterManager:
         hosts: Sequence[Sequence[MachineId]],
     ) -> list[tuple[VNode, Group, int]]:
         machines = {machine.id: machine for machine in self._cluster.machines()}
-        slots = []
+        slots: list[tuple[VNode, Group, int]] = []
         for asked, group, found in zip(spec.fixed_size_nodes, groups, hosts, strict=True):
             for bundle, (node, host) in enumerate(zip(asked.nodes, found, strict=True)):
                 id = VNodeId(f"{name}/{len(slots)}")

@@ -163,7 +163,7 @@ def _make_partition(config: RunConfig, dataset: Dataset) -> Partition:
             case "natural":
                 made = partitions.natural(dataset.client_ids)
             case "fixed":
-                matrix = np.asarray(data.distribution_matrix or [[]])
+                matrix = data.distribution_matrix or [[]]
                 made = partitions.fixed(y, matrix, seed, id_pattern=pattern)
             case "bootstrap":
                 made = partitions.bootstrap(

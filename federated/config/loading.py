@@ -71,11 +71,15 @@ def _text_of(name: str) -> str:
         with open(name, "rb") as file:
             content = file.read(LARGEST_FILE + 1)
     except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "no name of a file"
-        found = {
-            "No such file or directory": "there is no such file",
-            "Is a directory": "a folder",
-        }.get(reason or "", f"it cannot be read: {reason}")
+        match error:
+            case FileNotFoundError():
+                found = "there is no such file"
+            case IsADirectoryError():
+                found = "a folder"
+            case OSError():
+                found = f"it cannot be read: {error.strerror}"
+            case _:
+                found = "it cannot be read: no name of a file"
         raise _about_the_file(where, found, "a YAML file that can be read") from error
     if len(content) > LARGEST_FILE:
         allowed = f"at most {LARGEST_FILE // 2**20} MiB"

@@ -45,6 +45,8 @@ DECIMAL = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?
 INFINITE = re.compile(r"([-+]?)\.(?:inf|Inf|INF)")
 NOT_A_NUMBER = re.compile(r"\.(?:nan|NaN|NAN)")
 
+PLAIN_TEXT = re.compile(r"[A-Za-z_/][\w./-]*", re.ASCII)
+
 LONGEST_INTEGER = 4000
 """Digits; beyond that Python itself refuses to convert, and the value stays text."""
 
@@ -114,7 +116,7 @@ def key_near(text: str, line: int, root: Path = ()) -> str:
     """The key that a line of a text that cannot be parsed is about, judged by indentation."""
     path: list[str] = []
     depth: int | None = None
-    for above in reversed(text.splitlines()[:line]):
+    for above in reversed(text.split("\n")[:line]):
         found = KEY_OF_A_LINE.match(above)
         if found and (depth is None or len(found[1]) < depth):
             path.insert(0, found[2])
@@ -227,6 +229,11 @@ class _Reader:
             found, allowed = printable(f"{complaint}{context}", 120), "YAML 1.2"
         line = mark.line + 1 if mark else 1
         self.refuse(line, key_near(self.text, line, self.root), f"not YAML: {found}", allowed)
+
+
+def is_plain(text: str) -> bool:
+    """Whether a text can be written without quotes, in any place, and is read as itself."""
+    return PLAIN_TEXT.fullmatch(text) is not None and scalar(text) == text
 
 
 def scalar(text: str) -> Any:

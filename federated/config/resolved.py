@@ -16,7 +16,9 @@ from typing import Any
 from pydantic import BaseModel
 from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap, CommentedSeq
+from ruamel.yaml.scalarstring import DoubleQuotedScalarString
 
+from .reading import is_plain
 from .schema import RunConfig
 from .words import value_in_words
 
@@ -42,9 +44,11 @@ def to_yaml(config: RunConfig) -> str:
 
 
 def _readable(value: Any) -> Any:
-    """Sections as blocks, lists in brackets."""
+    """Sections as blocks, lists in brackets, quotes where text could be read as something else."""
+    if isinstance(value, str):
+        return value if is_plain(value) else DoubleQuotedScalarString(value)
     if isinstance(value, dict):
-        return CommentedMap({key: _readable(inner) for key, inner in value.items()})
+        return CommentedMap((_readable(key), _readable(inner)) for key, inner in value.items())
     if isinstance(value, list):
         items = CommentedSeq(_readable(inner) for inner in value)
         items.fa.set_flow_style()

@@ -7,12 +7,11 @@ that removing the `#` is all it takes. The words are those of the schema.
 from __future__ import annotations
 
 import json
-import re
 import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from .reading import scalar
+from .reading import is_plain
 from .schema import RunConfig
 from .words import Key, keys_of
 
@@ -25,18 +24,15 @@ DIGITS: Mapping[str, Mapping[str, Any]] = {
         "data_distribution_kind": "dirichlet",
         "dirichlet_beta": 0.5,
     },
-    "training": {"number_of_epochs": 2, "batch_size": 10, "learning_rate": 0.1},
+    "training": {"number_of_epochs": 5, "batch_size": 10, "learning_rate": 0.2},
 }
 """50 clients with scikit-learn's handwritten digits, unevenly shared: runs in a minute, offline."""
 
 HEAD = """\
-# A federated run. Start it with `fedpilot run <this file>`, look at it before with
-# `fedpilot plan`, and change single keys with `--set section.key=value`.
+# A federated run. Check this file with `fedpilot check`, start it with `fedpilot run`, and
+# change single keys on the command line with `--set section.key=value`.
 # Keys behind a `#` are not given: the value beside them is the default, or an example where
 # there is no default."""
-
-PLAIN = re.compile(r"[A-Za-z][\w.-]*")
-"""Text that needs no quotes, unless it reads as something else."""
 
 WIDTH = 100
 
@@ -75,5 +71,5 @@ def _block(name: str, value: Any, indent: str) -> Iterator[str]:
         for inner, each in value.items():
             yield from _block(inner, each, f"{indent}  ")
     else:
-        plain = isinstance(value, str) and PLAIN.fullmatch(value) and scalar(value) == value
+        plain = isinstance(value, str) and is_plain(value)
         yield f"{indent}{name}: {value if plain else json.dumps(value)}"

@@ -171,6 +171,8 @@ def test_a_registered_loader_is_found_by_its_name() -> None:
     registry: Registry[data.Dataset] = Registry("data set", {"digits": "nowhere:digits"})
     assert registry.register("tiny")(tiny) is tiny
     assert registry.available() == ("digits", "tiny")
+    assert registry.registered("tiny") is tiny
+    assert registry.registered("digits") is None
     assert registry.options("tiny") == ("samples", "spread")
     assert len(registry.call("tiny", {"samples": "5"}).y) == 5
 
@@ -193,7 +195,8 @@ def test_options_without_a_usable_type_are_passed_as_they_are() -> None:
 
     registry: Registry[Any] = Registry("thing", {})
     registry.register("loose")(loose)
-    assert registry.call("loose", {"plain": "1", "more": 2}) == ("1", None, {"more": 2})
+    options = {"plain": "1", "array": "[]", "more": 2}
+    assert registry.call("loose", options) == ("1", "[]", {"more": 2})
     assert registry.options("loose") == ("plain", "array")
     registry.register("in C")(dict)
     assert registry.call("in C", {"a": 1}) == {"a": 1}

@@ -1,0 +1,502 @@
+"""Ray as a `Cluster`: the one place that talks to Ray, through its public interface.
+
+A process has one Ray at most. Nothing here outlives the process: groups and actors have driver
+lifetime, so Ray removes them when the process ends, however it ends. An embedded Ray also ends when
+the *thread* that started it ends: start it in one that lives as long as the cluster is needed.
+
+Ray is imported by the functions that need it, because it reads its settings while it is imported.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import importlib
+import logging
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import traceback
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from . import ray_home
+from .cluster import GroupState
+from .core.records import Bundle, Machine, MachineId, SchedulingPolicy, VNode
+from .core.resources import Resources
+from .errors import (
+    ClusterStartFailed,
+    ClusterUnreachable,
+    FabricError,
+    GangExists,
+    SpecError,
+    WorkerFailed,
+    WorkerLost,
+)
+from .local import usable_cpus, usable_gpus
+
+if TYPE_CHECKING:
+    from ray.util.placement_group import PlacementGroup
+
+NAMESPACE = "fedpilot"
+TCP_TIMEOUT_S = 2.0
+HEALTH_TIMEOUT_S = 18.0
+REASON_LENGTH = 400
+
+QUIET: Mapping[str, str] = {
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_DEDUP_LOGS_SKIP_REGEX": ".*",  # else Ray prints the deaths of workers, which are ours
+    "RAY_ENABLE_AUTO_CONNECT": "0",  # else a call after the end would start another Ray
+    "RAY_SCHEDULER_EVENTS": "0",
+    "RAY_USAGE_STATS_ENABLED": "0",
+}
+
+
+class RayCluster:
+    """The Ray cluster that this process uses."""
+
+    def __init__(self, undo: ExitStack) -> None:
+        import ray
+
+        self._undo = undo
+        self._groups: set[RayGroup] = set()
+        self._as_actor: Callable[[Any], Any] = functools.cache(ray.remote)
+        self._closed = False
+        atexit.register(self.close)
+
+    @classmethod
+    def embedded(
+        cls,
+        num_cpus: int | None = None,
+        num_gpus: int | None = None,
+        object_store_memory: int | None = None,
+    ) -> RayCluster:
+        """Start a Ray of our own, on this machine, that nobody else can enter."""
+        _refuse_second_ray()
+        with ExitStack() as undo:
+            folder = undo.enter_context(ray_home.own_folder())
+            own = {
+                "RAY_AUTH_MODE": "token",
+                "RAY_AUTH_TOKEN_PATH": str(ray_home.write_token(folder)),
+                # Workers import what this process can import.
+                "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
+            }
+            _set_environment(undo, {**QUIET, **own})
+            try:
+                _init(
+                    undo,
+                    address="local",
+                    num_cpus=usable_cpus() if num_cpus is None else num_cpus,
+                    num_gpus=usable_gpus() if num_gpus is None else num_gpus,
+                    object_store_memory=object_store_memory,
+                    include_dashboard=False,
+                    _temp_dir=str(folder),
+                )
+            except Exception as error:
+                raise ClusterStartFailed(_brief(str(error))) from error
+            return cls(undo.pop_all())
+
+    @classmethod
+    def connect(cls, address: str, auth_mode: str | None = None) -> RayCluster:
+        """Attach to a Ray cluster that runs already: `host:port` of its head, or `auto`.
+
+        Without an authentication mode, RAY_AUTH_MODE decides, and where that is not set, none is
+        used. In mode `token`, RAY_AUTH_TOKEN_PATH names the file of the token.
+        """
+        _refuse_second_ray()
+        mode = auth_mode or os.environ.get("RAY_AUTH_MODE") or "disabled"
+        with ExitStack() as undo:
+            _set_environment(undo, {**QUIET, "RAY_AUTH_MODE": mode})
+            found = _address_of_this_machine() if address == "auto" else address
+            _check_reachable(found)
+            try:
+                _init(undo, address=found)
+            except Exception as error:
+                raise ClusterUnreachable(found, _brief(str(error))) from error
+            return cls(undo.pop_all())
+
+    @classmethod
+    def attach(cls) -> RayCluster:
+        """Use the Ray that this process has initialized, and leave it running on close."""
+        import ray
+
+        if not ray.is_initialized():
+            raise FabricError("no Ray to attach to: call ray.init() first, or use embedded()")
+        return cls(ExitStack())
+
+    def machines(self) -> tuple[Machine, ...]:
+        import ray
+
+        self._check_open()
+        nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
+        return tuple(
+            Machine(
+                id=MachineId(node["NodeID"]),
+                hostname=node["NodeManagerHostname"],
+                total=_offered(node["Resources"]),
+                labels=dict(node.get("Labels") or {}),
+            )
+            for node in sorted(nodes, key=lambda node: str(node["NodeID"]))
+            if node["Alive"]
+        )
+
+    def create_group(
+        self, name: str, bundles: Sequence[Bundle], policy: SchedulingPolicy
+    ) -> RayGroup:
+        from ray.exceptions import RayError
+        from ray.util import placement_group
+
+        self._check_open()
+        if _is_taken(name):  # Ray would refuse it too, but print that
+            raise GangExists(name)
+        try:
+            made = placement_group(
+                bundles=[bundle.resources.to_ray() for bundle in bundles],
+                strategy=policy.value,
+                name=name,
+                bundle_label_selector=[dict(bundle.selector) for bundle in bundles],
+            )
+        except ValueError as error:
+            raise SpecError(f"Ray refuses the group {name!r}: {_brief(str(error))}") from error
+        except RayError as error:
+            if "already exists" in str(error):  # somebody was faster
+                raise GangExists(name) from error
+            raise FabricError(f"Ray refuses the group {name!r}: {_brief(str(error))}") from error
+        group = RayGroup(made, self._as_actor, self._groups.discard)
+        self._groups.add(group)
+        return group
+
+    def put(self, value: Any) -> Any:
+        import ray
+
+        self._check_open()
+        return ray.put(value)
+
+    def close(self) -> None:
+        """End everything we started, and Ray itself if we started or joined it; may be repeated."""
+        if self._closed:
+            return
+        self._closed = True
+        atexit.unregister(self.close)
+        with self._undo, ExitStack() as groups:
+            for group in tuple(self._groups):
+                groups.callback(group.remove)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise FabricError("this cluster is closed; open it again to use it")
+
+
+class RayGroup:
+    """A placement group with driver lifetime, and the workers on it."""
+
+    def __init__(
+        self,
+        made: PlacementGroup,
+        as_actor: Callable[[Any], Any],
+        forget: Callable[[RayGroup], None],
+    ) -> None:
+        self._made = made
+        self._ready = made.ready()
+        self._as_actor = as_actor
+        self._forget = forget
+        self._workers: set[RayWorker] = set()
+        self._removed = False
+
+    def state(self) -> GroupState:
+        table = self._table()
+        match table.get("state", "REMOVED"):
+            case "CREATED":
+                return GroupState.READY
+            case "REMOVED":
+                return GroupState.REMOVED
+            case _:
+                infeasible = table["stats"]["scheduling_state"] == "INFEASIBLE"
+                return GroupState.INFEASIBLE if infeasible else GroupState.PENDING
+
+    def wait(self, timeout_s: float) -> tuple[MachineId, ...] | None:
+        import ray
+
+        ready, _ = ray.wait([self._ready], timeout=timeout_s)
+        table = self._table()
+        if not ready or table.get("state") != "CREATED":
+            return None
+        hosts = table["bundles_to_node_id"]
+        return tuple(MachineId(hosts[bundle]) for bundle in sorted(hosts))
+
+    def start_worker(
+        self, vnode: VNode, bundle: int, name: str, cls: type[Any], args: Sequence[Any]
+    ) -> RayWorker:
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        amounts = vnode.resources.to_ray()
+        options = {
+            "name": name,
+            "num_cpus": amounts.pop("CPU", 0),
+            "num_gpus": amounts.pop("GPU", 0),
+            "memory": amounts.pop("memory", None),
+            "resources": amounts,
+            "max_restarts": 0,
+            "scheduling_strategy": PlacementGroupSchedulingStrategy(
+                placement_group=self._made, placement_group_bundle_index=bundle
+            ),
+        }
+        actor = self._as_actor(cls).options(**options).remote(*args)
+        worker = RayWorker(name, vnode, actor, self._workers.discard)
+        self._workers.add(worker)
+        return worker
+
+    def remove(self) -> None:
+        import ray
+        from ray.util import remove_placement_group
+
+        if self._removed:
+            return
+        self._removed = True
+        for worker in tuple(self._workers):
+            worker.kill()
+        if ray.is_initialized():
+            remove_placement_group(self._made)
+        self._forget(self)
+
+    def _table(self) -> dict[str, Any]:
+        from ray.util import placement_group_table
+
+        table: dict[str, Any] = placement_group_table(self._made)
+        return table
+
+
+class RayWorker:
+    """An actor and the calls that it has not answered yet."""
+
+    def __init__(
+        self, name: str, vnode: VNode, actor: Any, forget: Callable[[RayWorker], None]
+    ) -> None:
+        self.name, self.vnode = name, vnode
+        self._actor = actor
+        self._forget = forget
+        self._open: set[Future[Any]] = set()
+        self._killed = False
+        self._lock = threading.Lock()
+
+    def call(self, method: str, /, *args: Any) -> Future[Any]:
+        answer: Future[Any] = Future()
+        answer.set_running_or_notify_cancel()
+        with self._lock:
+            killed = self._killed
+            self._open.add(answer)
+        if killed:
+            self._settle(answer, error=self._was_killed())
+            return answer
+        try:
+            asked = getattr(self._actor, method).remote(*args).future()
+        except Exception as error:
+            self._settle(answer, error=_explained(self.name, method, error))
+            return answer
+        asked.add_done_callback(functools.partial(self._on_answer, answer, method))
+        return answer
+
+    def kill(self) -> None:
+        import ray
+
+        with self._lock:
+            if self._killed:
+                return
+            self._killed = True
+            unanswered = tuple(self._open)
+        if ray.is_initialized():
+            ray.kill(self._actor)
+        for answer in unanswered:
+            self._settle(answer, error=self._was_killed())
+        self._forget(self)
+
+    def _on_answer(self, answer: Future[Any], method: str, asked: Future[Any]) -> None:
+        error = asked.exception()
+        if error is None:
+            self._settle(answer, result=asked.result())
+        else:
+            self._settle(answer, error=_explained(self.name, method, error))
+
+    def _settle(
+        self, answer: Future[Any], *, result: Any = None, error: FabricError | None = None
+    ) -> None:
+        """Answer a call once: a kill and Ray may both know its end."""
+        with self._lock:
+            if answer not in self._open:
+                return
+            self._open.remove(answer)
+        if error is None:
+            answer.set_result(result)
+        else:
+            answer.set_exception(error)
+
+    def _was_killed(self) -> WorkerLost:
+        return WorkerLost(self.name, "it was killed")
+
+
+def _explained(worker: str, method: str, error: BaseException) -> WorkerFailed | WorkerLost:
+    """Say what an error of Ray's means: the code raised, or nobody is there to run it."""
+    from ray.exceptions import RayActorError, RayError, RayTaskError
+
+    explained: WorkerFailed | WorkerLost
+    if isinstance(error, RayTaskError):
+        cause: BaseException = error.cause
+        explained = WorkerFailed(worker, method, *_kind_and_message(cause), _plain(str(error)))
+        explained.__cause__ = cause
+        return explained
+    if isinstance(error, RayActorError) and error.actor_init_failed:
+        trace = _plain(str(error))  # all that Ray keeps of it
+        kind, _, message = trace.strip().rpartition("\n")[2].partition(": ")
+        explained = WorkerFailed(worker, "__init__", kind, message, trace)
+    elif isinstance(error, RayError):
+        reason, _, _ = str(error).partition(" Some common causes")
+        explained = WorkerLost(worker, _brief(reason))
+    else:  # it was never sent: no such method, or an argument that cannot be pickled
+        explained = WorkerFailed(worker, method, *_kind_and_message(error), "")
+    explained.__cause__ = error
+    return explained
+
+
+def _kind_and_message(error: BaseException) -> tuple[str, str]:
+    """Say what was raised, even where the exception cannot say it itself."""
+    text = "".join(traceback.format_exception_only(error)).strip()
+    return type(error).__name__, text.partition(": ")[2]
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"\x1b\[[0-9;]*m", "", text)
+
+
+def _brief(text: str) -> str:
+    """Put the message of an error of Ray's on one line, without its indented fields."""
+    lines = [line.strip() for line in _plain(text).splitlines() if not line.startswith("\t")]
+    line = " ".join(line for line in lines if line)
+    return line if len(line) <= REASON_LENGTH else f"{line[:REASON_LENGTH]}..."
+
+
+def _offered(resources: Mapping[str, float]) -> Resources:
+    """Drop what Ray counts for itself: where a node is, and its object store."""
+    return Resources.of(
+        {
+            name: amount
+            for name, amount in resources.items()
+            if not name.startswith("node:") and name != "object_store_memory"
+        }
+    )
+
+
+def _is_taken(name: str) -> bool:
+    from ray.util import get_placement_group
+
+    try:
+        get_placement_group(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _refuse_second_ray() -> None:
+    """Refuse a second Ray, without importing Ray to find out."""
+    if "ray" in sys.modules and sys.modules["ray"].is_initialized():
+        raise FabricError(
+            "this process uses a Ray cluster already, and can use one only: "
+            "attach() to it, or close it first"
+        )
+
+
+def _set_environment(undo: ExitStack, values: Mapping[str, str]) -> None:
+    """Set variables until the undoing, and make Ray see them both times."""
+    undo.callback(_reread_environment)
+    undo.enter_context(ray_home.environment(values))
+    _reread_environment()
+
+
+def _reread_environment() -> None:
+    """Have a Ray that is imported already look again, as `ray.init` itself does.
+
+    Ray reads its authentication mode when it is imported, and a token once per process.
+    """
+    if "ray" not in sys.modules:
+        return
+    with suppress(AttributeError):  # a Ray from before token authentication
+        raylet = importlib.import_module("ray._raylet")
+        raylet.AuthenticationTokenLoader.instance().reset_cache()
+        raylet.Config.initialize("")
+
+
+def _init(undo: ExitStack, **options: Any) -> None:
+    """Start or join a Ray until the undoing, quietly, and leave the signal handlers as they are."""
+    import ray
+
+    handler = signal.getsignal(signal.SIGTERM)
+    undo.callback(ray.shutdown)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        ray.init(
+            namespace=NAMESPACE, log_to_driver=False, logging_level=logging.CRITICAL, **options
+        )
+    if threading.current_thread() is threading.main_thread() and handler is not None:
+        signal.signal(signal.SIGTERM, handler)
+
+
+def _address_of_this_machine() -> str:
+    """Find what `auto` means: RAY_ADDRESS, or the Ray that was started last on this machine."""
+    if address := os.environ.get("RAY_ADDRESS"):
+        return address
+    file = Path(os.environ.get("RAY_TMPDIR", "/tmp")) / "ray" / "ray_current_cluster"
+    try:
+        return file.read_text().strip()
+    except OSError as error:
+        reason = "RAY_ADDRESS is not set, and no Ray was started on this machine"
+        raise ClusterUnreachable("auto", reason) from error
+
+
+def _check_reachable(address: str) -> None:
+    """Refuse an address where no Ray answers, or where it refuses us.
+
+    Ray itself tries for minutes and prints as it does. So we knock at the port, then let Ray's own
+    health check ask in a process of its own, under a deadline.
+    """
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or "/" in host:
+        raise ClusterUnreachable(address, "expected host:port of the head's Ray, or 'auto'")
+    try:
+        socket.create_connection((host, int(port)), TCP_TIMEOUT_S).close()
+    except OSError as error:
+        raise ClusterUnreachable(address, f"nothing listens there: {error}") from error
+    ask = [sys.executable, "-m", "ray.scripts.scripts", "health-check", "--address", address]
+    try:
+        answer = subprocess.run(ask, capture_output=True, text=True, timeout=HEALTH_TIMEOUT_S)
+    except subprocess.TimeoutExpired as error:
+        reason = f"something listens there, but did not answer as Ray does in {HEALTH_TIMEOUT_S} s"
+        raise ClusterUnreachable(address, reason) from error
+    if answer.returncode == 0:
+        return
+    if "token" in answer.stderr.lower():
+        mode = os.environ["RAY_AUTH_MODE"]
+        reason = (
+            f"it refuses our token (authentication mode {mode!r}); set RAY_AUTH_MODE=token and "
+            "RAY_AUTH_TOKEN_PATH to the file with the cluster's token"
+        )
+        raise ClusterUnreachable(address, reason)
+    raise ClusterUnreachable(address, _brief(answer.stderr.strip().rpartition("\n")[2]))

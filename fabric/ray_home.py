@@ -1,0 +1,76 @@
+"""Owns what a Ray inside this process needs around it: a folder, a token, variables."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+PREFIX = "fedpilot-"
+OWNER = "owner"
+LONGEST_ROOT = 40
+"""Ray puts sockets below its folder, and the path of a socket has at most 107 characters."""
+
+
+@contextmanager
+def own_folder(root: Path | None = None) -> Iterator[Path]:
+    """Make a folder that goes when we leave, and remove those whose owners left without.
+
+    The owner holds a lock on a file inside for as long as it lives, so a folder whose lock is free
+    belongs to nobody, whatever process id its owner had.
+    """
+    root = root or _short_root()
+    sweep(root)
+    folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=root))
+    try:
+        with (folder / "owner.new").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            lock.write(f"{os.getpid()}\n")
+            lock.flush()
+            (folder / "owner.new").rename(folder / OWNER)  # appears with its lock already held
+            yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def sweep(root: Path) -> None:
+    """Remove the folders of dead owners."""
+    for folder in root.glob(f"{PREFIX}*"):
+        # An OSError says that it is in use, that it is not ours, or that it has just gone.
+        with suppress(OSError), (folder / OWNER).open("r+") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def write_token(folder: Path) -> Path:
+    """Write a new secret that only this user can read."""
+    path = folder / "token"
+    descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(secrets.token_hex(32))
+    return path
+
+
+@contextmanager
+def environment(values: Mapping[str, str]) -> Iterator[None]:
+    """Set variables; put the old ones back when we leave."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def _short_root() -> Path:
+    usual = Path(tempfile.gettempdir())
+    return usual if len(str(usual)) <= LONGEST_ROOT else Path("/tmp")

@@ -1,0 +1,240 @@
+"""What decides the bits is in the identity, what does not is not, and a config survives writing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from fedpilot.federated.config import (
+    RunConfig,
+    differences,
+    identity,
+    load_config,
+    parse_config,
+    to_yaml,
+)
+from fedpilot.federated.config.words import all_keys, may_be_none
+
+BASE: dict[str, Any] = {
+    "federation": {"number_of_clients": 50, "rounds": 40},
+    "model": {"model_type": "mlp", "options": {"hidden": [128]}},
+    "data": {
+        "dataset_type": "digits",
+        "data_distribution_kind": "dirichlet",
+        "dirichlet_beta": 0.5,
+    },
+    "evaluation": {"where": "sites", "early_stopping": {"patience": 3}},
+}
+
+CHANGES: dict[str, tuple[str, ...]] = {
+    "run.random_seed": ("run.random_seed=1",),
+    "federation.number_of_clients": ("federation.number_of_clients=51",),
+    "federation.client_id_pattern": ("federation.client_id_pattern=c{index}",),
+    "federation.rounds": ("federation.rounds=41",),
+    "federation.clients_per_round": ("federation.clients_per_round=5",),
+    "federation.client_sampling_rate": ("federation.client_sampling_rate=0.5",),
+    "federation.server_learning_rate": ("federation.server_learning_rate=0.5",),
+    "federation.assignment": ("federation.assignment=round_robin",),
+    "model.model_type": ("model.model_type=cnn",),
+    "model.options": ("model.options.hidden=[64]",),
+    "model.buffers": ("model.buffers=keep",),
+    "data.dataset_type": ("data.dataset_type=npz",),
+    "data.options": ("data.options.path=x",),
+    "data.test_fraction": ("data.test_fraction=0.1",),
+    "data.data_distribution_kind": ("data.data_distribution_kind=iid", "data.dirichlet_beta=null"),
+    "data.dirichlet_beta": ("data.dirichlet_beta=1",),
+    "data.labels_per_client": (
+        "data.data_distribution_kind=shards",
+        "data.dirichlet_beta=null",
+        "data.labels_per_client=2",
+    ),
+    "data.quantity_beta": (
+        "data.data_distribution_kind=quantity",
+        "data.dirichlet_beta=null",
+        "data.quantity_beta=2",
+    ),
+    "data.distribution_matrix": (
+        "federation.number_of_clients=null",
+        "data.data_distribution_kind=fixed",
+        "data.dirichlet_beta=null",
+        "data.distribution_matrix=[[1, 0], [0, 1]]",
+    ),
+    "data.samples_per_client": (
+        "data.data_distribution_kind=bootstrap",
+        "data.samples_per_client=[1, 9]",
+    ),
+    "training.number_of_epochs": ("training.number_of_epochs=2",),
+    "training.batch_size": ("training.batch_size=2",),
+    "training.optimizer": ("training.optimizer=adam",),
+    "training.learning_rate": ("training.learning_rate=0.2",),
+    "training.momentum": ("training.momentum=0.9",),
+    "training.weight_decay": ("training.weight_decay=0.1",),
+    "training.loss_function": ("training.loss_function=mine:loss",),
+    "training.shuffle": ("training.shuffle=false",),
+    "evaluation.every": ("evaluation.every=2",),
+    "evaluation.where": ("evaluation.where=coordinator",),
+    "evaluation.clients": ("evaluation.clients=all",),
+    "evaluation.fraction": ("evaluation.clients=fraction", "evaluation.fraction=0.5"),
+    "evaluation.batch_size": ("evaluation.batch_size=2",),
+    "evaluation.metric": ("evaluation.metric=loss",),
+    "evaluation.early_stopping": ("evaluation.early_stopping=null",),
+    "evaluation.early_stopping.patience": ("evaluation.early_stopping.patience=4",),
+    "evaluation.early_stopping.min_delta": ("evaluation.early_stopping.min_delta=0.1",),
+    "evaluation.early_stopping.target": ("evaluation.early_stopping.target=0.9",),
+    "resources.cpus_per_worker": ("resources.cpus_per_worker=2",),
+    "resources.gpus_per_worker": ("resources.gpus_per_worker=0.5",),
+}
+"""For every key that decides: overrides of `BASE` that change it."""
+
+WITHOUT_EFFECT: dict[str, str] = {
+    "run.name": "other",
+    "resources.workers": "3",
+    "resources.memory_per_worker": "1000000",
+    "resources.placement_group_strategy": "PACK",
+    "resources.reserve_timeout": "1",
+    "resources.worker_timeout": "1",
+    "resources.worker_restarts": "0",
+    "resources.node_idle_timeout": "1",
+    "resources.ray.address": "auto",
+    "resources.ray.auth_mode": "token",
+    "resources.ray.num_cpus": "2",
+    "resources.ray.num_gpus": "0",
+    "outputs.folder": "elsewhere",
+    "outputs.checkpoint_every": "2",
+    "outputs.curves": "false",
+    "outputs.tensorboard": "true",
+}
+
+ONE_CHOICE = {"federation.aggregation_strategy", "federation.topology"}
+"""Keys that have one value as yet, so that none can be changed."""
+
+
+def digest(config: RunConfig) -> str:
+    return identity(config, "c0de", "da7a")
+
+
+def test_the_identity_of_a_config_stays_what_it_is() -> None:
+    assert digest(parse_config(BASE)) == (
+        "a640c24c83b196d085ad314c45fea362bb04412bbc4bb7ba851265e6c0f9e6da"
+    )
+
+
+def test_every_key_is_known_to_decide_or_not() -> None:
+    leaves = {
+        key.path for key in all_keys() if not key.section or may_be_none(key.field.annotation)
+    }
+    assert leaves == set(CHANGES) | set(WITHOUT_EFFECT) | ONE_CHOICE
+
+
+@pytest.mark.parametrize("key", CHANGES)
+def test_a_deciding_key_changes_the_identity(key: str) -> None:
+    before, after = parse_config(BASE), parse_config(BASE, CHANGES[key])
+    assert digest(before) != digest(after)
+    assert any(line.startswith(key) for line in differences(before, after))
+
+
+@pytest.mark.parametrize("key", WITHOUT_EFFECT)
+def test_another_key_does_not(key: str) -> None:
+    before, after = parse_config(BASE), parse_config(BASE, [f"{key}={WITHOUT_EFFECT[key]}"])
+    assert before != after
+    assert digest(before) == digest(after)
+    assert differences(before, after) == ()
+
+
+@pytest.mark.parametrize(
+    ("key", "one", "other"),
+    [
+        pytest.param("cpus_per_worker", "1", "1.5", id="a part of a CPU gives no thread"),
+        pytest.param("cpus_per_worker", "0.5", "1", id="there is at least one thread"),
+        pytest.param("gpus_per_worker", "0.5", "1", id="a share of a GPU is a GPU"),
+    ],
+)
+def test_threads_and_the_kind_of_device_decide_and_not_the_sizes(
+    key: str, one: str, other: str
+) -> None:
+    configs = [parse_config(BASE, [f"resources.{key}={value}"]) for value in (one, other)]
+    assert digest(configs[0]) == digest(configs[1])
+
+
+def test_code_and_data_are_part_of_the_identity() -> None:
+    config = parse_config(BASE)
+    digests = {identity(config, code, data) for code, data in [("a", "b"), ("b", "a"), ("a", "a")]}
+    assert len(digests) == 3
+
+
+def test_differences_show_both_values() -> None:
+    after = parse_config(
+        BASE, ["federation.rounds=10", "federation.clients_per_round=5", "model.options.hidden=[]"]
+    )
+    assert differences(parse_config(BASE), after) == (
+        "federation.rounds: 40 -> 10",
+        'model.options: {"hidden": [128]} -> {"hidden": []}',
+        "federation.clients_per_round: not given -> 5",
+    )
+
+
+def test_a_config_is_written_in_full_and_readable() -> None:
+    lines = to_yaml(parse_config(BASE)).splitlines()
+    assert lines[0] == "run:"
+    for line in (
+        "  random_seed: 0",
+        "    hidden: [128]",
+        "  learning_rate: 0.1",
+        "  shuffle: true",
+    ):
+        assert line in lines
+    assert "" in lines
+
+
+def test_every_key_that_may_be_null_has_null_as_its_default() -> None:
+    """Since `to_yaml` leaves nulls out."""
+    for key in all_keys():
+        if may_be_none(key.field.annotation):
+            assert key.field.get_default() is None, key.path
+
+
+options = st.dictionaries(
+    st.text(),
+    st.recursive(
+        st.none()
+        | st.booleans()
+        | st.integers(-(2**62), 2**62)
+        | st.floats(allow_nan=False, allow_infinity=False)
+        | st.text(),
+        lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+        max_leaves=8,
+    ),
+    max_size=4,
+)
+
+
+@settings(deadline=None, max_examples=200)
+@given(options, st.floats(1e-300, 1e300), st.text())
+def test_what_is_written_reads_back_the_same(
+    tmp_path_factory: pytest.TempPathFactory, options: dict[str, Any], rate: float, folder: str
+) -> None:
+    config = parse_config(
+        {
+            **BASE,
+            "model": {"model_type": "mlp", "options": options},
+            "training": {"learning_rate": rate},
+            "outputs": {"folder": folder},
+        }
+    )
+    path = tmp_path_factory.getbasetemp() / "written.yaml"
+    path.write_text(to_yaml(config), encoding="utf-8", newline="")
+    again = load_config(path)
+    assert again == config
+    assert digest(again) == digest(config)
+    assert to_yaml(again) == to_yaml(config)
+
+
+def test_keys_changed_together_are_written_and_read(tmp_path: Path) -> None:
+    for overrides in CHANGES.values():
+        config = parse_config(BASE, overrides)
+        path = tmp_path / "written.yaml"
+        path.write_text(to_yaml(config), encoding="utf-8")
+        assert load_config(path) == config

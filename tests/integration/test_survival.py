@@ -1,0 +1,222 @@
+"""A run on real Ray through kills, interruptions and resumption: the same bits, and nothing left."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from real_ray import Command, eventually, fedpilot, ray_head, session_of
+
+pytestmark = pytest.mark.ray
+
+CONFIG = """
+federation:
+  number_of_clients: 24
+  clients_per_round: 16
+  rounds: 4
+model:
+  model_type: mlp
+data:
+  dataset_type: digits
+  data_distribution_kind: dirichlet
+  dirichlet_beta: 0.5
+training:
+  number_of_epochs: 12
+  batch_size: 5
+resources:
+  workers: 2
+  ray:
+    num_cpus: 2
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the config is and the runs are made."""
+    made = tmp_path_factory.mktemp("survival")
+    (made / "config.yaml").write_text(CONFIG)
+    return made
+
+
+@pytest.fixture(scope="module")
+def undisturbed(folder: Path) -> dict[str, Any]:
+    """How the run ends when nothing happens."""
+    with fedpilot(["run", "config.yaml", "--json", "--run-id", "calm"], folder) as command:
+        assert command.finish() == 0, command.error()
+        left = [process.name() for process in session_of(command.pid)]
+        assert left == []
+        return command.last("run_finished")
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    """A Ray that fedpilot did not start."""
+    with ray_head() as found:
+        yield found
+
+
+def on(address: str) -> list[str]:
+    """Options that make a run use that Ray."""
+    return ["--set", f"resources.ray.address={address}", "--set", "resources.ray.num_cpus=null"]
+
+
+def interrupted_in_round(command: Command, number: int) -> None:
+    """Follow a run into the middle of a round."""
+    command.wait_for("round_started", round=number)
+    command.wait_for("clients_done", round=number)
+
+
+def what_is_on(address: str) -> dict[str, list[str]]:
+    """Placement groups and live actors of a Ray cluster, seen by a driver of its own."""
+    import subprocess
+    import sys
+
+    script = (
+        "import json, ray, sys\n"
+        "ray.init(address=sys.argv[1], log_to_driver=False, logging_level='ERROR')\n"
+        "from ray.util import placement_group_table\n"
+        "groups = [g['name'] for g in placement_group_table().values() if g['state'] != 'REMOVED']\n"
+        "actors = [a['name'] for a in ray.util.list_named_actors(all_namespaces=True)]\n"
+        "print(json.dumps({'groups': groups, 'actors': actors}))\n"
+    )
+    environment = {**os.environ, "RAY_AUTH_MODE": "disabled"}
+    done = subprocess.run(
+        [sys.executable, "-c", script, address],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    found: dict[str, list[str]] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def test_a_killed_worker_changes_nothing(folder: Path, undisturbed: dict[str, Any]) -> None:
+    with fedpilot(["run", "config.yaml", "--json"], folder) as command:
+        workers = [command.wait_for("worker_ready")["pid"] for _ in range(2)]
+        interrupted_in_round(command, 2)
+        os.kill(workers[0], signal.SIGKILL)
+        assert command.finish() == 0, command.error()
+        assert command.last("worker_lost")["held"]
+        assert command.last("run_finished")["digest"] == undisturbed["digest"]
+        assert [e["worker"] for e in command.events if e["event"] == "worker_ready"] != workers
+
+
+@pytest.mark.slow
+def test_a_worker_killed_in_every_round_changes_nothing(
+    folder: Path, undisturbed: dict[str, Any]
+) -> None:
+    with fedpilot(["run", "config.yaml", "--json"], folder) as command:
+        for number in (1, 2, 3, 4):
+            interrupted_in_round(command, number)
+            os.kill(command.last("worker_ready")["pid"], signal.SIGKILL)
+        assert command.finish() == 0, command.error()
+        assert command.last("run_finished")["digest"] == undisturbed["digest"]
+
+
+def test_a_killed_run_resumes_to_the_same_model_and_leaves_nothing_on_the_cluster(
+    folder: Path, undisturbed: dict[str, Any], address: str
+) -> None:
+    with fedpilot(["run", "config.yaml", "--json", "--run-id", "k", *on(address)], folder) as run:
+        interrupted_in_round(run, 3)
+        workers = [e["pid"] for e in run.events if e["event"] == "worker_ready"]
+        run.signal(signal.SIGKILL)
+        run.process.wait(10)
+    eventually(lambda: not any(map(psutil.pid_exists, workers)), 30, "its workers are gone")
+    eventually(
+        lambda: what_is_on(address) == {"groups": [], "actors": []}, 30, "the cluster is empty"
+    )
+    listed = json.loads(output_of(["runs", "list", "--json"], folder))["runs"]
+    assert {row["status"] for row in listed if row["run_id"] == "k"} == {"interrupted"}
+    with fedpilot(["run", "--resume", "k", "--json"], folder) as resumed:
+        assert resumed.finish() == 0, resumed.error()
+        first = next(e["round"] for e in resumed.events if e["event"] == "round_started")
+        assert first == 3
+        assert resumed.last("run_finished")["digest"] == undisturbed["digest"]
+    rows = [json.loads(line) for line in (folder / "runs/k/metrics.jsonl").open()]
+    calm = [json.loads(line) for line in (folder / "runs/calm/metrics.jsonl").open()]
+    timed = ("seconds", "clients_per_second", "time")
+    assert [{k: v for k, v in row.items() if k not in timed} for row in rows] == [
+        {k: v for k, v in row.items() if k not in timed} for row in calm
+    ]
+
+
+def test_a_killed_run_with_a_ray_of_its_own_takes_it_along_and_resumes(
+    folder: Path, undisturbed: dict[str, Any]
+) -> None:
+    with fedpilot(["run", "config.yaml", "--json", "--run-id", "own"], folder) as run:
+        interrupted_in_round(run, 2)
+        run.signal(signal.SIGKILL)
+        run.process.wait(10)
+        heavy = ("raylet", "gcs_server", "ray::FederatedNode")
+        eventually(
+            lambda: not [p for p in session_of(run.pid) if p.name().startswith(heavy)],
+            30,
+            "its Ray is gone",
+        )
+    with fedpilot(["run", "--resume", "own", "--json"], folder) as resumed:
+        assert resumed.finish() == 0, resumed.error()
+        assert resumed.last("run_finished")["digest"] == undisturbed["digest"]
+
+
+@pytest.mark.parametrize(
+    ("number", "whole_group"),
+    [
+        pytest.param(signal.SIGINT, True, id="Ctrl-C in a terminal"),
+        pytest.param(signal.SIGTERM, False, id="SIGTERM"),
+    ],
+)
+def test_an_interrupted_run_ends_cleanly_says_how_to_resume_and_resumes(
+    folder: Path, undisturbed: dict[str, Any], number: signal.Signals, whole_group: bool
+) -> None:
+    with fedpilot(["run", "config.yaml", "--json"], folder) as run:
+        interrupted_in_round(run, 2)
+        run.signal(number, whole_group=whole_group)
+        assert run.finish(60) == 130, run.error()
+        ended = run.last("run_finished")
+        assert ended["status"] == "interrupted"
+        eventually(lambda: session_of(run.pid) == [], 10, "no process is left")
+    with fedpilot(["run", "--resume", ended["run_id"], "--json"], folder) as resumed:
+        assert resumed.finish() == 0, resumed.error()
+        assert resumed.last("run_finished")["digest"] == undisturbed["digest"]
+
+
+def test_ctrl_c_leaves_a_cluster_that_is_not_ours_empty(folder: Path, address: str) -> None:
+    with fedpilot(["run", "config.yaml", "--json", *on(address)], folder) as run:
+        interrupted_in_round(run, 1)
+        run.signal(signal.SIGINT, whole_group=True)
+        assert run.finish(60) == 130, run.error()
+    assert what_is_on(address) == {"groups": [], "actors": []}
+
+
+def test_ctrl_c_during_start_ends_cleanly(folder: Path) -> None:
+    with fedpilot(["run", "config.yaml", "--json"], folder) as run:
+        run.wait_for("run_started")
+        run.signal(signal.SIGINT, whole_group=True)
+        assert run.finish(60) == 130, run.error()
+        eventually(lambda: session_of(run.pid) == [], 10, "no process is left")
+
+
+def test_a_run_that_runs_is_not_resumed_by_another(folder: Path) -> None:
+    with fedpilot(["run", "config.yaml", "--json", "--run-id", "busy"], folder) as run:
+        run.wait_for("run_started")
+        with fedpilot(["run", "--resume", "busy"], folder) as second:
+            assert second.process.wait(60) == 2
+            assert "is being run by another process" in second.error()
+        run.signal(signal.SIGINT)
+        run.finish(60)
+
+
+def output_of(arguments: list[str], folder: Path) -> str:
+    """What a command prints."""
+    with fedpilot(arguments, folder) as command:
+        out, error = command.process.communicate(timeout=60)
+        assert command.process.returncode == 0, error
+        return out
