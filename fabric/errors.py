@@ -34,7 +34,7 @@ class GangInfeasible(FabricError):
     def __str__(self) -> str:
         return (
             f"gang {self.name!r} wants {self.wanted}, which this cluster can never give: "
-            f"{self.reason}; at most {self.most} of these nodes can be had together"
+            f"{self.reason}; {self.most} of these nodes could be had together"
         )
 
 

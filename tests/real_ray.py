@@ -57,7 +57,6 @@ def ray_head(num_cpus: int = 4) -> Iterator[str]:
         *(f"--temp-dir={folder}", "--include-dashboard=false", "--include-log-monitor=false"),
         *("--disable-usage-stats", "--dashboard-agent-listen-port=0"),
         *("--object-store-memory=104857600", "--min-worker-port=0", "--max-worker-port=0"),
-        f"--ray-client-server-port={free_port()}",
     ]
     with open(Path(folder) / "head.log", "w") as log:
         head = subprocess.Popen(

@@ -24,7 +24,7 @@ from .selectors import matches
 
 GPU = "GPU"
 SEARCH_BUDGET = 100_000
-"""How many (node, machine) pairs a search tries before it gives up: about a second."""
+"""How many (node, machine) pairs a search tries before it gives up, in a fraction of a second."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,48 @@
+"""Errors keep their facts, also when they travel pickled."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from fedpilot.fabric import (
+    ClusterStartFailed,
+    ClusterUnreachable,
+    FabricError,
+    GangExists,
+    GangInfeasible,
+    GangTimeout,
+    SpecError,
+    WorkerFailed,
+    WorkerLost,
+)
+
+ERRORS = [
+    SpecError("no nodes"),
+    GangInfeasible("g", "3 nodes of 1 CPU (PACK)", 2, "the cluster has 2 CPU"),
+    GangTimeout("g", 1.5, "others hold the resources"),
+    GangExists("g"),
+    ClusterStartFailed("no room on the disk"),
+    ClusterUnreachable("10.0.0.1:6379", "nothing listens there"),
+    WorkerLost("g/0/0", "its process died"),
+    WorkerFailed("g/0/0", "train", "ValueError", "bad rate", "Traceback ..."),
+]
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+def test_an_error_survives_pickling(error: FabricError) -> None:
+    again = pickle.loads(pickle.dumps(error))
+    assert type(again) is type(error)
+    assert (str(again), vars(again)) == (str(error), vars(error))
+
+
+def test_every_error_is_covered_here() -> None:
+    assert {type(error) for error in ERRORS} == set(FabricError.__subclasses__())
+
+
+def test_an_infeasible_gang_says_what_was_wanted_why_not_and_how_much_there_is() -> None:
+    text = str(ERRORS[1])
+    assert "3 nodes of 1 CPU" in text
+    assert "the cluster has 2 CPU" in text
+    assert "2 of these nodes could be had" in text
