@@ -445,12 +445,15 @@ def _reread_environment() -> None:
 
 
 def _init(undo: ExitStack, **options: Any) -> None:
-    """Start or join a Ray until the undoing, quietly, and leave the signal handlers as they are."""
+    """Start or join a Ray until the undoing, quietly, and leave our process as it is.
+
+    Ray would take SIGTERM and `breakpoint()` for itself.
+    """
     import ray
 
     handler = signal.getsignal(signal.SIGTERM)
     undo.callback(ray.shutdown)
-    with warnings.catch_warnings():
+    with ray_home.unchanged({"PYTHONBREAKPOINT"}), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         ray.init(
             namespace=NAMESPACE, log_to_driver=False, logging_level=logging.CRITICAL, **options

@@ -7,7 +7,7 @@ import os
 import secrets
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -59,8 +59,15 @@ def write_token(folder: Path) -> Path:
 @contextmanager
 def environment(values: Mapping[str, str]) -> Iterator[None]:
     """Set variables; put the old ones back when we leave."""
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
+    with unchanged(values):
+        os.environ.update(values)
+        yield
+
+
+@contextmanager
+def unchanged(names: Iterable[str]) -> Iterator[None]:
+    """Put these variables back when we leave."""
+    before = {name: os.environ.get(name) for name in names}
     try:
         yield
     finally:

@@ -110,9 +110,7 @@ def run(
     if (config is None) == (resume is None):
         raise click.UsageError("give either CONFIG, to begin a run, or --resume RUN_ID.")
     if resume is not None and (overrides or run_id):
-        raise click.UsageError(
-            "a resumed run keeps its config: no --set, no --run-id."
-        )
+        raise click.UsageError("a resumed run keeps its config: no --set, no --run-id.")
     from .report.progress import display_for
 
     display = display_for(sys.stdout, as_json=as_json)

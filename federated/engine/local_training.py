@@ -1,18 +1,19 @@
 """A client's training, and its evaluation: one client after another on one resident module.
 
-The module, its optimizer and the global model stay on the worker; a client costs a copy of the
+The module and the global model stay on the worker; a client costs a copy of the
 global model into the module, its steps, and nothing else. What a client computes depends on the
 global model, its samples and (seed, round, client id) alone, never on who trained before it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
+from torch.optim.sgd import sgd
 
 from ..config.schema import Training
 from ..core.partial import Tally
@@ -33,8 +34,8 @@ class LocalTrainer:
         self._seed = seed
         self._device = device
         self._tensors = self._module.state_dict(keep_vars=False)
-        self._trained = [p for p in self._module.parameters() if p.requires_grad]
-        self._optimizer = make_optimizer(self._trained, training)
+        self._trained: list[Tensor] = [p for p in module.parameters() if p.requires_grad]
+        self._begin = stepper(self._trained, training)
 
     def load(self, state: Mapping[str, Tensor]) -> None:
         """Make the module the given model, bit for bit."""
@@ -52,18 +53,17 @@ class LocalTrainer:
         """
         key = client_key(client_id)
         seed_torch(self._seed, Purpose.TRAIN, round=round_number, key=key)
-        order = stream(self._seed, Purpose.TRAIN, round=round_number, key=key)
+        shuffles = self._training.shuffle and len(y) > 1
+        order = stream(self._seed, Purpose.TRAIN, round=round_number, key=key) if shuffles else None
         self._module.train()
-        self._optimizer.state.clear()
+        step = self._begin()
         losses: list[Tensor] = []
         sizes: list[int] = []
         for _ in range(self._training.number_of_epochs):
             losses, sizes = [], []
             for batch_x, batch_y in self._batches(x, y, order):
-                self._optimizer.zero_grad(set_to_none=True)
                 loss = self._loss(self._module(batch_x), batch_y)
-                loss.backward()  # type: ignore[no-untyped-call]
-                self._optimizer.step()
+                step(torch.autograd.grad(loss, self._trained, materialize_grads=True))
                 losses.append(loss.detach())
                 sizes.append(len(batch_y))
         if not losses:
@@ -72,10 +72,10 @@ class LocalTrainer:
         return Tally().add(sum(sizes), 0, float(means @ np.asarray(sizes, dtype=np.float64)))
 
     def _batches(
-        self, x: Tensor, y: Tensor, order: np.random.Generator
+        self, x: Tensor, y: Tensor, order: np.random.Generator | None
     ) -> Iterator[tuple[Tensor, Tensor]]:
         size = self._training.batch_size
-        if self._training.shuffle and len(y) > 1:
+        if order is not None:
             shuffled = torch.from_numpy(order.permutation(len(y))).to(self._device)
             x, y = x[shuffled], y[shuffled]
         for start in range(0, len(y), size):
@@ -96,15 +96,46 @@ class LocalTrainer:
         return tally
 
 
-def make_optimizer(parameters: list[nn.Parameter], training: Training) -> torch.optim.Optimizer:
-    """The client's optimizer; its state is emptied before every client."""
-    rate, decay = training.learning_rate, training.weight_decay
-    match training.optimizer:
-        case "sgd":
-            return torch.optim.SGD(
-                parameters, lr=rate, momentum=training.momentum, weight_decay=decay
+Step = Callable[[Sequence[Tensor]], None]
+"""Moves the trained parameters by their gradients (zeros where the loss does not reach)."""
+
+
+def stepper(parameters: list[Tensor], training: Training) -> Callable[[], Step]:
+    """What makes a client's optimizer: each call begins one without a past."""
+    if training.optimizer == "sgd":
+        return lambda: _plain_sgd(parameters, training)
+    kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[training.optimizer]
+    optimizer = kind(parameters, lr=training.learning_rate, weight_decay=training.weight_decay)
+
+    def begin() -> Step:
+        optimizer.state.clear()
+        return step
+
+    def step(gradients: Sequence[Tensor]) -> None:
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = gradient
+        optimizer.step()
+
+    return begin
+
+
+def _plain_sgd(parameters: list[Tensor], training: Training) -> Step:
+    """torch's SGD by its functional form: the class spends more time around a step than in it."""
+    momenta: list[Tensor | None] = [None] * len(parameters)
+
+    def step(gradients: Sequence[Tensor]) -> None:
+        with torch.no_grad():
+            sgd(
+                parameters,
+                list(gradients),
+                momenta,
+                foreach=len(parameters) > 1,
+                weight_decay=training.weight_decay,
+                momentum=training.momentum,
+                lr=training.learning_rate,
+                dampening=0.0,
+                nesterov=False,
+                maximize=False,
             )
-        case "adam":
-            return torch.optim.Adam(parameters, lr=rate, weight_decay=decay)
-        case "adamw":
-            return torch.optim.AdamW(parameters, lr=rate, weight_decay=decay)
+
+    return step

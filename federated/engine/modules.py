@@ -41,7 +41,11 @@ def state_of(module: nn.Module) -> dict[str, Array]:
 
 def seed_torch(seed: int, purpose: Purpose, *, round: int = 0, key: int = 0) -> None:
     """Make torch's own generators a function of these counters (initial weights, dropout)."""
-    torch.manual_seed(torch_seed(seed, purpose, round=round, key=key))
+    value = torch_seed(seed, purpose, round=round, key=key)
+    # Not torch.manual_seed: it formats a stack trace for every device that is not in use.
+    torch.default_generator.manual_seed(value)
+    if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.manual_seed(value)
 
 
 def settle(threads: int, device: str) -> torch.device:

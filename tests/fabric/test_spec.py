@@ -1,4 +1,4 @@
-"""A spec that has no meaning is refused where it is written, one that we cannot reserve yet later."""
+"""A spec without meaning is refused where it is written; one we cannot reserve yet, later."""
 
 from __future__ import annotations
 

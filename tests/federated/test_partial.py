@@ -385,7 +385,7 @@ def test_one_overflowed_tensor_forbids_the_mean_of_all() -> None:
 
 
 def test_a_coarser_grid_holds_what_the_finer_could_not() -> None:
-    state = model([1e9, 0, 0])
+    state = model([2e9, 0, 0])
     for coarser, overflowed in ((0, ("weight",)), (8, ())):
         reference = Reference.of(model(), ROLES, coarser)
         assert partial_of([Update("a", state, 1, Tally())], reference).overflowed == overflowed

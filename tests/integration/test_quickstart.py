@@ -13,7 +13,16 @@ from real_ray import ENVIRONMENT, REPOSITORY, fedpilot
 
 pytestmark = pytest.mark.ray
 
-KNOWN_LINES = ("run ", "  data ", "  model ", "  rounds ", "  workers ", "round ", "  accuracy ", "  folder ")
+KNOWN_LINES = (
+    "run ",
+    "  data ",
+    "  model ",
+    "  rounds ",
+    "  workers ",
+    "round ",
+    "  accuracy ",
+    "  folder ",
+)
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +71,9 @@ def test_the_model_file_is_the_model_of_the_digest(finished: tuple[Path, str, st
     assert digest(load_file(finished[0] / "model.safetensors")) == manifest["digest"]
 
 
-@pytest.mark.parametrize("example", sorted((REPOSITORY / "examples").glob("*.py")), ids=lambda p: p.name)
+@pytest.mark.parametrize(
+    "example", sorted((REPOSITORY / "examples").glob("*.py")), ids=lambda p: p.name
+)
 def test_every_example_runs(example: Path, tmp_path: Path) -> None:
     (tmp_path / "configs").symlink_to(REPOSITORY / "configs")
     done = subprocess.run(

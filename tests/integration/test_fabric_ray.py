@@ -1,0 +1,307 @@
+"""What only a real Ray can show: processes that die, clusters that are not ours, silence."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+import ray
+from ray.util import placement_group_table
+
+from fedpilot.fabric import (
+    ClusterUnreachable,
+    FabricError,
+    FixedSizeNode,
+    FixedSizeNodes,
+    RayCluster,
+    SpecError,
+    VirtualCluster,
+    VirtualClusterManager,
+    WorkerLost,
+)
+from real_ray import ENVIRONMENT, REPOSITORY, eventually, free_port, ray_head
+
+pytestmark = pytest.mark.ray
+
+PATIENCE_S = 60.0
+
+
+def gang_of(count: int, **selector: str) -> VirtualCluster:
+    node = FixedSizeNode(resources={"CPU": 1}, parent_node_selector=selector)
+    return VirtualCluster(fixed_size_nodes=(FixedSizeNodes(nodes=(node,) * count),))
+
+
+class Process:
+    """A worker that says which process it is."""
+
+    def pid(self) -> int:
+        return os.getpid()
+
+    def variable(self, name: str) -> str | None:
+        return os.environ.get(name)
+
+    def hang(self) -> None:
+        time.sleep(PATIENCE_S)
+
+
+def folders() -> set[Path]:
+    """The folders of embedded Rays."""
+    return set(Path(tempfile.gettempdir()).glob("fedpilot-*"))
+
+
+@pytest.fixture(scope="class")
+def manager() -> Iterator[VirtualClusterManager]:
+    with (
+        RayCluster.embedded(num_cpus=2, num_gpus=0, object_store_memory=2**27) as cluster,
+        VirtualClusterManager(cluster) as manager,
+    ):
+        yield manager
+
+
+class TestEmbedded:
+    """A Ray of our own."""
+
+    def test_a_process_that_dies_is_a_lost_worker(self, manager: VirtualClusterManager) -> None:
+        with manager.reserve(gang_of(1), name="run") as gang:
+            worker = gang.start_worker(gang.vnodes[0], Process)
+            pid = worker.call("pid").result(PATIENCE_S)
+            hanging, behind = worker.call("hang"), worker.call("pid")
+            os.kill(pid, signal.SIGKILL)
+            assert isinstance(hanging.exception(PATIENCE_S), WorkerLost)
+            assert isinstance(behind.exception(PATIENCE_S), WorkerLost)
+            assert isinstance(worker.call("pid").exception(PATIENCE_S), WorkerLost)
+            again = gang.start_worker(gang.vnodes[0], Process)
+            assert again.call("pid").result(PATIENCE_S) != pid
+
+    def test_release_removes_the_group_and_ends_the_processes(
+        self, manager: VirtualClusterManager
+    ) -> None:
+        gang = manager.reserve(gang_of(2), name="run")
+        workers = [gang.start_worker(vnode, Process) for vnode in gang.vnodes]
+        pids = [worker.call("pid").result(PATIENCE_S) for worker in workers]
+        gang.release()
+        assert {group["state"] for group in placement_group_table().values()} == {"REMOVED"}
+        eventually(lambda: not any(map(psutil.pid_exists, pids)), PATIENCE_S, "processes end")
+
+    def test_a_selector_chooses_machines_by_their_labels(
+        self, manager: VirtualClusterManager
+    ) -> None:
+        (node,) = ray.nodes()
+        with manager.reserve(gang_of(1, **{"ray.io/node-id": node["NodeID"]}), name="run") as gang:
+            assert gang.vnodes[0].machine == node["NodeID"]
+            assert gang.vnodes[0].labels["ray.io/node-id"] == node["NodeID"]
+
+    def test_a_selector_that_ray_does_not_take_is_a_bad_spec(
+        self, manager: VirtualClusterManager
+    ) -> None:
+        with pytest.raises(SpecError, match="Ray refuses the group"):
+            manager.reserve(gang_of(1, **{"zone": "!sp@ce"}), name="run")
+
+    def test_cuda_is_not_hidden_from_workers_without_a_gpu(
+        self, manager: VirtualClusterManager
+    ) -> None:
+        with manager.reserve(gang_of(1), name="run") as gang:
+            worker = gang.start_worker(gang.vnodes[0], Process)
+            hidden = worker.call("variable", "CUDA_VISIBLE_DEVICES").result(PATIENCE_S)
+            assert hidden == os.environ.get("CUDA_VISIBLE_DEVICES")
+
+    def test_a_process_has_one_ray(self, manager: VirtualClusterManager) -> None:
+        with pytest.raises(FabricError, match="can use one only"):
+            RayCluster.embedded()
+        with pytest.raises(FabricError, match="can use one only"):
+            RayCluster.connect("auto")
+
+    def test_attaching_leaves_ray_running(self, manager: VirtualClusterManager) -> None:
+        with RayCluster.attach() as cluster, VirtualClusterManager(cluster) as attached:
+            attached.reserve(gang_of(1), name="attached")
+        assert ray.is_initialized()
+        with pytest.raises(FabricError, match="closed"):
+            cluster.machines()
+        assert {group["state"] for group in placement_group_table().values()} == {"REMOVED"}
+
+
+def test_closing_twice_leaves_no_folder_no_variable_and_no_handler() -> None:
+    handler = signal.getsignal(signal.SIGTERM)
+    before, variables = folders(), dict(os.environ)
+    cluster = RayCluster.embedded(num_cpus=1, num_gpus=0, object_store_memory=2**27)
+    assert len(folders() - before) == 1
+    assert os.environ["RAY_AUTH_MODE"] == "token"
+    cluster.close()
+    cluster.close()
+    assert folders() <= before
+    assert dict(os.environ) == variables
+    assert signal.getsignal(signal.SIGTERM) == handler
+    assert not ray.is_initialized()
+
+
+def test_closing_answers_what_is_still_open() -> None:
+    cluster = RayCluster.embedded(num_cpus=1, num_gpus=0, object_store_memory=2**27)
+    with cluster:
+        gang = VirtualClusterManager(cluster).reserve(gang_of(1), name="run")
+        hanging = gang.start_worker(gang.vnodes[0], Process).call("hang")
+    assert isinstance(hanging.exception(PATIENCE_S), WorkerLost)
+    gang.release()
+
+
+def test_there_is_nothing_to_attach_to() -> None:
+    with pytest.raises(FabricError, match="no Ray to attach to"):
+        RayCluster.attach()
+
+
+ONE_WORKER = """
+import os, signal, sys, time
+from fedpilot.fabric import *
+
+class Process:
+    def pid(self): return os.getpid()
+    def hang(self): time.sleep(60)
+
+node = FixedSizeNode(resources={"CPU": 1})
+spec = VirtualCluster(fixed_size_nodes=(FixedSizeNodes(nodes=(node,)),))
+"""
+LOSES_A_WORKER = """
+with RayCluster.embedded(num_cpus=1, num_gpus=0, object_store_memory=2**27) as cluster:
+    with VirtualClusterManager(cluster) as manager, manager.reserve(spec, name="run") as gang:
+        worker = gang.start_worker(gang.vnodes[0], Process)
+        pid = worker.call("pid").result(60)
+        hanging = worker.call("hang")
+        os.kill(pid, signal.SIGKILL)
+        assert isinstance(hanging.exception(60), WorkerLost)
+        again = gang.start_worker(gang.vnodes[0], Process)  # time for Ray to tell its driver
+        again.call("pid").result(60)
+"""
+HOLDS_A_GANG = """
+cluster = RayCluster.connect(sys.argv[1])
+gang = VirtualClusterManager(cluster).reserve(spec, name="run")
+worker = gang.start_worker(gang.vnodes[0], Process)
+print(worker.call("pid").result(60), flush=True)
+worker.call("hang").result()
+"""
+REFUSED = """
+import sys, time
+from fedpilot.fabric import ClusterUnreachable, RayCluster
+
+started = time.monotonic()
+try:
+    RayCluster.connect(sys.argv[1])
+except ClusterUnreachable as error:
+    print(f"{time.monotonic() - started:.1f} {error}")
+"""
+
+
+def python(*arguments: str, **variables: str) -> list[str]:
+    """The command of a Python that finds our source, with variables of its own."""
+    own = [f"{name}={value}" for name, value in variables.items()]
+    return ["env", f"PYTHONPATH={REPOSITORY / 'src'}", *own, sys.executable, "-c", *arguments]
+
+
+def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    command = python(*arguments, **variables)
+    return subprocess.run(
+        command, env=ENVIRONMENT, capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+def test_ray_prints_nothing_of_its_own() -> None:
+    done = run(ONE_WORKER + LOSES_A_WORKER)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.fixture(scope="class")
+def address() -> Iterator[str]:
+    with ray_head(num_cpus=1) as address:
+        yield address
+
+
+class TestConnected:
+    """A Ray that somebody else started."""
+
+    def test_its_machines_can_be_reserved_and_it_goes_on_when_we_leave(self, address: str) -> None:
+        for _ in range(2):
+            with RayCluster.connect(address) as cluster:
+                manager = VirtualClusterManager(cluster)
+                gang = manager.reserve(gang_of(1), name="run", timeout_s=PATIENCE_S)
+                assert len(gang.vnodes) == 1
+
+    def test_what_a_killed_driver_held_is_free_again(self, address: str) -> None:
+        command = python(ONE_WORKER + HOLDS_A_GANG, address)
+        with subprocess.Popen(
+            command, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True
+        ) as driver:
+            assert driver.stdout is not None
+            pid = int(driver.stdout.readline())
+            assert psutil.pid_exists(pid)
+            driver.kill()
+        eventually(lambda: not psutil.pid_exists(pid), PATIENCE_S, "the actor's process ends")
+        with RayCluster.connect(address) as cluster, VirtualClusterManager(cluster) as manager:
+            manager.reserve(gang_of(1), name="run", timeout_s=PATIENCE_S)
+
+    def test_the_successor_of_a_killed_driver_takes_over_at_once(self, address: str) -> None:
+        command = python(ONE_WORKER + HOLDS_A_GANG, address)
+        for _ in range(3):
+            with subprocess.Popen(
+                command, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True
+            ) as driver:
+                assert driver.stdout is not None
+                assert int(driver.stdout.readline())
+                driver.kill()
+
+    def test_a_cluster_that_wants_a_token_takes_the_right_one_only(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for name in ("right", "wrong"):
+            (tmp_path / name).write_text(name * 8)
+            (tmp_path / name).chmod(0o600)
+        monkeypatch.setitem(ENVIRONMENT, "RAY_AUTH_MODE", "token")
+        monkeypatch.setitem(ENVIRONMENT, "RAY_AUTH_TOKEN_PATH", str(tmp_path / "right"))
+        with ray_head(num_cpus=1) as address:
+            accepted = run(REFUSED, address)
+            wrong = run(REFUSED, address, RAY_AUTH_TOKEN_PATH=str(tmp_path / "wrong"))
+            missing = run(REFUSED, address, RAY_AUTH_TOKEN_PATH=str(tmp_path / "missing"))
+            without = run(REFUSED, address, RAY_AUTH_MODE="disabled")
+        assert (accepted.stdout, accepted.stderr) == ("", "")
+        for refused in (wrong, missing, without):
+            waited_s, _, text = refused.stdout.partition(" ")
+            assert float(waited_s) < 10
+            assert "it refuses our token" in text
+            assert refused.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("address", "reason"),
+    [
+        pytest.param("127.0.0.1:{closed}", "nothing listens there", id="a port nobody listens on"),
+        pytest.param("auto", "RAY_ADDRESS is not set", id="no cluster on this machine"),
+        pytest.param("ray://127.0.0.1:10001", "expected host:port", id="a Ray Client address"),
+        pytest.param("nonsense", "expected host:port", id="no port"),
+    ],
+)
+def test_a_wrong_address_is_refused_at_once(
+    address: str, reason: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    started = time.monotonic()
+    with pytest.raises(ClusterUnreachable, match=reason):
+        RayCluster.connect(address.format(closed=free_port()))
+    assert time.monotonic() - started < 5
+    assert not ray.is_initialized()
+
+
+def test_a_port_where_something_else_listens_is_given_up_in_time() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        done = run(REFUSED, address)
+    waited_s, _, text = done.stdout.partition(" ")
+    assert float(waited_s) < 25
+    assert "did not answer as Ray does" in text
+    assert done.stderr == ""
