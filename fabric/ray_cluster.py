@@ -1,4 +1,4 @@
-"""Ray as a `Cluster`: the one place that talks to Ray, through its public interface.
+"""Ray as a `Cluster`: the one place that talks to Ray.
 
 A process has one Ray at most. Nothing here outlives the process: groups and actors have driver
 lifetime, so Ray removes them when the process ends, however it ends. An embedded Ray also ends when
@@ -224,6 +224,8 @@ class RayGroup:
         self._removed = False
 
     def state(self) -> GroupState:
+        if self._removed:
+            return GroupState.REMOVED
         table = self._table()
         match table.get("state", "REMOVED"):
             case "CREATED":

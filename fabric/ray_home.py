@@ -7,6 +7,7 @@ import os
 import secrets
 import shutil
 import tempfile
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -15,6 +16,9 @@ PREFIX = "fedpilot-"
 OWNER = "owner"
 LONGEST_ROOT = 40
 """Ray puts sockets below its folder, and the path of a socket has at most 107 characters."""
+
+LINGER_S = 5.0
+"""How long the processes of a Ray that was shut down may take to end."""
 
 
 @contextmanager
@@ -35,6 +39,7 @@ def own_folder(root: Path | None = None) -> Iterator[Path]:
             (folder / "owner.new").rename(folder / OWNER)  # appears with its lock already held
             yield folder
     finally:
+        _wait_until_unused(folder)
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -44,7 +49,24 @@ def sweep(root: Path) -> None:
         # An OSError says that it is in use, that it is not ours, or that it has just gone.
         with suppress(OSError), (folder / OWNER).open("r+") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(folder, ignore_errors=True)
+            if not _is_used(folder):
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _wait_until_unused(folder: Path) -> None:
+    """Let the last processes of a Ray end: one that just starts would make the folder again."""
+    deadline = time.monotonic() + LINGER_S
+    while _is_used(folder) and time.monotonic() < deadline:
+        time.sleep(0.05)
+
+
+def _is_used(folder: Path) -> bool:
+    """Say whether a process has the folder in its command line, as all of Ray's have."""
+    for command in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):  # it has just ended
+            if os.fsencode(folder) in command.read_bytes():
+                return True
+    return False
 
 
 def write_token(folder: Path) -> Path:

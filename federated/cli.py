@@ -114,7 +114,7 @@ def run(
     from .report.progress import display_for
 
     display = display_for(sys.stdout, as_json=as_json)
-    changes = [*overrides, *([f"outputs.folder={folder}"] if folder and config else [])]
+    changes = [*overrides, *([f"outputs.folder={json.dumps(str(folder))}"] if folder else [])]
     with _exit_codes(), _terminable(), display:
         from .federation import Federation
 
@@ -271,6 +271,8 @@ def show(run_id: str, folder: Path, as_json: bool) -> None:
     if not (path / "config.yaml").is_file():
         _fail(f"no run {run_id!r} in {folder}; see `fedpilot runs list`", BAD_INPUT)
     brief, manifest = _brief(path), _read_manifest(path)
+    from .report.wording import resume_command
+
     if as_json:
         click.echo(json.dumps({**brief, "manifest": manifest}, indent=2))
         return
@@ -284,7 +286,7 @@ def show(run_id: str, folder: Path, as_json: bool) -> None:
     files = sorted(entry.name for entry in path.iterdir() if not entry.name.startswith("."))
     click.echo(f"{'files':<10} {', '.join(files)}")
     if brief["status"] != "finished":
-        click.echo(f"{'resume':<10} fedpilot run --resume {run_id}")
+        click.echo(f"{'resume':<10} {resume_command(str(path))}")
 
 
 def _brief(path: Path) -> dict[str, Any]:

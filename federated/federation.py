@@ -32,7 +32,7 @@ from fedpilot.fabric import (
 from fedpilot.mediator import FederationMediator, GangRequest, InProcessSite, Payload
 
 from .algorithms import fedavg
-from .config import differences, identity, load_config, parse_config, to_yaml
+from .config import differences, identity, load_config, located, parse_config, to_yaml
 from .config.schema import RunConfig
 from .coordinator import Coordinator, Finished, GlobalModel
 from .core.lifecycle import NodeState
@@ -103,13 +103,18 @@ class Federation:
         self._name = "federation"
         if isinstance(config, str | Path):
             self._name = Path(config).stem
-            config = load_config(config, overrides)
-        elif not isinstance(config, RunConfig):
-            config = parse_config(config, overrides)
-        self.config: RunConfig = config
-        self._materials: Materials = gather(config)
-        _check_tensorboard(config)
-        self.identity = identity(config, self._materials.code_digest, self._materials.data_digest)
+            self.config = load_config(config, overrides)
+            try:
+                self._materials = _checked(self.config)
+            except ConfigError as error:
+                raise located(error, config, overrides) from error
+        else:
+            parsed = config if isinstance(config, RunConfig) else parse_config(config, overrides)
+            self.config = parsed
+            self._materials = _checked(self.config)
+        self.identity = identity(
+            self.config, self._materials.code_digest, self._materials.data_digest
+        )
         """What decides the bits of a run's result, as one hash."""
         self._observers = list(observers)
         self._emit_lock = threading.Lock()
@@ -285,7 +290,8 @@ class Federation:
     def run(self, *, run_id: str | None = None) -> RunResult:
         """Run all rounds in a new run folder; the global model moves with them.
 
-        On Ctrl-C (KeyboardInterrupt) and on errors the folder is left so that `resume` continues.
+        On Ctrl-C (KeyboardInterrupt) and on errors the folder is left so that `resume` continues;
+        a run that never got its gang leaves none.
         """
         root = Path(self.config.outputs.folder)
         folder = RunFolder.create(root, run_id or self._new_run_id(), to_yaml(self.config))
@@ -398,6 +404,19 @@ class Federation:
 
     def _note_end(self, folder: RunFolder, status: str, failure: str, seconds: float) -> None:
         rows = folder.rows()
+        if self._mediator is None and not folder.was_resumed():
+            folder.discard()
+            self._emit(
+                "run_finished",
+                run_id=folder.run_id,
+                folder=None,
+                status=status,
+                failure=failure,
+                rounds=0,
+                digest=self._model.digest,
+                seconds=round(seconds, 3),
+            )
+            return
         folder.write_csv()
         if self.config.outputs.curves and rows:
             from .report.curves import draw
@@ -477,12 +496,11 @@ def _import_paths(config: object) -> tuple[str, ...]:
     return tuple(dict.fromkeys(str(folder) for folder in folders))
 
 
-def _check_tensorboard(config: RunConfig) -> None:
-    if not config.outputs.tensorboard:
-        return
+def _checked(config: RunConfig) -> Materials:
+    """What the config stands for; ConfigError for what cannot be."""
     from importlib.util import find_spec
 
-    if find_spec("tensorboardX") is None:
+    if config.outputs.tensorboard and find_spec("tensorboardX") is None:
         raise ConfigError(
             [
                 Problem(
@@ -492,6 +510,7 @@ def _check_tensorboard(config: RunConfig) -> None:
                 )
             ]
         )
+    return gather(config)
 
 
 def _version() -> str:

@@ -17,6 +17,7 @@ import fcntl
 import json
 import os
 import re
+import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -128,6 +129,15 @@ class RunFolder:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+    def was_resumed(self) -> bool:
+        """Whether an earlier process worked on this run."""
+        return bool(self.manifest().get("resumed"))
+
+    def discard(self) -> None:
+        """Remove the folder of a run that never began."""
+        self.close()
+        shutil.rmtree(self.path)
 
     # -- manifest -----------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .loading import load_config, parse_config
+from .loading import load_config, located, parse_config
 from .resolved import differences, identity, to_yaml
 from .schema import RunConfig
 from .starter import starter
@@ -12,6 +12,7 @@ __all__ = [
     "differences",
     "identity",
     "load_config",
+    "located",
     "parse_config",
     "starter",
     "to_yaml",

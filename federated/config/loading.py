@@ -40,6 +40,22 @@ DOTTED = re.compile(r"[A-Za-z_][\w-]*(\.[A-Za-z_][\w-]*)*", re.ASCII)
 
 def load_config(path: FilePath | str, overrides: Sequence[str] = ()) -> RunConfig:
     """The config that a file says, with overrides such as `training.learning_rate=0.05`."""
+    return _opened(path).finish(overrides)
+
+
+def located(error: ConfigError, path: FilePath | str, overrides: Sequence[str] = ()) -> ConfigError:
+    """The problems of a loaded config that showed later, with where their keys stand."""
+    draft = _opened(path)
+    draft.override(overrides)
+    return ConfigError(
+        [
+            replace(problem, where=problem.where or draft.place(tuple(problem.key.split(".")))[1])
+            for problem in error.problems
+        ]
+    )
+
+
+def _opened(path: FilePath | str) -> _Draft:
     name = os.fspath(path)
     text = _text_of(name)
     document = read(text, lambda line: f"{printable(name, 200)}:{line}")
@@ -54,7 +70,7 @@ def load_config(path: FilePath | str, overrides: Sequence[str] = ()) -> RunConfi
     if not isinstance(document.value, dict):
         first = document.lines[()]
         draft.refuse(value_in_words(document.value), f"{draft.origin}:{first}")
-    return draft.finish(overrides)
+    return draft
 
 
 def parse_config(values: Mapping[str, Any], overrides: Sequence[str] = ()) -> RunConfig:
@@ -120,9 +136,7 @@ class _Draft:
 
     def finish(self, overrides: Sequence[str]) -> RunConfig:
         """The config, if nothing is wrong with it."""
-        self.values = self._plain(self.values, (), ())
-        for number, override in enumerate(overrides):
-            self._set(override, FIRST_OVERRIDE + number)
+        self.override(overrides)
         self._fill_empty_sections()
         try:
             config = RunConfig.model_validate(self.values)
@@ -136,6 +150,12 @@ class _Draft:
         in_order = sorted(self.problems, key=lambda each: each[0])
         raise ConfigError([problem for _, problem in in_order])
 
+    def override(self, overrides: Sequence[str]) -> None:
+        """Put what the overrides say in the place of what the file says."""
+        self.values = self._plain(self.values, (), ())
+        for number, override in enumerate(overrides):
+            self._set(override, FIRST_OVERRIDE + number)
+
     def _population(self, error: ValidationError) -> Iterator[Located]:
         """The rules that span sections: pydantic comes to them only when all else is right."""
         broken = {str(details["loc"][0]) if details["loc"] else "" for details in error.errors()}
@@ -147,10 +167,10 @@ class _Draft:
             yield conflict_problem(conflict)
 
     def _add(self, path: Path, problem: Problem) -> None:
-        ordinal, where = self._place(path)
+        ordinal, where = self.place(path)
         self.problems.append((ordinal, replace(problem, where=where)))
 
-    def _place(self, path: Path) -> tuple[int, str]:
+    def place(self, path: Path) -> tuple[int, str]:
         """Where a value stands, or the section that lacks it."""
         for length in range(len(path), 0, -1):
             if place := self.places.get(path[:length]):

@@ -122,6 +122,13 @@ class LiveDisplay:
 
     def __init__(self, console: Console) -> None:
         self._console = console
+        self._best = _Best()
+        self._last: dict[str, Any] = {}
+        self._phase = "loading data and model"
+        self._rounds = 0
+        self._done = 0
+        self._clients = (0, 0)
+        self._ends: deque[datetime] = deque(maxlen=21)
         self._live = Live(
             console=console,
             refresh_per_second=8,
@@ -130,13 +137,6 @@ class LiveDisplay:
             redirect_stdout=False,
             redirect_stderr=False,
         )
-        self._best = _Best()
-        self._last: dict[str, Any] = {}
-        self._phase = "loading data and model"
-        self._rounds = 0
-        self._done = 0
-        self._clients = (0, 0)
-        self._ends: deque[datetime] = deque(maxlen=21)
 
     def __enter__(self) -> Self:
         self._live.__enter__()

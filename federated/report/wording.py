@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 BARS = "▁▂▃▄▅▆▇█"
@@ -86,17 +88,24 @@ def remark(name: str, fields: Mapping[str, Any]) -> str | None:
     return None
 
 
+def resume_command(folder: str) -> str:
+    """What to type to continue the run in this folder."""
+    path = Path(folder)
+    elsewhere = "" if str(path.parent) == "runs" else f" --folder {shlex.quote(str(path.parent))}"
+    return f"fedpilot run --resume {path.name}{elsewhere}"
+
+
 def summary(fields: Mapping[str, Any], best: tuple[float, int] | None) -> list[str]:
     """How the run ended, from `run_finished`."""
     status = fields["status"]
     lines = [f"run {fields['run_id']} {status} after {duration(fields['seconds'])}"]
-    if fields["failure"] and status == "failed":
-        lines.append(f"  because  {fields['failure']}")
+    if fields["folder"] is None:
+        return lines
     if "accuracy" in fields:
         ending = f", best {best[0]:.4f} in round {best[1]}" if best else ""
         lines.append(f"  accuracy {number(fields['accuracy'])}{ending}")
     lines.append(f"  model    sha256 {fields['digest'][:16]}… after {fields['rounds']} rounds")
     lines.append(f"  folder   {fields['folder']}")
     if status != "finished":
-        lines.append(f"  resume   fedpilot run --resume {fields['run_id']}")
+        lines.append(f"  resume   {resume_command(fields['folder'])}")
     return lines

@@ -47,6 +47,21 @@ def test_the_folder_of_a_killed_owner_is_removed_by_the_next(tmp_path: Path) -> 
         assert not left.exists()
 
 
+def test_a_folder_that_a_process_still_uses_is_left_for_later(tmp_path: Path) -> None:
+    folder = tmp_path / "fedpilot-used"
+    folder.mkdir()
+    (folder / "owner").touch()
+    idle = [sys.executable, "-uc", "print('up'); input()", str(folder)]
+    with subprocess.Popen(idle, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as user:
+        assert user.stdout is not None
+        assert user.stdout.readline() == b"up\n"
+        ray_home.sweep(tmp_path)
+        assert folder.exists()
+        user.communicate(b"\n")
+    ray_home.sweep(tmp_path)
+    assert not folder.exists()
+
+
 def test_a_folder_without_an_owner_file_is_left_alone(tmp_path: Path) -> None:
     theirs = tmp_path / "fedpilot-theirs"
     theirs.mkdir()

@@ -95,7 +95,7 @@ class TestEmbedded:
     def test_a_selector_chooses_machines_by_their_labels(
         self, manager: VirtualClusterManager
     ) -> None:
-        (node,) = ray.nodes()
+        (node,) = ray.nodes()  # type: ignore[no-untyped-call]
         with manager.reserve(gang_of(1, **{"ray.io/node-id": node["NodeID"]}), name="run") as gang:
             assert gang.vnodes[0].machine == node["NodeID"]
             assert gang.vnodes[0].labels["ray.io/node-id"] == node["NodeID"]
@@ -186,7 +186,7 @@ worker = gang.start_worker(gang.vnodes[0], Process)
 print(worker.call("pid").result(60), flush=True)
 worker.call("hang").result()
 """
-REFUSED = """
+CONNECTS = """
 import sys, time
 from fedpilot.fabric import ClusterUnreachable, RayCluster
 
@@ -264,10 +264,10 @@ class TestConnected:
         monkeypatch.setitem(ENVIRONMENT, "RAY_AUTH_MODE", "token")
         monkeypatch.setitem(ENVIRONMENT, "RAY_AUTH_TOKEN_PATH", str(tmp_path / "right"))
         with ray_head(num_cpus=1) as address:
-            accepted = run(REFUSED, address)
-            wrong = run(REFUSED, address, RAY_AUTH_TOKEN_PATH=str(tmp_path / "wrong"))
-            missing = run(REFUSED, address, RAY_AUTH_TOKEN_PATH=str(tmp_path / "missing"))
-            without = run(REFUSED, address, RAY_AUTH_MODE="disabled")
+            accepted = run(CONNECTS, address)
+            wrong = run(CONNECTS, address, RAY_AUTH_TOKEN_PATH=str(tmp_path / "wrong"))
+            missing = run(CONNECTS, address, RAY_AUTH_TOKEN_PATH=str(tmp_path / "missing"))
+            without = run(CONNECTS, address, RAY_AUTH_MODE="disabled")
         assert (accepted.stdout, accepted.stderr) == ("", "")
         for refused in (wrong, missing, without):
             waited_s, _, text = refused.stdout.partition(" ")
@@ -297,10 +297,11 @@ def test_a_wrong_address_is_refused_at_once(
     assert not ray.is_initialized()
 
 
+@pytest.mark.slow
 def test_a_port_where_something_else_listens_is_given_up_in_time() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
-        done = run(REFUSED, address)
+        done = run(CONNECTS, address)
     waited_s, _, text = done.stdout.partition(" ")
     assert float(waited_s) < 25
     assert "did not answer as Ray does" in text

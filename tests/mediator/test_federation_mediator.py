@@ -1,0 +1,377 @@
+"""The mediator reserves on all sites or none, assigns, carries orders, and gives all back."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+
+import numpy as np
+import pytest
+
+from fedpilot.fabric import SchedulingPolicy, VirtualClusterManager
+from fedpilot.fabric.testing import FakeCluster, ManualClock, fake_machine
+from fedpilot.mediator import (
+    FederationMediator,
+    GangRequest,
+    InProcessSite,
+    MediatorError,
+    Notify,
+    Payload,
+    Promise,
+    Refusal,
+    ReservationRefused,
+    Site,
+    SiteUnreachable,
+    UnknownWorkload,
+    load_workload,
+)
+from fedpilot.mediator.core.reservation import Answer
+from fedpilot.mediator.core.traffic import Direction, Flow
+
+REQUEST = GangRequest(name="g", resources={"CPU": 1.0}, workers=2)
+
+
+class FakeSite:
+    """A site that does what it is told, and remembers it."""
+
+    def __init__(self, name: str, answer: Answer | Exception = None, vnodes: int = 1) -> None:
+        self.name = name
+        self.log: list[str] = []
+        self.orders: list[Payload] = []
+        self.held = False
+        self.fail_on: dict[str, Exception] = {}
+        self.make_answer: Callable[[Payload], Future[Payload]] = self._echo
+        self._answer = answer or Promise(name, vnodes)
+
+    def _do(self, verb: str) -> None:
+        self.log.append(verb)
+        if verb in self.fail_on:
+            raise self.fail_on[verb]
+
+    def prepare(self, request: GangRequest) -> Answer:
+        self._do("prepare")
+        if isinstance(self._answer, Exception):
+            raise self._answer
+        self.held = isinstance(self._answer, Promise)
+        return self._answer
+
+    def commit(self) -> None:
+        self._do("commit")
+
+    def release(self) -> None:
+        self._do("release")
+        self.held = False
+
+    def check(self, workload: str, spec: Payload) -> None:
+        self._do(f"check {workload}")
+
+    def start(self, notify: Notify) -> None:
+        self._do("start")
+        notify(Payload(kind="hello", header={"site": self.name}))
+
+    def deliver(self, order: Payload) -> str:
+        self._do("deliver")
+        self.orders.append(order)
+        return str(len(self.orders) - 1)
+
+    def collect(self, ticket: str) -> Future[Payload]:
+        return self.make_answer(self.orders[int(ticket)])
+
+    @staticmethod
+    def _echo(order: Payload) -> Future[Payload]:
+        answer: Future[Payload] = Future()
+        answer.set_result(Payload(kind="echo", tensors={"x": np.zeros(3)}))
+        return answer
+
+
+def mediator_of(*sites: Site, **options: str) -> FederationMediator:
+    return FederationMediator(sites, **options)
+
+
+# -- reserving --------------------------------------------------------------------------------
+
+
+def test_all_sites_promise_and_commit() -> None:
+    a, b = FakeSite("a", vnodes=3), FakeSite("b", vnodes=1)
+    mediator = mediator_of(a, b)
+    assert mediator.sites == ("a", "b")
+    assert dict(mediator.reserve(REQUEST)) == {"a": Promise("a", 3), "b": Promise("b", 1)}
+    assert a.log == b.log == ["prepare", "commit"]
+    assert mediator.promises == {"a": Promise("a", 3), "b": Promise("b", 1)}
+
+
+def test_a_refusal_releases_all_and_says_why() -> None:
+    a, b = FakeSite("a"), FakeSite("b", Refusal("b", "all CPUs are taken"))
+    with pytest.raises(ReservationRefused, match="site b: all CPUs are taken"):
+        mediator_of(a, b).reserve(REQUEST)
+    assert not a.held
+    assert "commit" not in a.log
+
+
+def test_enough_sites_go_on_without_the_others() -> None:
+    a, b, c = FakeSite("a"), FakeSite("b", Refusal("b", "no")), FakeSite("c")
+    mediator = mediator_of(a, b, c)
+    mediator.reserve(REQUEST, min_sites=2)
+    assert mediator.sites == ("a", "c")
+    assert mediator.assign(10).ranges == {"a": range(5), "c": range(5, 10)}
+
+
+def test_a_required_sites_refusal_is_final() -> None:
+    a, b = FakeSite("a"), FakeSite("b", Refusal("b", "no"))
+    with pytest.raises(ReservationRefused):
+        mediator_of(a, b).reserve(REQUEST, min_sites=1, required={"b"})
+    assert not a.held
+
+
+@pytest.mark.parametrize("verb", ["prepare", "commit", "release"])
+@pytest.mark.parametrize("error", [SiteUnreachable("b", "gone"), KeyboardInterrupt()])
+def test_whatever_breaks_in_between_nothing_stays_reserved(
+    verb: str, error: BaseException
+) -> None:
+    a, b, c = FakeSite("a"), FakeSite("b"), FakeSite("c", Refusal("c", "no"))
+    b.fail_on[verb] = error  # type: ignore[assignment]
+    min_sites = 3 if verb == "release" else 2
+    with pytest.raises((MediatorError, KeyboardInterrupt)):
+        mediator_of(a, b, c).reserve(REQUEST, min_sites=min_sites)
+    assert not a.held
+    assert not c.held
+
+
+def test_one_site_that_cannot_be_released_does_not_keep_the_others() -> None:
+    a, b, c = FakeSite("a"), FakeSite("b"), FakeSite("c")
+    mediator = mediator_of(a, b, c)
+    mediator.reserve(REQUEST)
+    a.fail_on["release"] = SiteUnreachable("a", "gone")
+    with pytest.raises(SiteUnreachable):
+        mediator.close()
+    assert not b.held
+    assert not c.held
+
+
+def test_closing_releases_everything_and_may_be_done_twice() -> None:
+    a = FakeSite("a")
+    with mediator_of(a) as mediator:
+        mediator.reserve(REQUEST)
+        assert a.held
+    assert not a.held
+    mediator.close()
+    assert mediator.sites == ("a",)
+    assert mediator.promises == {}
+
+
+def test_after_a_refusal_it_can_be_asked_again() -> None:
+    a = FakeSite("a", Refusal("a", "busy"))
+    mediator = mediator_of(a)
+    with pytest.raises(ReservationRefused):
+        mediator.reserve(REQUEST)
+    a._answer = Promise("a", 1)
+    assert set(mediator.reserve(REQUEST)) == {"a"}
+
+
+# -- working ----------------------------------------------------------------------------------
+
+
+def test_clients_are_assigned_by_the_strategy_that_was_asked_for() -> None:
+    mediator = mediator_of(FakeSite("b", vnodes=3), FakeSite("a"), assignment="round_robin")
+    with pytest.raises(RuntimeError, match="reserved"):
+        _ = mediator.assignment
+    mediator.reserve(REQUEST)
+    assert mediator.assign(4).ranges == {"a": range(0, 4, 2), "b": range(1, 4, 2)}
+    assert mediator.assignment.site_of(3) == "b"
+
+
+def test_every_site_checks_before_any_starts() -> None:
+    log: list[str] = []
+    sites = [FakeSite(name) for name in "ab"]
+    for site in sites:
+        site.log = log
+    mediator = mediator_of(*sites)
+    mediator.reserve(REQUEST)
+    log.clear()
+    notes: list[Payload] = []
+    mediator.start("w", {site: Payload(kind="spec") for site in "ab"}, notes.append)
+    assert log == ["check w", "check w", "start", "start"]
+    assert [note.header["site"] for note in notes] == ["a", "b"]
+
+
+def test_a_site_that_finds_the_spec_wrong_keeps_all_from_starting() -> None:
+    a, b = FakeSite("a"), FakeSite("b")
+    b.fail_on["check w"] = ValueError("no such data")
+    mediator = mediator_of(a, b)
+    mediator.reserve(REQUEST)
+    with pytest.raises(ValueError, match="no such data"):
+        mediator.start("w", {"a": Payload(kind="s"), "b": Payload(kind="s")}, lambda _: None)
+    assert "start" not in a.log + b.log
+
+
+def test_an_order_and_its_answer_are_carried_and_booked() -> None:
+    a, b = FakeSite("a"), FakeSite("b")
+    mediator = mediator_of(a, b)
+    mediator.reserve(REQUEST)
+    order = Payload(kind="round", tensors={"w": np.zeros((2, 5), dtype=np.float32)})
+    answer = mediator.deliver("b", order, round_number=3, purpose="training")
+    assert answer.result(5).kind == "echo"
+    assert b.orders == [order]
+    assert a.orders == []
+    assert mediator.traffic.rows() == [
+        (Flow(3, "b", Direction.FROM_SITE, "training"), 24),
+        (Flow(3, "b", Direction.TO_SITE, "training"), 40),
+    ]
+
+
+@pytest.mark.parametrize("how", ["fails", "is cancelled"])
+def test_an_answer_that_does_not_come_is_not_booked(how: str) -> None:
+    a = FakeSite("a")
+    pending: Future[Payload] = Future()
+    a.make_answer = lambda _: pending
+    mediator = mediator_of(a)
+    mediator.reserve(REQUEST)
+    mediator.deliver("a", Payload(kind="round"), purpose="training")
+    if how == "fails":
+        pending.set_exception(SiteUnreachable("a", "gone"))
+    else:
+        pending.cancel()
+    assert [flow.direction for flow, _ in mediator.traffic.rows()] == [Direction.TO_SITE]
+
+
+def test_an_answer_is_booked_by_the_time_it_is_there() -> None:
+    """Whoever waits for an answer may drain the ledger next; its bytes belong to this round."""
+    a = FakeSite("a")
+    pending: Future[Payload] = Future()
+    waiter_may_go = threading.Event()
+    pending.add_done_callback(lambda _: waiter_may_go.wait(2))  # a slow thread, before any booking
+    a.make_answer = lambda _: pending
+    mediator = mediator_of(a)
+    mediator.reserve(REQUEST)
+    answer = mediator.deliver("a", Payload(kind="round"), round_number=1, purpose="training")
+    thread = threading.Thread(
+        target=pending.set_result, args=(Payload(kind="x", tensors={"x": np.zeros(1)}),)
+    )
+    thread.start()
+    threading.Timer(0.2, waiter_may_go.set).start()
+    answer.result(5)
+    drained = dict(mediator.traffic.drain())
+    waiter_may_go.set()
+    thread.join(5)
+    assert Flow(1, "a", Direction.FROM_SITE, "training") in drained
+
+
+def test_payloads_weigh_what_their_tensors_weigh() -> None:
+    assert Payload(kind="x", header={"a": "long text" * 100}).nbytes == 0
+    assert Payload(kind="x", tensors={"a": np.zeros(3), "b": np.array(1, "i4")}).nbytes == 28
+
+
+# -- the site in this process -----------------------------------------------------------------
+
+
+def in_process(*amounts: float, clock: ManualClock | None = None) -> tuple[InProcessSite, FakeCluster]:
+    machines = [fake_machine(f"m{i}", CPU=cpus) for i, cpus in enumerate(amounts)]
+    cluster = FakeCluster(machines, clock)
+    manager = VirtualClusterManager(cluster) if clock is None else VirtualClusterManager(cluster, clock)
+    return InProcessSite("local", manager), cluster
+
+
+@pytest.mark.parametrize(
+    ("cpus", "request_", "vnodes"),
+    [
+        pytest.param((4,), GangRequest(name="g", resources={"CPU": 1.0}, workers=3), 3, id="as asked"),
+        pytest.param((4,), GangRequest(name="g", resources={"CPU": 1.0}), 4, id="as many as fit"),
+        pytest.param((64,), GangRequest(name="g", resources={"CPU": 1.0}), 16, id="at most 16"),
+        pytest.param(
+            (4, 4),
+            GangRequest(name="g", resources={"CPU": 3.0}, policy=SchedulingPolicy.STRICT_SPREAD),
+            2,
+            id="by its policy",
+        ),
+    ],
+)
+def test_a_site_promises_vnodes(
+    cpus: tuple[float, ...], request_: GangRequest, vnodes: int
+) -> None:
+    site, cluster = in_process(*cpus)
+    assert site.prepare(request_) == Promise("local", vnodes)
+    site.release()
+    assert cluster.groups() == ()
+    site.release()
+
+
+@pytest.mark.parametrize("workers", [9, None])
+def test_a_site_that_can_never_hold_it_refuses_at_once(workers: int | None) -> None:
+    site, cluster = in_process(4)
+    cpus = 1.0 if workers else 5.0
+    answer = site.prepare(GangRequest(name="g", resources={"CPU": cpus}, workers=workers))
+    assert isinstance(answer, Refusal)
+    assert "at most" in answer.reason
+    assert cluster.groups() == ()
+
+
+def test_a_site_whose_resources_are_taken_refuses_after_the_time_given() -> None:
+    clock = ManualClock()
+    site, cluster = in_process(4, clock=clock)
+    other = InProcessSite("other", VirtualClusterManager(cluster, clock))
+    other.prepare(GangRequest(name="o", resources={"CPU": 3.0}, workers=1))
+    answer = site.prepare(GangRequest(name="g", resources={"CPU": 2.0}, workers=1, timeout_s=7))
+    assert isinstance(answer, Refusal)
+    assert clock.now == 7
+    other.release()
+    retry = site.prepare(GangRequest(name="g", resources={"CPU": 2.0}, workers=1))
+    assert retry == Promise("local", 1)
+
+
+def test_a_site_works_only_after_it_was_prepared_and_checked() -> None:
+    site, _ = in_process(1)
+    with pytest.raises(RuntimeError):
+        site.start(lambda _: None)
+    with pytest.raises(RuntimeError):
+        site.deliver(Payload(kind="round"))
+
+
+class Stubborn:
+    """A workload that cannot be stopped."""
+
+    def prepare(self, spec: Payload) -> None: ...
+
+    def stop(self) -> None:
+        raise RuntimeError("will not stop")
+
+
+def test_a_workload_that_cannot_be_stopped_does_not_keep_the_vnodes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("fedpilot.mediator.site.load_workload", lambda _name: Stubborn())
+    site, cluster = in_process(1)
+    site.prepare(GangRequest(name="g", resources={"CPU": 1.0}, workers=1))
+    site.check("w", Payload(kind="spec"))
+    with pytest.raises(RuntimeError, match="will not stop"):
+        site.release()
+    assert cluster.groups() == ()
+
+
+# -- workloads and errors ---------------------------------------------------------------------
+
+
+def test_a_workload_that_nobody_brings_is_refused_with_those_there_are() -> None:
+    with pytest.raises(UnknownWorkload, match=r"'baking'.*federated"):
+        load_workload("baking")
+
+
+def test_the_federated_workload_is_installed() -> None:
+    assert type(load_workload("federated")).__name__ == "FederatedWorkload"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ReservationRefused({"a": "full", "b": "gone"}),
+        SiteUnreachable("a", "gone"),
+        UnknownWorkload("x", ("federated",)),
+    ],
+    ids=lambda e: type(e).__name__,
+)
+def test_errors_survive_a_pickle(error: MediatorError) -> None:
+    again = pickle.loads(pickle.dumps(error))
+    assert type(again) is type(error)
+    assert str(again) == str(error)
+    assert vars(again) == vars(error)

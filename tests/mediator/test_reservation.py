@@ -1,0 +1,141 @@
+"""A gang stands on enough sites or on none, whatever the sites answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+
+import pytest
+from hypothesis import given, strategies as st
+
+from fedpilot.mediator import Promise, Refusal
+from fedpilot.mediator.core.reservation import Answer, Ask, Outcome, Verb, reserve
+
+SITES = ("a", "b", "c")
+P, C, R = Verb.PREPARE, Verb.COMMIT, Verb.RELEASE
+
+
+def talk(
+    answers: Mapping[str, Answer],
+    *,
+    sites: tuple[str, ...] = SITES,
+    min_sites: int = 3,
+    required: Collection[str] = (),
+) -> tuple[list[tuple[Verb, str]], Outcome]:
+    """Answer every question; what was asked, and how it ended."""
+    asked: list[Ask] = []
+    conversation = reserve(sites, min_sites=min_sites, required=required)
+    answer: Answer = None
+    while True:
+        try:
+            asked.append(conversation.send(answer))
+        except StopIteration as end:
+            return [(ask.verb, ask.site) for ask in asked], end.value
+        ask = asked[-1]
+        answer = answers.get(ask.site) if ask.verb is P else None
+
+
+def promising(*sites: str) -> dict[str, Answer]:
+    return {
+        site: Promise(site, 2) if site in sites else Refusal(site, f"{site} is full")
+        for site in SITES
+    }
+
+
+@pytest.mark.parametrize(
+    ("answers", "min_sites", "required", "asked", "granted"),
+    [
+        pytest.param(
+            promising("a", "b", "c"), 3, (),
+            [(P, "a"), (P, "b"), (P, "c"), (C, "a"), (C, "b"), (C, "c")], "abc",
+            id="all promise, all commit",
+        ),
+        pytest.param(
+            promising("b", "c"), 3, (), [(P, "a")], "",
+            id="the first refuses and all are needed: nobody else is asked",
+        ),
+        pytest.param(
+            promising("a", "b"), 3, (), [(P, "a"), (P, "b"), (P, "c"), (R, "a"), (R, "b")], "",
+            id="the last refuses and all are needed: the others are released",
+        ),
+        pytest.param(
+            promising("a", "c"), 2, (), [(P, "a"), (P, "b"), (P, "c"), (C, "a"), (C, "c")], "ac",
+            id="one refuses and two are enough",
+        ),
+        pytest.param(
+            promising("c"), 2, (), [(P, "a"), (P, "b")], "",
+            id="too few are left: asking ends",
+        ),
+        pytest.param(
+            promising("a", "b"), 2, ("c",), [(P, "a"), (P, "b"), (P, "c"), (R, "a"), (R, "b")], "",
+            id="a required site refuses: all are released though enough promised",
+        ),
+        pytest.param(
+            promising("b", "c"), 1, ("a",), [(P, "a")], "",
+            id="a required site refuses first: nobody else is asked",
+        ),
+        pytest.param(
+            promising("a", "c"), 1, ("a",), [(P, "a"), (P, "b"), (P, "c"), (C, "a"), (C, "c")],
+            "ac", id="a required site promises and one of the others does not",
+        ),
+        pytest.param(
+            {"a": Promise("a", 1), "b": None, "c": Promise("c", 1)}, 2, (),
+            [(P, "a"), (P, "b"), (P, "c"), (C, "a"), (C, "c")], "ac",
+            id="no answer is a refusal",
+        ),
+    ],
+)  # fmt: skip
+def test_who_is_asked_what(
+    answers: dict[str, Answer],
+    min_sites: int,
+    required: tuple[str, ...],
+    asked: list[tuple[Verb, str]],
+    granted: str,
+) -> None:
+    found, outcome = talk(answers, min_sites=min_sites, required=required)
+    assert found == asked
+    assert outcome.granted == bool(granted)
+    assert "".join(outcome.promises) == granted
+
+
+def test_refusals_say_why() -> None:
+    _, outcome = talk({"a": Promise("a", 1), "b": None, "c": Refusal("c", "busy")}, min_sites=1)
+    assert outcome.refusals == {"b": "no answer", "c": "busy"}
+
+
+def test_a_required_site_that_nobody_knows_cannot_be_had() -> None:
+    asked, outcome = talk(promising("a", "b", "c"), min_sites=1, required=("z",))
+    assert not outcome.granted
+    assert "z" in outcome.refusals
+    assert C not in {verb for verb, _ in asked}
+
+
+def test_more_sites_than_there_are_cannot_be_had_and_it_says_so() -> None:
+    asked, outcome = talk(promising("a", "b", "c"), min_sites=4)
+    assert not outcome.granted
+    assert C not in {verb for verb, _ in asked}
+    assert outcome.refusals, "a refusal has a reason"
+
+
+answer_to: Callable[[str], st.SearchStrategy[Answer]] = lambda site: st.sampled_from(  # noqa: E731
+    [Promise(site, 1), Refusal(site, "no"), None]
+)
+
+
+@given(
+    st.fixed_dictionaries({site: answer_to(site) for site in SITES}),
+    st.integers(1, 3),
+    st.sets(st.sampled_from(SITES)),
+)
+def test_whatever_sites_answer_every_promise_ends_once(
+    answers: dict[str, Answer], min_sites: int, required: set[str]
+) -> None:
+    asked, outcome = talk(answers, min_sites=min_sites, required=required)
+    prepared = [site for verb, site in asked if verb is P]
+    ends = [site for verb, site in asked if verb is not P]
+    promised = [site for site in prepared if isinstance(answers[site], Promise)]
+    assert ends == promised, "who promised is told how it ended, once; nobody else is"
+    verbs = {verb for verb, _ in asked if verb is not P}
+    assert verbs <= ({C} if outcome.granted else {R})
+    all_promised = {site for site, answer in answers.items() if isinstance(answer, Promise)}
+    assert outcome.granted == (len(all_promised) >= min_sites and required <= all_promised)
+    assert set(outcome.promises) == (all_promised if outcome.granted else set())

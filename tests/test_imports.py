@@ -1,0 +1,85 @@
+"""Importing costs nothing until something is used, and nothing leaks into the global namespace."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import subprocess
+import sys
+
+import pytest
+
+PACKAGES = ["fedpilot", "fedpilot.fabric", "fedpilot.mediator", "fedpilot.federated"]
+HEAVY = ["ray", "torch"]
+
+
+def modules_after(code: str) -> set[str]:
+    """Run the code in a process of its own; the modules that it has then."""
+    report = "import json, sys; sys.stderr.write('MODULES' + json.dumps(sorted(sys.modules)))"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{code}\n{report}"], capture_output=True, text=True, check=True
+    )
+    return set(json.loads(done.stderr.rpartition("MODULES")[2]))
+
+
+@pytest.mark.parametrize("package", [*PACKAGES, "fedpilot.cli", "fedpilot.fabric.testing"])
+def test_importing_a_package_imports_neither_ray_nor_torch(package: str) -> None:
+    loaded = modules_after(f"import {package}")
+    assert package in loaded
+    assert not loaded & {*HEAVY, "grpc", "matplotlib", "sklearn", "tensorboardX"}
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_no_module_takes_the_name_of_a_folder(package: str) -> None:
+    loaded = modules_after(f"import {package}\nfor name in {package}.__all__:\n"
+                           f"    getattr({package}, name)")  # fmt: skip
+    assert not loaded & {"fabric", "mediator", "federated"}
+
+
+def test_importing_the_fabric_imports_nothing_above_it() -> None:
+    loaded = modules_after("import fedpilot.fabric, fedpilot.fabric.manager")
+    assert not [m for m in loaded if m.startswith(("fedpilot.mediator", "fedpilot.federated"))]
+
+
+def test_importing_the_mediator_imports_nothing_above_it() -> None:
+    loaded = modules_after("import fedpilot.mediator")
+    assert not [m for m in loaded if m.startswith("fedpilot.federated")]
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["-h"], ["--version"]])
+def test_help_is_fast_since_it_imports_nothing_heavy(arguments: list[str]) -> None:
+    loaded = modules_after(
+        f"from fedpilot.cli import main\ntry:\n    main({arguments})\nexcept SystemExit as e:\n"
+        "    assert not e.code"
+    )
+    assert not loaded & {*HEAVY, "numpy", "fedpilot.federated.cli"}
+
+
+def test_reading_a_config_does_not_import_ray() -> None:
+    loaded = modules_after("from fedpilot import load_config; load_config")
+    assert not loaded & set(HEAVY)
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_public_name_is_there(package: str) -> None:
+    module = importlib.import_module(package)
+    assert list(module.__all__) == sorted(module.__all__)
+    assert len(set(module.__all__)) == len(module.__all__)
+    for name in module.__all__:
+        assert getattr(module, name) is not None
+    assert set(module.__all__) <= set(dir(module))
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_name_that_does_not_exist_is_an_attribute_error(package: str) -> None:
+    with pytest.raises(AttributeError, match="no_such_thing"):
+        _ = importlib.import_module(package).no_such_thing
+
+
+@pytest.mark.parametrize("package", PACKAGES[1:])
+def test_every_error_of_a_package_has_the_packages_root(package: str) -> None:
+    module = importlib.import_module(f"{package}.errors")
+    errors = [e for e in vars(module).values() if isinstance(e, type) and issubclass(e, Exception)]
+    roots = [e for e in errors if e.__base__ is Exception]
+    assert len(roots) == 1
+    assert all(issubclass(e, roots[0]) for e in errors)
