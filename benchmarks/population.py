@@ -77,7 +77,7 @@ def main() -> None:
         population: {key: statistics.median(f[key] for f in figures) for key in figures[0]}
         for population, figures in runs.items()
     }
-    print(f"\n| population | peak PSS MB | first round after s | wall s |\n|---|---|---|---|")
+    print("\n| population | peak PSS MB | first round after s | wall s |\n|---|---|---|---|")
     for population, figure in medians.items():
         print(
             f"| {population:,} | {figure['peak_pss_mb']:.0f} | {figure['start_s']:.2f} | "

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -287,18 +287,20 @@ class Federation:
 
     # -- runs ---------------------------------------------------------------------------------
 
-    def run(self, *, run_id: str | None = None) -> RunResult:
+    def run(self, *, run_id: str | None = None, progress: bool = False) -> RunResult:
         """Run all rounds in a new run folder; the global model moves with them.
+
+        `progress` shows on stdout what `fedpilot run` would.
 
         On Ctrl-C (KeyboardInterrupt) and on errors the folder is left so that `resume` continues;
         a run that never got its gang leaves none.
         """
         root = Path(self.config.outputs.folder)
         folder = RunFolder.create(root, run_id or self._new_run_id(), to_yaml(self.config))
-        with folder:
+        with folder, self._showing(progress):
             return self._run(folder, resumed=False)
 
-    def resume(self, run_id: str) -> RunResult:
+    def resume(self, run_id: str, *, progress: bool = False) -> RunResult:
         """Continue an interrupted run; it ends in the same bits as one without interruption.
 
         RunRefused if there is no such run or this configuration would give other bits.
@@ -309,7 +311,19 @@ class Federation:
                 earlier = load_config(folder.path / "config.yaml")
                 changed = "; ".join(differences(earlier, self.config)) or "its code or its data"
                 raise RunRefused(f"run {run_id} cannot be continued, since this changed: {changed}")
-            return self._run(folder, resumed=True)
+            with self._showing(progress):
+                return self._run(folder, resumed=True)
+
+    @contextmanager
+    def _showing(self, progress: bool) -> Iterator[None]:
+        if not progress:
+            yield
+            return
+        from .report.progress import display_for
+
+        with ExitStack() as undo:
+            self._observe(undo.enter_context(display_for(sys.stdout, as_json=False)), undo)
+            yield
 
     def _new_run_id(self) -> str:
         name = self.config.run.name or self._name

@@ -75,7 +75,7 @@ class FederatedNode:
     """A worker; its methods are called one at a time."""
 
     def __init__(self, settings: NodeSettings, data: SiteData) -> None:
-        sys.path[:0] = [path for path in settings.paths if path not in sys.path]
+        sys.path.extend(path for path in settings.paths if path not in sys.path)
         self._settings = settings
         self._data = data
         self._device = settle(settings.threads, settings.device)

@@ -23,6 +23,8 @@ from .errors import FederatedError, WorkersExhausted
 
 TICK_S = 1.0
 """How often deadlines are looked at."""
+CLOSE_S = 30.0
+"""How long `close` waits for the pool's thread."""
 INLINE_BYTES = 100_000
 """Models up to this size travel as plain arguments; larger ones once through the object store."""
 
@@ -78,6 +80,7 @@ class WorkerPool:
         restarts: int,
         timeout_s: float,
         on_event: PoolEvents,
+        on_idle: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._gang = gang
@@ -85,6 +88,7 @@ class WorkerPool:
         self._args = args
         self._timeout_s = timeout_s
         self._on_event = on_event
+        self._on_idle = on_idle
         self._clock = clock
         self._dispatcher = Dispatcher(len(gang.vnodes), restarts)
         self._seats = [_Seat() for _ in gang.vnodes]
@@ -92,8 +96,9 @@ class WorkerPool:
         self._numbers = itertools.count()
         self._inbox: queue.SimpleQueue[Callable[[], list[Action]] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="worker-pool", daemon=True)
-        self._broken: BaseException | None = None
-        self._closed = False
+        self._door = threading.Lock()
+        self._ended: BaseException | None = None
+        """Why no more work is taken; set once, under the door's lock."""
         self._all_up: Future[None] = Future()
 
     @property
@@ -112,7 +117,13 @@ class WorkerPool:
 
     def submit(self, pieces: Sequence[Piece], *, worker: int | None = None) -> None:
         """Hand out work, in this order; `worker` binds it to one of them."""
-        self._inbox.put(lambda: self._take(pieces, worker))
+        with self._door:
+            ended = self._ended
+            if ended is None:
+                self._inbox.put(lambda: self._take(pieces, worker))
+        if ended is not None:
+            for piece in pieces:
+                piece.answer.set_exception(ended)
 
     def share(self, key: str, state: Any, nbytes: int) -> SharedModel:
         """Make a model ready to be sent along with work."""
@@ -120,11 +131,9 @@ class WorkerPool:
 
     def close(self) -> None:
         """End the workers and fail what is undone; may be called twice."""
-        if not self._closed:
-            self._closed = True
-            self._inbox.put(None)
-            if self._thread.is_alive() and self._thread is not threading.current_thread():
-                self._thread.join(timeout=30)
+        self._inbox.put(None)
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join(timeout=CLOSE_S)
         for seat in self._seats:
             if seat.worker is not None:
                 seat.worker.kill()
@@ -132,21 +141,39 @@ class WorkerPool:
     # -- the thread ---------------------------------------------------------------------------
 
     def _run(self) -> None:
+        ended: BaseException = FederatedError("the worker pool was closed")
         try:
             while True:
                 try:
                     message = self._inbox.get(timeout=TICK_S)
                 except queue.Empty:
                     self._watch()
+                    self._on_idle()
                     continue
                 if message is None:
                     break
                 self._perform(message())
-            self._fail_all(FederatedError("the worker pool was closed"))
-        except BaseException as error:
-            self._broken = error
-            self._fail_all(error)
-            raise
+        except BaseException as error:  # whoever waits for work is told, and no more is taken
+            ended = error
+        self._end(ended)
+
+    def _end(self, error: BaseException) -> None:
+        """Take no more work, and fail what is undone or lies in the inbox."""
+        with self._door:
+            self._ended = error
+            while True:
+                try:
+                    message = self._inbox.get_nowait()
+                except queue.Empty:
+                    break
+                if message is not None:
+                    message()
+        pieces, self._pieces = list(self._pieces.values()), {}
+        for piece in pieces:
+            if not piece.answer.done():
+                piece.answer.set_exception(error)
+        if not self._all_up.done():
+            self._all_up.set_exception(error)
 
     def _take(self, pieces: Sequence[Piece], worker: int | None) -> list[Action]:
         numbers = []
@@ -211,6 +238,8 @@ class WorkerPool:
         if generation != seat.generation:
             return []
         error = done.exception()
+        if isinstance(error, WorkerFailed):
+            raise _cause(error)  # it cannot be built, and will not be the next time either
         if error is not None:
             return self._lost(number, generation, _reason(error))
         seat.up = True
@@ -258,14 +287,6 @@ class WorkerPool:
             if seat.worker is not None and waiting and now - seat.busy_since > self._timeout_s:
                 reason = f"it did not answer for {self._timeout_s:g} s"
                 self._perform(self._lost(number, seat.generation, reason))
-
-    def _fail_all(self, error: BaseException) -> None:
-        pieces, self._pieces = list(self._pieces.values()), {}
-        for piece in pieces:
-            if not piece.answer.done():
-                piece.answer.set_exception(error)
-        if not self._all_up.done():
-            self._all_up.set_exception(error)
 
 
 def _cause(error: BaseException) -> BaseException:

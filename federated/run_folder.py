@@ -166,6 +166,7 @@ class RunFolder:
 
     def rewind(self, last_round: int) -> list[dict[str, Any]]:
         """Forget the metrics of rounds after `last_round`, which will be run again."""
+        self._rewind_traffic(last_round)
         rows = [row for row in self.rows() if row["round"] <= last_round]
         _replace(self.path / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
         return rows
@@ -188,6 +189,13 @@ class RunFolder:
             if fresh:
                 writer.writerow(TRAFFIC_COLUMNS)
             writer.writerows(rows)
+
+    def _rewind_traffic(self, last_round: int) -> None:
+        path = self.path / "traffic.csv"
+        if path.exists():
+            header, *lines = path.read_text().splitlines(keepends=True)
+            kept = [line for line in lines if int(line.partition(",")[0]) <= last_round]
+            _replace(path, "".join([header, *kept]))
 
     # -- models -------------------------------------------------------------------------------
 

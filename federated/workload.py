@@ -83,6 +83,7 @@ class FederatedWorkload:
             restarts=resources.worker_restarts,
             timeout_s=resources.worker_timeout,
             on_event=self._on_pool_event,
+            on_idle=self._evict_idle,
         )
         self._pool.start()
         self._pool.wait_up(START_TIMEOUT_S)
@@ -99,7 +100,6 @@ class FederatedWorkload:
             "node.release": self._release_node,
             "node.show": self._show_node,
         }
-        self._evict_idle()
         ticket = str(next(self._tickets))
         self._answers[ticket] = handlers[order.kind](order)
         return ticket

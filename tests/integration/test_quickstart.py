@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from real_ray import ENVIRONMENT, REPOSITORY, fedpilot
 
 pytestmark = pytest.mark.ray

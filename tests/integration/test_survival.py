@@ -11,6 +11,7 @@ from typing import Any
 
 import psutil
 import pytest
+
 from real_ray import Command, eventually, fedpilot, ray_head, session_of
 
 pytestmark = pytest.mark.ray
