@@ -89,7 +89,13 @@ def cli_page() -> str:
     """The help of every command, as the command line prints it."""
     from fedpilot.cli import main  # here, so that the config page needs no command line
 
-    context = click.Context(main, info_name="fedpilot", terminal_width=90, max_content_width=90)
+    context = click.Context(
+        main,
+        info_name="fedpilot",
+        terminal_width=90,
+        max_content_width=90,
+        help_option_names=["-h", "--help"],
+    )
     return "\n".join([CLI_HEAD, *_command(main, context)])
 
 

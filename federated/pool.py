@@ -115,12 +115,18 @@ class WorkerPool:
         """Wait until every worker has answered once; raises why that cannot be."""
         self._all_up.result(timeout_s)
 
+    def usable(self) -> tuple[int, ...]:
+        """The workers that are there or will be again; the others died too often."""
+        return self._dispatcher.usable()
+
     def submit(self, pieces: Sequence[Piece], *, worker: int | None = None) -> None:
         """Hand out work, in this order; `worker` binds it to one of them."""
         with self._door:
             ended = self._ended
             if ended is None:
-                self._inbox.put(lambda: self._take(pieces, worker))
+                numbers = [next(self._numbers) for _ in pieces]
+                self._pieces.update(zip(numbers, pieces, strict=True))
+                self._inbox.put(lambda: self._dispatcher.submit(numbers, worker))
         if ended is not None:
             for piece in pieces:
                 piece.answer.set_exception(ended)
@@ -158,30 +164,15 @@ class WorkerPool:
         self._end(ended)
 
     def _end(self, error: BaseException) -> None:
-        """Take no more work, and fail what is undone or lies in the inbox."""
+        """Take no more work, and fail what is undone."""
         with self._door:
             self._ended = error
-            while True:
-                try:
-                    message = self._inbox.get_nowait()
-                except queue.Empty:
-                    break
-                if message is not None:
-                    message()
-        pieces, self._pieces = list(self._pieces.values()), {}
+            pieces, self._pieces = list(self._pieces.values()), {}
         for piece in pieces:
             if not piece.answer.done():
                 piece.answer.set_exception(error)
         if not self._all_up.done():
             self._all_up.set_exception(error)
-
-    def _take(self, pieces: Sequence[Piece], worker: int | None) -> list[Action]:
-        numbers = []
-        for piece in pieces:
-            number = next(self._numbers)
-            self._pieces[number] = piece
-            numbers.append(number)
-        return self._dispatcher.submit(numbers, worker)
 
     def _perform(self, actions: list[Action]) -> None:
         for action in actions:
@@ -274,6 +265,7 @@ class WorkerPool:
         seat.generation += 1
         if seat.worker is not None:
             seat.worker.kill()
+            seat.worker = None
         actions = self._dispatcher.lost(number, reason)
         gone = not any(isinstance(action, Start) for action in actions)
         if gone and not was_up and not self._all_up.done():
@@ -283,8 +275,8 @@ class WorkerPool:
     def _watch(self) -> None:
         now = self._clock()
         for number, seat in enumerate(self._seats):
-            waiting = not seat.up or self._dispatcher.doing(number)
-            if seat.worker is not None and waiting and now - seat.busy_since > self._timeout_s:
+            waits = seat.worker is not None and (not seat.up or self._dispatcher.doing(number))
+            if waits and now - seat.busy_since > self._timeout_s:
                 reason = f"it did not answer for {self._timeout_s:g} s"
                 self._perform(self._lost(number, seat.generation, reason))
 

@@ -193,9 +193,9 @@ class RunFolder:
     def _rewind_traffic(self, last_round: int) -> None:
         path = self.path / "traffic.csv"
         if path.exists():
-            header, *lines = path.read_text().splitlines(keepends=True)
-            kept = [line for line in lines if int(line.partition(",")[0]) <= last_round]
-            _replace(path, "".join([header, *kept]))
+            whole = [line for line in path.read_text().splitlines() if line.count(",") == 4]
+            kept = [row for row in whole[1:] if int(row.partition(",")[0]) <= last_round]
+            _replace(path, "\n".join([",".join(TRAFFIC_COLUMNS), *kept, ""]))
 
     # -- models -------------------------------------------------------------------------------
 
@@ -217,7 +217,10 @@ class RunFolder:
         numbers = self._checkpoints()
         if not numbers:
             return None
-        header, tensors = read_tensors(self._checkpoint_path(numbers[-1]))
+        path = self._checkpoint_path(numbers[-1])
+        header, tensors = read_tensors(path)
+        if header.get("format") != FORMAT or not {"round", "identity"} <= header.keys():
+            raise RunRefused(f"{path} is no checkpoint of format {FORMAT}")
         return Checkpoint(
             header["round"],
             header["identity"],

@@ -215,9 +215,10 @@ class FederatedWorkload:
         """The worker that hosts a node, or shall from now on: the one that hosts the fewest."""
         with self._lock:
             worker, _ = self._homes.get(index, (-1, 0.0))
-            if worker < 0:
+            usable = self._running.usable() or (0,)
+            if worker not in usable:
                 hosts = [number for number, _ in self._homes.values()]
-                worker = min(range(self._running.size), key=lambda number: hosts.count(number))
+                worker = min(usable, key=hosts.count)
             self._homes[index] = (worker, self._clock())
             return worker
 

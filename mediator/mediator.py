@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import Future
+from contextlib import ExitStack
 from types import TracebackType
 from typing import Self
 
@@ -99,21 +100,25 @@ class FederationMediator:
     ) -> Future[Payload]:
         """Send an order to a site; the future of its answer. Both are booked as traffic."""
         self.traffic.book(Flow(round_number, site, Direction.TO_SITE, purpose), order.nbytes)
-        answer = self._sites[site].collect(self._sites[site].deliver(order))
         back = Flow(round_number, site, Direction.FROM_SITE, purpose)
+        booked: Future[Payload] = Future()
 
         def book(done: Future[Payload]) -> None:
-            if not done.cancelled() and done.exception() is None:
+            if (error := done.exception()) is not None:
+                booked.set_exception(error)
+            else:
                 self.traffic.book(back, done.result().nbytes)
+                booked.set_result(done.result())
 
-        answer.add_done_callback(book)
-        return answer
+        self._sites[site].collect(self._sites[site].deliver(order)).add_done_callback(book)
+        return booked
 
     def close(self) -> None:
         """Release everything at every site; may be called twice."""
-        for site in self._sites.values():
-            site.release()
         self._promises = {}
+        with ExitStack() as releasing:
+            for site in self._sites.values():
+                releasing.callback(site.release)
 
     def __enter__(self) -> Self:
         return self

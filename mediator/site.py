@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from concurrent.futures import Future
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -99,11 +100,12 @@ class InProcessSite:
 
     def release(self) -> None:
         """End the workload, then give the gang back."""
-        if self._workload is not None:
-            self._workload.stop()
-        if self._gang is not None:
-            self._gang.release()
-        self._gang = None
+        gang, self._gang = self._gang, None
+        with ExitStack() as releasing:
+            if gang is not None:
+                releasing.callback(gang.release)
+            if self._workload is not None:
+                releasing.callback(self._workload.stop)
 
     def check(self, workload: str, spec: Payload) -> None:
         """Load the workload and let it check its spec."""

@@ -6,6 +6,8 @@ With a server learning rate other than 1 it is FedSGD's generalisation of Reddi 
 
 from __future__ import annotations
 
+import numpy as np
+
 from ..core.algorithm import Algorithm, ServerState
 from ..core.state import Array, Role, Roles, State
 
@@ -23,7 +25,7 @@ def fedavg(server_learning_rate: float = 1.0) -> Algorithm:
         for name, update in mean.items():
             step = server_learning_rate if roles[name] is Role.TRAINED else 1.0
             moved = model[name].astype("float64") + step * update
-            new[name] = moved.astype(model[name].dtype)
+            new[name] = np.asarray(moved, dtype=model[name].dtype)
         return new, memory
 
     return Algorithm("fedavg", init, apply)

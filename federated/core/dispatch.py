@@ -52,6 +52,8 @@ class _Slot:
     ready: bool = False
     losses: int = 0
     """Deaths since it last finished something."""
+    gone: str | None = None
+    """Why it is not started any more."""
     doing: deque[WorkId] = field(default_factory=deque)
 
 
@@ -87,7 +89,11 @@ class Dispatcher:
             self._waiting.append(work)
             if worker is not None:
                 self._pinned[work] = worker
-        return list(self._hand_out())
+        return [*self._give_up_hopeless(), *self._hand_out()]
+
+    def usable(self) -> tuple[int, ...]:
+        """The workers that are there, or will be again."""
+        return tuple(n for n, slot in enumerate(self._slots) if slot.gone is None)
 
     def ready(self, worker: int) -> list[Action]:
         """A worker is up."""
@@ -118,17 +124,24 @@ class Dispatcher:
                 held = held[1:]
         self._waiting.extendleft(reversed(held))
         if slot.losses > self._limit:
-            return [*actions, *self._collapse(worker, slot.losses, reason)]
+            slot.gone = reason
+            return [*actions, *self._give_up_hopeless(), *self._hand_out()]
         return [*actions, Start(worker), *self._hand_out()]
 
-    def _collapse(self, worker: int, losses: int, reason: str) -> list[Action]:
-        """Give up what nobody can do any more: all of it, or what is bound to this worker."""
-        others = any(slot.losses <= self._limit for slot in self._slots)
-        hopeless = [w for w in self._waiting if not others or self._pinned.get(w) == worker]
-        for work in hopeless:
-            self._waiting.remove(work)
-            self._drop(work)
-        return [*(GiveUp(work, losses, reason) for work in hopeless), *self._hand_out()]
+    def _give_up_hopeless(self) -> list[GiveUp]:
+        """Give up what nobody can do any more: what is bound to a worker that is gone, or all."""
+        gone = {n: slot for n, slot in enumerate(self._slots) if slot.gone is not None}
+        if not gone:
+            return []
+        nobody = len(gone) == len(self._slots)
+        given_up = []
+        for work in list(self._waiting):
+            number = self._pinned.get(work, min(gone) if nobody else -1)
+            if number in gone:
+                self._waiting.remove(work)
+                self._drop(work)
+                given_up.append(GiveUp(work, gone[number].losses, gone[number].gone or ""))
+        return given_up
 
     def _hand_out(self) -> Iterator[Action]:
         held_back: list[WorkId] = []

@@ -40,14 +40,17 @@ def grid(reference: State, roles: Roles, coarser: int = 0) -> dict[str, int]:
     for name in averaged(roles):
         array = reference[name]
         largest = float(np.max(np.abs(array), initial=0.0))
-        size = math.frexp(largest)[1] if math.isfinite(largest) else 0
+        size = math.frexp(largest)[1] if math.isfinite(largest) and largest else SMALLEST_EXPONENT
         exponents[name] = FRACTION_BITS - max(size, SMALLEST_EXPONENT) - coarser
     return exponents
 
 
 def exact(value: float) -> int:
     """A finite metric in units of 2**-32, as an exact integer."""
-    return round(math.ldexp(value, METRIC_BITS))
+    try:
+        return round(math.ldexp(value, METRIC_BITS))
+    except OverflowError:  # so large that it is a whole number
+        return int(value) << METRIC_BITS
 
 
 @dataclass(slots=True)
@@ -84,7 +87,7 @@ class Tally:
         """Mean loss per sample; NaN without samples or with one that was not finite."""
         if not self.samples or self.not_finite:
             return math.nan
-        return math.ldexp(self.loss / self.samples, -METRIC_BITS)
+        return self.loss / (self.samples << METRIC_BITS)
 
     @property
     def accuracy(self) -> float:
@@ -118,6 +121,21 @@ class Reference:
         return cls(exponents, values, counters(roles))
 
 
+def _rounded(update: State, reference: Reference) -> dict[str, tuple[Array, float]] | None:
+    """Each tensor's move in whole grid units, and its largest; None if one is not finite."""
+    rounded = {}
+    with np.errstate(over="ignore", invalid="ignore"):
+        for name, exponent in reference.exponents.items():
+            moved = np.asarray(np.subtract(update[name], reference.values[name], dtype=np.float64))
+            np.multiply(moved, math.ldexp(1.0, exponent), out=moved)
+            np.rint(moved, out=moved)
+            size = max(float(moved.max(initial=0.0)), -float(moved.min(initial=0.0)))
+            if not math.isfinite(size):
+                return None
+            rounded[name] = moved, size
+    return rounded
+
+
 @dataclass(slots=True)
 class Partial:
     """What a chunk, a worker or a site hands up: one exact sum over its clients' updates."""
@@ -146,19 +164,12 @@ class Partial:
         `update` holds the client's tensors after training (not their difference), `weight` its
         samples. Nothing is added unless everything is finite.
         """
-        rounded: dict[str, Array] = {}
-        sizes: dict[str, float] = {}
-        for name, exponent in reference.exponents.items():
-            moved = np.subtract(update[name], reference.values[name], dtype=np.float64)
-            np.multiply(moved, math.ldexp(1.0, exponent), out=moved)
-            np.rint(moved, out=moved)
-            size = max(float(moved.max(initial=0.0)), -float(moved.min(initial=0.0)))
-            if not math.isfinite(size) or tally.not_finite:
-                self.refused.append(client_id)
-                return False
-            rounded[name], sizes[name] = moved, size
-        for name, moved in rounded.items():
-            self.bounds[name] = self.bounds.get(name, 0) + int(sizes[name]) * weight
+        rounded = None if tally.not_finite else _rounded(update, reference)
+        if rounded is None:
+            self.refused.append(client_id)
+            return False
+        for name, (moved, size) in rounded.items():
+            self.bounds[name] = self.bounds.get(name, 0) + int(size) * weight
             if self.bounds[name] >= 1 << RANGE_BITS:
                 continue  # overflowed: the sum is not used any more
             units = moved.astype(np.int64)

@@ -19,6 +19,7 @@ import numpy.typing as npt
 from ..core.journaling import worth_saving
 from ..core.partial import Partial
 from ..core.state import Array, nbytes
+from ..errors import RunRefused
 from .tensor_files import read_tensors, write_tensors
 
 FORMAT = 1
@@ -58,8 +59,11 @@ class Journal:
         """The Partial of this very round and the clients in it, if a predecessor saved one."""
         if self._path is None or not self._path.exists():
             return None
-        header, tensors = read_tensors(self._path)
-        if header.get("format") != FORMAT or header["key"] != _key(key):
+        try:
+            header, tensors = read_tensors(self._path)
+        except RunRefused:  # spoilt by a power cut: the work that it saved is done again
+            return None
+        if header.get("format") != FORMAT or header.get("key") != _key(key):
             return None
         done = tensors.pop("done")
         return Partial.from_wire(header["partial"], tensors), done

@@ -8,6 +8,7 @@ global model, its samples and (seed, round, client id) alone, never on who train
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -33,18 +34,30 @@ class LocalTrainer:
         self._loss = loss_function(training.loss_function)
         self._seed = seed
         self._device = device
-        self._tensors = self._module.state_dict(keep_vars=False)
+        self._parameters = {
+            name: parameter.detach()
+            for name, parameter in module.named_parameters(remove_duplicate=False)
+        }
+        self._buffers = _buffers_of(module)
         self._trained: list[Tensor] = [p for p in module.parameters() if p.requires_grad]
         self._begin = stepper(self._trained, training)
 
     def load(self, state: Mapping[str, Tensor]) -> None:
         """Make the module the given model, bit for bit."""
-        for name, tensor in self._tensors.items():
+        for name, tensor in self._parameters.items():
             tensor.copy_(state[name])
+        for buffer in self._buffers:  # a model may have put other tensors in their places
+            value = state[buffer.name] if buffer.kept else buffer.first
+            setattr(buffer.owner, buffer.attribute, value.clone())
 
     def state(self) -> dict[str, Array]:
         """The module's state as it is now; on a CPU these are views that the next load changes."""
-        return {name: tensor.detach().cpu().numpy() for name, tensor in self._tensors.items()}
+        tensors = self._parameters | {
+            buffer.name: getattr(buffer.owner, buffer.attribute)
+            for buffer in self._buffers
+            if buffer.kept
+        }
+        return {name: tensor.detach().cpu().numpy() for name, tensor in tensors.items()}
 
     def train(self, client_id: str, x: Tensor, y: Tensor, round_number: int) -> Tally:
         """Train the loaded model on a client's samples x (n, ...) and labels y (n,).
@@ -63,7 +76,7 @@ class LocalTrainer:
             losses, sizes = [], []
             for batch_x, batch_y in self._batches(x, y, order):
                 loss = self._loss(self._module(batch_x), batch_y)
-                step(torch.autograd.grad(loss, self._trained, materialize_grads=True))
+                step(torch.autograd.grad(loss, self._trained, allow_unused=True))
                 losses.append(loss.detach())
                 sizes.append(len(batch_y))
         if not losses:
@@ -78,6 +91,8 @@ class LocalTrainer:
         if order is not None:
             shuffled = torch.from_numpy(order.permutation(len(y))).to(self._device)
             x, y = x[shuffled], y[shuffled]
+        else:  # a model may change its input in place, which is still needed then
+            x = x.clone()
         for start in range(0, len(y), size):
             yield x[start : start + size], y[start : start + size]
 
@@ -90,14 +105,36 @@ class LocalTrainer:
                 labels = torch.from_numpy(np.array(y[start : start + batch])).to(self._device)
                 inputs = torch.from_numpy(np.array(x[start : start + batch])).to(self._device)
                 outputs = self._module(inputs)
-                loss = float(self._loss(outputs, labels)) * len(labels)
+                loss = float(self._loss(outputs, labels).detach()) * len(labels)
                 correct = int((outputs.argmax(1) == labels).sum()) if outputs.ndim == 2 else 0
                 tally.add(len(labels), correct, loss)
         return tally
 
 
-Step = Callable[[Sequence[Tensor]], None]
-"""Moves the trained parameters by their gradients (zeros where the loss does not reach)."""
+@dataclass(frozen=True, slots=True)
+class _Buffer:
+    """A buffer's place in the module, where a model may put another tensor at any time."""
+
+    name: str
+    owner: nn.Module
+    attribute: str
+    first: Tensor
+    kept: bool
+    """Whether it is part of the state; one that is not begins anew with every client."""
+
+
+def _buffers_of(module: nn.Module) -> tuple[_Buffer, ...]:
+    saved = module.state_dict().keys()
+    return tuple(
+        _Buffer(name, owner, attribute, tensor.clone(), name in saved)
+        for path, owner in module.named_modules()
+        for attribute, tensor in owner.named_buffers(recurse=False)
+        for name in [f"{path}.{attribute}" if path else attribute]
+    )
+
+
+Step = Callable[[Sequence[Tensor | None]], None]
+"""Moves the trained parameters by their gradients; those without one stay, as in torch.optim."""
 
 
 def stepper(parameters: list[Tensor], training: Training) -> Callable[[], Step]:
@@ -111,7 +148,7 @@ def stepper(parameters: list[Tensor], training: Training) -> Callable[[], Step]:
         optimizer.state.clear()
         return step
 
-    def step(gradients: Sequence[Tensor]) -> None:
+    def step(gradients: Sequence[Tensor | None]) -> None:
         for parameter, gradient in zip(parameters, gradients, strict=True):
             parameter.grad = gradient
         optimizer.step()
@@ -123,12 +160,14 @@ def _plain_sgd(parameters: list[Tensor], training: Training) -> Step:
     """torch's SGD by its functional form: the class spends more time around a step than in it."""
     momenta: list[Tensor | None] = [None] * len(parameters)
 
-    def step(gradients: Sequence[Tensor]) -> None:
+    def step(gradients: Sequence[Tensor | None]) -> None:
+        reached = [i for i, gradient in enumerate(gradients) if gradient is not None]
+        velocities = [momenta[i] for i in reached]
         with torch.no_grad():
             sgd(
-                parameters,
-                list(gradients),
-                momenta,
+                [parameters[i] for i in reached],
+                [gradient for gradient in gradients if gradient is not None],
+                velocities,
                 foreach=len(parameters) > 1,
                 weight_decay=training.weight_decay,
                 momentum=training.momentum,
@@ -137,5 +176,7 @@ def _plain_sgd(parameters: list[Tensor], training: Training) -> Step:
                 nesterov=False,
                 maximize=False,
             )
+        for i, velocity in zip(reached, velocities, strict=True):
+            momenta[i] = velocity
 
     return step

@@ -15,6 +15,14 @@ from ..core.registry import load_dotted
 from ..core.state import Array, Role, State, role_of
 from ..errors import RunRefused
 
+HELD = frozenset(
+    {
+        *(torch.float16, torch.float32, torch.float64, torch.bool, torch.uint8),
+        *(torch.int8, torch.int16, torch.int32, torch.int64),
+    }
+)
+"""Types of tensors that a state may hold."""
+
 Loss = Callable[[Tensor, Tensor], Tensor]
 """(outputs, labels) -> the mean loss of a batch, a scalar."""
 
@@ -83,10 +91,9 @@ def to_tensors(state: State, device: torch.device) -> dict[str, Tensor]:
 
 
 def _numpy(name: str, tensor: Tensor) -> Array:
-    try:
-        return tensor.detach().cpu().numpy()
-    except TypeError:
+    if tensor.dtype not in HELD:
         raise RunRefused(
-            f"the model's tensor {name!r} has dtype {tensor.dtype}, which has no NumPy "
-            "counterpart; use float16, float32, float64 or an integer type"
-        ) from None
+            f"the model's tensor {name!r} has dtype {tensor.dtype}, which cannot be summed "
+            "exactly; use float16, float32, float64 or an integer type"
+        )
+    return tensor.detach().cpu().numpy()

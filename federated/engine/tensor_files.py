@@ -23,7 +23,7 @@ def write_tensors(
     aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     metadata = {"fedpilot": json.dumps(header)} if header is not None else None
     try:
-        save_file({n: np.ascontiguousarray(a) for n, a in tensors.items()}, aside, metadata)
+        save_file({n: np.asarray(a, order="C") for n, a in tensors.items()}, aside, metadata)
         if durable:
             with aside.open("rb") as file:
                 os.fsync(file.fileno())

@@ -11,9 +11,6 @@ INK, ACCENT, SECOND, FAINT = "#1f2933", "#0b7285", "#e8590c", "#cbd2d9"
 
 def draw(rows: Sequence[Mapping[str, Any]], path: Path, *, title: str) -> None:
     """Draw the metrics of a run's rounds into a PNG."""
-    import matplotlib
-
-    matplotlib.use("Agg", force=False)
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
@@ -45,7 +42,8 @@ def draw(rows: Sequence[Mapping[str, Any]], path: Path, *, title: str) -> None:
             right.plot(rounds, losses, color=colour, linewidth=2, label=label)
     right.set_title("loss", loc="left", fontsize=11, color=INK)
     right.set_ylim(bottom=0)
-    right.legend(frameon=False, fontsize=9)
+    if right.lines:
+        right.legend(frameon=False, fontsize=9)
     for axes in (left, right):
         axes.set_xlabel("round", color=INK)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))

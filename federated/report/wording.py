@@ -17,7 +17,7 @@ def number(value: float | None, digits: int = 4) -> str:
 
 def duration(seconds: float) -> str:
     """Seconds as people say them: `4.2 s`, `3 min 05 s`, `2 h 07 min`."""
-    if seconds < 60:
+    if round(seconds, 1) < 60:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
     if minutes < 60:

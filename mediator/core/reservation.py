@@ -61,7 +61,11 @@ def reserve(
 ) -> Generator[Ask, Answer, Outcome]:
     """Prepare everywhere, then commit everywhere or release everywhere."""
     promises: dict[str, Promise] = {}
-    refusals: dict[str, str] = {}
+    refusals = {site: "no such site" for site in required if site not in sites}
+    if len(sites) < min_sites:
+        refusals["all"] = f"{min_sites} sites are needed and there are {len(sites)}"
+    if refusals:
+        return Outcome(False, {}, refusals)
     for site in sites:
         answer = yield Ask(Verb.PREPARE, site)
         if isinstance(answer, Promise):

@@ -220,7 +220,8 @@ def test_frozen_parameters_stay_and_the_rest_learns() -> None:
         assert np.array_equal(state[name], array) == name.startswith("0."), name
 
 
-def test_a_parameter_without_gradient_is_left_alone() -> None:
+@pytest.mark.parametrize("training", OPTIMIZERS)
+def test_a_parameter_that_the_loss_does_not_reach_is_left_alone(training: dict[str, Any]) -> None:
     class Unused(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -229,7 +230,7 @@ def test_a_parameter_without_gradient_is_left_alone() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return self.used(x)
 
-    client = Client(Unused, optimizer="adam")
+    client = Client(Unused, **training)
     client.train()
     assert np.array_equal(client.trainer.state()["unused.weight"], client.initial["unused.weight"])
 
@@ -249,6 +250,28 @@ def test_tied_weights_stay_tied() -> None:
     state = client.trainer.state()
     assert np.array_equal(state["a.weight"], state["b.weight"])
     assert not np.array_equal(state["a.weight"], client.initial["a.weight"])
+
+
+@pytest.mark.parametrize("training", OPTIMIZERS)
+def test_training_is_what_pytorchs_own_optimizer_does(training: dict[str, Any]) -> None:
+    settings = {"learning_rate": 0.1, "batch_size": 4, "number_of_epochs": 3, **training}
+    client = Client(shuffle=False, **settings)
+    client.train(count=10)
+    x, y = samples(1, 10)
+    torch.manual_seed(1)
+    module = dense()
+    options = {"lr": settings["learning_rate"], "weight_decay": settings.get("weight_decay", 0.0)}
+    if settings["optimizer"] == "sgd":
+        options["momentum"] = settings.get("momentum", 0.0)
+    kinds = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
+    optimizer = kinds[settings["optimizer"]](module.parameters(), **options)
+    for _ in range(3):
+        for start in range(0, 10, 4):
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(module(x[start : start + 4]), y[start : start + 4])
+            loss.backward()
+            optimizer.step()
+    assert digest(client.trainer.state()) == digest(state_of(module))
 
 
 def test_one_step_of_sgd_is_what_pytorch_computes() -> None:
@@ -335,7 +358,8 @@ def test_evaluation_counts_samples_right_answers_and_losses(batch: int) -> None:
     x, y = samples(4)
     tally = client.trainer.evaluate(x.numpy(), y.numpy(), batch)
     torch.manual_seed(1)
-    outputs = dense()(x)
+    with torch.no_grad():
+        outputs = dense()(x)
     assert tally.samples == len(y)
     assert tally.correct == int((outputs.argmax(1) == y).sum())
     assert tally.mean_loss == pytest.approx(float(nn.functional.cross_entropy(outputs, y)), rel=1e-5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import queue
 import threading
 from collections.abc import Callable, Iterator
@@ -182,9 +183,28 @@ def test_another_error_comes_back_as_the_fabrics_account_of_it(setting: Setting)
 
 
 def test_workers_that_cannot_be_made_are_said_so(setting: Setting) -> None:
-    pool = setting.pool(2, None, "no such library", restarts=1)
-    with pytest.raises(WorkersExhausted, match="no such library"):
+    pool = setting.pool(1, None, "no such library", restarts=1)
+    with pytest.raises((WorkerFailed, WorkersExhausted), match="no such library"):
         pool.wait_up(SOON_S)
+    refused(lambda late: pool.submit([late]))
+
+
+def test_several_workers_that_cannot_be_made_at_once_are_said_so(setting: Setting) -> None:
+    starts = itertools.count()
+
+    def clock() -> float:
+        """Is read before each start: by the third, the first two have failed."""
+        if next(starts) == 2:
+            for thread in threading.enumerate():
+                if thread.name in ("g/0/0", "g/1/0"):
+                    thread.join(SOON_S)
+        return 0.0
+
+    setting.clock = clock  # type: ignore[assignment]
+    pool = setting.pool(3, None, "no such library")
+    with pytest.raises((WorkerFailed, WorkersExhausted), match="no such library"):
+        pool.wait_up(3)
+    refused(lambda late: pool.submit([late]))
 
 
 @pytest.mark.parametrize("killer", ["hello", "double"])

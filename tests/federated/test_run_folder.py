@@ -186,6 +186,35 @@ def test_traffic_is_appended_under_one_header(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("written", "left"),
+    [
+        pytest.param("", [], id="the file was only just made"),
+        pytest.param("round,si", [], id="a header that was cut short"),
+        pytest.param("round,site,direction,purpose,bytes\n", [], id="no rows yet"),
+        pytest.param(
+            "round,site,direction,purpose,bytes\n1,a,to_site,training,10\n2,a,to_s", ["1"],
+            id="a row that was cut short",
+        ),
+        pytest.param(
+            "round,site,direction,purpose,bytes\n1,a,to_site,training,10\n3,a,to_site,training,1\n",
+            ["1"], id="a row of a round that will run again",
+        ),
+    ],
+)  # fmt: skip
+def test_traffic_of_a_run_that_was_killed_is_rewound(
+    written: str, left: list[str], tmp_path: Path
+) -> None:
+    with made(tmp_path) as folder:
+        (folder.path / "traffic.csv").write_text(written)
+        folder.rewind(2)
+        folder.append_traffic([(3, "a", "to_site", "training", 7)])
+        with (folder.path / "traffic.csv").open(newline="") as file:
+            rows = list(csv.DictReader(file))
+    assert [row["round"] for row in rows] == [*left, "3"]
+    assert rows[-1]["bytes"] == "7"
+
+
 def test_the_manifest_collects_facts(tmp_path: Path) -> None:
     with made(tmp_path) as folder:
         assert folder.manifest() == {}
