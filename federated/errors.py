@@ -5,6 +5,7 @@ FederatedError
 ├── RunRefused             the run cannot be continued or made as asked            (exit 2)
 ├── ClientFailed           a client's training or evaluation raised                (exit 1)
 ├── NoUsableUpdate         every update of a round was refused                     (exit 1)
+├── WorkerNotMade          a worker cannot be started, and would fail again        (exit 1)
 ├── WorkersExhausted       the same work lost its worker too often                 (exit 1)
 └── InvalidTransition      a VirtualNode was asked for what its state forbids      (exit 1)
 """
@@ -84,6 +85,17 @@ class NoUsableUpdate(FederatedError):
             f"round {self.round_number} has no usable update: all {len(self.refused)} were not "
             f"finite ({names}); a smaller `training.learning_rate` usually helps"
         )
+
+
+class WorkerNotMade(FederatedError):
+    """Making a worker raised, and would again; usually the user's own code does not load there."""
+
+    def __init__(self, worker: int, reason: str) -> None:
+        super().__init__(worker, reason)
+        self.worker, self.reason = worker, reason
+
+    def __str__(self) -> str:
+        return f"worker {self.worker} cannot be made: {self.reason}"
 
 
 class WorkersExhausted(FederatedError):

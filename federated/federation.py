@@ -41,7 +41,7 @@ from .core.state import Array, State, digest
 from .engine.modules import environment
 from .errors import ConfigError, FederatedError, Problem, RunRefused
 from .events import Event, Observer, event
-from .materials import Materials, gather
+from .materials import Materials, gather, hand_over
 from .models import build
 from .run_folder import RunFolder
 from .virtual_node import VirtualNode
@@ -230,6 +230,7 @@ class Federation:
                 "config": self.config.model_dump(mode="json"),
                 "mine": [mine.start, mine.stop, mine.step],
                 "paths": list(self._paths),
+                "materials": hand_over(self._materials),
             },
         )
 
@@ -332,7 +333,7 @@ class Federation:
     def _run(self, folder: RunFolder, *, resumed: bool) -> RunResult:
         started = time.perf_counter()
         self._note_start(folder, resumed)
-        status, failure = "failed", ""
+        status, failure, began = "failed", "", False
         finished: Finished | None = None
         with ExitStack() as undo:
             if self.config.outputs.tensorboard:
@@ -341,6 +342,7 @@ class Federation:
                 self._observe(undo.enter_context(TensorBoardWriter(folder.path)), undo)
             try:
                 self.start()
+                began = True
                 finished = self._rounds(folder, resumed)
                 status = "finished"
             except KeyboardInterrupt:
@@ -350,7 +352,8 @@ class Federation:
                 failure = f"{type(error).__name__}: {error}"
                 raise
             finally:
-                self._note_end(folder, status, failure, time.perf_counter() - started)
+                seconds = time.perf_counter() - started
+                self._note_end(folder, status, failure, seconds, began=began)
         progress = finished.progress
         return RunResult(
             run_id=folder.run_id,
@@ -416,9 +419,11 @@ class Federation:
             distribution=self.config.data.data_distribution_kind,
         )
 
-    def _note_end(self, folder: RunFolder, status: str, failure: str, seconds: float) -> None:
+    def _note_end(
+        self, folder: RunFolder, status: str, failure: str, seconds: float, *, began: bool
+    ) -> None:
         rows = folder.rows()
-        if self._mediator is None and not folder.was_resumed():
+        if not began and not folder.was_resumed():
             folder.discard()
             self._emit(
                 "run_finished",

@@ -10,10 +10,11 @@ from __future__ import annotations
 import hashlib
 import importlib
 import inspect
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
+from weakref import WeakValueDictionary
 
 import numpy as np
 import torch
@@ -25,7 +26,7 @@ from .core.partition import Partition, PartitionError
 from .core.randomness import Purpose
 from .core.registry import RegistryError
 from .core.sampling import share
-from .core.state import Array, Roles
+from .core.state import Array, Role, Roles
 from .data import DataError, Dataset
 from .engine.modules import loss_function, roles_of, seed_torch, state_of
 from .errors import ConfigError, FederatedError, Problem
@@ -56,7 +57,7 @@ class SiteData:
         return sum(a.nbytes for a in (self.x, self.y, self.test_x, self.test_y))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class Materials:
     """Everything that a run starts from."""
 
@@ -82,12 +83,6 @@ class Materials:
 
 def gather(config: RunConfig) -> Materials:
     """Load the data, make the partition, build the model; ConfigError for what does not fit."""
-    return _gather(config.model_dump_json())
-
-
-@lru_cache(maxsize=1)
-def _gather(config_json: str) -> Materials:
-    config = RunConfig.model_validate_json(config_json)
     dataset, test_x, test_y = _load_data(config)
     partition = _make_partition(config, dataset)
     data = SiteData(dataset.x, dataset.y, test_x, test_y, dataset.num_classes, partition)
@@ -100,6 +95,21 @@ def _gather(config_json: str) -> Materials:
         code_digest=code_digest(config),
         cohort_size=_cohort_size(config, partition.number_of_clients),
     )
+
+
+_handed_over: WeakValueDictionary[str, Materials] = WeakValueDictionary()
+
+
+def hand_over(materials: Materials) -> str:
+    """A ticket by which a site in this very process takes these, without loading them twice."""
+    ticket = secrets.token_hex(8)
+    _handed_over[ticket] = materials
+    return ticket
+
+
+def take_over(ticket: str, config: RunConfig) -> Materials:
+    """What was handed over in this process; any other site gathers its own."""
+    return _handed_over.get(ticket) or gather(config)
 
 
 @contextmanager
@@ -205,6 +215,9 @@ def _build_model(config: RunConfig, data: SiteData) -> tuple[dict[str, Array], R
         initial = state_of(module)
         roles = roles_of(module, keep_buffers=config.model.buffers == "keep")
         module.eval()
+    if Role.TRAINED not in roles.values():
+        found = f"`{name}` has no parameter that requires a gradient"
+        raise ConfigError([Problem(key="model.model_type", found=found, allowed=fits)])
     with _blaming("training.loss_function", "`cross_entropy` or `module:function`", RegistryError):
         loss = loss_function(config.training.loss_function)
     with (

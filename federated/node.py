@@ -164,21 +164,30 @@ class FederatedNode:
         return self._evaluate(index)
 
     def aggregate(
-        self, client_id: str, states: Sequence[State], weights: Sequence[int]
+        self,
+        client_id: str,
+        states: Sequence[State],
+        weights: Sequence[int],
+        key: str,
+        state: State | None,
     ) -> dict[str, Array]:
-        """The weighted mean of some states, by the same exact sum that a round uses."""
-        reference = Reference.of(states[0], self._roles)
+        """The weighted mean of some states, by the same exact sum that a round would use.
+
+        They are measured against the global model, so that their order does not matter.
+        """
+        model = self._model(key, state)
+        reference = Reference.of(model.state, self._roles)
         partial = Partial(reference.exponents)
-        for state, weight in zip(states, weights, strict=True):
-            partial.add(client_id, state, weight, Tally(), reference)
+        for trained, weight in zip(states, weights, strict=True):
+            partial.add(client_id, trained, weight, Tally(), reference)
         if partial.refused:
             raise ClientFailed(client_id, "aggregating", "a state is not finite")
         if partial.overflowed:
             raise ClientFailed(client_id, "aggregating", "the states lie too far apart")
         mean = partial.mean()
-        merged = {name: np.asarray(array).copy() for name, array in states[0].items()}
+        merged = {name: np.asarray(array).copy() for name, array in model.state.items()}
         for name, value in reference.values.items():
-            merged[name] = (value + mean[name]).astype(states[0][name].dtype)
+            merged[name] = np.asarray(value + mean[name], dtype=merged[name].dtype)
         return merged | partial.largest
 
     # -- inside -------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from fedpilot.fabric import Gang, Worker, WorkerFailed, WorkerLost
 
 from .core.dispatch import Action, Dispatcher, GiveUp, Send, Start
 from .core.recent import Recent
-from .errors import FederatedError, WorkersExhausted
+from .errors import FederatedError, WorkerNotMade, WorkersExhausted
 
 TICK_S = 1.0
 """How often deadlines are looked at."""
@@ -131,6 +131,11 @@ class WorkerPool:
             for piece in pieces:
                 piece.answer.set_exception(ended)
 
+    def withdraw(self, pieces: Sequence[Piece]) -> None:
+        """Cancel what has not been sent out yet; what has is still answered."""
+        unwanted = {id(piece) for piece in pieces}
+        self._inbox.put(lambda: self._withdraw(unwanted))
+
     def share(self, key: str, state: Any, nbytes: int) -> SharedModel:
         """Make a model ready to be sent along with work."""
         return SharedModel(key, state if nbytes <= INLINE_BYTES else self._gang.put(state))
@@ -173,6 +178,12 @@ class WorkerPool:
                 piece.answer.set_exception(error)
         if not self._all_up.done():
             self._all_up.set_exception(error)
+
+    def _withdraw(self, unwanted: set[int]) -> list[Action]:
+        numbers = [n for n, piece in self._pieces.items() if id(piece) in unwanted]
+        for number in self._dispatcher.withdraw(numbers):
+            self._pieces.pop(number).answer.cancel()
+        return []
 
     def _perform(self, actions: list[Action]) -> None:
         for action in actions:
@@ -230,7 +241,7 @@ class WorkerPool:
             return []
         error = done.exception()
         if isinstance(error, WorkerFailed):
-            raise _cause(error)  # it cannot be built, and will not be the next time either
+            raise WorkerNotMade(number, f"{error.kind}: {error.message}") from error
         if error is not None:
             return self._lost(number, generation, _reason(error))
         seat.up = True

@@ -97,9 +97,10 @@ class VirtualNode:
             raise ValueError("nothing to aggregate: at least one TrainResult is needed")
         self.materialize()
         tensors = {f"{i}/{n}": a for i, r in enumerate(results) for n, a in r.state.items()}
-        answer = self._ask(
-            "node.aggregate", tensors=tensors, weights=[result.samples for result in results]
-        )
+        key, state = self._federation.model_or(None)
+        tensors |= {f"global/{name}": array for name, array in state.items()}
+        weights = [result.samples for result in results]
+        answer = self._ask("node.aggregate", tensors=tensors, weights=weights, model=key)
         return dict(answer.result().tensors)
 
     def release(self) -> None:

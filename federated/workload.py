@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from typing import Any
@@ -25,10 +26,10 @@ from .core.chunking import deal, how_many
 from .core.lifecycle import Ledger, NodeEvent, NodeState
 from .core.partial import Partial, Tally, grid
 from .core.sampling import Indices, cohort, evaluation_cohort, share
-from .core.state import State, nbytes
+from .core.state import Array, State, nbytes
 from .engine.journal import Journal, RoundKey
 from .errors import FederatedError
-from .materials import Materials, gather
+from .materials import Materials, take_over
 from .models import registered
 from .node import ChunkResult, FederatedNode, NodeSettings
 from .pool import Piece, SharedModel, WorkerPool
@@ -48,6 +49,9 @@ class FederatedWorkload:
         self._ledger = Ledger()
         self._homes: dict[int, tuple[int, float]] = {}
         """Hosted VirtualNode -> (worker, when it was last used)."""
+        self._working: Counter[int] = Counter()
+        """Single VirtualNodes that wait for an answer, and for how many."""
+        self._round: _Round | None = None
         self._pool: WorkerPool | None = None
         self._seconds_per_sample: float | None = None
 
@@ -56,7 +60,7 @@ class FederatedWorkload:
     def prepare(self, spec: Payload) -> None:
         """Load what the spec's configuration names; ConfigError for what does not fit."""
         self._config = RunConfig.model_validate(spec.header["config"], strict=False)
-        self._materials: Materials = gather(self._config)
+        self._materials: Materials = take_over(spec.header["materials"], self._config)
         self._mine = range(*spec.header["mine"])
         self._paths = tuple(spec.header["paths"])
         self._site = spec.header["site"]
@@ -127,7 +131,10 @@ class FederatedWorkload:
                 key.round_number,
             )
         )
+        if self._round is not None:
+            self._round.abandon()
         round_ = _Round(self, key, clients, Partial(self._grid(state, key.coarser)))
+        self._round = round_
         round_.resume(self._journal.recover(key))
         round_.begin(self._running.share(key.model, state, nbytes(state.values())))
         return round_.answer
@@ -198,11 +205,10 @@ class FederatedWorkload:
             method="host",
             args=(index,),
             what=f"materializing {self._client_id(index)}",
-            on_sent=lambda number: self._apply([index], NodeEvent.BIND, "its worker", number),
+            on_sent=lambda number: self._bind(index, number),
         )
-        self._apply([index], NodeEvent.REQUEST, "materialize() was called")
         answer = _gathered([piece.answer], lambda results: self._hosted(index, results[0]))
-        self._failing(index, piece.answer)
+        self._begin(index, piece, "materialize() was called")
         self._running.submit([piece], worker=worker)
         return answer
 
@@ -241,15 +247,14 @@ class FederatedWorkload:
 
     def _aggregate_node(self, order: Payload) -> Future[Payload]:
         index, weights = order.header["client"], order.header["weights"]
-        states = [
-            {n.partition("/")[2]: a for n, a in order.tensors.items() if n.startswith(f"{i}/")}
-            for i in range(len(weights))
-        ]
+        states = [_under(f"{i}/", order.tensors) for i in range(len(weights))]
+        model = _under("global/", order.tensors)
         client_id = self._client_id(index)
         piece = Piece(
             method="aggregate",
             args=(client_id, states, weights),
             what=f"aggregating at {client_id}",
+            model=self._running.share(order.header["model"], model, nbytes(model.values())),
         )
         self._running.submit([piece], worker=self._home(index))
         return _gathered(
@@ -264,21 +269,35 @@ class FederatedWorkload:
             args=(index, *args),
             what=f"{doing} {self._client_id(index)}",
             model=self._running.share(order.header["model"], state, nbytes(state.values())),
-            on_sent=lambda number: self._apply([index], NodeEvent.BIND, "its worker", number),
+            on_sent=lambda number: self._bind(index, number),
         )
-        self._apply([index], NodeEvent.REQUEST, f"{doing} was asked for")
-        self._failing(index, piece.answer)
+        self._begin(index, piece, f"{doing} was asked for")
         self._running.submit([piece], worker=self._home(index))
         return piece
 
-    def _failing(self, index: int, answer: Future[Any]) -> None:
-        def settle(done: Future[Any]) -> None:
-            if (error := done.exception()) is not None:
-                with self._lock:
-                    self._homes.pop(index, None)
-                self._apply([index], NodeEvent.FAIL, str(error))
+    def _begin(self, index: int, piece: Piece, reason: str) -> None:
+        """Note that a node is needed, and what becomes of it when the work is done."""
 
-        answer.add_done_callback(settle)
+        def settle(done: Future[Any]) -> None:
+            with self._lock:
+                self._working[index] -= 1
+                if index in self._homes:
+                    self._homes[index] = (self._homes[index][0], self._clock())
+                if (error := done.exception()) is not None:
+                    self._homes.pop(index, None)
+                    self._apply_where_able([index], NodeEvent.FAIL, str(error))
+
+        with self._lock:
+            self._working[index] += 1
+            self._apply([index], NodeEvent.REQUEST, reason)
+        piece.answer.add_done_callback(settle)
+
+    def _bind(self, index: int, worker: int) -> None:
+        """A worker hosts a node; one released while its work waited is needed after all."""
+        with self._lock:
+            if not self._ledger.able([index], NodeEvent.BIND):
+                self._apply([index], NodeEvent.REQUEST, "its work had been asked for before")
+            self._apply([index], NodeEvent.BIND, "its worker", worker)
 
     def _release_node(self, order: Payload) -> Future[Payload]:
         index = order.header["client"]
@@ -316,7 +335,7 @@ class FederatedWorkload:
             idle = [
                 (index, worker)
                 for index, (worker, used) in self._homes.items()
-                if now - used > limit
+                if now - used > limit and not self._working[index]
             ]
         for index, worker in idle:
             self._let_go(index, f"idle for more than {limit:g} s")
@@ -326,8 +345,7 @@ class FederatedWorkload:
     def _let_go(self, index: int, reason: str) -> None:
         with self._lock:
             self._homes.pop(index, None)
-            if self._ledger.record(index).state in (NodeState.PENDING, NodeState.MATERIALIZED):
-                self._apply([index], NodeEvent.RELEASE, reason)
+            self._apply_where_able([index], NodeEvent.RELEASE, reason)
 
     # -- shared -------------------------------------------------------------------------------
 
@@ -346,6 +364,10 @@ class FederatedWorkload:
         name = "" if worker is None else f"worker {worker}"
         with self._lock:
             self._ledger.apply(indices, event, now=self._clock(), reason=reason, worker=name)
+
+    def _apply_where_able(self, indices: Iterable[int], event: NodeEvent, reason: str) -> None:
+        with self._lock:
+            self._apply(self._ledger.able(indices, event), event, reason)
 
     def _passing(self, indices: Iterable[int]) -> list[int]:
         """Those of a round's clients that are not hosted apart from it."""
@@ -378,6 +400,19 @@ class _Round:
         self._busy_s = 0.0
         self._samples = 0
         self._resumed = 0
+        self._pieces: list[Piece] = []
+        self._passing: list[int] = []
+        """Clients that exist for this round only."""
+        self._abandoned = False
+
+    def abandon(self) -> None:
+        """Another round is asked for: whoever asked for this one waits no longer."""
+        if self.answer.done():
+            return
+        self._abandoned = True
+        self._site._running.withdraw(self._pieces)
+        self._site._apply_where_able(self._passing, NodeEvent.RELEASE, "its round was given up")
+        self.answer.cancel()
 
     def resume(self, saved: tuple[Partial, Indices] | None) -> None:
         """Take over what a predecessor had done of this round."""
@@ -394,9 +429,9 @@ class _Round:
         if not len(left):
             self._finish()
             return
-        pieces = [self._piece(left[part], model) for part in self._parts(left)]
-        self._open = len(pieces)
-        self._site._running.submit(pieces)
+        self._pieces = [self._piece(left[part], model) for part in self._parts(left)]
+        self._open = len(self._pieces)
+        self._site._running.submit(self._pieces)
 
     def _parts(self, left: Indices) -> list[Indices]:
         costs = self._site._materials.data.partition.sizes(left)
@@ -407,21 +442,29 @@ class _Round:
     def _piece(self, clients: Indices, model: SharedModel) -> Piece:
         site, number = self._site, self._key.round_number
         passing = site._passing(clients.tolist())
+        self._passing += passing
         site._apply(passing, NodeEvent.REQUEST, f"in the cohort of round {number}")
         piece = Piece(
             method="train_chunk",
             args=(number, self._key.coarser, clients),
             what=f"training {len(clients)} clients of round {number}",
             model=model,
-            on_sent=lambda worker: site._apply(
-                passing, NodeEvent.BIND, f"in a chunk of round {number}", worker
-            ),
+            on_sent=lambda worker: self._sent(passing, worker),
         )
-        piece.answer.add_done_callback(lambda done: self._chunk_done(passing, done))
+        piece.answer.add_done_callback(
+            lambda done: _or_fail(self.answer, lambda: self._chunk_done(passing, done))
+        )
         return piece
+
+    def _sent(self, passing: list[int], worker: int) -> None:
+        if not self._abandoned:
+            reason = f"in a chunk of round {self._key.round_number}"
+            self._site._apply(passing, NodeEvent.BIND, reason, worker)
 
     def _chunk_done(self, passing: list[int], done: Future[ChunkResult]) -> None:
         site = self._site
+        if self._abandoned:
+            return
         error = done.exception()
         if error is not None:
             site._apply(passing, NodeEvent.FAIL, str(error))
@@ -477,14 +520,26 @@ def _gathered(parts: list[Future[Any]], finish: Callable[[list[Any]], Payload]) 
 
     def one_done(done: Future[Any]) -> None:
         left = next(open_)
-        if (error := done.exception()) is not None:
-            if not answer.done():
-                answer.set_exception(error)
-        elif left == 0 and not answer.done():
+        done.result()
+        if left == 0:
             answer.set_result(finish([part.result() for part in parts]))
 
     if not parts:
         answer.set_result(finish([]))
     for part in parts:
-        part.add_done_callback(one_done)
+        part.add_done_callback(lambda done: _or_fail(answer, lambda: one_done(done)))
     return answer
+
+
+def _or_fail(answer: Future[Payload], act: Callable[[], None]) -> None:
+    """Do something in a callback, where an error would be logged and forgotten."""
+    try:
+        act()
+    except BaseException as error:
+        if not answer.done():
+            answer.set_exception(error)
+
+
+def _under(prefix: str, tensors: State) -> dict[str, Array]:
+    """The tensors whose names begin with a prefix, without it."""
+    return {n.removeprefix(prefix): a for n, a in tensors.items() if n.startswith(prefix)}

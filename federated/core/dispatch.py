@@ -91,6 +91,15 @@ class Dispatcher:
                 self._pinned[work] = worker
         return [*self._give_up_hopeless(), *self._hand_out()]
 
+    def withdraw(self, works: Iterable[WorkId]) -> list[WorkId]:
+        """Forget those of the pieces that still wait; which they were."""
+        unwanted = set(works)
+        withdrawn = [work for work in self._waiting if work in unwanted]
+        for work in withdrawn:
+            self._waiting.remove(work)
+            self._drop(work)
+        return withdrawn
+
     def usable(self) -> tuple[int, ...]:
         """The workers that are there, or will be again."""
         return tuple(n for n, slot in enumerate(self._slots) if slot.gone is None)

@@ -103,6 +103,11 @@ class Ledger:
         self._records: OrderedDict[int, NodeRecord] = OrderedDict()
         self._keep = keep
 
+    def able(self, indices: Iterable[int], event: NodeEvent) -> list[int]:
+        """Those nodes that can take an event."""
+        records = self._records
+        return [i for i in indices if event in TRANSITIONS[records.get(i, _UNTOUCHED).state]]
+
     def record(self, index: int) -> NodeRecord:
         """The record of a node; a virtual one if it was never touched, or is forgotten."""
         return self._records.get(index, _UNTOUCHED)

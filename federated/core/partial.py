@@ -40,7 +40,10 @@ def grid(reference: State, roles: Roles, coarser: int = 0) -> dict[str, int]:
     for name in averaged(roles):
         array = reference[name]
         largest = float(np.max(np.abs(array), initial=0.0))
-        size = math.frexp(largest)[1] if math.isfinite(largest) and largest else SMALLEST_EXPONENT
+        if largest == 0.0:
+            size = SMALLEST_EXPONENT
+        else:
+            size = math.frexp(largest)[1] if math.isfinite(largest) else 0
         exponents[name] = FRACTION_BITS - max(size, SMALLEST_EXPONENT) - coarser
     return exponents
 

@@ -7,6 +7,7 @@ global model, its samples and (seed, round, client id) alone, never on who train
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -14,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim.sgd import sgd
 
 from ..config.schema import Training
@@ -39,6 +41,8 @@ class LocalTrainer:
             for name, parameter in module.named_parameters(remove_duplicate=False)
         }
         self._buffers = _buffers_of(module)
+        self._smallest = 2 if any(isinstance(m, _BatchNorm) for m in module.modules()) else 1
+        """Samples that a step needs: batch statistics of one sample are none."""
         self._trained: list[Tensor] = [p for p in module.parameters() if p.requires_grad]
         self._begin = stepper(self._trained, training)
 
@@ -93,8 +97,11 @@ class LocalTrainer:
             x, y = x[shuffled], y[shuffled]
         else:  # a model may change its input in place, which is still needed then
             x = x.clone()
-        for start in range(0, len(y), size):
-            yield x[start : start + size], y[start : start + size]
+        starts = list(range(0, len(y), size))
+        if len(starts) > 1 and len(y) - starts[-1] < self._smallest:
+            del starts[-1]  # the batch before takes the rest
+        for start, stop in itertools.pairwise([*starts, len(y)]):
+            yield x[start:stop], y[start:stop]
 
     def evaluate(self, x: npt.NDArray[np.float32], y: npt.NDArray[np.int64], batch: int) -> Tally:
         """Judge the loaded model on samples x (n, ...), in batches that start at the first."""

@@ -13,7 +13,9 @@ from fedpilot.federated.core.journaling import worth_saving
 @pytest.mark.parametrize(
     ("clients", "workers", "seconds", "chunks"),
     [
-        pytest.param(100, 4, None, 4 * UNKNOWN_PER_WORKER, id="several each while costs are unknown"),
+        pytest.param(
+            100, 4, None, 4 * UNKNOWN_PER_WORKER, id="several each while costs are unknown"
+        ),
         pytest.param(100, 4, 0.01, 4, id="one each in a short round"),
         pytest.param(100, 4, 0.0, 4, id="one each in no time at all"),
         pytest.param(100, 4, 20 * TARGET_S, 20, id="so many in a long round that each is short"),

@@ -66,7 +66,11 @@ def test_a_record_tells_where_why_and_since_when() -> None:
     ledger.apply([5], E.BIND, now=2.0, reason="its worker", worker="worker 1")
     ledger.apply([5], E.BIND, now=3.0, reason="its worker", worker="worker 1")
     record = ledger.record(5)
-    assert (record.state, record.worker, record.reason) == (S.MATERIALIZED, "worker 1", "its worker")
+    assert (record.state, record.worker, record.reason) == (
+        S.MATERIALIZED,
+        "worker 1",
+        "its worker",
+    )
     assert record.since == 2.0
     assert [(at, event) for at, event, _ in record.trail] == [
         (1.0, E.REQUEST), (2.0, E.BIND), (3.0, E.BIND)

@@ -274,6 +274,28 @@ def test_training_is_what_pytorchs_own_optimizer_does(training: dict[str, Any]) 
     assert digest(client.trainer.state()) == digest(state_of(module))
 
 
+def test_a_module_under_two_names_trains_under_both() -> None:
+    class Shared(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = nn.BatchNorm1d(FEATURES)
+            self.second = self.first
+            self.head = nn.Linear(FEATURES, CLASSES)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(self.second(self.first(x)))
+
+    alone = Client(Shared).train("client_2", data=2)
+    client = Client(Shared)
+    client.train("client_1", data=1)
+    assert client.train("client_2", data=2) == alone
+    state = client.trainer.state()
+    assert set(state) == set(client.initial)
+    for name in ("running_mean", "running_var", "num_batches_tracked", "weight"):
+        assert np.array_equal(state[f"first.{name}"], state[f"second.{name}"])
+        assert not np.array_equal(state[f"first.{name}"], client.initial[f"first.{name}"])
+
+
 def test_one_step_of_sgd_is_what_pytorch_computes() -> None:
     client = Client(learning_rate=0.5, batch_size=100, shuffle=False)
     _, (count, _, _, _) = client.train()
@@ -362,7 +384,9 @@ def test_evaluation_counts_samples_right_answers_and_losses(batch: int) -> None:
         outputs = dense()(x)
     assert tally.samples == len(y)
     assert tally.correct == int((outputs.argmax(1) == y).sum())
-    assert tally.mean_loss == pytest.approx(float(nn.functional.cross_entropy(outputs, y)), rel=1e-5)
+    assert tally.mean_loss == pytest.approx(
+        float(nn.functional.cross_entropy(outputs, y)), rel=1e-5
+    )
 
 
 def test_evaluation_in_parts_that_end_with_a_batch_gives_the_same_sums() -> None:

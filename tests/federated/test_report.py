@@ -211,9 +211,9 @@ def test_plain_lines_do_without_numbers() -> None:
     assert "train loss –" in text
 
 
-def test_a_run_that_failed_says_why_and_how_to_go_on() -> None:
+def test_a_run_that_failed_says_how_to_go_on() -> None:
     text = shown(a_run(1, status="failed"))
-    assert "because  ClientFailed: client_3 failed" in text
+    assert "try-1 failed after" in text
     assert "fedpilot run --resume try-1" in text
 
 
@@ -349,7 +349,9 @@ def without(rows: list[dict[str, Any]], *names: str) -> list[dict[str, Any]]:
         pytest.param([row(n) for n in range(1, 30)], id="many rounds"),
         pytest.param([row(1)], id="one round"),
         pytest.param(without([row(n) for n in (1, 2)], "accuracy", "loss"), id="no evaluation"),
-        pytest.param([row(1), *without([row(2)], "accuracy", "loss"), row(3)], id="some evaluations"),
+        pytest.param(
+            [row(1), *without([row(2)], "accuracy", "loss"), row(3)], id="some evaluations"
+        ),
         pytest.param([row(n, accuracy=0.0) for n in (1, 2)], id="accuracy that stays zero"),
         pytest.param([row(n, accuracy=1.0) for n in (1, 2)], id="accuracy that stays one"),
         pytest.param([row(n, loss=None, train_loss=None) for n in (1, 2)], id="no loss was finite"),

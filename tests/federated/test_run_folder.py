@@ -60,7 +60,7 @@ def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
 
 def test_a_run_that_does_not_exist_is_refused_with_the_latest_that_do(tmp_path: Path) -> None:
     made(tmp_path, "first").close()
-    with pytest.raises(RunRefused, match="'nope'.*first"):
+    with pytest.raises(RunRefused, match=r"'nope'.*first"):
         RunFolder.open(tmp_path, "nope")
     with pytest.raises(RunRefused, match="none"):
         RunFolder.open(tmp_path / "nowhere", "nope")
@@ -170,7 +170,10 @@ def test_the_csv_has_a_row_per_round_and_gaps_where_nothing_was_measured(tmp_pat
         folder.write_csv()
         with (folder.path / "metrics.csv").open(newline="") as file:
             rows = list(csv.DictReader(file))
-    assert [(r["round"], r["accuracy"], r["loss"]) for r in rows] == [("1", "", ""), ("2", "0.25", "0.5")]
+    assert [(r["round"], r["accuracy"], r["loss"]) for r in rows] == [
+        ("1", "", ""),
+        ("2", "0.25", "0.5"),
+    ]
     assert temporary(tmp_path) == []
 
 

@@ -50,9 +50,7 @@ def test_a_cohort_costs_its_own_size_whatever_the_population(draw: Draw) -> None
 
 
 def test_everybody_takes_part_about_as_often() -> None:
-    counts = np.bincount(
-        np.concatenate([cohort(50, 10, 3, r) for r in range(500)]), minlength=50
-    )
+    counts = np.bincount(np.concatenate([cohort(50, 10, 3, r) for r in range(500)]), minlength=50)
     assert counts.sum() == 5000
     assert 60 < counts.min() <= counts.max() < 140  # 100 expected, 9 standard deviation
 

@@ -181,9 +181,7 @@ def test_zeros_of_either_sign_are_different_bits() -> None:
 
 def test_the_digest_of_a_known_state_is_pinned() -> None:
     state = {"a": np.array([1.0, -2.0], dtype=np.float32), "b": np.array(3, dtype=np.int64)}
-    assert digest(state) == (
-        "a772c4d15d468b8e6d5ff1a311f915138af1447ab93b81720b58b0b6522ca21b"
-    )
+    assert digest(state) == ("a772c4d15d468b8e6d5ff1a311f915138af1447ab93b81720b58b0b6522ca21b")
 
 
 def test_bytes_are_those_of_all_arrays() -> None:

@@ -80,7 +80,9 @@ def test_when_the_run_ends(
     rules: dict[str, Any], history: list[float], stops_after: int | None
 ) -> None:
     stopped = [
-        n for n in range(1, len(history) + 1) if after(history[:n], **rules).stop_reason() is not None
+        n
+        for n in range(1, len(history) + 1)
+        if after(history[:n], **rules).stop_reason() is not None
     ]
     assert (stopped[0] if stopped else None) == stops_after
 

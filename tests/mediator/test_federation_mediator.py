@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 
 import numpy as np
 import pytest
@@ -127,9 +127,7 @@ def test_a_required_sites_refusal_is_final() -> None:
 
 @pytest.mark.parametrize("verb", ["prepare", "commit", "release"])
 @pytest.mark.parametrize("error", [SiteUnreachable("b", "gone"), KeyboardInterrupt()])
-def test_whatever_breaks_in_between_nothing_stays_reserved(
-    verb: str, error: BaseException
-) -> None:
+def test_whatever_breaks_in_between_nothing_stays_reserved(verb: str, error: BaseException) -> None:
     a, b, c = FakeSite("a"), FakeSite("b"), FakeSite("c", Refusal("c", "no"))
     b.fail_on[verb] = error  # type: ignore[assignment]
     min_sites = 3 if verb == "release" else 2
@@ -228,11 +226,14 @@ def test_an_answer_that_does_not_come_is_not_booked(how: str) -> None:
     a.make_answer = lambda _: pending
     mediator = mediator_of(a)
     mediator.reserve(REQUEST)
-    mediator.deliver("a", Payload(kind="round"), purpose="training")
+    answer = mediator.deliver("a", Payload(kind="round"), purpose="training")
     if how == "fails":
         pending.set_exception(SiteUnreachable("a", "gone"))
     else:
         pending.cancel()
+        pending.set_running_or_notify_cancel()
+    with pytest.raises((SiteUnreachable, CancelledError)):
+        answer.result(1)
     assert [flow.direction for flow, _ in mediator.traffic.rows()] == [Direction.TO_SITE]
 
 
@@ -266,17 +267,23 @@ def test_payloads_weigh_what_their_tensors_weigh() -> None:
 # -- the site in this process -----------------------------------------------------------------
 
 
-def in_process(*amounts: float, clock: ManualClock | None = None) -> tuple[InProcessSite, FakeCluster]:
+def in_process(
+    *amounts: float, clock: ManualClock | None = None
+) -> tuple[InProcessSite, FakeCluster]:
     machines = [fake_machine(f"m{i}", CPU=cpus) for i, cpus in enumerate(amounts)]
     cluster = FakeCluster(machines, clock)
-    manager = VirtualClusterManager(cluster) if clock is None else VirtualClusterManager(cluster, clock)
+    manager = (
+        VirtualClusterManager(cluster) if clock is None else VirtualClusterManager(cluster, clock)
+    )
     return InProcessSite("local", manager), cluster
 
 
 @pytest.mark.parametrize(
     ("cpus", "request_", "vnodes"),
     [
-        pytest.param((4,), GangRequest(name="g", resources={"CPU": 1.0}, workers=3), 3, id="as asked"),
+        pytest.param(
+            (4,), GangRequest(name="g", resources={"CPU": 1.0}, workers=3), 3, id="as asked"
+        ),
         pytest.param((4,), GangRequest(name="g", resources={"CPU": 1.0}), 4, id="as many as fit"),
         pytest.param((64,), GangRequest(name="g", resources={"CPU": 1.0}), 16, id="at most 16"),
         pytest.param(

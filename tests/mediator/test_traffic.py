@@ -27,9 +27,7 @@ def test_bytes_of_the_same_flow_add_up() -> None:
 
 
 @given(st.lists(st.tuples(flows, st.integers(0, 10**12)), max_size=50), st.integers(0, 50))
-def test_no_byte_is_lost_or_told_twice_by_draining(
-    booked: list[tuple[Flow, int]], at: int
-) -> None:
+def test_no_byte_is_lost_or_told_twice_by_draining(booked: list[tuple[Flow, int]], at: int) -> None:
     ledger = TrafficLedger()
     told = []
     for number, (flow, nbytes) in enumerate(booked):
