@@ -471,7 +471,8 @@ class _Round:
             if not self.answer.done():
                 self.answer.set_exception(error)
             return
-        site._apply(passing, NodeEvent.RELEASE, f"round {self._key.round_number} is done with it")
+        over = site._passing(passing)  # others were materialized by themselves meanwhile
+        site._apply(over, NodeEvent.RELEASE, f"round {self._key.round_number} is done with it")
         result = done.result()
         self._partial.merge(result.partial)
         self._done.append(result.clients)

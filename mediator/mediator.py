@@ -104,7 +104,9 @@ class FederationMediator:
         booked: Future[Payload] = Future()
 
         def book(done: Future[Payload]) -> None:
-            if (error := done.exception()) is not None:
+            if done.cancelled():
+                booked.cancel()
+            elif (error := done.exception()) is not None:
                 booked.set_exception(error)
             else:
                 self.traffic.book(back, done.result().nbytes)

@@ -134,7 +134,7 @@ def _buffers_of(module: nn.Module) -> tuple[_Buffer, ...]:
     saved = module.state_dict().keys()
     return tuple(
         _Buffer(name, owner, attribute, tensor.clone(), name in saved)
-        for path, owner in module.named_modules()
+        for path, owner in module.named_modules(remove_duplicate=False)
         for attribute, tensor in owner.named_buffers(recurse=False)
         for name in [f"{path}.{attribute}" if path else attribute]
     )
