@@ -116,7 +116,7 @@ class Coordinator:
                 moved(model)
         finally:
             self._checkpoint(model)
-        self._folder.save_model("model", model.state, model.round_number)
+            self._folder.save_model("model", model.state, model.round_number)
         return Finished(reason, model, self._progress, self._rows)
 
     def _reason_to_end(self, done: int, last: int) -> str | None:
@@ -217,9 +217,10 @@ class Coordinator:
 
     def _judge(self, row: Mapping[str, Any]) -> bool:
         """Take a row's evaluation into account; whether it is the best so far."""
-        value = row.get(self._config.evaluation.metric)
-        if value is None:
+        metric = self._config.evaluation.metric
+        if metric not in row:
             return False
+        value = math.nan if row[metric] is None else row[metric]
         self._progress = self._progress.after(row["round"], value)
         return self._progress.best_round == int(row["round"])
 
@@ -231,7 +232,7 @@ class Coordinator:
         self._folder.append_row(row)
         self._folder.append_traffic(
             (flow.round_number, flow.site, flow.direction, flow.purpose, nbytes)
-            for flow, nbytes in self._mediator.traffic.drain()
+            for flow, nbytes in self._mediator.drain_traffic()
         )
         if model.round_number % self._config.outputs.checkpoint_every == 0:
             self._checkpoint(model)

@@ -1,8 +1,8 @@
 """What a run tells whoever follows it: named events with plain fields, in the order they happen.
 
-`run_started`, `cluster_ready`, `gang_reserved`, `worker_ready`, `worker_lost`, `round_started`,
-`clients_done`, `update_refused`, `grid_coarsened`, `round_finished`, `checkpoint_saved`,
-`run_finished`; docs/reference/events.md lists their fields.
+`run_started`, `cluster_ready`, `gang_reserved`, `worker_ready`, `workers_ready`, `worker_lost`,
+`round_started`, `clients_done`, `update_refused`, `grid_coarsened`, `round_finished`, `run_finished`;
+docs/reference/events.md lists their fields.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ class Event:
 
 
 Observer = Callable[[Event], None]
-"""Called for every event, one at a time, from whichever thread it happens in."""
+"""Called for every event, one at a time, from whichever thread it happens in; it must not wait for
+the federation, which waits for it."""
 
 
 def event(name: str, **fields: Any) -> Event:

@@ -123,6 +123,7 @@ class Federation:
         self._mediator: FederationMediator | None = None
         self._workers: dict[int, Mapping[str, Any]] = {}
         self._start_lock = threading.Lock()
+        self._closed = False
         self._model = GlobalModel(0, self._materials.initial, {}, digest(self._materials.initial))
 
     # -- clients ------------------------------------------------------------------------------
@@ -189,6 +190,8 @@ class Federation:
     def start(self) -> Self:
         """Reserve the gang and start its workers; does nothing if they are there."""
         with self._start_lock:
+            if self._closed:
+                raise FederatedError("the federation is closed; make another one")
             if self._mediator is None:
                 with ExitStack() as undo:
                     self._mediator = self._start(undo)
@@ -273,6 +276,7 @@ class Federation:
 
     def close(self) -> None:
         """End the workers, give the gang back, end a private Ray; may be called twice."""
+        self._closed = True
         self._undo.close()
 
     def __enter__(self) -> Self:

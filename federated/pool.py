@@ -240,7 +240,7 @@ class WorkerPool:
         if generation != seat.generation:
             return []
         error = done.exception()
-        if isinstance(error, WorkerFailed):
+        if isinstance(error, WorkerFailed) and not self._all_up.done():
             raise WorkerNotMade(number, f"{error.kind}: {error.message}") from error
         if error is not None:
             return self._lost(number, generation, _reason(error))

@@ -407,12 +407,16 @@ class _Round:
 
     def abandon(self) -> None:
         """Another round is asked for: whoever asked for this one waits no longer."""
-        if self.answer.done():
-            return
+        if not self.answer.done():
+            self._give_up()
+            self.answer.cancel()
+
+    def _give_up(self) -> None:
+        """Send out no more chunks, and take no notice of those that are."""
         self._abandoned = True
         self._site._running.withdraw(self._pieces)
-        self._site._apply_where_able(self._passing, NodeEvent.RELEASE, "its round was given up")
-        self.answer.cancel()
+        left = self._site._passing(self._passing)
+        self._site._apply_where_able(left, NodeEvent.RELEASE, "its round was given up")
 
     def resume(self, saved: tuple[Partial, Indices] | None) -> None:
         """Take over what a predecessor had done of this round."""
@@ -467,9 +471,9 @@ class _Round:
             return
         error = done.exception()
         if error is not None:
-            site._apply(passing, NodeEvent.FAIL, str(error))
-            if not self.answer.done():
-                self.answer.set_exception(error)
+            site._apply_where_able(passing, NodeEvent.FAIL, str(error))
+            self._give_up()
+            self.answer.set_exception(error)
             return
         over = site._passing(passing)  # others were materialized by themselves meanwhile
         site._apply(over, NodeEvent.RELEASE, f"round {self._key.round_number} is done with it")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import ExitStack
@@ -24,8 +25,8 @@ class FederationMediator:
         self._strategy = assignment
         self._promises: Mapping[str, Promise] = {}
         self._assignment: Assignment | None = None
-        self.traffic = TrafficLedger()
-        """Bytes to and from the sites."""
+        self._traffic = TrafficLedger()
+        self._traffic_lock = threading.Lock()
 
     @property
     def sites(self) -> tuple[str, ...]:
@@ -99,7 +100,7 @@ class FederationMediator:
         self, site: str, order: Payload, *, round_number: int = 0, purpose: str
     ) -> Future[Payload]:
         """Send an order to a site; the future of its answer. Both are booked as traffic."""
-        self.traffic.book(Flow(round_number, site, Direction.TO_SITE, purpose), order.nbytes)
+        self._book(Flow(round_number, site, Direction.TO_SITE, purpose), order)
         back = Flow(round_number, site, Direction.FROM_SITE, purpose)
         booked: Future[Payload] = Future()
 
@@ -109,11 +110,20 @@ class FederationMediator:
             elif (error := done.exception()) is not None:
                 booked.set_exception(error)
             else:
-                self.traffic.book(back, done.result().nbytes)
+                self._book(back, done.result())
                 booked.set_result(done.result())
 
         self._sites[site].collect(self._sites[site].deliver(order)).add_done_callback(book)
         return booked
+
+    def drain_traffic(self) -> list[tuple[Flow, int]]:
+        """Bytes to and from the sites since the last time, by flow, sorted."""
+        with self._traffic_lock:
+            return self._traffic.drain()
+
+    def _book(self, flow: Flow, payload: Payload) -> None:
+        with self._traffic_lock:
+            self._traffic.book(flow, payload.nbytes)
 
     def close(self) -> None:
         """Release everything at every site; may be called twice."""

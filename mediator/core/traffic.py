@@ -39,7 +39,7 @@ class TrafficLedger:
         return sorted(self._bytes.items())
 
     def drain(self) -> list[tuple[Flow, int]]:
-        """All flows since the last drain, sorted; the ledger starts anew."""
+        """The rows since the last drain; the ledger starts anew."""
         rows = self.rows()
         self._bytes.clear()
         return rows

@@ -213,7 +213,7 @@ def test_an_order_and_its_answer_are_carried_and_booked() -> None:
     assert answer.result(5).kind == "echo"
     assert b.orders == [order]
     assert a.orders == []
-    assert mediator.traffic.rows() == [
+    assert mediator.drain_traffic() == [
         (Flow(3, "b", Direction.FROM_SITE, "training"), 24),
         (Flow(3, "b", Direction.TO_SITE, "training"), 40),
     ]
@@ -234,7 +234,7 @@ def test_an_answer_that_does_not_come_is_not_booked(how: str) -> None:
         pending.set_running_or_notify_cancel()
     with pytest.raises((SiteUnreachable, CancelledError)):
         answer.result(1)
-    assert [flow.direction for flow, _ in mediator.traffic.rows()] == [Direction.TO_SITE]
+    assert [flow.direction for flow, _ in mediator.drain_traffic()] == [Direction.TO_SITE]
 
 
 def test_an_answer_is_booked_by_the_time_it_is_there() -> None:
@@ -253,7 +253,7 @@ def test_an_answer_is_booked_by_the_time_it_is_there() -> None:
     thread.start()
     threading.Timer(0.2, waiter_may_go.set).start()
     answer.result(5)
-    drained = dict(mediator.traffic.drain())
+    drained = dict(mediator.drain_traffic())
     waiter_may_go.set()
     thread.join(5)
     assert Flow(1, "a", Direction.FROM_SITE, "training") in drained
