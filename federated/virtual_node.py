@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from fedpilot.mediator import Payload
 
@@ -19,8 +19,27 @@ from .core.lifecycle import NodeState
 from .core.partial import Tally
 from .core.state import Array, State
 
-if TYPE_CHECKING:
-    from .federation import Federation
+
+class Registrar(Protocol):
+    """What a VirtualNode needs of its federation."""
+
+    @property
+    def round(self) -> int: ...
+
+    def client_id(self, index: int) -> str:
+        """The id of a client."""
+
+    def ask_node(self, index: int, order: Payload) -> Future[Payload]:
+        """Send a client's order to its site; what is needed for that is started."""
+
+    def show(self, index: int) -> Mapping[str, Any]:
+        """What is known of a client's node; starts nothing."""
+
+    def model_or(self, model: State | None) -> tuple[str, State]:
+        """The digest and the tensors of `model`, or of the global model."""
+
+    def explain_assignment(self, index: int) -> str:
+        """Why a client belongs to its site."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +70,7 @@ class VirtualNode:
 
     __slots__ = ("_federation", "_index")
 
-    def __init__(self, federation: Federation, index: int) -> None:
+    def __init__(self, federation: Registrar, index: int) -> None:
         self._federation = federation
         self._index = index
 

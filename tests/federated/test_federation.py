@@ -44,7 +44,7 @@ from fedpilot.federated.engine import journal as journal_module
 from fedpilot.federated.engine.local_training import LocalTrainer
 from fedpilot.federated.engine.tensor_files import read_tensors
 from fedpilot.federated.report.progress import JsonLines, PlainLines
-from fedpilot.federated.workload import _Round
+from fedpilot.federated.site.workload import _Round
 from fedpilot.mediator import Payload, ReservationRefused
 
 pytestmark = pytest.mark.timeout(60)
@@ -479,7 +479,7 @@ def test_a_round_in_flight_is_not_trained_again(
     lab: Lab, reference: RunResult, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One worker, one client in a chunk: it dies for good after three clients of round 2."""
-    monkeypatch.setattr("fedpilot.federated.workload.how_many", lambda clients, *_: clients)
+    monkeypatch.setattr("fedpilot.federated.site.workload.how_many", lambda clients, *_: clients)
     keys = {"resources__workers": 1, "resources__worker_restarts": 0}
     federation = lab.federation(**keys)
     lab.cluster.faults.kill_at("train_chunk", COHORT + 4)
@@ -524,7 +524,7 @@ def test_a_round_that_was_wholly_in_the_journal_is_not_trained_at_all(
 def test_batch_norm_counters_survive_the_journal(
     lab: Lab, user_code: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedpilot.federated.workload.how_many", lambda clients, *_: clients)
+    monkeypatch.setattr("fedpilot.federated.site.workload.how_many", lambda clients, *_: clients)
     keys = {
         "model__model_type": f"{user_code}:WithBatchNorm",
         "resources__workers": 1,
@@ -1183,7 +1183,7 @@ def test_when_a_worker_is_gone_for_good_new_nodes_go_to_the_others(lab: Lab) -> 
 def test_a_node_that_is_idle_for_long_gives_its_place_back(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedpilot.federated.pool.TICK_S", 0.01)
+    monkeypatch.setattr("fedpilot.federated.site.pool.TICK_S", 0.01)
     with lab.federation(resources__node_idle_timeout=0.05) as federation:
         node = federation["client_1"]
         first = node.train()
@@ -1265,7 +1265,7 @@ def test_nodes_may_be_materialized_while_a_round_trains_them(lab: Lab, user_code
 def test_more_nodes_than_a_worker_hosts_evict_the_longest_unused(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedpilot.federated.node.NODES_HOSTED", 3)
+    monkeypatch.setattr("fedpilot.federated.site.node.NODES_HOSTED", 3)
     with lab.federation(resources__workers=1) as federation:
         nodes = [federation[f"client_{i}"].materialize() for i in range(5)]
         assert [node.state for node in nodes] == [NodeState.RELEASED] * 2 + [

@@ -23,7 +23,7 @@ from fedpilot.fabric import (
 from fedpilot.fabric.testing import FakeCluster, ManualClock, fake_machine
 from fedpilot.federated import pool as pool_module
 from fedpilot.federated.errors import ClientFailed, FederatedError, WorkersExhausted
-from fedpilot.federated.pool import INLINE_BYTES, Piece, WorkerPool
+from fedpilot.federated.site.pool import INLINE_BYTES, Piece, WorkerPool
 
 SOON_S = 10.0
 pytestmark = pytest.mark.timeout(30)

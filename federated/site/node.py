@@ -20,17 +20,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .config.schema import Model, Training
-from .core.partial import Partial, Reference, Tally
-from .core.randomness import Purpose
-from .core.recent import Recent
-from .core.sampling import Indices
-from .core.state import Array, State
-from .engine.local_training import LocalTrainer
-from .engine.modules import environment, roles_of, seed_torch, settle, to_tensors
-from .errors import ClientFailed, FederatedError
-from .materials import SiteData
-from .models import build, register_model
+from ..config.schema import Model, Training
+from ..core.partial import Partial, Reference, Tally
+from ..core.randomness import Purpose
+from ..core.recent import Recent
+from ..core.sampling import Indices
+from ..core.state import Array, State
+from ..engine.local_training import LocalTrainer
+from ..engine.modules import environment, roles_of, seed_torch, settle, to_tensors
+from ..errors import ClientFailed, FederatedError
+from ..materials import SiteData
+from ..models import build, register_model
 
 NODES_HOSTED = 64
 """VirtualNodes whose samples a worker keeps; the least recently used goes first."""

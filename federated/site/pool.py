@@ -17,9 +17,9 @@ from typing import Any
 
 from fedpilot.fabric import Gang, Worker, WorkerFailed, WorkerLost
 
-from .core.dispatch import Action, Dispatcher, GiveUp, Send, Start
-from .core.recent import Recent
-from .errors import FederatedError, WorkerNotMade, WorkersExhausted
+from ..core.dispatch import Action, Dispatcher, GiveUp, Send, Start
+from ..core.recent import Recent
+from ..errors import FederatedError, WorkerNotMade, WorkersExhausted
 
 TICK_S = 1.0
 """How often deadlines are looked at."""

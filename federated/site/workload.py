@@ -1,0 +1,306 @@
+"""FederatedWorkload: one federation's part at one site, from its gang to its last answer.
+
+It holds the site's data and the warm workers. A round arrives as one order with the model; the site
+derives its own cohort from (seed, round), cuts it into chunks, feeds them to whoever is free, and
+answers with one exact Partial. A single VirtualNode's work takes the same path as a chunk of one.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from fedpilot.fabric import Gang
+from fedpilot.mediator import Notify, Payload
+
+from ..config.schema import RunConfig
+from ..core.chunking import deal, how_many
+from ..core.partial import Partial, Tally, grid
+from ..core.sampling import Indices, cohort, evaluation_cohort, share
+from ..core.state import Array, State, nbytes
+from ..engine.journal import Journal, RoundKey
+from ..errors import FederatedError
+from ..materials import Materials, take_over
+from ..models import registered
+from .answers import Answer, gathered, settled
+from .hosting import Hosting
+from .node import FederatedNode, NodeSettings
+from .pool import Piece, SharedModel, WorkerPool
+from .rounds import Pace, SiteRound
+
+START_TIMEOUT_S = 300.0
+"""How long the first workers may take to import PyTorch and load the model."""
+
+
+class FederatedWorkload:
+    """Implements the mediator's SiteWorkload for federated learning."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._tickets = itertools.count(1)
+        self._answers: dict[str, Answer] = {}
+        self._hosting = Hosting(clock)
+        self._pace = Pace()
+        self._round: SiteRound | None = None
+        self._pool: WorkerPool | None = None
+
+    # -- SiteWorkload -------------------------------------------------------------------------
+
+    def prepare(self, spec: Payload) -> None:
+        """Load what the spec's configuration names; ConfigError for what does not fit."""
+        self._config = RunConfig.model_validate(spec.header["config"], strict=False)
+        self._materials: Materials = take_over(spec.header["materials"], self._config)
+        self._mine = range(*spec.header["mine"])
+        self._paths = tuple(spec.header["paths"])
+        self._journal = Journal(None, spec.header["site"])
+
+    def start(self, gang: Gang, notify: Notify) -> None:
+        """Start a FederatedNode on every vnode and wait until all have answered."""
+        self._notify = notify
+        resources = self._config.resources
+        settings = NodeSettings(
+            model=self._config.model,
+            registered=registered(self._config.model.model_type),
+            training=self._config.training,
+            evaluation_batch=self._config.evaluation.batch_size,
+            seed=self._config.run.random_seed,
+            threads=resources.threads_per_worker,
+            device="cuda" if resources.gpus_per_worker else "cpu",
+            paths=self._paths,
+        )
+        self._pool = WorkerPool(
+            gang,
+            FederatedNode,
+            (settings, gang.put(self._materials.data)),
+            restarts=resources.worker_restarts,
+            timeout_s=resources.worker_timeout,
+            on_event=self._on_pool_event,
+            on_idle=self._evict_idle,
+        )
+        self._pool.start()
+        self._pool.wait_up(START_TIMEOUT_S)
+
+    def deliver(self, order: Payload) -> str:
+        """Take an order; the kinds are the keys of the table below."""
+        handlers: Mapping[str, Callable[[Payload], Answer]] = {
+            "round": self._train_round,
+            "evaluate": self._evaluate,
+            "node.materialize": self._materialize,
+            "node.train": self._train_node,
+            "node.evaluate": self._evaluate_node,
+            "node.aggregate": self._aggregate_at_node,
+            "node.release": self._release_node,
+            "node.show": self._show_node,
+        }
+        ticket = str(next(self._tickets))
+        self._answers[ticket] = handlers[order.kind](order)
+        return ticket
+
+    def collect(self, ticket: str) -> Answer:
+        """The answer to an order, once."""
+        return self._answers.pop(ticket)
+
+    def stop(self) -> None:
+        """End the workers; what is undone fails."""
+        if self._pool is not None:
+            self._pool.close()
+
+    # -- a round ------------------------------------------------------------------------------
+
+    def _train_round(self, order: Payload) -> Answer:
+        header, state = order.header, order.tensors
+        self._journal = self._journal.at(header["journal"])
+        key = RoundKey(header["round"], header["model"], header["coarser"])
+        if self._round is not None:
+            self._round.abandon()
+        self._round = SiteRound(
+            key,
+            self._own(self._cohort(key.round_number)),
+            Partial(grid(state, self._materials.roles, key.coarser)),
+            sizes=self._materials.data.partition.sizes,
+            pool=self._running,
+            hosting=self._hosting,
+            journal=self._journal,
+            pace=self._pace,
+            notify=self._notify,
+        )
+        self._round.begin(self._shared(key.model, state))
+        return self._round.answer
+
+    def _cohort(self, round_number: int) -> Indices:
+        size, seed = self._materials.cohort_size, self._config.run.random_seed
+        return cohort(self._materials.population, size, seed, round_number)
+
+    def _own(self, indices: Indices) -> Indices:
+        mine = self._mine
+        inside = (indices >= mine.start) & (indices < mine.stop)
+        own: Indices = indices[inside & ((indices - mine.start) % mine.step == 0)]
+        return own
+
+    # -- evaluation ---------------------------------------------------------------------------
+
+    def _evaluate(self, order: Payload) -> Answer:
+        header = order.header
+        model = self._shared(header["model"], order.tensors)
+        what = f"evaluating the model of round {header['round']}"
+        if header["on"] == "test":
+            pieces = self._test_pieces(model, what)
+        else:
+            pieces = self._client_pieces(header["round"], model, what)
+        self._running.submit(pieces)
+        return gathered([piece.answer for piece in pieces], lambda parts: _told(_total(parts)))
+
+    def _test_pieces(self, model: SharedModel, what: str) -> list[Piece]:
+        samples, batch = len(self._materials.data.test_y), self._config.evaluation.batch_size
+        batches = -(-samples // batch)
+        parts = min(batches, self._running.size)
+        cuts = [min(samples, batches * i // parts * batch) for i in range(parts + 1)]
+        return [
+            Piece(method="evaluate_test", args=(start, stop), what=what, model=model)
+            for start, stop in itertools.pairwise(cuts)
+        ]
+
+    def _client_pieces(self, round_number: int, model: SharedModel, what: str) -> list[Piece]:
+        clients = self._own(self._judges(round_number))
+        costs = self._materials.data.partition.sizes(clients)
+        parts = deal(costs, how_many(len(clients), self._running.size, None))
+        return [
+            Piece(method="evaluate_clients", args=(clients[part],), what=what, model=model)
+            for part in parts
+            if len(part)
+        ]
+
+    def _judges(self, round_number: int) -> Indices:
+        evaluation, population = self._config.evaluation, self._materials.population
+        match evaluation.clients:
+            case "sampled":
+                return self._cohort(round_number)
+            case "fraction":
+                size = share(population, evaluation.fraction or 1.0)
+                seed = self._config.run.random_seed
+                return evaluation_cohort(population, size, seed, round_number)
+            case "all":
+                return np.arange(population, dtype=np.int64)
+
+    # -- single VirtualNodes ------------------------------------------------------------------
+
+    def _materialize(self, order: Payload) -> Answer:
+        index = order.header["client"]
+        piece = Piece(method="host", args=(index,), what=f"materializing {self._client_id(index)}")
+        self._submit_for(index, piece, "materialize() was called")
+        return gathered([piece.answer], lambda results: self._hosted(index, results[0]))
+
+    def _hosted(self, index: int, result: Mapping[str, int]) -> Payload:
+        if (evicted := result["evicted"]) >= 0:
+            self._hosting.let_go(evicted, "its worker hosts more recent nodes")
+        return Payload(kind="hosted", header={"client": index, "samples": result["samples"]})
+
+    def _train_node(self, order: Payload) -> Answer:
+        index = order.header["client"]
+        piece = Piece(
+            method="train_one",
+            args=(index, order.header["round"]),
+            what=f"training {self._client_id(index)}",
+            model=self._shared(order.header["model"], order.tensors),
+        )
+        self._submit_for(index, piece, "train() was called")
+
+        def trained(results: list[Any]) -> Payload:
+            state, tally = results[0]
+            return Payload(kind="trained", header={"tally": tally.to_json()}, tensors=state)
+
+        return gathered([piece.answer], trained)
+
+    def _evaluate_node(self, order: Payload) -> Answer:
+        index = order.header["client"]
+        piece = Piece(
+            method="evaluate_one",
+            args=(index,),
+            what=f"evaluating at {self._client_id(index)}",
+            model=self._shared(order.header["model"], order.tensors),
+        )
+        self._submit_for(index, piece, "evaluate() was called")
+        return gathered([piece.answer], lambda tallies: _told(tallies[0]))
+
+    def _aggregate_at_node(self, order: Payload) -> Answer:
+        index, weights = order.header["client"], order.header["weights"]
+        client_id = self._client_id(index)
+        states = [_under(f"{i}/", order.tensors) for i in range(len(weights))]
+        piece = Piece(
+            method="aggregate",
+            args=(client_id, states, weights),
+            what=f"aggregating at {client_id}",
+            model=self._shared(order.header["model"], _under("global/", order.tensors)),
+        )
+        self._submit_for(index, piece, "aggregate() was called")
+        return gathered([piece.answer], lambda made: Payload(kind="aggregated", tensors=made[0]))
+
+    def _submit_for(self, index: int, piece: Piece, reason: str) -> None:
+        """Send a VirtualNode's work to the worker that is its home."""
+        piece.on_sent = lambda worker: self._hosting.bind(index, worker)
+        self._hosting.begin(index, reason)
+        piece.answer.add_done_callback(lambda done: self._hosting.end(index, done.exception()))
+        home = self._hosting.home(index, self._running.usable() or (0,))
+        self._running.submit([piece], worker=home)
+
+    def _release_node(self, order: Payload) -> Answer:
+        index = order.header["client"]
+        worker = self._hosting.where(index)
+        if worker is None:
+            return settled(Payload(kind="released"))
+        evicting = self._evict(index, worker, "release() was called")
+        return gathered([evicting.answer], lambda _: Payload(kind="released"))
+
+    def _show_node(self, order: Payload) -> Answer:
+        index = order.header["client"]
+        held = {"samples": self._materials.data.partition.size(index)}
+        return settled(Payload(kind="node", header=self._hosting.show(index) | held))
+
+    def _evict_idle(self) -> None:
+        limit = self._config.resources.node_idle_timeout
+        for index, worker in self._hosting.idle(limit):
+            self._evict(index, worker, f"idle for more than {limit:g} s")
+
+    def _evict(self, index: int, worker: int, reason: str) -> Piece:
+        self._hosting.let_go(index, reason)
+        piece = Piece(method="evict", args=(index,), what=f"releasing {self._client_id(index)}")
+        self._running.submit([piece], worker=worker)
+        return piece
+
+    # -- shared -------------------------------------------------------------------------------
+
+    @property
+    def _running(self) -> WorkerPool:
+        if self._pool is None:
+            raise FederatedError("the workload has not been started")
+        return self._pool
+
+    def _shared(self, key: str, state: State) -> SharedModel:
+        return self._running.share(key, state, nbytes(state.values()))
+
+    def _client_id(self, index: int) -> str:
+        return self._materials.data.partition.client_id(index)
+
+    def _on_pool_event(self, kind: str, details: dict[str, Any]) -> None:
+        if kind == "worker_lost":
+            self._hosting.lose(details["worker"], details["reason"])
+        self._notify(Payload(kind=kind, header=details))
+
+
+def _total(tallies: Iterable[Tally]) -> Tally:
+    total = Tally()
+    for tally in tallies:
+        total.merge(tally)
+    return total
+
+
+def _told(tally: Tally) -> Payload:
+    return Payload(kind="tally", header={"tally": tally.to_json()})
+
+
+def _under(prefix: str, tensors: State) -> dict[str, Array]:
+    """The tensors whose names begin with a prefix, without it."""
+    return {n.removeprefix(prefix): a for n, a in tensors.items() if n.startswith(prefix)}
