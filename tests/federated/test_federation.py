@@ -44,7 +44,7 @@ from fedpilot.federated.engine import journal as journal_module
 from fedpilot.federated.engine.local_training import LocalTrainer
 from fedpilot.federated.engine.tensor_files import read_tensors
 from fedpilot.federated.report.progress import JsonLines, PlainLines
-from fedpilot.federated.site.workload import _Round
+from fedpilot.federated.site.rounds import SiteRound
 from fedpilot.mediator import Payload, ReservationRefused
 
 pytestmark = pytest.mark.timeout(60)
@@ -479,7 +479,7 @@ def test_a_round_in_flight_is_not_trained_again(
     lab: Lab, reference: RunResult, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One worker, one client in a chunk: it dies for good after three clients of round 2."""
-    monkeypatch.setattr("fedpilot.federated.site.workload.how_many", lambda clients, *_: clients)
+    monkeypatch.setattr("fedpilot.federated.site.rounds.how_many", lambda clients, *_: clients)
     keys = {"resources__workers": 1, "resources__worker_restarts": 0}
     federation = lab.federation(**keys)
     lab.cluster.faults.kill_at("train_chunk", COHORT + 4)
@@ -501,19 +501,19 @@ def test_a_round_that_was_wholly_in_the_journal_is_not_trained_at_all(
     workers: int, lab: Lab, reference: RunResult, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The last chunk was saved and the process died before its sum was used."""
-    original = _Round._finish
+    original = SiteRound._finish
 
     def saving_first(self: Any) -> None:
         if self._key.round_number == 2:
-            self._site._journal.note(self._key, self._partial, self._covered(), 1.0)
+            self._journal.note(self._key, self._partial, self._covered(), 1.0)
             self.answer.set_exception(KeyboardInterrupt())
             return
         original(self)
 
-    monkeypatch.setattr(_Round, "_finish", saving_first)
+    monkeypatch.setattr(SiteRound, "_finish", saving_first)
     with lab.federation(resources__workers=2) as federation, pytest.raises(KeyboardInterrupt):
         federation.run(run_id="r")
-    monkeypatch.setattr(_Round, "_finish", original)
+    monkeypatch.setattr(SiteRound, "_finish", original)
     trained = Trained(monkeypatch)
     result = lab.federation(resources__workers=workers).resume("r")
     assert 2 not in {number for number, _ in trained}
@@ -524,7 +524,7 @@ def test_a_round_that_was_wholly_in_the_journal_is_not_trained_at_all(
 def test_batch_norm_counters_survive_the_journal(
     lab: Lab, user_code: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedpilot.federated.site.workload.how_many", lambda clients, *_: clients)
+    monkeypatch.setattr("fedpilot.federated.site.rounds.how_many", lambda clients, *_: clients)
     keys = {
         "model__model_type": f"{user_code}:WithBatchNorm",
         "resources__workers": 1,
