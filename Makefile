@@ -44,8 +44,11 @@ check: $(VENV)/.dev ## ruff, mypy --strict, import-linter
 	@echo "==> import-linter" && $(BIN)/lint-imports
 
 soak: $(VENV)/.dev ## the full counts of kills and random inputs (long; before a release)
-	@echo "==> pytest, soak"
-	@$(BIN)/python -m pytest -m soak $(ARGS)
+	@echo "==> kills at random moments"
+	@$(BIN)/python -m pytest -q -m soak $(ARGS)
+	@echo "==> random inputs by the thousand"
+	@HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest -q -m "not ray and not soak" --timeout 3600 \
+	  tests/fabric tests/federated tests/mediator $(ARGS)
 
 docs: $(VENV)/.dev ## write the reference pages anew and build the site into site/
 	@$(PIP) '.[docs]'

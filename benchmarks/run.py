@@ -60,9 +60,8 @@ def main() -> None:
             rate = runs[name][-1]["clients_per_s"]
             print(f"{turn + 1}/{arguments.reps}  {name:<24} {rate:>10,.0f} clients/s", flush=True)
     base = statistics.median(r["clients_per_s"] for r in runs["plain loop, 1 process"])
-    print(
-        f"\n| {arguments.workload} | clients/s (median of {arguments.reps}) | range | x loop | wall s |"
-    )
+    heading = f"clients/s (median of {arguments.reps})"
+    print(f"\n| {arguments.workload} | {heading} | range | x loop | wall s |")
     print("|---|---|---|---|---|")
     for name, figures in runs.items():
         rates = [figure["clients_per_s"] for figure in figures]

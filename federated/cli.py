@@ -166,6 +166,8 @@ def check(config: Path, overrides: Sequence[str], as_json: bool) -> None:
             "labels_per_client": round(found.labels_mean, 2),
             "parameters": federation.parameters,
             "identity": federation.identity,
+            "code_digest": federation.code_digest,
+            "data_digest": federation.data_digest,
         }
         if as_json:
             resolved = federation.config.model_dump(mode="json")

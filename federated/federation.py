@@ -172,6 +172,16 @@ class Federation:
         return self._materials.parameters
 
     @property
+    def code_digest(self) -> str:
+        """SHA-256 over the source of the user's own modules that the config names."""
+        return self._materials.code_digest
+
+    @property
+    def data_digest(self) -> str:
+        """SHA-256 over the samples, the test set among them."""
+        return self._materials.data_digest
+
+    @property
     def cohort_size(self) -> int:
         """Clients per round."""
         return self._materials.cohort_size

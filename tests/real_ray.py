@@ -1,4 +1,4 @@
-"""Real processes for the integration tests: a Ray that we did not start, and the `fedpilot` command.
+"""Real processes for the tests: a Ray that we did not start, and the `fedpilot` command.
 
 Everything that is started here is ended here, by pid.
 """

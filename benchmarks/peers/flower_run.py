@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import os
 import sys
@@ -82,7 +83,7 @@ def main(name: str) -> None:
             "init_args": {"address": "local"},
         },
     )
-    seconds = [after - before for before, after in zip(marks, marks[1:], strict=False)]
+    seconds = [after - before for before, after in itertools.pairwise(marks)]
     print("RESULT", json.dumps({"cohort": workload.cohort, "seconds": seconds}))
 
 

@@ -1,1 +1,1 @@
-"""What runs at a site: the workload, its warm workers, its rounds, and the VirtualNodes it hosts."""
+"""What runs at a site: its workload, warm workers, rounds, and the VirtualNodes it hosts."""

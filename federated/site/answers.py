@@ -1,4 +1,4 @@
-"""Futures that never stay open: made of several, done already, or failed by what a callback raises."""
+"""Futures that never stay open: of several parts, done already, or failed by a callback's error."""
 
 from __future__ import annotations
 

@@ -21,8 +21,8 @@ from fedpilot.fabric import (
     WorkerFailed,
 )
 from fedpilot.fabric.testing import FakeCluster, ManualClock, fake_machine
-from fedpilot.federated.site import pool as pool_module
 from fedpilot.federated.errors import ClientFailed, FederatedError, WorkersExhausted
+from fedpilot.federated.site import pool as pool_module
 from fedpilot.federated.site.pool import INLINE_BYTES, Piece, WorkerPool
 
 SOON_S = 10.0

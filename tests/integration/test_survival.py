@@ -1,4 +1,4 @@
-"""A run on real Ray through kills, interruptions and resumption: the same bits, and nothing left."""
+"""A run on real Ray through kills and interruptions: the same bits, and nothing left behind."""
 
 from __future__ import annotations
 
@@ -87,7 +87,8 @@ def what_is_on(address: str) -> dict[str, list[str]]:
         "import json, ray, sys\n"
         "ray.init(address=sys.argv[1], log_to_driver=False, logging_level='ERROR')\n"
         "from ray.util import placement_group_table\n"
-        "groups = [g['name'] for g in placement_group_table().values() if g['state'] != 'REMOVED']\n"
+        "groups = placement_group_table().values()\n"
+        "groups = [g['name'] for g in groups if g['state'] != 'REMOVED']\n"
         "actors = [a['name'] for a in ray.util.list_named_actors(all_namespaces=True)]\n"
         "print(json.dumps({'groups': groups, 'actors': actors}))\n"
     )
