@@ -101,12 +101,14 @@ def commands() -> Iterator[tuple[str, list[str]]]:
 def parsed(arguments: list[str]) -> Mapping[str, object]:
     """The parameters of the command that is called in the end; nothing is run."""
     command: click.Command = main
+    # Click remembers in a command what its first context calls the option for help.
+    context = click.Context(main, info_name="fedpilot", **main.context_settings)
     while isinstance(command, click.Group):
         name, *arguments = arguments
-        inner = command.get_command(click.Context(command), name)
+        inner = command.get_command(context, name)
         assert inner is not None, f"there is no command {name}"
         command = inner
-    return command.make_context("fedpilot", arguments).params
+    return command.make_context("fedpilot", arguments, parent=context).params
 
 
 COMMANDS = list(commands())

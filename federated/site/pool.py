@@ -154,16 +154,19 @@ class WorkerPool:
     def _run(self) -> None:
         ended: BaseException = FederatedError("the worker pool was closed")
         try:
+            watched = self._clock()
             while True:
                 try:
                     message = self._inbox.get(timeout=TICK_S)
                 except queue.Empty:
-                    self._watch()
                     self._on_idle()
-                    continue
+                    message = list
                 if message is None:
                     break
                 self._perform(message())
+                if self._clock() - watched >= TICK_S:
+                    self._watch()
+                    watched = self._clock()
         except BaseException as error:  # whoever waits for work is told, and no more is taken
             ended = error
         self._end(ended)
