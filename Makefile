@@ -51,7 +51,7 @@ soak: $(VENV)/.dev ## the full counts of kills and random inputs (long; before a
 	  tests/fabric tests/federated tests/mediator $(ARGS)
 
 docs: $(VENV)/.dev ## write the reference pages anew and build the site into site/
-	@$(PIP) '.[docs]'
+	@$(PIP) --editable '.[dev,docs]'
 	@echo "==> docs/reference from the code" && $(BIN)/python docs/generate.py
 	@echo "==> mkdocs build --strict" && $(BIN)/python -m mkdocs build --strict --quiet
 

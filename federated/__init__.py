@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         NoUsableUpdate,
         Problem,
         RunRefused,
+        WorkerNotMade,
         WorkersExhausted,
     )
     from .events import Event
@@ -50,6 +51,7 @@ _HOME = {
     "TrainResult": "virtual_node",
     "UnknownClient": "core.partition",
     "VirtualNode": "virtual_node",
+    "WorkerNotMade": "errors",
     "WorkersExhausted": "errors",
     "load_config": "config",
     "parse_config": "config",
@@ -77,6 +79,7 @@ __all__ = [
     "TrainResult",
     "UnknownClient",
     "VirtualNode",
+    "WorkerNotMade",
     "WorkersExhausted",
     "load_config",
     "parse_config",

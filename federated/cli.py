@@ -135,10 +135,11 @@ def _reopened(root: Path, run_id: str, observers: Sequence[Callable[..., None]])
 
     with RunFolder.open(root, run_id) as folder:
         saved = load_config(folder.path / "config.yaml")
+        search = folder.manifest().get("search", [])
     here = saved.model_copy(
         update={"outputs": saved.outputs.model_copy(update={"folder": str(root)})}
     )
-    return Federation(here, observers=observers)
+    return Federation(here, observers=observers, search=search)
 
 
 @click.command()

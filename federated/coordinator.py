@@ -33,6 +33,9 @@ COARSER_STEP = 8
 COARSEST = 56
 """Beyond this the updates are no updates any more."""
 
+PURPOSES = {"round": "training", "evaluate": "evaluation"}
+"""What an order's bytes are booked under."""
+
 Emit = Callable[..., None]
 
 
@@ -81,6 +84,8 @@ class Coordinator:
         self._clock = clock
         self._rows: list[dict[str, Any]] = []
         self._saved_round = -1
+        self._at_sites: dict[str, str] = {}
+        """Digest of the model that each site was sent last."""
         stopping = config.evaluation.early_stopping
         self._progress = Progress(
             metric=config.evaluation.metric,
@@ -156,17 +161,8 @@ class Coordinator:
     def _train(self, model: GlobalModel, number: int) -> Partial:
         """Collect the round's sum from all sites, on a coarser grid whenever it overflows."""
         for coarser in range(0, COARSEST + 1, COARSER_STEP):
-            order = Payload(
-                kind="round",
-                header={
-                    "round": number,
-                    "model": model.digest,
-                    "coarser": coarser,
-                    "journal": str(self._folder.journal),
-                },
-                tensors=model.state,
-            )
-            partial = _merged(self._ask_all(order, number, "training"))
+            header = {"coarser": coarser, "journal": str(self._folder.journal)}
+            partial = _merged(self._ask_all("round", number, model, header))
             if not partial.overflowed:
                 break
             names = list(partial.overflowed)
@@ -185,31 +181,35 @@ class Coordinator:
     def _evaluate(self, model: GlobalModel) -> Tally:
         """Judge a model on the coordinator's test set, or at the sites."""
         at_sites = self._config.evaluation.where == "sites"
-        order = Payload(
-            kind="evaluate",
-            header={
-                "round": model.round_number,
-                "model": model.digest,
-                "on": "clients" if at_sites else "test",
-            },
-            tensors=model.state,
-        )
+        number, header = model.round_number, {"on": "clients" if at_sites else "test"}
         if at_sites:
-            answers = self._ask_all(order, model.round_number, "evaluation")
+            answers = self._ask_all("evaluate", number, model, header)
         else:
             first = self._mediator.sites[0]
-            answers = [self._ask(first, order, model.round_number, "evaluation").result()]
+            answers = [self._ask(first, "evaluate", number, model, header).result()]
         total = Tally()
         for answer in answers:
             total.merge(Tally.from_json(answer.header["tally"]))
         return total
 
-    def _ask_all(self, order: Payload, number: int, purpose: str) -> list[Payload]:
-        asked = [self._ask(site, order, number, purpose) for site in self._mediator.sites]
+    def _ask_all(
+        self, kind: str, number: int, model: GlobalModel, header: Mapping[str, Any]
+    ) -> list[Payload]:
+        asked = [self._ask(site, kind, number, model, header) for site in self._mediator.sites]
         return [answer.result() for answer in asked]
 
-    def _ask(self, site: str, order: Payload, number: int, purpose: str) -> Future[Payload]:
-        return self._mediator.deliver(site, order, round_number=number, purpose=purpose)
+    def _ask(
+        self, site: str, kind: str, number: int, model: GlobalModel, header: Mapping[str, Any]
+    ) -> Future[Payload]:
+        """Send an order about a model, which goes along unless the site has it already."""
+        known = self._at_sites.get(site) == model.digest
+        self._at_sites[site] = model.digest
+        order = Payload(
+            kind=kind,
+            header={"round": number, "model": model.digest, **header},
+            tensors={} if known else model.state,
+        )
+        return self._mediator.deliver(site, order, round_number=number, purpose=PURPOSES[kind])
 
     def _due(self, number: int) -> bool:
         every, last = self._config.evaluation.every, self._config.federation.rounds
@@ -226,7 +226,10 @@ class Coordinator:
 
     def _record(self, row: dict[str, Any], model: GlobalModel, partial: Partial) -> None:
         row["time"] = datetime.now(UTC).isoformat(timespec="milliseconds")
-        if self._judge(row):
+        is_best = self._judge(row)
+        if self._progress.best_round:
+            row |= {"best": self._progress.best, "best_round": self._progress.best_round}
+        if is_best:
             self._folder.save_model("best", model.state, model.round_number)
         self._rows.append(row)
         self._folder.append_row(row)

@@ -6,6 +6,7 @@ is materialized or `run` is called. `close` (or leaving the `with` block) ends w
 
 from __future__ import annotations
 
+import math
 import os
 import secrets
 import sys
@@ -55,6 +56,8 @@ SITE = "local"
 """Name of the one site of local mode."""
 WORKLOAD = "federated"
 SMALLEST_OBJECT_STORE = 256 << 20
+JUDGED = ("accuracy", "loss", "best", "best_round")
+"""What the end of a run repeats from its last round."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,14 +94,16 @@ class Federation:
         *,
         overrides: Sequence[str] = (),
         observers: Sequence[Observer] = (),
+        search: Sequence[str] = (),
         cluster: Cluster | None = None,
     ) -> None:
         """Load and check a configuration: a file, a mapping or a RunConfig.
 
-        `overrides` are `a.b=c` as after `--set`; `cluster` stands in for Ray (tests). Raises
-        ConfigError for anything that is wrong, before anything is started.
+        `overrides` are `a.b=c` as after `--set`. Your own modules are looked for in the working
+        folder, beside the file and in the folders of `search`. `cluster` stands in for Ray (tests).
+        Raises ConfigError for anything that is wrong, before anything is started.
         """
-        self._paths = _import_paths(config)
+        self._paths = _import_paths(config, search)
         sys.path.extend(path for path in self._paths if path not in sys.path)
         self._name = "federation"
         if isinstance(config, str | Path):
@@ -327,7 +332,29 @@ class Federation:
                 changed = "; ".join(differences(earlier, self.config)) or "its code or its data"
                 raise RunRefused(f"run {run_id} cannot be continued, since this changed: {changed}")
             with self._showing(progress):
+                if folder.manifest().get("status") == "finished":
+                    return self._finished_before(folder)
                 return self._run(folder, resumed=True)
+
+    def _finished_before(self, folder: RunFolder) -> RunResult:
+        """A finished run resumed: it stays as it is, and nothing is started."""
+        manifest, rows, last = folder.manifest(), folder.rows(), folder.load_checkpoint()
+        if last is None:
+            raise RunRefused(f"run {folder.run_id} is finished, but its last checkpoint is gone")
+        self._model = GlobalModel(last.round_number, last.model, last.memory, manifest["digest"])
+        ending = {k: manifest[k] for k in ("status", "failure", "rounds", "digest", "seconds")}
+        self._emit_end(folder, ending, rows)
+        return RunResult(
+            run_id=folder.run_id,
+            folder=folder.path,
+            rounds=last.round_number,
+            reason="it was finished already",
+            digest=manifest["digest"],
+            best_round=rows[-1].get("best_round", 0),
+            best=rows[-1].get("best", math.nan),
+            seconds=manifest["seconds"],
+            rows=rows,
+        )
 
     @contextmanager
     def _showing(self, progress: bool) -> Iterator[None]:
@@ -346,7 +373,8 @@ class Federation:
 
     def _run(self, folder: RunFolder, *, resumed: bool) -> RunResult:
         started = time.perf_counter()
-        self._note_start(folder, resumed)
+        earlier = folder.manifest()
+        self._note_start(folder, earlier, resumed)
         status, failure, began = "failed", "", False
         finished: Finished | None = None
         with ExitStack() as undo:
@@ -366,8 +394,17 @@ class Federation:
                 failure = f"{type(error).__name__}: {error}"
                 raise
             finally:
-                seconds = time.perf_counter() - started
-                self._note_end(folder, status, failure, seconds, began=began)
+                ending = {
+                    "status": status,
+                    "failure": failure,
+                    "rounds": self.round,
+                    "digest": self._model.digest,
+                    "seconds": round(time.perf_counter() - started, 3),
+                }
+                if began:
+                    self._note_end(folder, ending)
+                else:
+                    self._note_no_start(folder, earlier, ending)
         progress = finished.progress
         return RunResult(
             run_id=folder.run_id,
@@ -401,9 +438,8 @@ class Federation:
     def _moved(self, model: GlobalModel) -> None:
         self._model = model
 
-    def _note_start(self, folder: RunFolder, resumed: bool) -> None:
+    def _note_start(self, folder: RunFolder, earlier: Mapping[str, Any], resumed: bool) -> None:
         now = datetime.now(UTC).isoformat(timespec="seconds")
-        earlier = folder.manifest()
         folder.update_manifest(
             status="running",
             started=earlier.get("started", now),
@@ -415,6 +451,7 @@ class Federation:
             initial_model=digest(self._materials.initial),
             versions={**environment(), "fedpilot": _version(), "python": sys.version.split()[0]},
             cpus=os.cpu_count(),
+            search=list(self._paths),
         )
         summary = self.describe()
         self._emit(
@@ -433,39 +470,34 @@ class Federation:
             distribution=self.config.data.data_distribution_kind,
         )
 
-    def _note_end(
-        self, folder: RunFolder, status: str, failure: str, seconds: float, *, began: bool
-    ) -> None:
+    def _note_end(self, folder: RunFolder, ending: Mapping[str, Any]) -> None:
         rows = folder.rows()
-        if not began and not folder.was_resumed():
-            folder.discard()
-            self._emit(
-                "run_finished",
-                run_id=folder.run_id,
-                folder=None,
-                status=status,
-                failure=failure,
-                rounds=0,
-                digest=self._model.digest,
-                seconds=round(seconds, 3),
-            )
-            return
         folder.write_csv()
         if self.config.outputs.curves and rows:
             from .report.curves import draw
 
             draw(rows, folder.path / "curves.png", title=folder.run_id)
-        facts = {
-            "status": status,
-            "failure": failure,
-            "rounds": self.round,
-            "digest": self._model.digest,
-            "seconds": round(seconds, 3),
-        }
         now = datetime.now(UTC).isoformat(timespec="seconds")
-        folder.update_manifest(ended=now, **facts)
-        last = {k: v for k, v in (rows[-1] if rows else {}).items() if k in ("accuracy", "loss")}
-        self._emit("run_finished", run_id=folder.run_id, folder=str(folder.path), **facts, **last)
+        folder.update_manifest(ended=now, **ending)
+        self._emit_end(folder, ending, rows)
+
+    def _emit_end(
+        self, folder: RunFolder, ending: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]
+    ) -> None:
+        judged = {k: v for k, v in (rows[-1] if rows else {}).items() if k in JUDGED}
+        path = str(folder.path)
+        self._emit("run_finished", run_id=folder.run_id, folder=path, **ending, **judged)
+
+    def _note_no_start(
+        self, folder: RunFolder, earlier: Mapping[str, Any], ending: Mapping[str, Any]
+    ) -> None:
+        """A run that never got its gang leaves what there was before: nothing, or an older run."""
+        if earlier:
+            folder.replace_manifest(earlier)
+        else:
+            folder.discard()
+        path = str(folder.path) if earlier else None
+        self._emit("run_finished", run_id=folder.run_id, folder=path, **ending)
 
     # -- for VirtualNodes ---------------------------------------------------------------------
 
@@ -521,11 +553,12 @@ class Federation:
         self._emit(payload.kind, **payload.header)
 
 
-def _import_paths(config: object) -> tuple[str, ...]:
-    """Where the user's own modules are looked for: the working folder, and the config file's."""
+def _import_paths(config: object, search: Sequence[str]) -> tuple[str, ...]:
+    """Where the user's own modules are looked for, in this order."""
     folders = [Path.cwd()]
     if isinstance(config, str | Path):
         folders.append(Path(config).resolve().parent)
+    folders += [Path(folder) for folder in search]
     return tuple(dict.fromkeys(str(folder) for folder in folders))
 
 

@@ -34,6 +34,8 @@ METRIC_COLUMNS = (
     "round",
     "accuracy",
     "loss",
+    "best",
+    "best_round",
     "train_loss",
     "clients",
     "samples",
@@ -130,10 +132,6 @@ class RunFolder:
     ) -> None:
         self.close()
 
-    def was_resumed(self) -> bool:
-        """Whether an earlier process worked on this run."""
-        return bool(self.manifest().get("resumed"))
-
     def discard(self) -> None:
         """Remove the folder of a run that never began."""
         self.close()
@@ -148,8 +146,11 @@ class RunFolder:
 
     def update_manifest(self, **facts: Any) -> None:
         """Add or replace facts."""
-        merged = {"format": FORMAT, "run_id": self.run_id} | self.manifest() | facts
-        _replace(self.path / "manifest.json", json.dumps(merged, indent=2) + "\n")
+        self.replace_manifest({"format": FORMAT, "run_id": self.run_id} | self.manifest() | facts)
+
+    def replace_manifest(self, facts: Mapping[str, Any]) -> None:
+        """Say these facts and no others."""
+        _replace(self.path / "manifest.json", json.dumps(dict(facts), indent=2) + "\n")
 
     # -- rows ---------------------------------------------------------------------------------
 

@@ -96,18 +96,25 @@ class VirtualNode:
 
     def train(self, model: State | None = None) -> TrainResult:
         """Train the global model, or `model`, on this client's samples, as a round would."""
+        self.materialize()
         return self._trained(self._train(model).result())
 
     async def train_async(self, model: State | None = None) -> TrainResult:
-        """`train`, awaitable: several clients can train at a time."""
+        """`train`, awaitable: several clients can train at a time.
+
+        The first call starts the federation, which blocks for some seconds.
+        """
+        await asyncio.wrap_future(self._ask("node.materialize"))
         return self._trained(await asyncio.wrap_future(self._train(model)))
 
     def evaluate(self, model: State | None = None) -> EvaluationResult:
         """Judge the global model, or `model`, on this client's samples."""
+        self.materialize()
         return self._evaluated(self._evaluate(model).result())
 
     async def evaluate_async(self, model: State | None = None) -> EvaluationResult:
         """`evaluate`, awaitable."""
+        await asyncio.wrap_future(self._ask("node.materialize"))
         return self._evaluated(await asyncio.wrap_future(self._evaluate(model)))
 
     def aggregate(self, results: Sequence[TrainResult]) -> dict[str, Array]:
@@ -138,11 +145,9 @@ class VirtualNode:
         return "\n".join(lines)
 
     def _train(self, model: State | None) -> Future[Payload]:
-        self.materialize()
         return self._ask_with("node.train", model, round=self._federation.round + 1)
 
     def _evaluate(self, model: State | None) -> Future[Payload]:
-        self.materialize()
         return self._ask_with("node.evaluate", model)
 
     def _trained(self, answer: Payload) -> TrainResult:

@@ -5,7 +5,7 @@ The sections follow the concerns of a run. Key names that the FedPilot documenta
 are kept. Unknown keys and wrong types are refused (strict, no coercion but int to float); rules
 that span keys are told by `broken_rules`, which names the key to change. Whatever needs the data
 or the model (more clients than samples, a model that does not fit the data) is checked later, in
-`preflight`, and still before anything is started.
+`materials`, and still before anything is started.
 """
 
 from __future__ import annotations
@@ -194,7 +194,8 @@ class Model(Section):
     """What is trained."""
 
     model_type: str
-    """A built-in (`fedpilot check` lists them) or your own as `module:Class`."""
+    """A built-in (`cnn`, `lenet`, `logistic_regression`, `mlp`, `resnet18`) or your own as
+    `module:Class`."""
     options: Options = {}
     """Keyword arguments of the model, such as `hidden: [128]` for `mlp`."""
     buffers: Literal["average", "keep"] = "average"

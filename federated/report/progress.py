@@ -73,28 +73,11 @@ class JsonLines(_Closing):
         print(json.dumps(event.to_json()), file=self._stream, flush=True)
 
 
-class _Best:
-    """The best value of the steering metric as it was reported."""
-
-    def __init__(self) -> None:
-        self.accuracies: list[float] = []
-        self.best: tuple[float, int] | None = None
-
-    def note(self, fields: Any) -> None:
-        accuracy = fields.get("accuracy")
-        if accuracy is None:
-            return
-        self.accuracies.append(accuracy)
-        if self.best is None or accuracy > self.best[0]:
-            self.best = (accuracy, fields["round"])
-
-
 class PlainLines(_Closing):
     """Lines for logs and pipes: the start, some of the rounds, everything unusual, the end."""
 
     def __init__(self, stream: TextIO = sys.stdout) -> None:
         self._stream = stream
-        self._best = _Best()
 
     def __call__(self, event: Event) -> None:
         """Print an event if it is worth a line."""
@@ -103,12 +86,11 @@ class PlainLines(_Closing):
             case "run_started":
                 self._print(*wording.headline(fields))
             case "round_finished":
-                self._best.note(fields)
                 every = max(1, fields["of"] // PLAIN_LINES)
                 if fields["round"] % every == 0 or fields["round"] in (1, fields["of"]):
                     self._print(wording.round_line(fields))
             case "run_finished":
-                self._print(*wording.summary(fields, self._best.best))
+                self._print(*wording.summary(fields))
             case name:
                 if (line := wording.remark(name, fields)) is not None:
                     self._print(line)
@@ -122,7 +104,7 @@ class LiveDisplay:
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._best = _Best()
+        self._accuracies: list[float] = []
         self._last: dict[str, Any] = {}
         self._phase = "loading data and model"
         self._rounds = 0
@@ -167,13 +149,14 @@ class LiveDisplay:
             case "clients_done":
                 self._clients = (fields["done"], fields["of"])
             case "round_finished":
-                self._best.note(fields)
+                if "accuracy" in fields:
+                    self._accuracies.append(fields["accuracy"])
                 self._last = dict(fields)
                 self._done, self._rounds = fields["round"], fields["of"]
                 self._ends.append(event.time)
             case "run_finished":
                 self._live.stop()
-                self._print(*wording.summary(fields, self._best.best))
+                self._print(*wording.summary(fields))
         if (line := wording.remark(event.name, fields)) is not None:
             self._print(line)
 
@@ -200,10 +183,12 @@ class LiveDisplay:
 
     def _metrics(self) -> Text:
         line = Text()
-        if self._best.best is not None:
-            line.append(f"accuracy {self._best.accuracies[-1]:.4f} ", style="green")
-            line.append(wording.sparkline(self._best.accuracies), style="green")
-            line.append(f"  best {self._best.best[0]:.4f} in round {self._best.best[1]}  ")
+        if self._accuracies:
+            line.append(f"accuracy {self._accuracies[-1]:.4f} ", style="green")
+            line.append(wording.sparkline(self._accuracies), style="green")
+        if "best" in self._last:
+            best = wording.number(self._last["best"])
+            line.append(f"  best {best} in round {self._last['best_round']}  ")
         line.append(f"train loss {wording.number(self._last['train_loss'])}", style="dim")
         return line
 

@@ -95,15 +95,16 @@ def resume_command(folder: str) -> str:
     return f"fedpilot run --resume {path.name}{elsewhere}"
 
 
-def summary(fields: Mapping[str, Any], best: tuple[float, int] | None) -> list[str]:
+def summary(fields: Mapping[str, Any]) -> list[str]:
     """How the run ended, from `run_finished`."""
     status = fields["status"]
     lines = [f"run {fields['run_id']} {status} after {duration(fields['seconds'])}"]
     if fields["folder"] is None:
         return lines
     if "accuracy" in fields:
-        ending = f", best {best[0]:.4f} in round {best[1]}" if best else ""
-        lines.append(f"  accuracy {number(fields['accuracy'])}{ending}")
+        lines.append(f"  accuracy {number(fields['accuracy'])}, loss {number(fields['loss'])}")
+    if "best" in fields:
+        lines.append(f"  best     {number(fields['best'])} in round {fields['best_round']}")
     lines.append(f"  model    sha256 {fields['digest'][:16]}… after {fields['rounds']} rounds")
     lines.append(f"  folder   {fields['folder']}")
     if status != "finished":

@@ -20,6 +20,7 @@ from fedpilot.mediator import Notify, Payload
 from ..config.schema import RunConfig
 from ..core.chunking import deal, how_many
 from ..core.partial import Partial, Tally, grid
+from ..core.recent import Recent
 from ..core.sampling import Indices, cohort, evaluation_cohort, share
 from ..core.state import Array, State, nbytes
 from ..engine.journal import Journal, RoundKey
@@ -45,6 +46,7 @@ class FederatedWorkload:
         self._hosting = Hosting(clock)
         self._pace = Pace()
         self._round: SiteRound | None = None
+        self._models: Recent[tuple[State, SharedModel]] = Recent()
         self._pool: WorkerPool | None = None
 
     # -- SiteWorkload -------------------------------------------------------------------------
@@ -111,7 +113,8 @@ class FederatedWorkload:
     # -- a round ------------------------------------------------------------------------------
 
     def _train_round(self, order: Payload) -> Answer:
-        header, state = order.header, order.tensors
+        header = order.header
+        state, model = self._model(header["model"], order.tensors)
         self._journal = self._journal.at(header["journal"])
         key = RoundKey(header["round"], header["model"], header["coarser"])
         if self._round is not None:
@@ -127,7 +130,7 @@ class FederatedWorkload:
             pace=self._pace,
             notify=self._notify,
         )
-        self._round.begin(self._shared(key.model, state))
+        self._round.begin(model)
         return self._round.answer
 
     def _cohort(self, round_number: int) -> Indices:
@@ -144,7 +147,7 @@ class FederatedWorkload:
 
     def _evaluate(self, order: Payload) -> Answer:
         header = order.header
-        model = self._shared(header["model"], order.tensors)
+        _, model = self._model(header["model"], order.tensors)
         what = f"evaluating the model of round {header['round']}"
         if header["on"] == "test":
             pieces = self._test_pieces(model, what)
@@ -277,6 +280,14 @@ class FederatedWorkload:
         if self._pool is None:
             raise FederatedError("the workload has not been started")
         return self._pool
+
+    def _model(self, key: str, state: State) -> tuple[State, SharedModel]:
+        """A global model: the one that came along, or one that came before."""
+        if not self._models.touch(key):
+            if not state:
+                raise FederatedError(f"model {key[:12]} is not at this site")
+            self._models.keep(key, (state, self._shared(key, state)))
+        return self._models[key]
 
     def _shared(self, key: str, state: State) -> SharedModel:
         return self._running.share(key, state, nbytes(state.values()))

@@ -15,6 +15,7 @@ from hypothesis import given, strategies as st
 from rich.console import Console
 
 from fedpilot.federated.events import Event, event
+from fedpilot.federated.federation import JUDGED
 from fedpilot.federated.report.curves import draw
 from fedpilot.federated.report.progress import (
     PLAIN_LINES,
@@ -42,6 +43,8 @@ def row(number: int, **fields: Any) -> dict[str, Any]:
         "model": "abc",
         "accuracy": 0.5 + number / 1000,
         "loss": 1.0 / number,
+        "best": 0.5 + number / 1000,
+        "best_round": number,
     } | fields
 
 
@@ -73,7 +76,7 @@ def a_run(rounds: int, *, status: str = "finished", **fields: Any) -> list[Event
             event("clients_done", round=n, done=10, of=20),
             event("round_finished", of=rounds, **row(n, **fields)),
         ]
-    last = {k: v for k, v in row(max(1, rounds), **fields).items() if k in ("accuracy", "loss")}
+    last = {k: v for k, v in row(max(1, rounds), **fields).items() if k in JUDGED}
     events.append(
         event(
             "run_finished",
@@ -180,7 +183,7 @@ def test_plain_lines_tell_the_whole_run() -> None:
     text = shown(a_run(3))
     for words in (
         "try-1", "digits", "dirichlet", "50 clients", "3 to 90 (median 25.5)", "9,610 parameters",
-        "2 warm workers", "round 1/3", "round 3/3", "accuracy 0.5030", "best 0.5030 in round 3",
+        "2 warm workers", "round 1/3", "round 3/3", "accuracy 0.5030", "best     0.5030 in round 3",
         "0123456789abcdef", "runs/try-1", "1 min 05 s",
     ):  # fmt: skip
         assert words in text, words
