@@ -22,6 +22,7 @@ KNOWN_LINES = (
     "  workers ",
     "round ",
     "  accuracy ",
+    "  best ",
     "  folder ",
 )
 
