@@ -1,8 +1,7 @@
 """Ray as a `Cluster`: the one place that talks to Ray.
 
 A process has one Ray at most. Nothing here outlives the process: groups and actors have driver
-lifetime, so Ray removes them when the process ends, however it ends. An embedded Ray also ends when
-the *thread* that started it ends: start it in one that lives as long as the cluster is needed.
+lifetime, so Ray removes them when the process ends, however it ends.
 
 Ray is imported by the functions that need it, because it reads its settings while it is imported.
 """
@@ -22,9 +21,9 @@ import sys
 import threading
 import traceback
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -50,6 +49,8 @@ if TYPE_CHECKING:
 NAMESPACE = "fedpilot"
 TCP_TIMEOUT_S = 2.0
 HEALTH_TIMEOUT_S = 18.0
+INIT_TIMEOUT_S = 60.0
+INIT_POLL_S = 0.05
 REASON_LENGTH = 400
 
 QUIET: Mapping[str, str] = {
@@ -449,19 +450,69 @@ def _reread_environment() -> None:
 def _init(undo: ExitStack, **options: Any) -> None:
     """Start or join a Ray until the undoing, quietly, and leave our process as it is.
 
-    Ray would take SIGTERM and `breakpoint()` for itself.
+    It happens in a thread that lives until the undoing: Ray's daemons end with the thread that
+    started them, and what interrupts the caller must not interrupt Ray half started. Ray would take
+    SIGTERM and `breakpoint()` for itself.
     """
-    import ray
+    started: Future[None] = Future()
+    over = threading.Event()
 
+    def live() -> None:
+        try:
+            import ray
+
+            with (
+                _daemons_apart(),
+                ray_home.unchanged({"PYTHONBREAKPOINT"}),
+                warnings.catch_warnings(),
+            ):
+                warnings.simplefilter("ignore")
+                quiet = logging.CRITICAL
+                ray.init(namespace=NAMESPACE, log_to_driver=False, logging_level=quiet, **options)
+        except BaseException as error:
+            started.set_exception(error)
+        else:
+            started.set_result(None)
+        over.wait()
+
+    thread = threading.Thread(target=live, name="ray", daemon=True)
+
+    def end() -> None:
+        with suppress(TimeoutError):
+            started.exception(INIT_TIMEOUT_S)
+        importlib.import_module("ray").shutdown()
+        over.set()
+        thread.join(INIT_TIMEOUT_S)
+
+    undo.callback(end)
     handler = signal.getsignal(signal.SIGTERM)
-    undo.callback(ray.shutdown)
-    with ray_home.unchanged({"PYTHONBREAKPOINT"}), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        ray.init(
-            namespace=NAMESPACE, log_to_driver=False, logging_level=logging.CRITICAL, **options
-        )
-    if threading.current_thread() is threading.main_thread() and handler is not None:
-        signal.signal(signal.SIGTERM, handler)
+    ours = threading.current_thread() is threading.main_thread() and handler is not None
+    thread.start()
+    while not started.done():
+        with suppress(TimeoutError):
+            started.exception(INIT_POLL_S)
+        if ours:
+            signal.signal(signal.SIGTERM, handler)
+    started.result()
+
+
+@contextmanager
+def _daemons_apart() -> Iterator[None]:
+    """Give Ray's daemons a process group of their own.
+
+    What is sent to our group (`timeout`, a terminal, a batch system) then ends us alone, and we end
+    them in order; together with them we would wait a minute for a cluster that is gone.
+    """
+    services: Any = importlib.import_module("ray._private.services")
+    popen = getattr(services, "ConsolePopen", None)
+    if popen is None:  # another Ray: it ends less gracefully then
+        yield
+        return
+    services.ConsolePopen = functools.partial(popen, process_group=0)
+    try:
+        yield
+    finally:
+        services.ConsolePopen = popen
 
 
 def _address_of_this_machine() -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 PREFIX = "fedpilot-"
 OWNER = "owner"
-LONGEST_ROOT = 40
+LONGEST_ROOT = 25
 """Ray puts sockets below its folder, and the path of a socket has at most 107 characters."""
 
 LINGER_S = 5.0
@@ -40,7 +40,7 @@ def own_folder(root: Path | None = None) -> Iterator[Path]:
             yield folder
     finally:
         _wait_until_unused(folder)
-        shutil.rmtree(folder, ignore_errors=True)
+        _remove(folder)
 
 
 def sweep(root: Path) -> None:
@@ -50,7 +50,17 @@ def sweep(root: Path) -> None:
         with suppress(OSError), (folder / OWNER).open("r+") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if not _is_used(folder):
-                shutil.rmtree(folder, ignore_errors=True)
+                _remove(folder)
+
+
+def _remove(folder: Path) -> None:
+    """Remove a folder, what says whose it is last: until then a later sweep can finish the work."""
+    for entry in folder.iterdir():
+        if entry.name != OWNER:
+            shutil.rmtree(entry, ignore_errors=True)
+            with suppress(OSError):
+                entry.unlink()
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _wait_until_unused(folder: Path) -> None:

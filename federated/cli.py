@@ -6,10 +6,10 @@ import json
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
-from types import FrameType
-from typing import TYPE_CHECKING, Any, NoReturn
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 import click
 
@@ -52,6 +52,11 @@ def _exit_codes() -> Iterator[None]:
         _fail(str(error), UNREACHABLE)
     except (FederatedError, FabricError, MediatorError) as error:
         _fail(str(error), FAILED)
+    except BrokenPipeError:
+        sys.exit(FAILED)  # nobody reads any more
+    except OSError as error:
+        name = f"{error.filename}: " if error.filename else ""
+        _fail(f"{name}{error.strerror or error}", FAILED)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
 
@@ -61,18 +66,40 @@ def _fail(message: str, code: int) -> NoReturn:
     sys.exit(code)
 
 
-@contextmanager
-def _terminable() -> Iterator[None]:
-    """Let SIGTERM end a run the way Ctrl-C does: state kept, everything cleaned up."""
+class _Interruptions:
+    """Lets SIGINT, SIGTERM and SIGHUP end a run in the same way: once, and then undisturbed.
 
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
+    The first one raises KeyboardInterrupt; those that follow, or that come once `shield` was
+    called, are ignored, since the run is being ended by then.
+    """
 
-    before: Any = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    def __init__(self) -> None:
+        self._before: dict[int, Any] = {}
+        self._shielded = False
+
+    def shield(self) -> None:
+        """From now on everything is being closed: let nothing interrupt it."""
+        self._shielded = True
+
+    def _interrupt(self, number: int, frame: FrameType | None) -> None:
+        if not self._shielded:
+            self._shielded = True
+            raise KeyboardInterrupt
+
+    def __enter__(self) -> Self:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                self._before[number] = signal.signal(number, self._interrupt)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
 
 
 @click.command()
@@ -115,16 +142,22 @@ def run(
 
     display = display_for(sys.stdout, as_json=as_json)
     changes = [*overrides, *([f"outputs.folder={json.dumps(str(folder))}"] if folder else [])]
-    with _exit_codes(), _terminable(), display:
+    with _exit_codes(), _Interruptions() as interruptions, display:
         from .federation import Federation
 
-        if config is not None:
-            with Federation(config, overrides=changes, observers=[display]) as federation:
+        with redirect_stdout(sys.stderr):  # what the user's own modules print as they load
+            if config is not None:
+                federation = Federation(config, overrides=changes, observers=[display])
+            else:
+                federation = _reopened(folder or Path("runs"), resume or "", [display])
+        try:
+            if config is not None:
                 federation.run(run_id=run_id)
-        else:
-            root = folder or Path("runs")
-            with _reopened(root, resume or "", [display]) as federation:
+            else:
                 federation.resume(resume or "")
+        finally:
+            interruptions.shield()
+            federation.close()
 
 
 def _reopened(root: Path, run_id: str, observers: Sequence[Callable[..., None]]) -> Federation:

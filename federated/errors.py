@@ -106,9 +106,10 @@ class WorkersExhausted(FederatedError):
         self.what, self.losses, self.reason = what, losses, reason
 
     def __str__(self) -> str:
+        times = "once" if self.losses == 1 else f"{self.losses} times"
         return (
-            f"{self.what} lost its worker {self.losses} times, the last time because "
-            f"{self.reason}; often the vnode has too little memory (`resources.memory_per_worker`)"
+            f"{self.what}: the worker died {times}, at last with: {self.reason}; where the user's "
+            "own code does not end it, the machine's memory is often too small"
         )
 
 

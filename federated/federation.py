@@ -21,6 +21,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+import numpy as np
+
 from fedpilot.fabric import (
     FixedSizeNode,
     FixedSizeNodes,
@@ -39,7 +41,7 @@ from .coordinator import Coordinator, Finished, GlobalModel
 from .core.lifecycle import NodeState
 from .core.partition import PartitionSummary, describe
 from .core.state import Array, State, digest
-from .engine.modules import environment
+from .engine.modules import environment, fitted
 from .errors import ConfigError, FederatedError, Problem, RunRefused
 from .events import Event, Observer, event
 from .materials import Materials, gather, hand_over
@@ -196,7 +198,8 @@ class Federation:
         import torch
 
         data, model = self._materials.data, self.config.model
-        module = build(model.model_type, model.options, data.input_shape, data.num_classes)
+        built = build(model.model_type, model.options, data.input_shape, data.num_classes)
+        module = fitted(built, data.x.dtype)
         module.load_state_dict({n: torch.tensor(a) for n, a in self._model.state.items()})
         return module
 
@@ -342,7 +345,8 @@ class Federation:
         if last is None:
             raise RunRefused(f"run {folder.run_id} is finished, but its last checkpoint is gone")
         self._model = GlobalModel(last.round_number, last.model, last.memory, manifest["digest"])
-        ending = {k: manifest[k] for k in ("status", "failure", "rounds", "digest", "seconds")}
+        kept = ("status", "failure", "rounds", "digest", "seconds", "reason")
+        ending = {name: manifest[name] for name in kept}
         self._emit_end(folder, ending, rows)
         return RunResult(
             run_id=folder.run_id,
@@ -374,15 +378,15 @@ class Federation:
     def _run(self, folder: RunFolder, *, resumed: bool) -> RunResult:
         started = time.perf_counter()
         earlier = folder.manifest()
-        self._note_start(folder, earlier, resumed)
         status, failure, began = "failed", "", False
         finished: Finished | None = None
         with ExitStack() as undo:
-            if self.config.outputs.tensorboard:
-                from .report.tensorboard import TensorBoardWriter
-
-                self._observe(undo.enter_context(TensorBoardWriter(folder.path)), undo)
             try:
+                self._note_start(folder, earlier, resumed)
+                if self.config.outputs.tensorboard:
+                    from .report.tensorboard import TensorBoardWriter
+
+                    self._observe(undo.enter_context(TensorBoardWriter(folder.path)), undo)
                 self.start()
                 began = True
                 finished = self._rounds(folder, resumed)
@@ -400,6 +404,7 @@ class Federation:
                     "rounds": self.round,
                     "digest": self._model.digest,
                     "seconds": round(time.perf_counter() - started, 3),
+                    "reason": failure if finished is None else finished.reason,
                 }
                 if began:
                     self._note_end(folder, ending)
@@ -471,14 +476,20 @@ class Federation:
         )
 
     def _note_end(self, folder: RunFolder, ending: Mapping[str, Any]) -> None:
-        rows = folder.rows()
+        """Say how a run ended, first in its folder; the picture comes last, since it can wait."""
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        folder.update_manifest(ended=now, **ending)
         folder.write_csv()
+        rows = folder.rows()
         if self.config.outputs.curves and rows:
             from .report.curves import draw
 
-            draw(rows, folder.path / "curves.png", title=folder.run_id)
-        now = datetime.now(UTC).isoformat(timespec="seconds")
-        folder.update_manifest(ended=now, **ending)
+            draw(
+                rows,
+                folder.path / "curves.png",
+                title=folder.run_id,
+                metric=self.config.evaluation.metric,
+            )
         self._emit_end(folder, ending, rows)
 
     def _emit_end(
@@ -513,6 +524,13 @@ class Federation:
         """The digest and the tensors of `model`, or of the global model."""
         if model is None:
             return self._model.digest, self._model.state
+        for name in sorted(self._materials.initial.keys() | model.keys()):
+            wanted, found = self._materials.initial.get(name), model.get(name)
+            if _kind(wanted) != _kind(found):
+                raise FederatedError(
+                    f"this is not the state of the federation's model: {name!r} is {_kind(found)}, "
+                    f"wanted {_kind(wanted)}"
+                )
         return digest(model), model
 
     def show(self, index: int) -> Mapping[str, Any]:
@@ -577,6 +595,15 @@ def _checked(config: RunConfig) -> Materials:
             ]
         )
     return gather(config)
+
+
+def _kind(array: object) -> str:
+    """What an entry of a state is, in words."""
+    if array is None:
+        return "nothing"
+    if not isinstance(array, np.ndarray):
+        return f"no NumPy array but {type(array).__name__}"
+    return f"{array.dtype} of shape {array.shape}"
 
 
 def _version() -> str:

@@ -28,7 +28,7 @@ from .core.registry import RegistryError
 from .core.sampling import share
 from .core.state import Array, Role, Roles
 from .data import DataError, Dataset
-from .engine.modules import loss_function, roles_of, seed_torch, state_of
+from .engine.modules import fitted, loss_function, roles_of, seed_torch, state_of
 from .errors import ConfigError, FederatedError, Problem
 from .models import ModelError
 
@@ -211,7 +211,8 @@ def _build_model(config: RunConfig, data: SiteData) -> tuple[dict[str, Array], R
     )
     with _blaming("model.model_type", fits, ModelError, FederatedError, TypeError, RuntimeError):
         seed_torch(config.run.random_seed, Purpose.INIT)
-        module = models.build(name, options, data.input_shape, data.num_classes)
+        built = models.build(name, options, data.input_shape, data.num_classes)
+        module = fitted(built, data.x.dtype)
         initial = state_of(module)
         roles = roles_of(module, keep_buffers=config.model.buffers == "keep")
         module.eval()
@@ -222,13 +223,14 @@ def _build_model(config: RunConfig, data: SiteData) -> tuple[dict[str, Array], R
         loss = loss_function(config.training.loss_function)
     with (
         _blaming("model.model_type", fits, Exception),
-        torch.inference_mode(),
+        torch.no_grad(),
     ):
         outputs = module(torch.from_numpy(np.array(data.x[:2])))
         if config.training.loss_function == "cross_entropy":
             _check_outputs(tuple(outputs.shape), len(data.x[:2]), data.num_classes)
-    with _blaming("training.loss_function", "a function of (outputs, labels)", Exception):
-        loss(outputs, torch.from_numpy(np.array(data.y[:2])))
+    scalar = "a function of (outputs, labels) that gives the mean loss, a tensor without dimensions"
+    with _blaming("training.loss_function", scalar, Exception):
+        _check_loss(loss(outputs.clone().requires_grad_(), torch.from_numpy(np.array(data.y[:2]))))
     return initial, roles
 
 
@@ -238,6 +240,12 @@ def _check_outputs(shape: tuple[int, ...], samples: int, num_classes: int) -> No
             f"for {samples} samples the model gives outputs of shape {shape}, where cross entropy "
             f"needs ({samples}, {num_classes})"
         )
+
+
+def _check_loss(found: object) -> None:
+    if not isinstance(found, torch.Tensor) or found.ndim or not found.requires_grad:
+        what = f"shape {tuple(found.shape)}" if isinstance(found, torch.Tensor) else repr(found)
+        raise ValueError(f"it gives {what}, of which no gradient can be taken")
 
 
 def _cohort_size(config: RunConfig, population: int) -> int:

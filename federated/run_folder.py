@@ -30,6 +30,7 @@ from .errors import RunRefused
 
 FORMAT = 1
 CHECKPOINTS_KEPT = 2
+RUN_ID = r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}"
 METRIC_COLUMNS = (
     "round",
     "accuracy",
@@ -71,7 +72,7 @@ class RunFolder:
     @classmethod
     def create(cls, root: Path, run_id: str, config_yaml: str) -> Self:
         """Make the folder of a new run and lock it; RunRefused if there is one already."""
-        path = root / run_id
+        path = root / _checked(run_id)
         try:
             path.mkdir(parents=True)
         except FileExistsError:
@@ -88,7 +89,7 @@ class RunFolder:
     @classmethod
     def open(cls, root: Path, run_id: str) -> Self:
         """Lock the folder of an earlier run; RunRefused if there is none, or it is running."""
-        path = root / run_id
+        path = root / _checked(run_id)
         if not (path / "config.yaml").is_file():
             known = ", ".join(list_runs(root)[-5:]) or "none"
             raise RunRefused(f"no run {run_id!r} in {root}; the latest there: {known}")
@@ -247,7 +248,20 @@ def list_runs(root: Path) -> list[str]:
     if not root.is_dir():
         return []
     runs = [path.parent for path in root.glob("*/config.yaml")]
-    return [path.name for path in sorted(runs, key=lambda p: (p.stat().st_ctime, p.name))]
+    return [path.name for path in sorted(runs, key=lambda p: (_started(p), p.name))]
+
+
+def _started(path: Path) -> str:
+    return str(RunFolder(path).manifest().get("started", ""))
+
+
+def _checked(run_id: str) -> str:
+    if not re.fullmatch(RUN_ID, run_id):
+        raise RunRefused(
+            f"{run_id!r} cannot be the id of a run: letters, digits, dots, dashes and underscores "
+            "can, beginning with a letter or a digit, 128 at most"
+        )
+    return run_id
 
 
 def _replace(path: Path, text: str) -> None:

@@ -42,6 +42,11 @@ def roles_of(module: nn.Module, *, keep_buffers: bool) -> dict[str, Role]:
     return roles
 
 
+def fitted(module: nn.Module, dtype: np.dtype[Any]) -> nn.Module:
+    """The module in the type of its samples, which are float32 or float64."""
+    return module.double() if dtype == np.float64 else module
+
+
 def state_of(module: nn.Module) -> dict[str, Array]:
     """A copy of the module's state, on the CPU."""
     return {name: _numpy(name, tensor).copy() for name, tensor in module.state_dict().items()}

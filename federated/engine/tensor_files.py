@@ -24,12 +24,20 @@ def write_tensors(
     metadata = {"fedpilot": json.dumps(header)} if header is not None else None
     try:
         save_file({n: np.asarray(a, order="C") for n, a in tensors.items()}, aside, metadata)
+        aside.chmod(0o666 & ~_umask())
         if durable:
             with aside.open("rb") as file:
                 os.fsync(file.fileno())
         aside.replace(path)
     finally:
         aside.unlink(missing_ok=True)
+
+
+def _umask() -> int:
+    """What other files of this process are made with; safetensors makes private ones."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Any], dict[str, Array]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,10 @@ from typing import Any
 INK, ACCENT, SECOND, FAINT = "#1f2933", "#0b7285", "#e8590c", "#cbd2d9"
 
 
-def draw(rows: Sequence[Mapping[str, Any]], path: Path, *, title: str) -> None:
-    """Draw the metrics of a run's rounds into a PNG."""
+def draw(
+    rows: Sequence[Mapping[str, Any]], path: Path, *, title: str, metric: str = "accuracy"
+) -> None:
+    """Draw the metrics of a run's rounds into a PNG; the best by `metric` is marked."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
@@ -18,7 +21,7 @@ def draw(rows: Sequence[Mapping[str, Any]], path: Path, *, title: str) -> None:
     left, right = figure.subplots(1, 2)
     rounds, accuracies = _series(rows, "accuracy")
     if accuracies:
-        best = max(range(len(accuracies)), key=accuracies.__getitem__)
+        best = _best(rows, metric, rounds)
         left.plot(rounds, accuracies, color=ACCENT, linewidth=2)
         left.plot(rounds[best], accuracies[best], "o", color=ACCENT, markersize=6)
         left.annotate(
@@ -54,6 +57,13 @@ def draw(rows: Sequence[Mapping[str, Any]], path: Path, *, title: str) -> None:
     aside = path.with_name(f".{path.name}.tmp")
     figure.savefig(aside, format="png")
     aside.replace(path)
+
+
+def _best(rows: Sequence[Mapping[str, Any]], metric: str, rounds: Sequence[int]) -> int:
+    """Position of the best round among those that have an accuracy."""
+    values = dict(zip(*_series(rows, metric), strict=True))
+    sign = 1.0 if metric == "accuracy" else -1.0
+    return max(range(len(rounds)), key=lambda i: sign * values.get(rounds[i], -sign * math.inf))
 
 
 def _series(rows: Sequence[Mapping[str, Any]], name: str) -> tuple[list[int], list[float]]:

@@ -44,7 +44,11 @@ def display_for(stream: TextIO, *, as_json: bool) -> Display:
     if as_json:
         return JsonLines(stream)
     console = Console(file=stream, highlight=False)
-    return LiveDisplay(console) if console.is_terminal else PlainLines(stream)
+    return (
+        LiveDisplay(console)
+        if console.is_interactive and not console.is_dumb_terminal
+        else PlainLines(stream)
+    )
 
 
 class _Closing:
@@ -144,6 +148,8 @@ class LiveDisplay:
                 self._phase = "reserving the gang"
             case "gang_reserved":
                 self._phase = "starting workers"
+            case "workers_ready":
+                self._phase = "training the first round"
             case "round_started":
                 self._clients = (0, self._clients[1])
             case "clients_done":
@@ -166,7 +172,7 @@ class LiveDisplay:
 
     def _render(self) -> RenderableType:
         if not self._last:
-            return Text(f"… {self._phase}", style="dim")
+            return Text(f"… {self._phase} {self._clients_now()}", style="dim")
         bar = Table.grid(padding=(0, 2))
         bar.add_row(
             Text(f"round {self._done}/{self._rounds}", style="bold"),

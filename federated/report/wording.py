@@ -98,7 +98,8 @@ def resume_command(folder: str) -> str:
 def summary(fields: Mapping[str, Any]) -> list[str]:
     """How the run ended, from `run_finished`."""
     status = fields["status"]
-    lines = [f"run {fields['run_id']} {status} after {duration(fields['seconds'])}"]
+    why = f": {fields['reason']}" if status == "finished" else ""
+    lines = [f"run {fields['run_id']} {status} after {duration(fields['seconds'])}{why}"]
     if fields["folder"] is None:
         return lines
     if "accuracy" in fields:

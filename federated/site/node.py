@@ -27,7 +27,7 @@ from ..core.recent import Recent
 from ..core.sampling import Indices
 from ..core.state import Array, State
 from ..engine.local_training import LocalTrainer
-from ..engine.modules import environment, roles_of, seed_torch, settle, to_tensors
+from ..engine.modules import environment, fitted, roles_of, seed_torch, settle, to_tensors
 from ..errors import ClientFailed, FederatedError
 from ..materials import SiteData
 from ..models import build, register_model
@@ -82,9 +82,9 @@ class FederatedNode:
         if settings.registered is not None:
             register_model(settings.model.model_type)(settings.registered)
         seed_torch(settings.seed, Purpose.INIT)
-        module = build(
-            settings.model.model_type, settings.model.options, data.input_shape, data.num_classes
-        )
+        model = settings.model
+        built = build(model.model_type, model.options, data.input_shape, data.num_classes)
+        module = fitted(built, data.x.dtype)
         self._roles = roles_of(module, keep_buffers=settings.model.buffers == "keep")
         self._trainer = LocalTrainer(
             module, settings.training, seed=settings.seed, device=self._device
