@@ -162,7 +162,7 @@ def test_work_that_kills_every_worker_is_given_up_and_the_rest_is_done(setting: 
     deadly, harmless = piece("wait"), [piece("double", n) for n in range(20)]
     pool.submit([deadly, *harmless])
     assert answers(harmless) == [2 * n for n in range(20)]
-    with pytest.raises(WorkersExhausted, match=r"doing wait lost its worker 3 times"):
+    with pytest.raises(WorkersExhausted, match=r"doing wait: the worker died 3 times"):
         deadly.answer.result(SOON_S)
 
 

@@ -87,6 +87,7 @@ def a_run(rounds: int, *, status: str = "finished", **fields: Any) -> list[Event
             rounds=rounds,
             digest="0123456789abcdef" * 4,
             seconds=65.0,
+            reason="all rounds are done" if status == "finished" else "",
             **(last if rounds else {}),
         )
     )

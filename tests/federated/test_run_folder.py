@@ -357,7 +357,9 @@ def test_a_file_that_is_not_there_is_refused_by_name(tmp_path: Path) -> None:
 
 def test_runs_are_listed_oldest_first_and_other_folders_not(tmp_path: Path) -> None:
     assert list_runs(tmp_path / "nowhere") == []
-    for name in ("zebra", "ant", "mouse"):
-        made(tmp_path, name).close()
+    for day, name in enumerate(("zebra", "ant", "mouse"), start=1):
+        with made(tmp_path, name) as folder:
+            folder.update_manifest(started=f"2026-01-0{day}T00:00:00+00:00")
+    (tmp_path / "zebra" / "touched-later").touch()
     (tmp_path / "other").mkdir()
     assert list_runs(tmp_path) == ["zebra", "ant", "mouse"]

@@ -1,0 +1,63 @@
+"""A run that is ended by a signal, whenever it comes, ends in order: 130, and nothing is left."""
+
+from __future__ import annotations
+
+import signal
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+from real_ray import eventually, fedpilot, session_of
+
+pytestmark = pytest.mark.ray
+
+CONFIG = """
+federation: {number_of_clients: 24, clients_per_round: 16, rounds: 400}
+model: {model_type: mlp}
+data: {dataset_type: digits}
+resources: {workers: 2, ray: {num_cpus: 2}}
+"""
+
+
+def temporary_folders() -> set[str]:
+    """The folders that private Rays use now."""
+    return {path.name for path in Path(tempfile.gettempdir()).glob("fedpilot-*")}
+
+
+@pytest.mark.parametrize(
+    ("awaited", "later_s", "numbers", "whole_group"),
+    [
+        pytest.param(
+            "round_finished", 0.0, [signal.SIGTERM], True, id="SIGTERM to the group, as `timeout`"
+        ),
+        pytest.param("run_started", 0.1, [signal.SIGINT], True, id="Ctrl-C as Ray is imported"),
+        pytest.param("run_started", 1.0, [signal.SIGTERM], False, id="SIGTERM as Ray starts"),
+        pytest.param("gang_reserved", 0.2, [signal.SIGINT], True, id="Ctrl-C as workers start"),
+        pytest.param(
+            "round_finished", 0.0, [signal.SIGINT] * 3, True, id="Ctrl-C three times in a row"
+        ),
+        pytest.param("round_finished", 0.0, [signal.SIGHUP], False, id="a terminal that is closed"),
+    ],
+)
+def test_it_ends_in_order(
+    tmp_path: Path,
+    awaited: str,
+    later_s: float,
+    numbers: list[signal.Signals],
+    whole_group: bool,
+) -> None:
+    before = temporary_folders()
+    (tmp_path / "config.yaml").write_text(CONFIG)
+    with fedpilot(["run", "config.yaml", "--json", "--run-id", "r"], tmp_path) as run:
+        run.wait_for(awaited)
+        time.sleep(later_s)
+        for number in numbers:
+            run.signal(number, whole_group=whole_group)
+            time.sleep(0.1)
+        assert run.finish(30) == 130
+        assert run.error() == ""
+        assert run.last("run_finished")["status"] == "interrupted"
+        eventually(lambda: session_of(run.pid) == [], 10, "no process is left")
+    assert temporary_folders() <= before
