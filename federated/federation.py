@@ -539,7 +539,7 @@ class Federation:
             return {
                 "state": str(NodeState.VIRTUAL),
                 "worker": "",
-                "reason": "the federation has not been started",
+                "reason": f"the federation {'is closed' if self._closed else 'has not been started'}",
                 "samples": self._materials.data.partition.size(index),
                 "trail": [],
             }
