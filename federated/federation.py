@@ -539,7 +539,7 @@ class Federation:
             return {
                 "state": str(NodeState.VIRTUAL),
                 "worker": "",
-                "reason": f"the federation {'is closed' if self._closed else 'has not been started'}",
+                "reason": "the federation is not running",
                 "samples": self._materials.data.partition.size(index),
                 "trail": [],
             }
