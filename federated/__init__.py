@@ -27,8 +27,9 @@ if TYPE_CHECKING:
         WorkersExhausted,
     )
     from .events import Event
-    from .federation import Federation, RunResult
+    from .federation import Federation
     from .models import register_model
+    from .run_record import RunResult
     from .virtual_node import EvaluationResult, TrainResult, VirtualNode
 
 _HOME = {
@@ -47,7 +48,7 @@ _HOME = {
     "Problem": "errors",
     "RunConfig": "config",
     "RunRefused": "errors",
-    "RunResult": "federation",
+    "RunResult": "run_record",
     "TrainResult": "virtual_node",
     "UnknownClient": "core.partition",
     "VirtualNode": "virtual_node",

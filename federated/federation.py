@@ -6,8 +6,8 @@ is materialized or `run` is called. `close` (or leaving the `with` block) ends w
 
 from __future__ import annotations
 
-import math
 import os
+import platform
 import secrets
 import sys
 import threading
@@ -15,8 +15,8 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -47,6 +47,7 @@ from .events import Event, Observer, event
 from .materials import Materials, gather, hand_over
 from .models import build
 from .run_folder import RunFolder
+from .run_record import RunRecord, RunResult
 from .virtual_node import VirtualNode
 
 if TYPE_CHECKING:
@@ -58,33 +59,6 @@ SITE = "local"
 """Name of the one site of local mode."""
 WORKLOAD = "federated"
 SMALLEST_OBJECT_STORE = 256 << 20
-JUDGED = ("accuracy", "loss", "best", "best_round")
-"""What the end of a run repeats from its last round."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunResult:
-    """How a run ended."""
-
-    run_id: str
-    folder: Path
-    rounds: int
-    """Rounds that were done."""
-    reason: str
-    """Why it ended."""
-    digest: str
-    """SHA-256 of the last model."""
-    best_round: int
-    best: float
-    """Value of `evaluation.metric` in the best round."""
-    seconds: float
-    rows: Sequence[Mapping[str, Any]]
-    """The metrics of every round, as in metrics.jsonl."""
-
-    @property
-    def accuracy(self) -> float:
-        """Accuracy of the last model, NaN if it was not evaluated."""
-        return float(self.rows[-1].get("accuracy", float("nan"))) if self.rows else float("nan")
 
 
 class Federation:
@@ -341,24 +315,10 @@ class Federation:
 
     def _finished_before(self, folder: RunFolder) -> RunResult:
         """A finished run resumed: it stays as it is, and nothing is started."""
-        manifest, rows, last = folder.manifest(), folder.rows(), folder.load_checkpoint()
-        if last is None:
-            raise RunRefused(f"run {folder.run_id} is finished, but its last checkpoint is gone")
-        self._model = GlobalModel(last.round_number, last.model, last.memory, manifest["digest"])
-        kept = ("status", "failure", "rounds", "digest", "seconds", "reason")
-        ending = {name: manifest[name] for name in kept}
-        self._emit_end(folder, ending, rows)
-        return RunResult(
-            run_id=folder.run_id,
-            folder=folder.path,
-            rounds=last.round_number,
-            reason="it was finished already",
-            digest=manifest["digest"],
-            best_round=rows[-1].get("best_round", 0),
-            best=rows[-1].get("best", math.nan),
-            seconds=manifest["seconds"],
-            rows=rows,
-        )
+        result, last = RunRecord(folder, self._emit).finished_before(), folder.load_checkpoint()
+        if last is not None:
+            self._model = GlobalModel(last.round_number, last.model, last.memory, result.digest)
+        return result
 
     @contextmanager
     def _showing(self, progress: bool) -> Iterator[None]:
@@ -377,12 +337,12 @@ class Federation:
 
     def _run(self, folder: RunFolder, *, resumed: bool) -> RunResult:
         started = time.perf_counter()
-        earlier = folder.manifest()
+        record = RunRecord(folder, self._emit)
         status, failure, began = "failed", "", False
         finished: Finished | None = None
         with ExitStack() as undo:
             try:
-                self._note_start(folder, earlier, resumed)
+                self._say_started(record)
                 if self.config.outputs.tensorboard:
                     from .report.tensorboard import TensorBoardWriter
 
@@ -398,29 +358,38 @@ class Federation:
                 failure = f"{type(error).__name__}: {error}"
                 raise
             finally:
+                seconds = round(time.perf_counter() - started, 3)
                 ending = {
                     "status": status,
                     "failure": failure,
+                    "reason": failure if finished is None else finished.reason,
                     "rounds": self.round,
                     "digest": self._model.digest,
-                    "seconds": round(time.perf_counter() - started, 3),
-                    "reason": failure if finished is None else finished.reason,
+                    "seconds": seconds,
                 }
                 if began:
-                    self._note_end(folder, ending)
+                    metric = self.config.evaluation.metric
+                    record.ended(ending, curves=self.config.outputs.curves, metric=metric)
                 else:
-                    self._note_no_start(folder, earlier, ending)
-        progress = finished.progress
-        return RunResult(
-            run_id=folder.run_id,
-            folder=folder.path,
-            rounds=finished.model.round_number,
-            reason=finished.reason,
-            digest=finished.model.digest,
-            best_round=progress.best_round,
-            best=progress.best,
-            seconds=time.perf_counter() - started,
-            rows=finished.rows,
+                    record.never_began(ending)
+        return record.result(finished, seconds)
+
+    def _say_started(self, record: RunRecord) -> None:
+        versions = {"fedpilot": version("fedpilot"), "python": platform.python_version()}
+        record.started(
+            self.config,
+            self.describe(),
+            clients_per_round=self.cohort_size,
+            parameters=self.parameters,
+            facts={
+                "identity": self.identity,
+                "data_digest": self.data_digest,
+                "code_digest": self.code_digest,
+                "initial_model": digest(self._materials.initial),
+                "versions": {**environment(), **versions},
+                "cpus": os.cpu_count(),
+                "search": list(self._paths),
+            },
         )
 
     def _rounds(self, folder: RunFolder, resumed: bool) -> Finished:
@@ -442,73 +411,6 @@ class Federation:
 
     def _moved(self, model: GlobalModel) -> None:
         self._model = model
-
-    def _note_start(self, folder: RunFolder, earlier: Mapping[str, Any], resumed: bool) -> None:
-        now = datetime.now(UTC).isoformat(timespec="seconds")
-        folder.update_manifest(
-            status="running",
-            started=earlier.get("started", now),
-            resumed=[*earlier.get("resumed", []), *([now] if resumed else [])],
-            random_seed=self.config.run.random_seed,
-            identity=self.identity,
-            data_digest=self._materials.data_digest,
-            code_digest=self._materials.code_digest,
-            initial_model=digest(self._materials.initial),
-            versions={**environment(), "fedpilot": _version(), "python": sys.version.split()[0]},
-            cpus=os.cpu_count(),
-            search=list(self._paths),
-        )
-        summary = self.describe()
-        self._emit(
-            "run_started",
-            run_id=folder.run_id,
-            folder=str(folder.path),
-            resumed=resumed,
-            rounds=self.config.federation.rounds,
-            clients=summary.number_of_clients,
-            clients_per_round=self.cohort_size,
-            samples_per_client=[summary.samples_min, summary.samples_median, summary.samples_max],
-            labels_per_client=round(summary.labels_mean, 2),
-            model=self.config.model.model_type,
-            parameters=self.parameters,
-            dataset=self.config.data.dataset_type,
-            distribution=self.config.data.data_distribution_kind,
-        )
-
-    def _note_end(self, folder: RunFolder, ending: Mapping[str, Any]) -> None:
-        """Say how a run ended, first in its folder; the picture comes last, since it can wait."""
-        now = datetime.now(UTC).isoformat(timespec="seconds")
-        folder.update_manifest(ended=now, **ending)
-        folder.write_csv()
-        rows = folder.rows()
-        if self.config.outputs.curves and rows:
-            from .report.curves import draw
-
-            draw(
-                rows,
-                folder.path / "curves.png",
-                title=folder.run_id,
-                metric=self.config.evaluation.metric,
-            )
-        self._emit_end(folder, ending, rows)
-
-    def _emit_end(
-        self, folder: RunFolder, ending: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]
-    ) -> None:
-        judged = {k: v for k, v in (rows[-1] if rows else {}).items() if k in JUDGED}
-        path = str(folder.path)
-        self._emit("run_finished", run_id=folder.run_id, folder=path, **ending, **judged)
-
-    def _note_no_start(
-        self, folder: RunFolder, earlier: Mapping[str, Any], ending: Mapping[str, Any]
-    ) -> None:
-        """A run that never got its gang leaves what there was before: nothing, or an older run."""
-        if earlier:
-            folder.replace_manifest(earlier)
-        else:
-            folder.discard()
-        path = str(folder.path) if earlier else None
-        self._emit("run_finished", run_id=folder.run_id, folder=path, **ending)
 
     # -- for VirtualNodes ---------------------------------------------------------------------
 
@@ -604,9 +506,3 @@ def _kind(array: object) -> str:
     if not isinstance(array, np.ndarray):
         return f"no NumPy array but {type(array).__name__}"
     return f"{array.dtype} of shape {array.shape}"
-
-
-def _version() -> str:
-    from importlib.metadata import version
-
-    return version("fedpilot")

@@ -15,7 +15,6 @@ from hypothesis import given, strategies as st
 from rich.console import Console
 
 from fedpilot.federated.events import Event, event
-from fedpilot.federated.federation import JUDGED
 from fedpilot.federated.report.curves import draw
 from fedpilot.federated.report.progress import (
     PLAIN_LINES,
@@ -27,6 +26,7 @@ from fedpilot.federated.report.progress import (
 )
 from fedpilot.federated.report.tensorboard import TensorBoardWriter
 from fedpilot.federated.report.wording import BARS, counted, duration, number, remark, sparkline
+from fedpilot.federated.run_record import JUDGED
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
