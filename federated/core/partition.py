@@ -34,7 +34,7 @@ Integers = NDArray[np.signedinteger[Any]]
 
 DEFAULT_ID_PATTERN = "client_{index}"
 
-_SIZES_LOOKED_AT = 100_000
+_SIZES_LOOKED_AT = 10_000
 _LABELS_LOOKED_AT = 1_000
 
 
@@ -491,7 +491,7 @@ def bootstrap(
 def describe(partition: Partition, labels: ArrayLike) -> PartitionSummary:
     """Sum a partition up for display.
 
-    Sizes are those of 100,000 clients at most and labels those of 1,000 at most, evenly spaced.
+    Sizes are those of 10,000 clients at most and labels those of 1,000 at most, evenly spaced.
     """
     labels = _checked_labels(labels)
     count = partition.number_of_clients
