@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
 import time
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -35,11 +35,11 @@ class Normed(nn.Sequential):
 
 @pytest.fixture(scope="module", params=list(KINDS))
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a config of twelve rounds of a second or so."""
+    """A folder with a config of 120 rounds."""
     made = tmp_path_factory.mktemp("soak")
     (made / "normed.py").write_text(NORMED)
     (made / "config.yaml").write_text(
-        "federation: {number_of_clients: 30, clients_per_round: 20, rounds: 12}\n"
+        "federation: {number_of_clients: 30, clients_per_round: 20, rounds: 120}\n"
         f"model: {KINDS[request.param]}\n"
         "data: {dataset_type: digits, options: {image: true}}\n"
         "training: {number_of_epochs: 6, batch_size: 7, optimizer: adam, learning_rate: 0.003}\n"
@@ -75,25 +75,31 @@ def test_a_worker_is_killed_in_every_round(folder: Path, undisturbed: str) -> No
         assert command.last("run_finished")["digest"] == undisturbed
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name
+)
 def test_the_run_is_ended_over_and_over(
     folder: Path, undisturbed: str, number: signal.Signals
 ) -> None:
     dice = random.Random(int(number))
-    arguments: list[str] = ["run", "config.yaml", "--json", "--run-id", f"over-{number.name}"]
-    ended: dict[str, Any] = {}
-    for _ in range(8):
+    name = f"over-{number.name}"
+    arguments = ["run", "config.yaml", "--json", "--run-id", name]
+    ended = 0
+    for _ in range(12):
         with fedpilot(arguments, folder) as command:
-            command.wait_for("run_started")
-            begun = (folder / "runs" / f"over-{number.name}" / "metrics.jsonl").exists()
-            time.sleep(dice.uniform(0 if begun else 8, 12))
+            command.wait_for("round_started" if ended == 0 else "run_started")
+            time.sleep(dice.uniform(0, 7))
             if command.process.poll() is None:
                 command.signal(number)
+                ended += 1
             command.finish(120)
             if number is not signal.SIGKILL:
                 assert session_of(command.pid) == []
-        arguments = ["run", "--resume", f"over-{number.name}", "--json"]
+        arguments = ["run", "--resume", name, "--json"]
+        manifest = json.loads((folder / "runs" / name / "manifest.json").read_text())
+        if manifest["status"] == "finished":
+            break
     with fedpilot(arguments, folder) as command:
         assert command.finish(600) == 0, command.error()
-        ended = command.last("run_finished")
-    assert ended["digest"] == undisturbed
+        assert command.last("run_finished")["digest"] == undisturbed
+    assert ended > 2
