@@ -55,7 +55,7 @@ docs: $(VENV)/.dev ## write the reference pages anew and build the site into sit
 	@echo "==> docs/reference from the code" && $(BIN)/python docs/generate.py
 	@echo "==> mkdocs build --strict" && $(BIN)/python -m mkdocs build --strict --quiet
 
-bench: $(VENV)/.dev ## clients per second beside the plain PyTorch loop (Flower too, if its venv exists)
+bench: $(VENV)/.dev ## clients per second beside a plain PyTorch loop, and the peers that are installed
 	@$(BIN)/python benchmarks/run.py $(ARGS)
 
 clean: ## remove .venv, caches and build products (runs/ stays)

@@ -11,19 +11,18 @@ from __future__ import annotations
 import atexit
 import functools
 import importlib
-import logging
 import os
+import pickle
 import re
-import signal
 import socket
 import subprocess
 import sys
 import threading
 import traceback
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -42,35 +41,31 @@ from .errors import (
     WorkerLost,
 )
 from .local import usable_cpus, usable_gpus
+from .ray_start import QUIET, RayThread, quick_settings
 
 if TYPE_CHECKING:
     from ray.util.placement_group import PlacementGroup
 
-NAMESPACE = "fedpilot"
 TCP_TIMEOUT_S = 2.0
 HEALTH_TIMEOUT_S = 18.0
-INIT_TIMEOUT_S = 60.0
-INIT_POLL_S = 0.05
 REASON_LENGTH = 400
+SECOND_RAY = (
+    "this process uses a Ray cluster already, and can use one only: attach() to it, or close it "
+    "first"
+)
 
-QUIET: Mapping[str, str] = {
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-    "RAY_DEDUP_LOGS_SKIP_REGEX": ".*",  # else Ray prints the deaths of workers, which are ours
-    "RAY_ENABLE_AUTO_CONNECT": "0",  # else a call after the end would start another Ray
-    "RAY_SCHEDULER_EVENTS": "0",
-    "RAY_USAGE_STATS_ENABLED": "0",
-}
+_one_ray = threading.Lock()
+"""Held from the start of this process's Ray to its end."""
 
 
 class RayCluster:
     """The Ray cluster that this process uses."""
 
-    def __init__(self, undo: ExitStack) -> None:
-        import ray
-
+    def __init__(self, undo: ExitStack, started: RayThread | None = None) -> None:
         self._undo = undo
+        self._started = started
         self._groups: set[RayGroup] = set()
-        self._as_actor: Callable[[Any], Any] = functools.cache(ray.remote)
+        self._as_actor: Callable[[Any], Any] = functools.cache(_as_actor)
         self._closed = False
         atexit.register(self.close)
 
@@ -82,8 +77,29 @@ class RayCluster:
         object_store_memory: int | None = None,
     ) -> RayCluster:
         """Start a Ray of our own, on this machine, that nobody else can enter."""
-        _refuse_second_ray()
         with ExitStack() as undo:
+            cluster = cls.starting(num_cpus, num_gpus, object_store_memory)
+            undo.callback(cluster.close)
+            cluster.wait()
+            undo.pop_all()
+        return cluster
+
+    @classmethod
+    def starting(
+        cls,
+        num_cpus: int | None = None,
+        num_gpus: int | None = None,
+        object_store_memory: int | None = None,
+        *,
+        processes: int = 0,
+        preload: Sequence[str] = (),
+    ) -> RayCluster:
+        """Begin to start what `embedded` starts, and return at once: whoever uses it waits for it.
+
+        So many of its processes begin with it, and import the modules of `preload` meanwhile.
+        """
+        with ExitStack() as undo:
+            _claim(undo)
             folder = undo.enter_context(ray_home.own_folder())
             own = {
                 "RAY_AUTH_MODE": "token",
@@ -91,20 +107,19 @@ class RayCluster:
                 # Workers import what this process can import.
                 "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
             }
-            _set_environment(undo, {**QUIET, **own})
-            try:
-                _init(
-                    undo,
-                    address="local",
-                    num_cpus=usable_cpus() if num_cpus is None else num_cpus,
-                    num_gpus=usable_gpus() if num_gpus is None else num_gpus,
-                    object_store_memory=object_store_memory,
-                    include_dashboard=False,
-                    _temp_dir=str(folder),
-                )
-            except Exception as error:
-                raise ClusterStartFailed(_brief(str(error))) from error
-            return cls(undo.pop_all())
+            _set_environment(undo, {**QUIET, **quick_settings(preload), **own})
+            ray = RayThread(
+                private=True,
+                processes=processes,
+                address="local",
+                num_cpus=usable_cpus() if num_cpus is None else num_cpus,
+                num_gpus=usable_gpus() if num_gpus is None else num_gpus,
+                object_store_memory=object_store_memory,
+                include_dashboard=False,
+                _temp_dir=str(folder),
+            )
+            undo.callback(ray.end)
+            return cls(undo.pop_all(), ray)
 
     @classmethod
     def connect(cls, address: str, auth_mode: str | None = None) -> RayCluster:
@@ -113,17 +128,19 @@ class RayCluster:
         Without an authentication mode, RAY_AUTH_MODE decides, and where that is not set, none is
         used. In mode `token`, RAY_AUTH_TOKEN_PATH names the file of the token.
         """
-        _refuse_second_ray()
         mode = auth_mode or os.environ.get("RAY_AUTH_MODE") or "disabled"
         with ExitStack() as undo:
+            _claim(undo)
             _set_environment(undo, {**QUIET, "RAY_AUTH_MODE": mode})
             found = _address_of_this_machine() if address == "auto" else address
             _check_reachable(found)
+            ray = RayThread(private=False, address=found)
+            undo.callback(ray.end)
             try:
-                _init(undo, address=found)
+                ray.wait()
             except Exception as error:
                 raise ClusterUnreachable(found, _brief(str(error))) from error
-            return cls(undo.pop_all())
+            return cls(undo.pop_all(), ray)
 
     @classmethod
     def attach(cls) -> RayCluster:
@@ -134,10 +151,20 @@ class RayCluster:
             raise FabricError("no Ray to attach to: call ray.init() first, or use embedded()")
         return cls(ExitStack())
 
+    def wait(self) -> None:
+        """Wait until this cluster can be used; ClusterStartFailed if it cannot be started."""
+        self._check_open()
+        if self._started is None:
+            return
+        try:
+            self._started.wait()
+        except Exception as error:
+            raise ClusterStartFailed(_brief(str(error))) from error
+
     def machines(self) -> tuple[Machine, ...]:
+        self.wait()
         import ray
 
-        self._check_open()
         nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
         return tuple(
             Machine(
@@ -153,10 +180,10 @@ class RayCluster:
     def create_group(
         self, name: str, bundles: Sequence[Bundle], policy: SchedulingPolicy
     ) -> RayGroup:
+        self.wait()
         from ray.exceptions import RayError
         from ray.util import placement_group
 
-        self._check_open()
         if _is_taken(name):  # Ray would refuse it too, but print that
             raise GangExists(name)
         try:
@@ -177,9 +204,9 @@ class RayCluster:
         return group
 
     def put(self, value: Any) -> Any:
+        self.wait()
         import ray
 
-        self._check_open()
         return ray.put(value)
 
     def close(self) -> None:
@@ -312,7 +339,7 @@ class RayWorker:
             self._settle(answer, error=self._was_killed())
             return answer
         try:
-            asked = getattr(self._actor, method).remote(*args).future()
+            asked = self._actor.packed_call.remote(*_packed(method, args)).future()
         except Exception as error:
             self._settle(answer, error=_explained(self.name, method, error))
             return answer
@@ -355,6 +382,44 @@ class RayWorker:
 
     def _was_killed(self) -> WorkerLost:
         return WorkerLost(self.name, "it was killed")
+
+
+@dataclass(frozen=True, slots=True)
+class _Referred:
+    """Stands for an argument that Ray fetches."""
+
+    number: int
+
+
+def _packed(method: str, args: Sequence[Any]) -> tuple[Any, ...]:
+    """A call as one argument, followed by the references in it.
+
+    Ray pickles every argument by itself, which costs more than a short call's work.
+    """
+    from ray import ObjectRef, cloudpickle
+
+    references: list[Any] = []
+    placed: list[Any] = []
+    for arg in args:
+        if isinstance(arg, ObjectRef):
+            placed.append(_Referred(len(references)))
+            references.append(arg)
+        else:
+            placed.append(arg)
+    packed = cloudpickle.dumps((method, placed))  # type: ignore[no-untyped-call]
+    return (packed, *references)
+
+
+def _hosted(cls: type[Any]) -> type[Any]:
+    """The class with one method more, which makes a packed call."""
+
+    def packed_call(self: Any, packed: bytes, *fetched: Any) -> Any:
+        method, args = pickle.loads(packed)
+        return getattr(self, method)(
+            *(fetched[arg.number] if isinstance(arg, _Referred) else arg for arg in args)
+        )
+
+    return type(cls.__name__, (cls,), {"packed_call": packed_call, "__module__": cls.__module__})
 
 
 def _explained(worker: str, method: str, error: BaseException) -> WorkerFailed | WorkerLost:
@@ -418,13 +483,20 @@ def _is_taken(name: str) -> bool:
     return True
 
 
-def _refuse_second_ray() -> None:
-    """Refuse a second Ray, without importing Ray to find out."""
-    if "ray" in sys.modules and sys.modules["ray"].is_initialized():
-        raise FabricError(
-            "this process uses a Ray cluster already, and can use one only: "
-            "attach() to it, or close it first"
-        )
+def _claim(undo: ExitStack) -> None:
+    """Make this process's one Ray ours until the undoing, without importing Ray to find out."""
+    running = getattr(sys.modules.get("ray"), "is_initialized", bool)
+    if not _one_ray.acquire(blocking=False):
+        raise FabricError(SECOND_RAY)
+    undo.callback(_one_ray.release)
+    if running():
+        raise FabricError(SECOND_RAY)
+
+
+def _as_actor(cls: type[Any]) -> Any:
+    import ray
+
+    return ray.remote(_hosted(cls))
 
 
 def _set_environment(undo: ExitStack, values: Mapping[str, str]) -> None:
@@ -445,74 +517,6 @@ def _reread_environment() -> None:
         raylet = importlib.import_module("ray._raylet")
         raylet.AuthenticationTokenLoader.instance().reset_cache()
         raylet.Config.initialize("")
-
-
-def _init(undo: ExitStack, **options: Any) -> None:
-    """Start or join a Ray until the undoing, quietly, and leave our process as it is.
-
-    It happens in a thread that lives until the undoing: Ray's daemons end with the thread that
-    started them, and what interrupts the caller must not interrupt Ray half started. Ray would take
-    SIGTERM and `breakpoint()` for itself.
-    """
-    started: Future[None] = Future()
-    over = threading.Event()
-
-    def live() -> None:
-        try:
-            import ray
-
-            with (
-                _daemons_apart(),
-                ray_home.unchanged({"PYTHONBREAKPOINT"}),
-                warnings.catch_warnings(),
-            ):
-                warnings.simplefilter("ignore")
-                quiet = logging.CRITICAL
-                ray.init(namespace=NAMESPACE, log_to_driver=False, logging_level=quiet, **options)
-        except BaseException as error:
-            started.set_exception(error)
-        else:
-            started.set_result(None)
-        over.wait()
-
-    thread = threading.Thread(target=live, name="ray", daemon=True)
-
-    def end() -> None:
-        with suppress(TimeoutError):
-            started.exception(INIT_TIMEOUT_S)
-        importlib.import_module("ray").shutdown()
-        over.set()
-        thread.join(INIT_TIMEOUT_S)
-
-    undo.callback(end)
-    handler = signal.getsignal(signal.SIGTERM)
-    ours = threading.current_thread() is threading.main_thread() and handler is not None
-    thread.start()
-    while not started.done():
-        with suppress(TimeoutError):
-            started.exception(INIT_POLL_S)
-        if ours:
-            signal.signal(signal.SIGTERM, handler)
-    started.result()
-
-
-@contextmanager
-def _daemons_apart() -> Iterator[None]:
-    """Give Ray's daemons a process group of their own.
-
-    What is sent to our group (`timeout`, a terminal, a batch system) then ends us alone, and we end
-    them in order; together with them we would wait a minute for a cluster that is gone.
-    """
-    services: Any = importlib.import_module("ray._private.services")
-    popen = getattr(services, "ConsolePopen", None)
-    if popen is None:  # another Ray: it ends less gracefully then
-        yield
-        return
-    services.ConsolePopen = functools.partial(popen, process_group=0)
-    try:
-        yield
-    finally:
-        services.ConsolePopen = popen
 
 
 def _address_of_this_machine() -> str:

@@ -15,9 +15,11 @@ if TYPE_CHECKING:
     from .core.partial import Partial
     from .core.partition import UnknownClient
     from .data import Dataset, register_dataset
+    from .engine.client import LocalClient
     from .errors import (
         ClientFailed,
         ConfigError,
+        ExecutionRefused,
         FederatedError,
         InvalidTransition,
         NoUsableUpdate,
@@ -39,10 +41,12 @@ _HOME = {
     "Dataset": "data",
     "EvaluationResult": "virtual_node",
     "Event": "events",
+    "ExecutionRefused": "errors",
     "FederatedError": "errors",
     "Federation": "federation",
     "InvalidTransition": "errors",
     "NoUsableUpdate": "errors",
+    "LocalClient": "engine.client",
     "NodeState": "core.lifecycle",
     "Partial": "core.partial",
     "Problem": "errors",
@@ -67,9 +71,11 @@ __all__ = [
     "Dataset",
     "EvaluationResult",
     "Event",
+    "ExecutionRefused",
     "FederatedError",
     "Federation",
     "InvalidTransition",
+    "LocalClient",
     "NoUsableUpdate",
     "NodeState",
     "Partial",

@@ -33,25 +33,13 @@ JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON instead 
 @contextmanager
 def _exit_codes() -> Iterator[None]:
     """Turn what went wrong into a message on stderr and the exit code that docs promise."""
-    from fedpilot.fabric import (
-        ClusterStartFailed,
-        ClusterUnreachable,
-        FabricError,
-        GangInfeasible,
-        GangTimeout,
-    )
-    from fedpilot.mediator import MediatorError, ReservationRefused
+    from fedpilot.fabric import FabricError
+    from fedpilot.mediator import MediatorError
 
     try:
         yield
-    except (ConfigError, RunRefused) as error:
-        _fail(str(error), BAD_INPUT)
-    except (GangInfeasible, GangTimeout, ReservationRefused) as error:
-        _fail(str(error), REFUSED)
-    except (ClusterUnreachable, ClusterStartFailed) as error:
-        _fail(str(error), UNREACHABLE)
     except (FederatedError, FabricError, MediatorError) as error:
-        _fail(str(error), FAILED)
+        _fail(str(error), _code_of(error))
     except BrokenPipeError:
         sys.exit(FAILED)  # nobody reads any more
     except OSError as error:
@@ -59,6 +47,26 @@ def _exit_codes() -> Iterator[None]:
         _fail(f"{name}{error.strerror or error}", FAILED)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
+
+
+def _code_of(error: Exception) -> int:
+    """The exit code of something that went wrong in one of the packages."""
+    from fedpilot.fabric import (
+        ClusterStartFailed,
+        ClusterUnreachable,
+        GangInfeasible,
+        GangTimeout,
+    )
+    from fedpilot.mediator import ReservationRefused
+
+    match error:
+        case ConfigError() | RunRefused():
+            return BAD_INPUT
+        case GangInfeasible() | GangTimeout() | ReservationRefused():
+            return REFUSED
+        case ClusterUnreachable() | ClusterStartFailed():
+            return UNREACHABLE
+    return FAILED
 
 
 def _fail(message: str, code: int) -> NoReturn:
@@ -70,19 +78,35 @@ class _Interruptions:
     """Lets SIGINT, SIGTERM and SIGHUP end a run in the same way: once, and then undisturbed.
 
     The first one raises KeyboardInterrupt; those that follow, or that come once `shield` was
-    called, are ignored, since the run is being ended by then.
+    called, are ignored, since the run is being ended by then. One that comes within `held` waits
+    until its end.
     """
 
     def __init__(self) -> None:
         self._before: dict[int, Any] = {}
         self._shielded = False
+        self._holding = self._waiting = False
 
     def shield(self) -> None:
         """From now on everything is being closed: let nothing interrupt it."""
         self._shielded = True
 
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Something is being closed: an interruption comes after it."""
+        self._holding = True
+        try:
+            yield
+        finally:
+            self._holding = False
+            if self._waiting:
+                self._waiting = False
+                self._interrupt(signal.SIGINT, None)
+
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
-        if not self._shielded:
+        if self._holding:
+            self._waiting = True
+        elif not self._shielded:
             self._shielded = True
             raise KeyboardInterrupt
 
@@ -131,7 +155,7 @@ def run(
     Examples:
       fedpilot run configs/quickstart.yaml
       fedpilot run my.yaml --set federation.rounds=100 --set resources.workers=4
-      fedpilot run --resume quickstart-20260102-030405-a1b2
+      fedpilot run --resume quickstart-20260102-030405-a1b2c3d4
       fedpilot run my.yaml --json | jq 'select(.event == "round_finished") | .accuracy'
     """
     if (config is None) == (resume is None):
@@ -147,7 +171,7 @@ def run(
 
         with redirect_stdout(sys.stderr):  # what the user's own modules print as they load
             if config is not None:
-                federation = Federation(config, overrides=changes, observers=[display])
+                federation = Federation(config, overrides=changes, observers=[display], ahead=True)
             else:
                 federation = _reopened(folder or Path("runs"), resume or "", [display])
         try:
@@ -199,6 +223,7 @@ def check(config: Path, overrides: Sequence[str], as_json: bool) -> None:
             "samples_per_client": [found.samples_min, found.samples_median, found.samples_max],
             "labels_per_client": round(found.labels_mean, 2),
             "parameters": federation.parameters,
+            "bytes_of_updates": federation.bytes_of_updates,
             "identity": federation.identity,
             "code_digest": federation.code_digest,
             "data_digest": federation.data_digest,
@@ -212,8 +237,22 @@ def check(config: Path, overrides: Sequence[str], as_json: bool) -> None:
             f"\n# {config} is right: {found.number_of_clients:,} clients of {found.samples_min} to "
             f"{found.samples_max} samples (median {found.samples_median:g}),\n# "
             f"{federation.cohort_size:,} per round; {federation.parameters:,} parameters; "
-            f"identity {federation.identity[:16]}"
+            f"identity {federation.identity[:16]}{_kept(federation)}"
         )
+
+
+def _kept(federation: Federation) -> str:
+    """What it costs that an algorithm needs every update of a round; nothing where a sum does."""
+    from .update_costs import in_bytes
+
+    if not (total := federation.bytes_of_updates):
+        return ""
+    return (
+        f"\n# `{federation.config.federation.aggregation_strategy}` keeps every update of a round: "
+        f"{federation.cohort_size:,} clients per round x "
+        f"{in_bytes(total // federation.cohort_size)} = {in_bytes(total)} of memory,\n# "
+        "up to three times while they are handed up"
+    )
 
 
 @click.command()
@@ -265,7 +304,7 @@ def doctor(address: str | None, as_json: bool) -> None:
 
 @click.group()
 def runs() -> None:
-    """List and show the runs of a folder."""
+    """List, show and verify the runs of a folder."""
 
 
 FOLDER = click.option(
@@ -323,6 +362,106 @@ def show(run_id: str, folder: Path, as_json: bool) -> None:
     click.echo(f"{'files':<10} {', '.join(files)}")
     if brief["status"] != "finished":
         click.echo(f"{'resume':<10} {resume_command(str(path))}")
+
+
+@runs.command("verify")
+@click.argument("run_id", metavar="RUN")
+@click.argument("other", metavar="[RUN2]", required=False)
+@FOLDER
+@click.option(
+    "--replay",
+    "how",
+    type=click.Choice(["last", "all", "none"]),
+    default="last",
+    show_default=True,
+    help="What is trained again: the rounds after the older checkpoint that is kept (of a run "
+    "without one, all rounds if they took less than a minute), all rounds, or nothing. Two runs: "
+    "as few rounds as it takes to find out, all that come before where they part, or nothing.",
+)
+@click.option(
+    "--clients",
+    type=click.IntRange(min=0),
+    default=10,
+    show_default=True,
+    metavar="N",
+    help="List so many of the clients that differ; all are counted.",
+)
+@click.option(
+    "--set",
+    "overrides",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="Train again elsewhere, as with `resources.workers=1`; keys that decide the bits stay.",
+)
+@JSON
+def verify_(
+    run_id: str,
+    other: str | None,
+    folder: Path,
+    how: str,
+    clients: int,
+    overrides: Sequence[str],
+    as_json: bool,
+) -> None:
+    """Check that RUN is what it says, or find out where RUN and RUN2 part.
+
+    RUN is an id, or the path of a run folder. Nothing is written there, and a run that is being run
+    is refused.
+
+    One run: its rows, models and checkpoints must fit together, its config, code and data must be
+    what was run, and rounds that are trained again must come out in the same bits.
+
+    Two runs: says at which round they part, and which clients and tensors of that round differ. The
+    model before that round comes from a checkpoint, or the rounds before it are trained again;
+    then its clients are trained one by one under each config. Digests of clients that the runs
+    recorded take the place of that.
+
+    \b
+    Examples:
+      fedpilot runs verify base
+      fedpilot runs verify base --replay all
+      fedpilot runs verify base elsewhere/runs/base --json
+
+    \b
+    Exit codes: 0 verified, or the two agree; 1 they differ; 3 the run cannot be
+    trained again here, having other code or data than was run.
+    """
+    with _exit_codes(), _Interruptions() as interruptions:
+        with redirect_stdout(sys.stderr):
+            from .federation import Federation
+            from .verify import Replay, Telling, TextReport, Tools, document, verify
+
+        out = sys.stdout
+        text = None if as_json else TextReport(out, clients)
+        with redirect_stdout(sys.stderr), Telling(sys.stderr) as telling:
+
+            def say(part: Any) -> None:
+                telling.pause()
+                if text is not None:
+                    text(part)
+
+            outcome = verify(
+                folder,
+                [run_id] if other is None else [run_id, other],
+                how=Replay(how),
+                measured=clients,
+                tools=Tools(
+                    make=lambda config, search: Federation(config, search=search),
+                    tell=telling,
+                    hold=interruptions.held,
+                ),
+                say=say,
+                overrides=overrides,
+            )
+        if outcome.differs:
+            code = FAILED
+        elif outcome.failure is not None:
+            code = _code_of(outcome.failure)
+        else:
+            code = REFUSED if outcome.refused else 0
+        if as_json:
+            click.echo(json.dumps(document(outcome, clients, code), indent=2))
+    sys.exit(code)
 
 
 def _brief(path: Path) -> dict[str, Any]:

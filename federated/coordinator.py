@@ -12,8 +12,10 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -27,6 +29,7 @@ from .core.state import Array, Roles, State, digest
 from .core.stopping import Progress
 from .errors import FederatedError, NoUsableUpdate
 from .run_folder import Checkpoint, RunFolder
+from .write_behind import WriteBehind
 
 COARSER_STEP = 8
 """Bits that a grid gives up when a round's sum leaves its range."""
@@ -84,6 +87,8 @@ class Coordinator:
         self._clock = clock
         self._rows: list[dict[str, Any]] = []
         self._saved_round = -1
+        self._client_digests: dict[str, dict[str, str]] = {}
+        """Of the round trained last, if the config asks for them."""
         self._at_sites: dict[str, str] = {}
         """Digest of the model that each site was sent last."""
         stopping = config.evaluation.early_stopping
@@ -115,13 +120,16 @@ class Coordinator:
     def run(self, model: GlobalModel, moved: Callable[[GlobalModel], None]) -> Finished:
         """Run what is left of the rounds; `moved` is told every new model."""
         last = self._config.federation.rounds
-        try:
-            while (reason := self._reason_to_end(model.round_number, last)) is None:
-                model = self._round(model)
-                moved(model)
-        finally:
-            self._checkpoint(model)
-            self._folder.save_model("model", model.state, model.round_number)
+        self._writes = WriteBehind()
+        with closing(self._writes):
+            try:
+                while (reason := self._reason_to_end(model.round_number, last)) is None:
+                    model = self._round(model)
+                    moved(model)
+            finally:
+                self._checkpoint(model)
+                self._writes.put(partial(self._save_model, "model", model))
+                self._writes.flush()
         return Finished(reason, model, self._progress, self._rows)
 
     def _reason_to_end(self, done: int, last: int) -> str | None:
@@ -131,52 +139,70 @@ class Coordinator:
         return f"all {last} rounds are done" if done >= last else None
 
     def _round(self, model: GlobalModel) -> GlobalModel:
+        row, new = self.step(model)
+        if self._client_digests:
+            number, digests = new.round_number, self._client_digests
+            self._writes.put(partial(self._folder.append_clients, number, digests))
+        self._record(row, new)
+        return new
+
+    def step(self, model: GlobalModel) -> tuple[dict[str, Any], GlobalModel]:
+        """Train and judge one round, and record nothing of it: its row and its model."""
         number = model.round_number + 1
         self._emit("round_started", round=number, of=self._config.federation.rounds)
         started = self._clock()
-        partial = self._train(model, number)
-        state, memory = self._algorithm.apply(
-            model.state, self._roles, model.memory, partial.mean()
-        )
-        for name, largest in partial.largest.items():
+        total, took = self._train(model, number)
+        update = self._algorithm.combine(total)
+        state, memory = self._algorithm.apply(model.state, self._roles, model.memory, update)
+        for name, largest in total.largest.items():
             state[name] = np.maximum(state[name], largest)
         seconds = self._clock() - started
         new = GlobalModel(number, state, memory, digest(state))
         row: dict[str, Any] = {
             "round": number,
-            "clients": partial.clients,
-            "samples": partial.weight,
-            "refused": len(partial.refused),
-            "train_loss": _number(partial.tally.mean_loss),
+            "clients": total.clients,
+            "samples": total.weight,
+            "refused": len(total.refused),
+            "train_loss": _number(total.tally.mean_loss),
             "seconds": round(seconds, 6),
-            "clients_per_second": round(partial.clients / seconds, 1),
+            "training_seconds": round(took, 6),
+            "clients_per_second": round(total.clients / seconds, 1),
             "model": new.digest,
         }
         if self._due(number):
             tally = self._evaluate(new)
             row |= {"accuracy": tally.accuracy, "loss": _number(tally.mean_loss)}
-        self._record(row, new, partial)
-        return new
+        return row, new
 
-    def _train(self, model: GlobalModel, number: int) -> Partial:
-        """Collect the round's sum from all sites, on a coarser grid whenever it overflows."""
+    def _train(self, model: GlobalModel, number: int) -> tuple[Partial, float]:
+        """The round's sum over all sites, on a coarser grid whenever it overflows.
+
+        With the seconds that workers spent in the arithmetic of training, all together.
+        """
         for coarser in range(0, COARSEST + 1, COARSER_STEP):
-            header = {"coarser": coarser, "journal": str(self._folder.journal)}
-            partial = _merged(self._ask_all("round", number, model, header))
-            if not partial.overflowed:
+            header = {
+                "coarser": coarser,
+                "journal": str(self._folder.journal),
+                "execution": execution_of(self._config),
+                "oldest_checkpoint": self._oldest_checkpoint(),
+            }
+            answers = self._ask_all("round", number, model, header)
+            total = _merged(answers)
+            if not total.overflowed:
                 break
-            names = list(partial.overflowed)
+            names = list(total.overflowed)
             self._emit("grid_coarsened", round=number, tensors=names, bits=COARSER_STEP)
         else:
             raise FederatedError(
-                f"round {number}: the updates of {', '.join(partial.overflowed)} are out of any "
+                f"round {number}: the updates of {', '.join(total.overflowed)} are out of any "
                 "range; the training diverged (a smaller `training.learning_rate` usually helps)"
             )
-        for client_id in partial.refused:
+        for client_id in total.refused:
             self._emit("update_refused", round=number, client=client_id, reason="not finite")
-        if not partial.weight:
-            raise NoUsableUpdate(number, partial.refused)
-        return partial
+        if not total.weight:
+            raise NoUsableUpdate(number, total.refused)
+        self._client_digests = {k: v for a in answers for k, v in a.header["digests"].items()}
+        return total, sum(answer.header["training_seconds"] for answer in answers)
 
     def _evaluate(self, model: GlobalModel) -> Tally:
         """Judge a model on the coordinator's test set, or at the sites."""
@@ -224,19 +250,20 @@ class Coordinator:
         self._progress = self._progress.after(row["round"], value)
         return self._progress.best_round == int(row["round"])
 
-    def _record(self, row: dict[str, Any], model: GlobalModel, partial: Partial) -> None:
+    def _record(self, row: dict[str, Any], model: GlobalModel) -> None:
         row["time"] = datetime.now(UTC).isoformat(timespec="milliseconds")
         is_best = self._judge(row)
         if self._progress.best_round:
             row |= {"best": self._progress.best, "best_round": self._progress.best_round}
         if is_best:
-            self._folder.save_model("best", model.state, model.round_number)
+            self._writes.put(partial(self._save_model, "best", model), instead_of="best")
         self._rows.append(row)
-        self._folder.append_row(row)
-        self._folder.append_traffic(
+        traffic = [
             (flow.round_number, flow.site, flow.direction, flow.purpose, nbytes)
             for flow, nbytes in self._mediator.drain_traffic()
-        )
+        ]
+        self._writes.put(partial(self._folder.append_row, row))
+        self._writes.put(partial(self._folder.append_traffic, traffic))
         if model.round_number % self._config.outputs.checkpoint_every == 0:
             self._checkpoint(model)
         fields = {k: v for k, v in row.items() if k != "time"}
@@ -245,17 +272,32 @@ class Coordinator:
     def _checkpoint(self, model: GlobalModel) -> None:
         if model.round_number == self._saved_round:
             return
-        self._folder.save_checkpoint(
-            Checkpoint(model.round_number, self._identity, dict(model.state), dict(model.memory))
+        checkpoint = Checkpoint(
+            model.round_number, self._identity, dict(model.state), dict(model.memory)
         )
+        save = partial(self._folder.save_checkpoint, checkpoint)
+        self._writes.put(save, instead_of="checkpoint")
         self._saved_round = model.round_number
+
+    def _oldest_checkpoint(self) -> int:
+        """The earliest round that a resume could go back to; only clients with memories care."""
+        remembers = self._config.training.client_update is not None
+        return self._folder.oldest_checkpoint() if remembers else 0
+
+    def _save_model(self, name: str, model: GlobalModel) -> None:
+        self._folder.save_model(name, model.state, model.round_number)
+
+
+def execution_of(config: RunConfig) -> list[Any]:
+    """What an order says of how to compute a chunk."""
+    return [config.training.execution, config.training.chunk_size]
 
 
 def _merged(answers: list[Payload]) -> Partial:
     partials = [Partial.from_wire(a.header["partial"], a.tensors) for a in answers]
     total = partials[0]
-    for partial in partials[1:]:
-        total.merge(partial)
+    for other in partials[1:]:
+        total.merge(other)
     return total
 
 

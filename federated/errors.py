@@ -72,6 +72,20 @@ class ClientFailed(FederatedError):
         return f"{self.client_id} failed while {self.doing}: {self.reason}"
 
 
+class ExecutionRefused(FederatedError):
+    """The model cannot be trained in the way that `training.execution` names."""
+
+    def __init__(self, execution: str, reason: str) -> None:
+        super().__init__(execution, reason)
+        self.execution, self.reason = execution, reason
+
+    def __str__(self) -> str:
+        return (
+            f"`training.execution: {self.execution}` does not suit this model: {self.reason} "
+            "(allowed: `auto`, or `sequential`, which suits every model)"
+        )
+
+
 class NoUsableUpdate(FederatedError):
     """Every update of a round was refused, so there is nothing to aggregate."""
 

@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -24,30 +25,33 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from fedpilot.fabric import (
-    FixedSizeNode,
-    FixedSizeNodes,
-    SchedulingPolicy,
-    VirtualCluster,
     VirtualClusterManager,
-    check_feasible,
-    local_machine,
 )
 from fedpilot.mediator import FederationMediator, GangRequest, InProcessSite, Payload
 
-from .algorithms import fedavg
-from .config import differences, identity, load_config, located, parse_config, to_yaml
+from .algorithms import algorithm_of
+from .config import (
+    as_before,
+    differences,
+    identity,
+    load_config,
+    located,
+    parse_config,
+    to_yaml,
+    with_execution,
+)
 from .config.schema import RunConfig
-from .coordinator import Coordinator, Finished, GlobalModel
+from .coordinator import Coordinator, Finished, GlobalModel, execution_of
+from .core.algorithm import Needs
 from .core.lifecycle import NodeState
 from .core.partition import PartitionSummary, describe
+from .core.sampling import cohort
 from .core.state import Array, State, digest
-from .engine.modules import environment, fitted
 from .errors import ConfigError, FederatedError, Problem, RunRefused
 from .events import Event, Observer, event
-from .materials import Materials, gather, hand_over
-from .models import build
 from .run_folder import RunFolder
 from .run_record import RunRecord, RunResult
+from .starting import begin_ray, enter_ray, gang_request, object_store_bytes, uncollected
 from .virtual_node import VirtualNode
 
 if TYPE_CHECKING:
@@ -55,10 +59,11 @@ if TYPE_CHECKING:
 
     from fedpilot.fabric import Cluster
 
+    from .materials import Materials
+
 SITE = "local"
 """Name of the one site of local mode."""
 WORKLOAD = "federated"
-SMALLEST_OBJECT_STORE = 256 << 20
 
 
 class Federation:
@@ -72,12 +77,17 @@ class Federation:
         observers: Sequence[Observer] = (),
         search: Sequence[str] = (),
         cluster: Cluster | None = None,
+        sites: Sequence[str] = (SITE,),
+        ahead: bool = False,
     ) -> None:
         """Load and check a configuration: a file, a mapping or a RunConfig.
 
         `overrides` are `a.b=c` as after `--set`. Your own modules are looked for in the working
         folder, beside the file and in the folders of `search`. `cluster` stands in for Ray (tests).
-        Raises ConfigError for anything that is wrong, before anything is started.
+        Several `sites` are as many parts of this process, each with its own gang, on the one Ray.
+        `ahead` begins to start a private Ray as soon as the config is read, beside all other
+        loading: for those who will run at once. Raises ConfigError for anything that is wrong,
+        before anything is started, or after what was begun `ahead` has ended.
         """
         self._paths = _import_paths(config, search)
         sys.path.extend(path for path in self._paths if path not in sys.path)
@@ -85,24 +95,24 @@ class Federation:
         if isinstance(config, str | Path):
             self._name = Path(config).stem
             self.config = load_config(config, overrides)
-            try:
-                self._materials = _checked(self.config)
-            except ConfigError as error:
-                raise located(error, config, overrides) from error
         else:
             parsed = config if isinstance(config, RunConfig) else parse_config(config, overrides)
             self.config = parsed
-            self._materials = _checked(self.config)
-        self.identity = identity(
-            self.config, self._materials.code_digest, self._materials.data_digest
-        )
-        """What decides the bits of a run's result, as one hash."""
+        with ExitStack() as begun:
+            self._begun = begin_ray(self.config, begun) if ahead and cluster is None else None
+            try:
+                self._materials = _checked(self.config)
+            except ConfigError as error:
+                if isinstance(config, str | Path):
+                    raise located(error, config, overrides) from error
+                raise
+            self._undo = begun.pop_all()
         self._observers = list(observers)
         self._emit_lock = threading.Lock()
         self._cluster = cluster
-        self._undo = ExitStack()
         self._mediator: FederationMediator | None = None
-        self._workers: dict[int, Mapping[str, Any]] = {}
+        self._sites = tuple(sites)
+        self._workers: dict[tuple[str, int], Mapping[str, Any]] = {}
         self._start_lock = threading.Lock()
         self._closed = False
         self._model = GlobalModel(0, self._materials.initial, {}, digest(self._materials.initial))
@@ -153,6 +163,17 @@ class Federation:
         return self._materials.parameters
 
     @property
+    def identity(self) -> str:
+        """What decides the bits of a run's result, as one hash.
+
+        With `execution: auto` it is the run's own after `start`, which finds out what that means.
+        """
+        return self._identity_of(self.config)
+
+    def _identity_of(self, config: RunConfig) -> str:
+        return identity(config, self._materials.code_digest, self._materials.data_digest)
+
+    @property
     def code_digest(self) -> str:
         """SHA-256 over the source of the user's own modules that the config names."""
         return self._materials.code_digest
@@ -167,9 +188,19 @@ class Federation:
         """Clients per round."""
         return self._materials.cohort_size
 
+    @property
+    def bytes_of_updates(self) -> int:
+        """Bytes of a round's updates where the algorithm keeps every one; 0 where it sums them."""
+        if algorithm_of(self.config.federation).needs is Needs.SUM:
+            return 0
+        return self.cohort_size * self._materials.bytes_of_update
+
     def module(self) -> nn.Module:
         """The global model as a PyTorch module of its own."""
         import torch
+
+        from .engine.modules import fitted
+        from .models import build
 
         data, model = self._materials.data, self.config.model
         built = build(model.model_type, model.options, data.input_shape, data.num_classes)
@@ -192,12 +223,13 @@ class Federation:
 
     def _start(self, undo: ExitStack) -> FederationMediator:
         started = time.perf_counter()
-        request = self._gang_request()
+        request = gang_request(self.config, self._name)
         cluster = self._cluster or self._ray(request, undo)
         self._emit("cluster_ready", seconds=round(time.perf_counter() - started, 3))
         manager = undo.enter_context(VirtualClusterManager(cluster))
         mediator = FederationMediator(
-            [InProcessSite(SITE, manager)], assignment=self.config.federation.assignment
+            [InProcessSite(name, manager) for name in self._sites],
+            assignment=self.config.federation.assignment,
         )
         undo.callback(self._forget_mediator)
         undo.callback(mediator.close)
@@ -215,9 +247,27 @@ class Federation:
             workers=len(self._workers),
             seconds=round(time.perf_counter() - started, 3),
         )
+        self._choose_execution(mediator)
         return mediator
 
+    def _choose_execution(self, mediator: FederationMediator) -> None:
+        """Have the first site find out how a chunk is computed best, once for all sites."""
+        training = self.config.training
+        order = Payload(
+            kind="try_out",
+            header={"execution": training.execution, "chunk_size": training.chunk_size},
+        )
+        site = mediator.sites[0]
+        chosen = mediator.deliver(site, order, purpose="trial").result().header
+        execution, chunk_size = chosen["execution"]
+        self.config = with_execution(self.config, execution, chunk_size)
+        self._emit(
+            "execution_chosen", execution=execution, chunk_size=chunk_size, reason=chosen["reason"]
+        )
+
     def _spec(self, site: str, mine: range) -> Payload:
+        from .materials import hand_over
+
         return Payload(
             kind="federation",
             header={
@@ -229,38 +279,10 @@ class Federation:
             },
         )
 
-    def _gang_request(self) -> GangRequest:
-        resources = self.config.resources
-        each = {"CPU": resources.cpus_per_worker, "GPU": resources.gpus_per_worker}
-        if resources.memory_per_worker is not None:
-            each["memory"] = float(resources.memory_per_worker)
-        return GangRequest(
-            name=f"{self._name}-{secrets.token_hex(3)}",
-            resources={name: amount for name, amount in each.items() if amount},
-            workers=None if resources.workers == "auto" else resources.workers,
-            policy=SchedulingPolicy(resources.placement_group_strategy),
-            timeout_s=resources.reserve_timeout,
-        )
-
     def _ray(self, request: GangRequest, undo: ExitStack) -> Cluster:
-        from fedpilot.fabric import RayCluster
-
-        ray = self.config.resources.ray
-        if ray.address is not None:
-            return undo.enter_context(RayCluster.connect(ray.address, ray.auth_mode))
-        machine = local_machine(ray.num_cpus, ray.num_gpus)
-        nodes = (FixedSizeNode(resources=request.resources),) * (request.workers or 1)
-        group = FixedSizeNodes(nodes=nodes, scheduling_policy=request.policy)
-        check_feasible(VirtualCluster(fixed_size_nodes=(group,)), [machine], name=request.name)
-        model_bytes = sum(array.nbytes for array in self._materials.initial.values())
-        store = 2 * self._materials.data.nbytes + 16 * model_bytes
-        return undo.enter_context(
-            RayCluster.embedded(
-                num_cpus=ray.num_cpus,
-                num_gpus=ray.num_gpus,
-                object_store_memory=max(SMALLEST_OBJECT_STORE, store),
-            )
-        )
+        begun, self._begun = self._begun, None
+        store = object_store_bytes(self._materials) + self.bytes_of_updates
+        return enter_ray(self.config, request, store, begun, undo)
 
     def _forget_mediator(self) -> None:
         self._mediator = None
@@ -303,8 +325,11 @@ class Federation:
         RunRefused if there is no such run or this configuration would give other bits.
         """
         with RunFolder.open(Path(self.config.outputs.folder), run_id) as folder:
+            self.config = as_before(self.config, load_config(folder.path / "config.yaml"))
             recorded = folder.manifest().get("identity", self.identity)
-            if recorded != self.identity:
+            # It may have died before it wrote down what `auto` means, and so before any round.
+            undecided = with_execution(self.config, "auto", "auto")
+            if recorded not in (self.identity, self._identity_of(undecided)):
                 earlier = load_config(folder.path / "config.yaml")
                 changed = "; ".join(differences(earlier, self.config)) or "its code or its data"
                 raise RunRefused(f"run {run_id} cannot be continued, since this changed: {changed}")
@@ -333,7 +358,7 @@ class Federation:
 
     def _new_run_id(self) -> str:
         name = self.config.run.name or self._name
-        return f"{name}-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+        return f"{name}-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(4)}"
 
     def _run(self, folder: RunFolder, *, resumed: bool) -> RunResult:
         started = time.perf_counter()
@@ -348,6 +373,8 @@ class Federation:
 
                     self._observe(undo.enter_context(TensorBoardWriter(folder.path)), undo)
                 self.start()
+                folder.write_config(to_yaml(self.config))
+                folder.update_manifest(identity=self.identity)
                 began = True
                 finished = self._rounds(folder, resumed)
                 status = "finished"
@@ -375,6 +402,8 @@ class Federation:
         return record.result(finished, seconds)
 
     def _say_started(self, record: RunRecord) -> None:
+        from .engine.modules import environment
+
         versions = {"fedpilot": version("fedpilot"), "python": platform.python_version()}
         record.started(
             self.config,
@@ -393,24 +422,39 @@ class Federation:
         )
 
     def _rounds(self, folder: RunFolder, resumed: bool) -> Finished:
+        coordinator = self.coordinator(folder)
+        folder.update_manifest(workers=self.workers)
+        initial = self._materials.initial
+        self._model = coordinator.recovered(initial) if resumed else coordinator.first(initial)
+        return coordinator.run(self._model, self.stand_at)
+
+    def coordinator(self, folder: RunFolder) -> Coordinator:
+        """Who runs this federation's rounds and keeps their record in `folder`."""
         if self._mediator is None:
-            raise FederatedError("the federation is closed")
-        folder.update_manifest(workers=[dict(worker) for worker in self._workers.values()])
-        coordinator = Coordinator(
+            raise FederatedError("the federation is not running")
+        return Coordinator(
             self.config,
             roles=self._materials.roles,
-            algorithm=fedavg(self.config.federation.server_learning_rate),
+            algorithm=algorithm_of(self.config.federation),
             mediator=self._mediator,
             folder=folder,
             identity=self.identity,
             emit=self._emit,
         )
-        initial = self._materials.initial
-        self._model = coordinator.recovered(initial) if resumed else coordinator.first(initial)
-        return coordinator.run(self._model, self._moved)
 
-    def _moved(self, model: GlobalModel) -> None:
+    def stand_at(self, model: GlobalModel) -> None:
+        """Make this the global model; clients then train the round after it."""
         self._model = model
+
+    @property
+    def workers(self) -> list[dict[str, Any]]:
+        """What every worker said of itself when it came up; nothing before `start`."""
+        return [dict(worker) for worker in self._workers.values()]
+
+    def cohort(self, round_number: int) -> list[str]:
+        """Ids of the clients that train in a round."""
+        size, seed = self.cohort_size, self.config.run.random_seed
+        return [self.client_id(int(i)) for i in cohort(len(self), size, seed, round_number)]
 
     # -- for VirtualNodes ---------------------------------------------------------------------
 
@@ -419,6 +463,8 @@ class Federation:
         self.start()
         if self._mediator is None:
             raise FederatedError("the federation is closed")
+        header = {**order.header, "execution": execution_of(self.config)}
+        order = replace(order, header=header)
         site = self._mediator.assignment.site_of(index)
         return self._mediator.deliver(site, order, round_number=self.round, purpose="node")
 
@@ -469,7 +515,8 @@ class Federation:
 
     def _on_site_event(self, payload: Payload) -> None:
         if payload.kind == "worker_ready":
-            self._workers[payload.header["worker"]] = payload.header
+            header = payload.header
+            self._workers[header["site"], header["worker"]] = header
         self._emit(payload.kind, **payload.header)
 
 
@@ -485,6 +532,9 @@ def _import_paths(config: object, search: Sequence[str]) -> tuple[str, ...]:
 def _checked(config: RunConfig) -> Materials:
     """What the config stands for; ConfigError for what cannot be."""
     from importlib.util import find_spec
+
+    with uncollected():
+        from .materials import gather
 
     if config.outputs.tensorboard and find_spec("tensorboardX") is None:
         raise ConfigError(

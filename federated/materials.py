@@ -20,17 +20,27 @@ import numpy as np
 import torch
 
 from . import data as datasets, models
-from .config.schema import RunConfig
+from .config.schema import RunConfig, Training
 from .core import partition as partitions
 from .core.partition import Partition, PartitionError
 from .core.randomness import Purpose
 from .core.registry import RegistryError
-from .core.sampling import share
+from .core.sampling import Indices, share
 from .core.state import Array, Role, Roles
+from .core.updates import bytes_of_one
 from .data import DataError, Dataset
-from .engine.modules import fitted, loss_function, roles_of, seed_torch, state_of
+from .engine.modules import (
+    client_update_function,
+    fitted,
+    loss_function,
+    roles_of,
+    seed_torch,
+    state_of,
+)
+from .engine.stacking import NotStackable, stack
 from .errors import ConfigError, FederatedError, Problem
 from .models import ModelError
+from .update_costs import check_aggregation
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +48,7 @@ class SiteData:
     """What a site's workers share: samples, test set, and who holds what."""
 
     x: Array
-    """(n, *input_shape), float32 or float64."""
+    """(n, *input_shape), float32 or float64, or int64 (tokens)."""
     y: Array
     """(n,), int64."""
     test_x: Array
@@ -80,6 +90,11 @@ class Materials:
         """Numbers in the model's state."""
         return sum(array.size for array in self.initial.values())
 
+    @property
+    def bytes_of_update(self) -> int:
+        """Bytes of one client's update."""
+        return bytes_of_one(self.initial, self.roles)
+
 
 def gather(config: RunConfig) -> Materials:
     """Load the data, make the partition, build the model; ConfigError for what does not fit."""
@@ -87,7 +102,7 @@ def gather(config: RunConfig) -> Materials:
     partition = _make_partition(config, dataset)
     data = SiteData(dataset.x, dataset.y, test_x, test_y, dataset.num_classes, partition)
     initial, roles = _build_model(config, data)
-    return Materials(
+    materials = Materials(
         data=data,
         roles=roles,
         initial=initial,
@@ -95,6 +110,8 @@ def gather(config: RunConfig) -> Materials:
         code_digest=code_digest(config),
         cohort_size=_cohort_size(config, partition.number_of_clients),
     )
+    check_aggregation(config.federation, materials.cohort_size, materials.bytes_of_update)
+    return materials
 
 
 _handed_over: WeakValueDictionary[str, Materials] = WeakValueDictionary()
@@ -206,8 +223,8 @@ def _build_model(config: RunConfig, data: SiteData) -> tuple[dict[str, Array], R
     with _blaming("model.options", allowed, RegistryError):
         models.check(name, options)
     fits = (
-        f"a model for samples of shape {data.input_shape} and {data.num_classes} classes, "
-        "as this data set has"
+        f"a model for {_kind_of(data.x)} of shape {data.input_shape} and {data.num_classes} "
+        "classes, as this data set has"
     )
     with _blaming("model.model_type", fits, ModelError, FederatedError, TypeError, RuntimeError):
         seed_torch(config.run.random_seed, Purpose.INIT)
@@ -225,13 +242,39 @@ def _build_model(config: RunConfig, data: SiteData) -> tuple[dict[str, Array], R
         _blaming("model.model_type", fits, Exception),
         torch.no_grad(),
     ):
-        outputs = module(torch.from_numpy(np.array(data.x[:2])))
+        probed = _probe(data.x)
+        outputs = module(torch.from_numpy(data.x[probed]))
+        if len(data.test_x):
+            module(torch.from_numpy(data.test_x[_probe(data.test_x)]))
         if config.training.loss_function == "cross_entropy":
-            _check_outputs(tuple(outputs.shape), len(data.x[:2]), data.num_classes)
+            _check_outputs(tuple(outputs.shape), len(probed), data.num_classes)
     scalar = "a function of (outputs, labels) that gives the mean loss, a tensor without dimensions"
     with _blaming("training.loss_function", scalar, Exception):
-        _check_loss(loss(outputs.clone().requires_grad_(), torch.from_numpy(np.array(data.y[:2]))))
+        _check_loss(loss(outputs.clone().requires_grad_(), torch.from_numpy(data.y[probed])))
+    _check_way_of_training(config.training, module)
     return initial, roles
+
+
+def _check_way_of_training(training: Training, module: torch.nn.Module) -> None:
+    function = "`module:function` of a client, see `fedpilot.LocalClient`"
+    with _blaming("training.client_update", function, RegistryError):
+        client_update_function(training.client_update)
+    if training.execution in ("folded", "mapped"):
+        every = "`auto`, or `sequential`, which suits every model"
+        with _blaming("training.execution", every, NotStackable):
+            stack(module, training.execution, 1, rate=None)
+
+
+def _probe(x: Array) -> Indices:
+    """Two samples to try a model on; of tokens, the largest is among them."""
+    rows = np.arange(min(2, len(x)))
+    if x.dtype.kind == "i":
+        rows[-1] = x.reshape(len(x), -1).max(axis=1).argmax()
+    return rows
+
+
+def _kind_of(x: Array) -> str:
+    return "tokens (int64, as `transformer` takes them)" if x.dtype.kind == "i" else "samples"
 
 
 def _check_outputs(shape: tuple[int, ...], samples: int, num_classes: int) -> None:
@@ -269,7 +312,9 @@ def _cohort_size(config: RunConfig, population: int) -> int:
 def code_digest(config: RunConfig) -> str:
     """SHA-256 over the source of every module that the configuration names by dotted path."""
     sha = hashlib.sha256()
-    for path in (config.model.model_type, config.data.dataset_type, config.training.loss_function):
+    training = config.training
+    named = (config.model.model_type, config.data.dataset_type, training.loss_function)
+    for path in (*named, training.client_update or ""):
         module, colon, _ = path.partition(":")
         if colon:
             sha.update(f"{module}\0{_source(module)}\0".encode())

@@ -42,6 +42,7 @@ METRIC_COLUMNS = (
     "samples",
     "refused",
     "seconds",
+    "training_seconds",
     "clients_per_second",
     "model",
     "time",
@@ -86,6 +87,10 @@ class RunFolder:
         _replace(path / "config.yaml", config_yaml)
         return folder
 
+    def write_config(self, config_yaml: str) -> None:
+        """Replace the resolved configuration, when more of it has been resolved."""
+        _replace(self.path / "config.yaml", config_yaml)
+
     @classmethod
     def open(cls, root: Path, run_id: str) -> Self:
         """Lock the folder of an earlier run; RunRefused if there is none, or it is running."""
@@ -107,10 +112,21 @@ class RunFolder:
             raise
         return folder
 
-    def _take_lock(self) -> None:
-        self._lock = os.open(self.path / ".lock", os.O_CREAT | os.O_RDWR, 0o644)
+    @classmethod
+    def reading(cls, path: Path) -> Self:
+        """Keep an earlier run from being run while it is read; nothing is written, others may read.
+
+        RunRefused if it is running.
+        """
+        folder = cls(path)
+        if (path / ".lock").exists():
+            folder._take_lock(os.O_RDONLY, fcntl.LOCK_SH)
+        return folder
+
+    def _take_lock(self, flags: int = os.O_CREAT | os.O_RDWR, kind: int = fcntl.LOCK_EX) -> None:
+        self._lock = os.open(self.path / ".lock", flags, 0o644)
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(self._lock, kind | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(self._lock)
             self._lock = None
@@ -166,9 +182,26 @@ class RunFolder:
         with (self.path / "metrics.jsonl").open("a") as file:
             file.write(json.dumps(row) + "\n")
 
+    def append_clients(self, round_number: int, digests: Mapping[str, Mapping[str, str]]) -> None:
+        """Add the digests of what the clients of a round became."""
+        with (self.path / "clients.jsonl").open("a") as file:
+            for client in sorted(digests):
+                line = {"round": round_number, "client": client, "tensors": digests[client]}
+                file.write(json.dumps(line) + "\n")
+
+    def _rewind_clients(self, last_round: int) -> None:
+        path = self.path / "clients.jsonl"
+        if path.exists():
+            whole = [
+                line for line in path.read_text().splitlines(keepends=True) if line[-1] == "\n"
+            ]
+            kept = [line for line in whole if json.loads(line)["round"] <= last_round]
+            _replace(path, "".join(kept))
+
     def rewind(self, last_round: int) -> list[dict[str, Any]]:
         """Forget the metrics of rounds after `last_round`, which will be run again."""
         self._rewind_traffic(last_round)
+        self._rewind_clients(last_round)
         rows = [row for row in self.rows() if row["round"] <= last_round]
         _replace(self.path / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
         return rows
@@ -217,18 +250,12 @@ class RunFolder:
     def load_checkpoint(self) -> Checkpoint | None:
         """The latest checkpoint, if there is one."""
         numbers = self._checkpoints()
-        if not numbers:
-            return None
-        path = self._checkpoint_path(numbers[-1])
-        header, tensors = read_tensors(path)
-        if header.get("format") != FORMAT or not {"round", "identity"} <= header.keys():
-            raise RunRefused(f"{path} is no checkpoint of format {FORMAT}")
-        return Checkpoint(
-            header["round"],
-            header["identity"],
-            {n.removeprefix("model/"): a for n, a in tensors.items() if n.startswith("model/")},
-            {n.removeprefix("server/"): a for n, a in tensors.items() if n.startswith("server/")},
-        )
+        return read_checkpoint(self._checkpoint_path(numbers[-1])) if numbers else None
+
+    def oldest_checkpoint(self) -> int:
+        """The round of the older of the checkpoints that are kept; 0 while there is one at most."""
+        numbers = self._checkpoints()
+        return numbers[0] if len(numbers) >= CHECKPOINTS_KEPT else 0
 
     def save_model(self, name: str, state: State, round_number: int) -> None:
         """Write `model` or `best`, with the round it is from."""
@@ -241,6 +268,19 @@ class RunFolder:
     def _checkpoints(self) -> list[int]:
         found = (self.path / "checkpoints").glob("round-*.safetensors")
         return sorted(int(m[1]) for p in found if (m := re.fullmatch(r"round-(\d+)", p.stem)))
+
+
+def read_checkpoint(path: Path) -> Checkpoint:
+    """A checkpoint's content; RunRefused if the file is none."""
+    header, tensors = read_tensors(path)
+    if header.get("format") != FORMAT or not {"round", "identity"} <= header.keys():
+        raise RunRefused(f"{path} is no checkpoint of format {FORMAT}")
+    return Checkpoint(
+        header["round"],
+        header["identity"],
+        {n.removeprefix("model/"): a for n, a in tensors.items() if n.startswith("model/")},
+        {n.removeprefix("server/"): a for n, a in tensors.items() if n.startswith("server/")},
+    )
 
 
 def list_runs(root: Path) -> list[str]:

@@ -13,6 +13,7 @@ from .config.schema import RunConfig
 from .coordinator import Finished
 from .core.partition import PartitionSummary
 from .errors import RunRefused
+from .report.curves import draw, prepare
 from .run_folder import RunFolder
 
 Emit = Callable[..., None]
@@ -67,6 +68,8 @@ class RunRecord:
         facts: Mapping[str, Any],
     ) -> None:
         """Say what is about to run; `facts` go into the manifest only."""
+        if config.outputs.curves:
+            prepare()
         now, resumed = _now(), bool(self._earlier)
         self._folder.update_manifest(
             status="running",
@@ -99,8 +102,6 @@ class RunRecord:
         try:
             self._folder.write_csv()
             if curves and rows:
-                from .report.curves import draw
-
                 picture = self._folder.path / "curves.png"
                 draw(rows, picture, title=self._folder.run_id, metric=metric)
         finally:

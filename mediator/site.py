@@ -88,7 +88,7 @@ class InProcessSite:
         try:
             self._gang = self._manager.reserve(
                 VirtualCluster(fixed_size_nodes=(group,)),
-                name=request.name,
+                name=f"{request.name}-{self._name}",
                 timeout_s=request.timeout_s,
             )
         except FabricError as error:

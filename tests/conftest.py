@@ -1,9 +1,13 @@
-"""How many random inputs: few for contributors, many for `make soak` (HYPOTHESIS_PROFILE)."""
+"""What holds for all tests: how many random inputs, and no trace in the user's cache folder."""
 
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
+from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 settings.register_profile("default", deadline=None)
@@ -11,3 +15,15 @@ settings.register_profile(
     "soak", deadline=None, max_examples=5_000, suppress_health_check=list(HealthCheck)
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+_caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+# Matplotlib keeps its own: making the cache of fonts anew takes long, and it says so.
+os.environ.setdefault("MPLCONFIGDIR", str(_caches / "matplotlib"))
+# Before anything reads the environment, so that commands and Ray workers inherit it.
+_folder = tempfile.mkdtemp(prefix="tests-of-fedpilot-")
+os.environ["XDG_CACHE_HOME"] = _folder
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """The tests' cache goes when they are done."""
+    shutil.rmtree(_folder, ignore_errors=True)

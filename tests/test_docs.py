@@ -153,7 +153,7 @@ def emitted() -> set[str]:
                 continue
             first = node.args[0] if node.args else None
             told = [first] if node.func.attr in ("_emit", "_on_event") else []
-            if node.func.attr == "_notify" and isinstance(first, ast.Call):
+            if node.func.attr in ("_notify", "notify") and isinstance(first, ast.Call):
                 told = [keyword.value for keyword in first.keywords if keyword.arg == "kind"]
             names |= {str(name.value) for name in told if isinstance(name, ast.Constant)}
     return names

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from .loading import load_config, located, parse_config
-from .resolved import differences, identity, to_yaml
+from .resolved import as_before, differences, identity, to_yaml, with_execution
 from .schema import RunConfig
 from .starter import starter
 
 __all__ = [
     "RunConfig",
+    "as_before",
     "differences",
     "identity",
     "load_config",
@@ -16,4 +17,5 @@ __all__ = [
     "parse_config",
     "starter",
     "to_yaml",
+    "with_execution",
 ]

@@ -22,7 +22,7 @@ from .reading import is_plain
 from .schema import RunConfig
 from .words import value_in_words
 
-IDENTITY_FORMAT = 1
+IDENTITY_FORMAT = 2
 """Grows when the same config must get another identity."""
 
 DECIDING_SECTIONS = ("federation", "model", "data", "training", "evaluation")
@@ -36,7 +36,7 @@ def to_yaml(config: RunConfig) -> str:
     parts = []
     for name, section in config.model_dump(exclude_none=True).items():
         yaml = YAML()
-        yaml.width = 100
+        yaml.width = 1 << 20  # ruamel folds quoted text wrongly
         text = StringIO()
         yaml.dump(_readable({name: section}), text)
         parts.append(text.getvalue())
@@ -54,6 +54,22 @@ def _readable(value: Any) -> Any:
         items.fa.set_flow_style()
         return items
     return value
+
+
+def with_execution(config: RunConfig, execution: str, chunk_size: int | str) -> RunConfig:
+    """The config with what `execution: auto` and `chunk_size: auto` were found to mean."""
+    found = {"execution": execution, "chunk_size": chunk_size}
+    return config.model_copy(update={"training": config.training.model_copy(update=found)})
+
+
+def as_before(config: RunConfig, earlier: RunConfig) -> RunConfig:
+    """The config with `auto` meaning what it meant in an earlier run."""
+    mine, theirs = config.training, earlier.training
+    if theirs.chunk_size == "auto" or mine.execution not in ("auto", theirs.execution):
+        return config
+    if mine.chunk_size not in ("auto", theirs.chunk_size):
+        return config
+    return with_execution(config, theirs.execution, theirs.chunk_size)
 
 
 def deciding(config: RunConfig) -> dict[str, Any]:

@@ -165,8 +165,12 @@ class Federation(Section):
     """Clients sampled for each round, without replacement. All when neither key is given."""
     client_sampling_rate: Fraction | None = Field(default=None, examples=[0.4])
     """The same as a share of the population (at least one client); excludes `clients_per_round`."""
-    aggregation_strategy: Literal["fedavg"] = "fedavg"
-    """How updates are combined: FedAvg, weighted by samples (McMahan et al. 2017)."""
+    aggregation_strategy: Literal["fedavg", "median", "trimmed_mean"] = "fedavg"
+    """How updates are combined: `fedavg`, weighted by samples (McMahan et al. 2017), or number by
+    number the `median` or `trimmed_mean` of the clients (Yin et al. 2018). Those two keep every
+    update of a round in memory."""
+    trim: Annotated[float, Gt(0.0), Lt(0.5)] | None = Field(default=None, examples=[0.2])
+    """For `trimmed_mean` (required): share of the clients that is cut off at either end."""
     server_learning_rate: PositiveFloat = 1.0
     """Step of the server along the mean update; 1 is plain FedAvg."""
     topology: Literal["star"] = "star"
@@ -181,6 +185,13 @@ class Federation(Section):
                 found="both `clients_per_round` and `client_sampling_rate` are given",
                 allowed="one of the two",
             )
+        if (self.aggregation_strategy == "trimmed_mean") != (self.trim is not None):
+            present = "without" if self.trim is None else "with"
+            yield Conflict(
+                key="trim",
+                found=f"`aggregation_strategy: {self.aggregation_strategy}` {present} `trim`",
+                allowed="`aggregation_strategy: trimmed_mean` together with `trim`",
+            )
         population, cohort = self.number_of_clients, self.clients_per_round
         if population is not None and cohort is not None and cohort > population:
             yield Conflict(
@@ -194,13 +205,14 @@ class Model(Section):
     """What is trained."""
 
     model_type: str
-    """A built-in (`cnn`, `lenet`, `logistic_regression`, `mlp`, `resnet18`) or your own as
-    `module:Class`."""
+    """A built-in (`cnn`, `lenet`, `logistic_regression`, `mlp`, `resnet18`, `transformer`) or your
+    own as `module:Class`."""
     options: Options = {}
     """Keyword arguments of the model, such as `hidden: [128]` for `mlp`."""
     buffers: Literal["average", "keep"] = "average"
-    """Floating-point buffers (BatchNorm statistics): averaged by samples, or kept as they were at
-    the start. Integer counters become the largest seen, either way."""
+    """Floating-point buffers (BatchNorm statistics): averaged by samples (combined as the other
+    numbers by `median` and `trimmed_mean`), or kept as they were at the start. Integer counters
+    become the largest seen, either way."""
 
 
 class Data(Section):
@@ -283,8 +295,35 @@ class Training(Section):
     """`cross_entropy`, or your own `module:function` of (outputs, labels) giving a mean."""
     shuffle: bool = True
     """A fresh order of the samples in every epoch."""
+    client_update: str | None = Field(default=None, examples=["my_module:client_update"])
+    """Your own way of training a client, `module:function`; left out: epochs of local steps as this
+    section says."""
+    execution: Literal["auto", "sequential", "folded", "mapped"] = "auto"
+    """How the clients of a chunk are computed: one after another (`sequential`), or at once, folded
+    into the batch (`folded`) or by `torch.func.vmap` (`mapped`). `auto` decides by a short trial
+    and writes what it found into the run's `config.yaml`."""
+    chunk_size: Positive | Literal["auto"] = Field(default="auto", examples=[64])
+    """Clients of a chunk; `auto` comes from the same trial."""
 
     def broken_rules(self) -> Iterator[Conflict]:
+        if self.execution == "auto" and self.chunk_size != "auto":
+            yield Conflict(
+                key="chunk_size",
+                found=f"`chunk_size: {self.chunk_size}` with `execution: auto`",
+                allowed="`chunk_size: auto`, or name the execution",
+            )
+        if self.client_update is not None and self.execution in ("folded", "mapped"):
+            yield Conflict(
+                key="execution",
+                found=f"`execution: {self.execution}` with `client_update`",
+                allowed="`auto` or `sequential`: your own code trains one client at a time",
+            )
+        if self.loss_function != "cross_entropy" and self.execution in ("folded", "mapped"):
+            yield Conflict(
+                key="execution",
+                found=f"`execution: {self.execution}` with a `loss_function` of your own",
+                allowed="`auto` or `sequential`: your loss sees one client's batch at a time",
+            )
         if self.momentum and self.optimizer != "sgd":
             yield Conflict(
                 key="momentum",
@@ -414,6 +453,9 @@ class Outputs(Section):
     """Rounds between checkpoints; the last two and the best are kept."""
     curves: bool = True
     """Draw `curves.png` at the end."""
+    client_digests: bool = False
+    """Keep the digests of what every client of every round became in `clients.jsonl`, so that
+    `fedpilot runs verify` can name the client at which two runs part."""
     tensorboard: bool = False
     """Write TensorBoard event files too (needs `pip install fedpilot[tensorboard]`)."""
 

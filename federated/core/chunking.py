@@ -1,9 +1,9 @@
-"""How a cohort is cut into chunks: as many as keep the workers busy, of equal cost.
+"""How a cohort is cut into pieces of work: so that all workers end together, in few calls.
 
-Which clients share a chunk never changes a result (each trains alone, sums are exact), so this
-decides speed only: few chunks for short rounds, where a call costs more than it balances; more
-for long ones, where the last worker should not end long after the others and a lost worker should
-not lose much.
+Which clients share a piece or a chunk never changes a result (each trains as if alone, sums are
+exact), so this decides speed only. A short round is dealt out, one piece per worker, since a call
+costs more than it balances. A long one is cut by guided self-scheduling (Polychronopoulos and Kuck
+1987): each piece is a share of what is left, so the pieces shrink towards the end.
 """
 
 from __future__ import annotations
@@ -11,25 +11,49 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-TARGET_S = 0.5
-"""A chunk's length in seconds, once a round is long enough for several per worker."""
-UNKNOWN_PER_WORKER = 4
-"""Chunks per worker while the cost of a sample has not been measured."""
+Int64s = npt.NDArray[np.int64]
+
+SHORT_S = 0.06
+"""A round that takes every worker no longer is dealt out in one piece each."""
+LEAST_S = 0.02
+"""A piece is not made shorter."""
+LONGEST_S = 5.0
+"""Nor longer, since a lost worker loses it."""
+SHARE = 2
+"""A piece is one in `SHARE * workers` of what is left."""
+UNKNOWN_PIECES = 4
+"""Pieces per worker while the cost of a sample has not been measured."""
 
 
-def how_many(clients: int, workers: int, seconds: float | None) -> int:
-    """Chunks for a round of `clients` that should take `seconds` of work in all (None: unknown)."""
-    if seconds is None:
-        wanted = workers * UNKNOWN_PER_WORKER
-    else:
-        wanted = max(workers, round(seconds / TARGET_S))
-    return max(1, min(clients, wanted))
+def pieces(costs: Int64s, workers: int, seconds_per_sample: float | None) -> list[Int64s]:
+    """Positions of the clients in each piece, in the order in which workers shall pull them.
 
-
-def deal(costs: npt.NDArray[np.int64], chunks: int) -> list[npt.NDArray[np.int64]]:
-    """Positions of the clients in each chunk, dealt from the dearest to the cheapest.
-
-    Chunks come longest first, so that whoever pulls them in order ends at nearly the same time.
+    `costs` are the clients' samples, (k,). Clients of a piece are similar in size, the largest come
+    first.
     """
-    order = np.argsort(-costs, kind="stable")
-    return [order[i::chunks] for i in range(chunks)]
+    if not len(costs):
+        return []
+    order = np.argsort(-costs, kind="stable").astype(np.int64)
+    if seconds_per_sample is None:
+        return _dealt(order, min(len(order), workers * UNKNOWN_PIECES))
+    total_s = float(costs.sum()) * seconds_per_sample
+    if total_s <= SHORT_S * workers:
+        return _dealt(order, min(len(order), workers))
+    return _guided(order, (costs[order] * seconds_per_sample).astype(np.float64), workers)
+
+
+def _dealt(order: Int64s, parts: int) -> list[Int64s]:
+    return [order[start::parts] for start in range(parts)]
+
+
+def _guided(order: Int64s, seconds: npt.NDArray[np.float64], workers: int) -> list[Int64s]:
+    ends = np.cumsum(seconds)
+    cut: list[Int64s] = []
+    start, done = 0, 0.0
+    while start < len(order):
+        share = (ends[-1] - done) / (SHARE * workers)
+        wanted = done + min(LONGEST_S, max(LEAST_S, share))
+        stop = max(start + 1, int(np.searchsorted(ends, wanted, side="right")))
+        cut.append(order[start:stop])
+        start, done = stop, float(ends[stop - 1])
+    return cut

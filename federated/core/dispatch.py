@@ -83,12 +83,20 @@ class Dispatcher:
         """Begin: every worker is to be started."""
         return [Start(number) for number in range(len(self._slots))]
 
-    def submit(self, works: Iterable[WorkId], worker: int | None = None) -> list[Action]:
-        """Take on work, in this order; `worker` binds it to one worker (for hosted nodes)."""
-        for work in works:
-            self._waiting.append(work)
-            if worker is not None:
-                self._pinned[work] = worker
+    def submit(
+        self, works: Iterable[WorkId], worker: int | None = None, *, first: bool = False
+    ) -> list[Action]:
+        """Take on work, in this order; `worker` binds it to one worker (for hosted nodes).
+
+        `first` puts it before all that waits.
+        """
+        taken = list(works)
+        if first:
+            self._waiting.extendleft(reversed(taken))
+        else:
+            self._waiting.extend(taken)
+        if worker is not None:
+            self._pinned.update(dict.fromkeys(taken, worker))
         return [*self._give_up_hopeless(), *self._hand_out()]
 
     def withdraw(self, works: Iterable[WorkId]) -> list[WorkId]:

@@ -5,7 +5,10 @@ from __future__ import annotations
 SHARE = 0.02
 """Part of the training time that saving may take at most."""
 
+LEAST_S = 0.25
+"""Less work than this is not worth saving, however cheap the write."""
+
 
 def worth_saving(unsaved_s: float, write_s: float, share: float = SHARE) -> bool:
     """Whether `unsaved_s` seconds of training justify a write of `write_s` seconds."""
-    return unsaved_s > 0 and write_s <= share * unsaved_s
+    return unsaved_s >= LEAST_S and write_s <= share * unsaved_s

@@ -12,10 +12,14 @@ its place back, after its work, by idle eviction or on request.
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ..errors import InvalidTransition
 
@@ -144,6 +148,44 @@ class Ledger:
 
     def __len__(self) -> int:
         return len(self._records)
+
+
+@dataclass(slots=True, eq=False)
+class Visit:
+    """Nodes that pass through a round together: their events are kept once for all of them."""
+
+    nodes: NDArray[np.int64]
+    """Sorted."""
+    state: NodeState = NodeState.VIRTUAL
+    worker: str = ""
+    trail: list[tuple[float, NodeEvent, str]] = field(default_factory=list)
+
+    def apply(self, event: NodeEvent, *, now: float, reason: str, worker: str = "") -> None:
+        """Take them through an event; nothing happens where it does not apply any more."""
+        if event in TRANSITIONS[self.state]:
+            self.state = TRANSITIONS[self.state][event]
+            self.worker = worker or self.worker
+            self.trail.append((now, event, reason))
+
+    def __contains__(self, index: int) -> bool:
+        at = int(np.searchsorted(self.nodes, index))
+        return at < len(self.nodes) and int(self.nodes[at]) == index
+
+
+def joined(record: NodeRecord, visits: Iterable[Visit]) -> NodeRecord:
+    """What is known of a node: its own record, and the visits that it was part of."""
+    trail, last = list(record.trail), record.trail[-1][0] if record.trail else -math.inf
+    state, worker, reason, since = record.state, record.worker, record.reason, record.since
+    for visit in visits:
+        for number, (at, event, why) in enumerate(visit.trail):
+            trail.append((at, event, why))
+            if at >= last:
+                before, state = state, TRANSITIONS[state].get(event, state)
+                since = since if state is before else at
+                reason = why
+                worker = visit.worker if number == len(visit.trail) - 1 else worker
+    trail.sort(key=lambda entry: entry[0])
+    return NodeRecord(state, worker, reason, since, tuple(trail[-Ledger.TRAIL :]))
 
 
 _UNTOUCHED = NodeRecord(NodeState.VIRTUAL, "", "never needed so far", 0.0, ())

@@ -6,7 +6,8 @@ The rules it keeps:
 * a disjoint partition gives every sample to exactly one client and leaves no client empty
   (`fixed` alone may leave samples out);
 * a bootstrap partition knows nothing about its clients until it is asked about one, so a million of
-  them cost what ten cost, and a client's samples depend on its id only.
+  them cost what ten cost, and a client's samples depend on its id only;
+* what is asked about many clients at once is what each would be told alone.
 
     PartitionError
     +-- TooManyClients     a disjoint partition of fewer samples than clients
@@ -27,7 +28,17 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedpilot.federated.errors import FederatedError
 
-from .randomness import Purpose, client_key, client_keys, one, one_per_key, stream
+from .randomness import (
+    Purpose,
+    UInt64s,
+    below,
+    client_key,
+    client_keys,
+    one,
+    one_per_key,
+    stream,
+    words_per_key,
+)
 
 Int64s = NDArray[np.int64]
 Integers = NDArray[np.signedinteger[Any]]
@@ -91,6 +102,9 @@ class ClientIds(Protocol):
     def index_of(self, client_id: str) -> int:
         """Give the index of a client; raise `UnknownClient` when there is no such client."""
 
+    def keys(self, indices: ArrayLike) -> UInt64s:
+        """Give the `client_key` of each of these clients: shape (clients,)."""
+
 
 class Partition(Protocol):
     """Says which samples each of a number of clients holds."""
@@ -115,6 +129,15 @@ class Partition(Protocol):
 
     def sizes(self, indices: ArrayLike) -> Int64s:
         """Say how many samples each of these clients holds, without making the samples."""
+
+    def rows(self, indices: ArrayLike) -> tuple[Int64s, Int64s]:
+        """Give the samples of these clients, one client after another, and how many each holds.
+
+        `indices` has the shape (clients,), as have the sizes; the samples have (sum of sizes,).
+        """
+
+    def keys(self, indices: ArrayLike) -> UInt64s:
+        """Give the `client_key` of each of these clients: shape (clients,)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +170,11 @@ class PatternIds:
                 return index
         raise UnknownClient(client_id, f"{self.id_of(0)} to {self.id_of(self.count - 1)}")
 
+    def keys(self, indices: ArrayLike) -> UInt64s:
+        before, _, after = self.pattern.partition("{index}")
+        clients = _checked_indices(indices, self.count)
+        return client_keys([f"{before}{index}{after}" for index in clients.tolist()])
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ListedIds:
@@ -167,6 +195,9 @@ class ListedIds:
             return index
         shown = ", ".join(str(name) for name in self.names[:3])
         raise UnknownClient(client_id, f"{shown}{', ...' if len(self.names) > 3 else ''}")
+
+    def keys(self, indices: ArrayLike) -> UInt64s:
+        return client_keys(self.names[_checked_indices(indices, len(self.names))].tolist())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -202,6 +233,17 @@ class Disjoint:
         clients = _checked_indices(indices, len(self.ids))
         return self.offsets[clients + 1] - self.offsets[clients]
 
+    def rows(self, indices: ArrayLike) -> tuple[Int64s, Int64s]:
+        clients = _checked_indices(indices, len(self.ids))
+        starts, stops = self.offsets[clients], self.offsets[clients + 1]
+        slices = map(slice, starts.tolist(), stops.tolist())
+        nobodys = self.order[:0]
+        held = np.concatenate([nobodys, *map(self.order.__getitem__, slices)], dtype=np.int64)
+        return held, stops - starts
+
+    def keys(self, indices: ArrayLike) -> UInt64s:
+        return self.ids.keys(indices)
+
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Bootstrap:
@@ -231,11 +273,7 @@ class Bootstrap:
         return self.ids.index_of(client_id)
 
     def indices(self, index: int) -> Int64s:
-        rng = stream(self.seed, Purpose.BOOTSTRAP, key=client_key(self.ids.id_of(index)))
-        size = self.size(index)
-        if self.mix is None:
-            return rng.integers(self.samples, size=size)
-        return self.mix.draw(size, rng)
+        return self.rows([index])[0]
 
     def size(self, index: int) -> int:
         name = self.ids.id_of(index)
@@ -247,8 +285,31 @@ class Bootstrap:
         clients = _checked_indices(indices, len(self.ids))
         if self.least == self.most:
             return np.full(clients.shape, self.least, dtype=np.int64)
-        keys = client_keys(map(self.ids.id_of, clients.tolist()))
+        return self._sizes(self.ids.keys(clients))
+
+    def rows(self, indices: ArrayLike) -> tuple[Int64s, Int64s]:
+        keys = self.ids.keys(indices)
+        sizes = self._sizes(keys)
+        if self.mix is not None:
+            return self._mixed(self.mix, keys, sizes), sizes
+        width = int(sizes.max(initial=0))
+        words = words_per_key(self.seed, Purpose.BOOTSTRAP, keys, width)
+        return below(words[np.arange(width) < sizes[:, np.newaxis]], self.samples), sizes
+
+    def keys(self, indices: ArrayLike) -> UInt64s:
+        return self.ids.keys(indices)
+
+    def _sizes(self, keys: UInt64s) -> Int64s:
+        if self.least == self.most:
+            return np.full(keys.shape, self.least, dtype=np.int64)
         return self.least + one_per_key(self.seed, Purpose.BOOTSTRAP_SIZE, keys, self._span)
+
+    def _mixed(self, mix: LabelMix, keys: UInt64s, sizes: Int64s) -> Int64s:
+        drawn = [
+            mix.draw(size, stream(self.seed, Purpose.BOOTSTRAP, key=key))
+            for key, size in zip(keys.tolist(), sizes.tolist(), strict=True)
+        ]
+        return np.concatenate([np.empty(0, dtype=np.int64), *drawn])
 
     @property
     def _span(self) -> int:

@@ -15,7 +15,7 @@ from fedpilot.federated.core.randomness import Purpose, stream
 
 from .errors import DataError
 
-Floats = NDArray[np.float32] | NDArray[np.float64]
+Samples = NDArray[np.float32] | NDArray[np.float64] | NDArray[np.int64]
 Labels = NDArray[np.int64]
 
 _BLOCK_BYTES = 1 << 24
@@ -29,15 +29,16 @@ class Dataset:
     """
 
     name: str
-    x: Floats
-    """Samples, shape (n, *input_shape), float32 (float64 where a loader was asked for it), finite.
-    Images have the shape (channels, height, width)."""
+    x: Samples
+    """Samples, shape (n, *input_shape): finite numbers in float32 (float64 where a loader was asked
+    for it), or tokens from 0, int64. Images have the shape (channels, height, width), texts
+    (length,)."""
     y: Labels
     """Class labels in [0, num_classes), shape (n,), int64."""
     num_classes: int
     client_ids: NDArray[np.str_] | None = None
     """The id of the client that each sample comes from, shape (n,), or nothing."""
-    test_x: Floats | None = None
+    test_x: Samples | None = None
     """Samples that are kept for testing, if the data come with some; like `x`."""
     test_y: Labels | None = None
     """Their labels; like `y`."""
@@ -88,13 +89,14 @@ class Dataset:
                 sha.update(len(encoded).to_bytes(8, "little") + encoded)
         return sha.hexdigest()
 
-    def _check_samples(self, x_role: str, x: Floats, y_role: str, y: Labels) -> None:
+    def _check_samples(self, x_role: str, x: Samples, y_role: str, y: Labels) -> None:
         _as_array(self.name, x_role, x)
         _as_array(self.name, y_role, y)
-        if x.ndim < 2 or x.dtype not in (np.float32, np.float64):
+        if x.ndim < 2 or x.dtype not in (np.float32, np.float64, np.int64):
             raise DataError(
                 self.name,
-                f"{x_role} is float32 of shape (samples, ...), found {_shape_and_type(x)}",
+                f"{x_role} is float32, or int64 if it is tokens, of shape (samples, ...), found "
+                f"{_shape_and_type(x)}",
             )
         if y.dtype != np.int64 or y.shape != x.shape[:1]:
             raise DataError(
@@ -106,12 +108,15 @@ class Dataset:
                 self.name,
                 f"labels in {y_role} are 0 to {self.num_classes - 1}, found {y.min()} to {y.max()}",
             )
+        wrong, right = (
+            ("negative", _from_zero) if x.dtype == np.int64 else ("not finite", np.isfinite)
+        )
         first = 0
         for block in _blocks(x):
-            if not np.isfinite(block).all():
-                bad = ~np.isfinite(block.reshape(len(block), -1)).all(axis=1)
+            if not (good := right(block)).all():
+                bad = ~good.reshape(len(block), -1).all(axis=1)
                 raise DataError(
-                    self.name, f"{x_role} is not finite in sample {first + int(bad.argmax())}"
+                    self.name, f"{x_role} is {wrong} in sample {first + int(bad.argmax())}"
                 )
             first += len(block)
 
@@ -120,7 +125,7 @@ class Split(NamedTuple):
     """A data set to train on and the samples to test on."""
 
     train: Dataset
-    test_x: Floats
+    test_x: Samples
     test_y: Labels
 
 
@@ -171,6 +176,10 @@ def _blocks(array: NDArray[Any]) -> Iterator[NDArray[Any]]:
     rows = max(1, _BLOCK_BYTES // row_bytes)
     for first in range(0, len(array), rows):
         yield array[first : first + rows]
+
+
+def _from_zero(tokens: NDArray[Any]) -> NDArray[np.bool_]:
+    return tokens >= 0
 
 
 def _as_array(name: str, role: str, found: object) -> NDArray[Any]:

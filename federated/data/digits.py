@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .dataset import Dataset
 
@@ -14,9 +18,7 @@ def digits(*, image: bool = False, dtype: Literal["float32", "float64"] = "float
 
     Samples have the shape (64,), or (1, 8, 8) with `image`.
     """
-    from sklearn.datasets import load_digits
-
-    pixels, labels = load_digits(return_X_y=True)
+    pixels, labels = _pixels_and_labels()
     x = (pixels / 16.0).astype(dtype)
     return Dataset(
         name="digits",
@@ -24,3 +26,17 @@ def digits(*, image: bool = False, dtype: Literal["float32", "float64"] = "float
         y=labels.astype(np.int64),
         num_classes=10,
     )
+
+
+def _pixels_and_labels() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Read scikit-learn's file: to import it, and SciPy with it, takes longer than most rounds."""
+    for folder in getattr(find_spec("sklearn"), "submodule_search_locations", None) or ():
+        path = Path(folder) / "datasets" / "data" / "digits.csv.gz"
+        if path.is_file():
+            text = gzip.decompress(path.read_bytes()).replace(b"\n", b",")
+            table = np.fromstring(text, dtype=np.float64, sep=",").reshape(-1, 65)
+            return table[:, :64], table[:, 64]
+    from sklearn.datasets import load_digits
+
+    pixels, labels = load_digits(return_X_y=True)
+    return pixels, labels

@@ -23,12 +23,14 @@ def npz(
     *,
     path: Path,
     num_classes: int | None = None,
-    dtype: Literal["float32", "float64"] = "float32",
+    dtype: Literal["float32", "float64", "int64"] | None = None,
 ) -> Dataset:
     """Load the arrays `x` and `y`, and `client_ids`, `test_x`, `test_y` if there, of one .npz file.
 
-    Samples are cast to `dtype` and labels to int64. `num_classes` is the highest label plus one,
-    unless given. Nothing is unpickled. Raises `DataError`.
+    Samples are cast to `dtype`. Unless it is given, an `x` of integers is tokens and they become
+    int64; all else becomes float32, bytes (uint8) as well, since those are pixels. Labels become
+    int64. `num_classes` is the highest label plus one, unless given. Nothing is unpickled. Raises
+    `DataError`.
     """
     arrays = _read(path)
     try:
@@ -36,6 +38,8 @@ def npz(
         if x is None or y is None:
             missing = ", ".join(role for role in _REQUIRED if role not in arrays)
             raise DataError("npz", f"{path} has no {missing}, it has {', '.join(arrays) or 'none'}")
+        if dtype is None:
+            dtype = "int64" if x.dtype.kind in "iu" and x.dtype != np.uint8 else "float32"
         if num_classes is None:
             num_classes = 1 + max(int(each.max()) for each in (y, test_y) if each is not None)
         return Dataset(
@@ -78,6 +82,8 @@ def _check_keys(path: Path, keys: list[str]) -> None:
 def _samples(path: Path, role: str, array: NDArray[Any], dtype: str) -> NDArray[Any]:
     if array.dtype.kind not in "fiub":
         raise DataError("npz", f"{role} in {path} is numbers, found {array.dtype}")
+    if dtype == "int64" and array.dtype.kind not in "iu":
+        raise DataError("npz", f"{role} in {path} is integers for int64, found {array.dtype}")
     with np.errstate(over="ignore"):  # what becomes infinite is refused by name
         return array.astype(dtype, copy=False)
 

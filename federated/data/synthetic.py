@@ -1,4 +1,4 @@
-"""Own the data set that is made up: Gaussian clouds, one for each class."""
+"""Own the data sets that are made up: numbers or tokens, around one template for each class."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedpilot.federated.core.randomness import Purpose, stream
 
@@ -21,29 +22,84 @@ def synthetic(
     samples: int = 1000,
     features: int = 16,
     shape: Sequence[int] | None = None,
+    vocabulary: int | None = None,
+    sequence_length: int | None = None,
     classes: int = 10,
     noise: float = 1.0,
     seed: int = 0,
     dtype: Literal["float32", "float64"] = "float32",
 ) -> Dataset:
-    """Make `samples` samples around `classes` templates, which are drawn from N(0, 1).
+    """Make `samples` samples around `classes` templates, which are drawn at random.
 
-    A sample is its class's template plus `noise` times N(0, 1); it has the shape (features,), or
-    `shape` when that is given. Classes have equally many samples, up to one. Equal options give
-    equal data; time and memory are O(samples).
+    Samples are numbers: their class's template, drawn from N(0, 1), plus `noise` times N(0, 1).
+    They have the shape (features,), or `shape` when that is given.
+
+    With `vocabulary` they are tokens: their class's template, drawn from [0, vocabulary), in which
+    every token is drawn anew with odds of `noise` to 1. They have the shape (sequence_length,),
+    which is (64,) unless given, and are int64.
+
+    Classes have equally many samples, up to one. Equal options give equal data; time and memory are
+    O(samples).
     """
+    if vocabulary is None and sequence_length is not None:
+        raise DataError("synthetic", "sequence_length is for tokens: give vocabulary as well")
+    if vocabulary is not None and (shape is not None or dtype != "float32"):
+        raise DataError("synthetic", "shape and dtype are for numbers, vocabulary is for tokens")
     sample_shape = (features,) if shape is None else tuple(shape)
-    if not sample_shape or min(samples, classes, *sample_shape) < 1:
-        raise DataError("synthetic", "samples, classes, features and shape are all above 0")
+    if vocabulary is not None:
+        sample_shape = (64 if sequence_length is None else sequence_length,)
+    kinds = 1 if vocabulary is None else vocabulary
+    if not sample_shape or min(samples, classes, kinds, *sample_shape) < 1:
+        raise DataError(
+            "synthetic",
+            "samples, classes, features, shape, vocabulary and sequence_length are all above 0",
+        )
     if not (math.isfinite(noise) and noise >= 0):
         raise DataError("synthetic", f"noise is 0 or more, found {noise}")
-    templates, labels, cloud = (
-        stream(seed, Purpose.SYNTHETIC, key=part) for part in (_TEMPLATES, _LABELS, _NOISE)
-    )
+    y = stream(seed, Purpose.SYNTHETIC, key=_LABELS).permutation(samples) % classes
+    y = y.astype(np.int64)
+    x: NDArray[np.float32] | NDArray[np.float64] | NDArray[np.int64]
+    if vocabulary is None:
+        x = _numbers(y, sample_shape, classes, noise, seed, dtype)
+    else:
+        x = _tokens(y, sample_shape, classes, noise, seed, vocabulary)
+    return Dataset(name="synthetic", x=x, y=y, num_classes=classes)
+
+
+def _numbers(
+    y: NDArray[np.int64],
+    shape: tuple[int, ...],
+    classes: int,
+    noise: float,
+    seed: int,
+    dtype: Literal["float32", "float64"],
+) -> NDArray[np.float32] | NDArray[np.float64]:
+    templates, cloud = _streams(seed)
     real = np.dtype(dtype).type
-    centers = templates.standard_normal((classes, *sample_shape)).astype(real)
-    y = labels.permutation(samples) % classes
-    x = cloud.standard_normal((samples, *sample_shape), dtype=real)
+    centers = templates.standard_normal((classes, *shape)).astype(real)
+    x = cloud.standard_normal((len(y), *shape), dtype=real)
     x *= real(noise)
     x += centers[y]
-    return Dataset(name="synthetic", x=x, y=y.astype(np.int64), num_classes=classes)
+    return x
+
+
+def _tokens(
+    y: NDArray[np.int64],
+    shape: tuple[int, ...],
+    classes: int,
+    noise: float,
+    seed: int,
+    vocabulary: int,
+) -> NDArray[np.int64]:
+    templates, drawn = _streams(seed)
+    texts = templates.integers(vocabulary, size=(classes, *shape))
+    x = drawn.integers(vocabulary, size=(len(y), *shape))
+    kept = drawn.random(x.shape) >= noise / (1 + noise)
+    np.copyto(x, texts[y], where=kept)
+    return x
+
+
+def _streams(seed: int) -> tuple[np.random.Generator, np.random.Generator]:
+    """Give the streams of the templates and of what is done to them."""
+    templates, noise = (stream(seed, Purpose.SYNTHETIC, key=part) for part in (_TEMPLATES, _NOISE))
+    return templates, noise

@@ -49,7 +49,8 @@ class Journal:
         self._path = Path(folder) / f"{site}.safetensors" if folder is not None else None
         self._clock = clock
         self._write_s: float | None = None
-        self._unsaved_s = 0.0
+        self._holds: dict[str, Any] | None = None
+        """The key of what the file holds, once that is known; reading it again is saved."""
 
     def at(self, folder: str | None) -> Journal:
         """This journal if it lies in that folder, otherwise the one that does."""
@@ -59,22 +60,26 @@ class Journal:
         """The Partial of this very round and the clients in it, if a predecessor saved one."""
         if self._path is None or not self._path.exists():
             return None
+        if self._holds is not None and self._holds != _key(key):
+            return None
         try:
             header, tensors = read_tensors(self._path)
         except RunRefused:  # spoilt by a power cut: the work that it saved is done again
             return None
-        if header.get("format") != FORMAT or header.get("key") != _key(key):
+        self._holds = header.get("key")
+        if header.get("format") != FORMAT or self._holds != _key(key):
             return None
         done = tensors.pop("done")
         return Partial.from_wire(header["partial"], tensors), done
 
-    def note(
-        self, key: RoundKey, partial: Partial, done: npt.NDArray[np.int64], worked_s: float
-    ) -> bool:
-        """Say that `worked_s` seconds more went into `partial`; True if it was saved."""
-        self._unsaved_s += worked_s
-        if self._path is None or not worth_saving(self._unsaved_s, self._cost(partial)):
-            return False
+    def worth(self, unsaved_s: float, partial: Partial) -> bool:
+        """Whether so many seconds of unsaved work justify collecting and writing the sum."""
+        return self._path is not None and worth_saving(unsaved_s, self._cost(partial))
+
+    def save(self, key: RoundKey, partial: Partial, done: npt.NDArray[np.int64]) -> None:
+        """Write the sum so far, and the clients in it."""
+        if self._path is None:
+            return
         header, tensors = partial.to_wire()
         started = self._clock()
         write_tensors(
@@ -83,17 +88,13 @@ class Journal:
             {"format": FORMAT, "key": _key(key), "partial": header},
         )
         self._write_s = self._clock() - started
-        self._unsaved_s = 0.0
-        return True
-
-    def close_round(self) -> None:
-        """The round's sum was handed on: its successor starts with nothing unsaved."""
-        self._unsaved_s = 0.0
+        self._holds = _key(key)
 
     def _cost(self, partial: Partial) -> float:
+        """Seconds to fetch the workers' sums and to write their total, which cost alike."""
         if self._write_s is not None:
-            return self._write_s
-        return ASSUMED_WRITE_S + _bytes(partial) / ASSUMED_BYTES_PER_S
+            return 2 * self._write_s
+        return 2 * (ASSUMED_WRITE_S + _bytes(partial) / ASSUMED_BYTES_PER_S)
 
 
 def _key(key: RoundKey) -> dict[str, Any]:
@@ -102,4 +103,4 @@ def _key(key: RoundKey) -> dict[str, Any]:
 
 def _bytes(partial: Partial) -> int:
     arrays: list[Array] = [*partial.sums.values(), *partial.largest.values()]
-    return nbytes(arrays)
+    return nbytes(arrays) + (partial.updates.nbytes if partial.updates is not None else 0)

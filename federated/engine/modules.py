@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.metadata
-from collections.abc import Callable, Mapping
-from typing import Any
+import os
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -15,6 +17,10 @@ from ..core.registry import load_dotted
 from ..core.state import Array, Role, State, role_of
 from ..errors import RunRefused
 
+# oneMKL's matmuls otherwise depend on where in memory a matrix begins, so that a client's bits
+# would depend on its place in a chunk. It reads this when it is first used.
+os.environ.setdefault("MKL_CBWR", "AUTO")
+
 HELD = frozenset(
     {
         *(torch.float16, torch.float32, torch.float64, torch.bool, torch.uint8),
@@ -22,6 +28,9 @@ HELD = frozenset(
     }
 )
 """Types of tensors that a state may hold."""
+
+if TYPE_CHECKING:
+    from .client import ClientUpdate
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """(outputs, labels) -> the mean loss of a batch, a scalar."""
@@ -43,7 +52,7 @@ def roles_of(module: nn.Module, *, keep_buffers: bool) -> dict[str, Role]:
 
 
 def fitted(module: nn.Module, dtype: np.dtype[Any]) -> nn.Module:
-    """The module in the type of its samples, which are float32 or float64."""
+    """The module in the type of its samples: float64 where they are, otherwise float32."""
     return module.double() if dtype == np.float64 else module
 
 
@@ -78,6 +87,22 @@ def loss_function(name: str) -> Loss:
     return found
 
 
+def client_update_function(name: str | None) -> ClientUpdate | None:
+    """The user's own way of training a client by dotted path, if one is named."""
+    if name is None:
+        return None
+    found: ClientUpdate = load_dotted(name)
+    return found
+
+
+def memory_of(device: torch.device) -> int:
+    """Bytes that a worker may count on where its vnode was given none: its share of a machine."""
+    if device.type == "cuda":
+        return int(torch.cuda.get_device_properties(device).total_memory)
+    pages, size = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
+    return pages * size // max(1, os.cpu_count() or 1)
+
+
 def environment() -> Mapping[str, Any]:
     """What equal bits depend on besides the configuration, for the manifest."""
     return {
@@ -88,6 +113,16 @@ def environment() -> Mapping[str, Any]:
         "threads": torch.get_num_threads(),
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
     }
+
+
+def client_digests(stacked: Mapping[str, Tensor]) -> Iterator[dict[str, str]]:
+    """For each client of stacked tensors (k, *shape): 16 hex digits over the bytes of each."""
+    arrays = {name: _numpy(name, tensor) for name, tensor in sorted(stacked.items())}
+    for client in range(len(next(iter(arrays.values())))):
+        yield {
+            name: hashlib.blake2b(rows[client].tobytes(), digest_size=8).hexdigest()
+            for name, rows in arrays.items()
+        }
 
 
 def to_tensors(state: State, device: torch.device) -> dict[str, Tensor]:

@@ -22,7 +22,10 @@ _BUILTIN = ("cnn", "lenet", "logistic_regression", "mlp", "resnet18")
 
 _models: Registry[nn.Module] = Registry(
     "model",
-    {name: f"{__package__}.builtin:{name}" for name in _BUILTIN},
+    {
+        **{name: f"{__package__}.builtin:{name}" for name in _BUILTIN},
+        "transformer": f"{__package__}.transformer:transformer",
+    },
     supplied=("input_shape", "num_classes"),
 )
 

@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+import importlib
 import math
+import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 INK, ACCENT, SECOND, FAINT = "#1f2933", "#0b7285", "#e8590c", "#cbd2d9"
+
+
+def prepare() -> None:
+    """Import what `draw` needs beside whatever goes on, since that takes longer than to draw."""
+    importing = threading.Thread(target=_import, name="curves", daemon=True)
+    importing.start()
+
+
+def _import() -> None:
+    with suppress(ImportError):  # `draw` will say so
+        importlib.import_module("matplotlib.figure")
 
 
 def draw(
@@ -17,7 +31,8 @@ def draw(
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
-    figure = Figure(figsize=(10, 4.2), dpi=150, layout="constrained")
+    figure = Figure(figsize=(10, 4.2), dpi=150)
+    figure.subplots_adjust(left=0.055, right=0.99, top=0.84, bottom=0.125, wspace=0.12)
     left, right = figure.subplots(1, 2)
     rounds, accuracies = _series(rows, "accuracy")
     if accuracies:

@@ -77,6 +77,14 @@ def remark(name: str, fields: Mapping[str, Any]) -> str | None:
         case "workers_ready":
             workers = counted(fields["workers"], "warm worker")
             return f"  workers  {workers}, ready after {duration(fields['seconds'])}"
+        case "execution_chosen":
+            size = fields["chunk_size"]
+            how = (
+                "one client after another"
+                if fields["execution"] == "sequential"
+                else (f"up to {counted(size, 'client')} at once, {fields['execution']}")
+            )
+            return f"  training {how} ({fields['reason']})"
         case "worker_lost":
             again = f"; trains again: {', '.join(fields['held'])}" if fields["held"] else ""
             return f"worker {fields['worker']} was lost ({fields['reason']}){again}"

@@ -8,10 +8,17 @@ or has to go for more recent ones. Rounds leave nodes alone that have a home.
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from ..core.lifecycle import Ledger, NodeEvent, NodeState
+import numpy as np
+
+from ..core.lifecycle import Ledger, NodeEvent, NodeState, Visit, joined
+from ..core.sampling import Indices
+
+VISITED = 20_000
+"""Nodes whose passage through a round is remembered; of a larger round, all."""
 
 
 class Hosting:
@@ -25,6 +32,9 @@ class Hosting:
         """Node -> (worker, when it was last used)."""
         self._working: dict[int, int] = {}
         """Node -> how many answers it still owes."""
+        self._visits: deque[Visit] = deque()
+        self._visited = 0
+        """Nodes of those visits."""
 
     # -- nodes by themselves ------------------------------------------------------------------
 
@@ -86,31 +96,34 @@ class Hosting:
 
     # -- nodes that pass through a round ------------------------------------------------------
 
-    def enter(self, indices: Iterable[int], reason: str) -> list[int]:
-        """Nodes that a round needs; those among them that are here for it alone."""
+    def enter(self, indices: Indices, reason: str) -> Visit:
+        """Nodes that a round needs; those that have a home stay what they are."""
         with self._lock:
-            passing = self.passing(indices)
-            self._apply(passing, NodeEvent.REQUEST, reason)
-            return passing
+            if self._homes:
+                indices = indices[~np.isin(indices, list(self._homes))]
+            visit = Visit(np.sort(indices))
+            visit.apply(NodeEvent.REQUEST, now=self._clock(), reason=reason)
+            self._visits.append(visit)
+            self._visited += len(visit.nodes)
+            while self._visited - len(self._visits[0].nodes) >= VISITED:
+                self._visited -= len(self._visits.popleft().nodes)
+            return visit
 
-    def carry(self, passing: Iterable[int], worker: int, reason: str) -> None:
-        """Their chunk is at a worker."""
-        self._apply(passing, NodeEvent.BIND, reason, worker)
+    def carry(self, visit: Visit, worker: int, reason: str) -> None:
+        """Their piece is at a worker."""
+        self._pass(visit, NodeEvent.BIND, reason, _name(worker))
 
-    def leave(self, passing: Iterable[int], reason: str) -> None:
-        """The round is done with them; some may have found a home meanwhile."""
+    def leave(self, visit: Visit, reason: str) -> None:
+        """The round is done with them."""
+        self._pass(visit, NodeEvent.RELEASE, reason)
+
+    def fail(self, visit: Visit, reason: str) -> None:
+        """Their piece failed."""
+        self._pass(visit, NodeEvent.FAIL, reason)
+
+    def _pass(self, visit: Visit, event: NodeEvent, reason: str, worker: str = "") -> None:
         with self._lock:
-            self._apply_where_able(self.passing(passing), NodeEvent.RELEASE, reason)
-
-    def fail(self, passing: Iterable[int], reason: str) -> None:
-        """Their chunk failed."""
-        with self._lock:
-            self._apply_where_able(self.passing(passing), NodeEvent.FAIL, reason)
-
-    def passing(self, indices: Iterable[int]) -> list[int]:
-        """Those that have no home."""
-        with self._lock:
-            return [index for index in indices if index not in self._homes]
+            visit.apply(event, now=self._clock(), reason=reason, worker=worker)
 
     # -- both ---------------------------------------------------------------------------------
 
@@ -121,11 +134,16 @@ class Hosting:
             hosted = self._ledger.in_state(NodeState.MATERIALIZED)
             lost = [index for index in hosted if self._ledger.record(index).worker == name]
             self._apply(lost, NodeEvent.LOSE, f"{name} was lost: {reason}")
+            for visit in self._visits:
+                if visit.worker == name:
+                    self._pass(visit, NodeEvent.LOSE, f"{name} was lost: {reason}")
 
     def show(self, index: int) -> dict[str, Any]:
         """What is known of a node, as JSON values; times are seconds ago."""
         with self._lock:
             record = self._ledger.record(index)
+            if index not in self._homes:
+                record = joined(record, [visit for visit in self._visits if index in visit])
         now = self._clock()
         return {
             "state": str(record.state),

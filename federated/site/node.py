@@ -1,8 +1,9 @@
-"""FederatedNode: the warm worker on a vnode, which becomes one client after another.
+"""FederatedNode: the warm worker on a vnode, which becomes one client after another, or many.
 
 It is a plain class; the fabric runs it as a Ray actor. It holds the model's module, the site's
-samples (shared, not copied) and the latest global models, and keeps the samples of the VirtualNodes
-it hosts until they are evicted. Everything it returns depends on its arguments alone.
+samples (shared, not copied) and the latest global models, sums what its clients become until the
+sum is asked for, and keeps the samples of the VirtualNodes it hosts until they are evicted. Every
+number it returns depends on its arguments alone.
 """
 
 from __future__ import annotations
@@ -11,24 +12,43 @@ import os
 import platform
 import sys
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from ..config.schema import Model, Training
-from ..core.partial import Partial, Reference, Tally
+from ..core.algorithm import Needs
+from ..core.execution import Choice, Execution, Question
+from ..core.partial import Partial, Reference, Tally, grid
 from ..core.randomness import Purpose
 from ..core.recent import Recent
 from ..core.sampling import Indices
 from ..core.state import Array, State
-from ..engine.local_training import LocalTrainer
-from ..engine.modules import environment, fitted, roles_of, seed_torch, settle, to_tensors
-from ..errors import ClientFailed, FederatedError
+from ..engine import trial_cache
+from ..engine.collecting import Collection, Gathering
+from ..engine.modules import (
+    client_digests,
+    client_update_function,
+    environment,
+    fitted,
+    loss_function,
+    memory_of,
+    roles_of,
+    seed_torch,
+    settle,
+    to_tensors,
+)
+from ..engine.resident import ResidentModule
+from ..engine.samples import Chunk, Samples
+from ..engine.stacking import NotStackable
+from ..engine.summing import RunningSum
+from ..engine.trainers import Trainers
+from ..errors import ClientFailed, ExecutionRefused, FederatedError
 from ..materials import SiteData
 from ..models import build, register_model
 
@@ -48,27 +68,67 @@ class NodeSettings:
     seed: int
     threads: int
     device: str
+    memory: int | None
+    """Bytes of the vnode, if it was given any."""
     paths: tuple[str, ...]
     """Where the user's own modules are found."""
+    needs: Needs
+    """What the algorithm needs of the clients' updates."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """One attempt at one round: what a worker's sum belongs to."""
+
+    number: int
+    """Tells attempts of one site apart."""
+    round_number: int
+    coarser: int
+    """Bits that the grid was coarsened by."""
+    execution: Execution
+    digests: bool = False
+    """Whether every client's tensors shall be told by their digests."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PieceResult:
+    """What a worker says of a piece of a round."""
+
+    partial: Partial | None
+    """The worker's sum so far, if it was asked for; the worker begins a new one then."""
+    covered: Indices
+    """The clients in that sum."""
+    clients: int = 0
+    """Clients that were trained for this answer."""
+    samples: int = 0
+    seconds: float = 0.0
+    training_seconds: float = 0.0
+    """What of that the arithmetic of training took."""
+    memories: Mapping[int, State] = field(default_factory=dict)
+    """What clients want to find again the next time."""
+    digests: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """By client id and tensor, if they were asked for."""
 
 
 @dataclass(frozen=True, slots=True)
-class ChunkResult:
-    """What a chunk hands up."""
-
-    partial: Partial
-    clients: Indices
-    samples: int
-    seconds: float
-
-
 class _LoadedModel:
-    """A global model as tensors on the device, and as the reference of its round."""
+    """A global model as it came, and as tensors on the device."""
 
-    def __init__(self, state: State, device: torch.device) -> None:
-        self.state = state
-        self.tensors: Mapping[str, Tensor] = to_tensors(state, device)
-        self.references: dict[int, Reference] = {}
+    state: State
+    tensors: Mapping[str, Tensor]
+
+
+class _Sum:
+    """The worker's sum of one attempt, or its collection."""
+
+    def __init__(self, attempt: int, running: Gathering) -> None:
+        self.attempt = attempt
+        self.running = running
+        self.covered: list[Indices] = []
+
+    def hand_up(self) -> tuple[Partial, Indices]:
+        covered, self.covered = _joined(self.covered), []
+        return self.running.take(), covered
 
 
 class FederatedNode:
@@ -82,51 +142,150 @@ class FederatedNode:
         if settings.registered is not None:
             register_model(settings.model.model_type)(settings.registered)
         seed_torch(settings.seed, Purpose.INIT)
-        model = settings.model
+        model, training = settings.model, settings.training
         built = build(model.model_type, model.options, data.input_shape, data.num_classes)
         module = fitted(built, data.x.dtype)
-        self._roles = roles_of(module, keep_buffers=settings.model.buffers == "keep")
-        self._trainer = LocalTrainer(
-            module, settings.training, seed=settings.seed, device=self._device
+        self._roles = roles_of(module, keep_buffers=model.buffers == "keep")
+        self._samples = Samples(
+            data.x, data.y, data.partition, training, seed=settings.seed, device=self._device
+        )
+        self._resident = ResidentModule(
+            module,
+            loss_function(training.loss_function),
+            self._device,
+            example=self._samples.x[:2].clone(),
+        )
+        self._trainers = Trainers(
+            self._resident,
+            self._samples,
+            training,
+            seed=settings.seed,
+            device=self._device,
+            update=client_update_function(training.client_update),
         )
         self._models: Recent[_LoadedModel] = Recent()
-        self._hosted: OrderedDict[int, tuple[Tensor, Tensor]] = OrderedDict()
+        self._preparing = ThreadPoolExecutor(1, "next-chunk")
+        self._sum: _Sum | None = None
+        self._running = self._gathering()
+        self._hosted: OrderedDict[int, Chunk] = OrderedDict()
 
     def hello(self) -> dict[str, Any]:
         """Who this is: process, machine, and what equal bits depend on."""
         return {"pid": os.getpid(), "host": platform.node(), **environment()}
 
+    def try_out(self, question: Question, clients: Indices) -> Choice:
+        """Try which execution is the fastest, or take what an earlier trial found."""
+        settings = self._settings
+        memory = settings.memory or memory_of(self._device)
+        key = trial_cache.key(
+            self._resident.module,
+            settings.training,
+            question,
+            input_shape=self._data.input_shape,
+            sizes=self._data.partition.sizes(clients).tolist(),
+            memory=memory,
+            device=self._device,
+        )
+        choice = trial_cache.recall(key)
+        if choice is None:
+            try:
+                choice = self._trainers.try_out(question, clients, memory)
+            except NotStackable as error:
+                raise ExecutionRefused(str(question.kind), str(error)) from error
+            if choice.lasting:
+                trial_cache.remember(key, choice)
+        return choice
+
     # -- a round ------------------------------------------------------------------------------
 
-    def train_chunk(
-        self, round_number: int, coarser: int, clients: Indices, key: str, state: State | None
-    ) -> ChunkResult:
-        """Train these clients one after another and sum their updates exactly."""
+    def train(
+        self,
+        attempt: Attempt,
+        clients: Indices,
+        memories: Mapping[int, State],
+        hand_up: bool,
+        key: str,
+        state: State | None,
+    ) -> PieceResult:
+        """Train these clients and add them to the attempt's sum; hand that up if asked to."""
         started = time.perf_counter()
         model = self._model(key, state)
-        reference = model.references.get(coarser)
-        if reference is None:
-            reference = Reference.of(model.state, self._roles, coarser)
-            model.references = {coarser: reference}
-        partial = Partial(reference.exponents)
-        samples = 0
-        for index in clients.tolist():
-            client_id = self._data.partition.client_id(index)
-            x, y = self._gather(index)
-            tally = self._train(client_id, x, y, round_number, model)
-            partial.add(client_id, self._trainer.state(), len(y), tally, reference)
-            samples += len(y)
-        return ChunkResult(partial, clients, samples, time.perf_counter() - started)
+        total = self._sum_of(attempt, model)
+        trainer = self._trainers.get(attempt.execution)
+        samples, arithmetic = 0, 0.0
+        kept: dict[int, State] = {}
+        digests: dict[str, Mapping[str, str]] = {}
+        parts = _parts(clients, attempt.execution.chunk_size)
+        for chunk in self._ahead(self._samples.chunk, parts):
+            for trained in trainer.train(chunk, attempt.round_number, model.tensors, memories):
+                here = trained.where
+                total.running.add(
+                    chunk.clients[here], trained.tensors, chunk.sizes[here], trained.losses
+                )
+                arithmetic += trained.seconds
+                kept.update(trained.memories)
+                if attempt.digests:
+                    names = map(self._data.partition.client_id, chunk.clients[here].tolist())
+                    digests.update(zip(names, client_digests(trained.tensors), strict=True))
+            samples += int(chunk.sizes.sum())
+        total.covered.append(clients)
+        partial, covered = total.hand_up() if hand_up else (None, _NOBODY)
+        return PieceResult(
+            partial=partial,
+            covered=covered,
+            clients=len(clients),
+            samples=samples,
+            seconds=time.perf_counter() - started,
+            training_seconds=arithmetic,
+            memories=kept,
+            digests=digests,
+        )
+
+    def _ahead(
+        self, prepare: Callable[[Indices], Chunk], parts: Sequence[Indices]
+    ) -> Iterator[Chunk]:
+        """Prepare each chunk while the one before it trains.
+
+        On a CPU the core that would prepare it is the one that trains (measured: 3 % slower).
+        """
+        if self._device.type == "cpu":
+            yield from map(prepare, parts)
+            return
+        pending = deque(self._preparing.submit(prepare, part) for part in parts[:1])
+        for following in parts[1:]:
+            pending.append(self._preparing.submit(prepare, following))
+            yield pending.popleft().result()
+        yield from (last.result() for last in pending)
+
+    def hand_up(self, attempt: int) -> PieceResult:
+        """The attempt's sum so far; nothing if this worker has none (it may be a successor)."""
+        if self._sum is None or self._sum.attempt != attempt:
+            return PieceResult(partial=None, covered=_NOBODY)
+        partial, covered = self._sum.hand_up()
+        return PieceResult(partial=partial, covered=covered)
+
+    def _gathering(self) -> Gathering:
+        client_id = self._data.partition.client_id
+        if self._settings.needs is Needs.EVERY_UPDATE:
+            return Collection(self._roles, client_id)
+        return RunningSum(self._resident.tensors(), self._roles, client_id)
+
+    def _sum_of(self, attempt: Attempt, model: _LoadedModel) -> _Sum:
+        if self._sum is None or self._sum.attempt != attempt.number:
+            exponents = grid(model.state, self._roles, attempt.coarser)
+            self._running.begin(model.tensors, exponents)
+            self._sum = _Sum(attempt.number, self._running)
+        return self._sum
 
     def evaluate_test(self, start: int, stop: int, key: str, state: State | None) -> Tally:
         """Judge a model on samples [start, stop) of the coordinator's test set."""
-        self._trainer.load(self._model(key, state).tensors)
-        x, y = self._data.test_x, self._data.test_y
-        return self._trainer.evaluate(x[start:stop], y[start:stop], self._settings.evaluation_batch)
+        self._resident.load(self._model(key, state).tensors)
+        x, y = self._data.test_x[start:stop], self._data.test_y[start:stop]
+        return self._resident.evaluate(x, y, self._settings.evaluation_batch)
 
     def evaluate_clients(self, clients: Indices, key: str, state: State | None) -> Tally:
         """Judge a model on the samples of these clients."""
-        self._trainer.load(self._model(key, state).tensors)
+        self._resident.load(self._model(key, state).tensors)
         tally = Tally()
         for index in clients.tolist():
             tally.merge(self._evaluate(index))
@@ -136,31 +295,40 @@ class FederatedNode:
 
     def host(self, index: int) -> dict[str, int]:
         """Keep a client's samples here; tells how many they are, and who had to go for them."""
-        x, y = self._gather(index)
-        self._hosted[index] = (x, y)
+        chunk = self._samples.chunk([index])
+        self._hosted[index] = chunk
         self._hosted.move_to_end(index)
         evicted = -1
         if len(self._hosted) > NODES_HOSTED:
             evicted, _ = self._hosted.popitem(last=False)
-        return {"samples": len(y), "evicted": evicted}
+        return {"samples": int(chunk.sizes[0]), "evicted": evicted}
 
     def evict(self, index: int) -> None:
         """Forget a client's samples."""
         self._hosted.pop(index, None)
 
     def train_one(
-        self, index: int, round_number: int, key: str, state: State | None
+        self,
+        index: int,
+        round_number: int,
+        execution: Execution,
+        memories: Mapping[int, State],
+        key: str,
+        state: State | None,
     ) -> tuple[dict[str, Array], Tally]:
         """Train one client; its state afterwards, and its training metrics."""
         model = self._model(key, state)
-        x, y = self._hosted.get(index) or self._gather(index)
-        client_id = self._data.partition.client_id(index)
-        tally = self._train(client_id, x, y, round_number, model)
-        return {name: array.copy() for name, array in self._trainer.state().items()}, tally
+        chunk = self._hosted.get(index) or self._samples.chunk([index])
+        trainer = self._trainers.get(execution)
+        (trained,) = trainer.train(chunk, round_number, model.tensors, memories)
+        new = {name: np.asarray(array).copy() for name, array in model.state.items()}
+        for name, tensor in trained.tensors.items():
+            new[name] = tensor[0].detach().cpu().numpy().copy()
+        return new, Tally().add(int(chunk.sizes[0]), 0, float(trained.losses[0]))
 
     def evaluate_one(self, index: int, key: str, state: State | None) -> Tally:
         """Judge a model on one client's samples."""
-        self._trainer.load(self._model(key, state).tensors)
+        self._resident.load(self._model(key, state).tensors)
         return self._evaluate(index)
 
     def aggregate(
@@ -194,34 +362,31 @@ class FederatedNode:
 
     def _model(self, key: str, state: State | None) -> _LoadedModel:
         if state is not None:
-            self._models.keep(key, _LoadedModel(state, self._device))
+            tensors = self._resident.laid_out(to_tensors(state, self._device))
+            self._models.keep(key, _LoadedModel(state, tensors))
         if not self._models.touch(key):
             raise FederatedError(f"model {key[:12]} is not on this worker")
         return self._models[key]
 
-    def _gather(self, index: int) -> tuple[Tensor, Tensor]:
-        rows = self._data.partition.indices(index)
-        x = torch.from_numpy(self._data.x[rows]).to(self._device)
-        return x, torch.from_numpy(self._data.y[rows]).to(self._device)
-
-    def _train(
-        self, client_id: str, x: Tensor, y: Tensor, round_number: int, model: _LoadedModel
-    ) -> Tally:
-        try:
-            self._trainer.load(model.tensors)
-            return self._trainer.train(client_id, x, y, round_number)
-        except Exception as error:
-            raise ClientFailed(
-                client_id, f"training in round {round_number}", f"{type(error).__name__}: {error}"
-            ) from error
-
     def _evaluate(self, index: int) -> Tally:
         rows = self._data.partition.indices(index)
         try:
-            return self._trainer.evaluate(
+            return self._resident.evaluate(
                 self._data.x[rows], self._data.y[rows], self._settings.evaluation_batch
             )
         except Exception as error:
             client_id = self._data.partition.client_id(index)
             reason = f"{type(error).__name__}: {error}"
             raise ClientFailed(client_id, "evaluating", reason) from error
+
+
+_NOBODY: Indices = np.empty(0, dtype=np.int64)
+
+
+def _parts(clients: Indices, most: int) -> list[Indices]:
+    """As few parts of at most so many clients as there need be, nearly equal."""
+    return np.array_split(clients, -(-len(clients) // most)) if len(clients) else []
+
+
+def _joined(parts: Sequence[Indices]) -> Indices:
+    return np.concatenate(parts) if parts else _NOBODY

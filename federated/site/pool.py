@@ -20,13 +20,12 @@ from fedpilot.fabric import Gang, Worker, WorkerFailed, WorkerLost
 from ..core.dispatch import Action, Dispatcher, GiveUp, Send, Start
 from ..core.recent import Recent
 from ..errors import FederatedError, WorkerNotMade, WorkersExhausted
+from .object_store import INLINE_BYTES
 
 TICK_S = 1.0
 """How often deadlines are looked at."""
 CLOSE_S = 30.0
 """How long `close` waits for the pool's thread."""
-INLINE_BYTES = 100_000
-"""Models up to this size travel as plain arguments; larger ones once through the object store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,14 +118,16 @@ class WorkerPool:
         """The workers that are there or will be again; the others died too often."""
         return self._dispatcher.usable()
 
-    def submit(self, pieces: Sequence[Piece], *, worker: int | None = None) -> None:
-        """Hand out work, in this order; `worker` binds it to one of them."""
+    def submit(
+        self, pieces: Sequence[Piece], *, worker: int | None = None, first: bool = False
+    ) -> None:
+        """Hand out work, in this order; `worker` binds it to one; `first` passes all that waits."""
         with self._door:
             ended = self._ended
             if ended is None:
                 numbers = [next(self._numbers) for _ in pieces]
                 self._pieces.update(zip(numbers, pieces, strict=True))
-                self._inbox.put(lambda: self._dispatcher.submit(numbers, worker))
+                self._inbox.put(lambda: self._dispatcher.submit(numbers, worker, first=first))
         if ended is not None:
             for piece in pieces:
                 piece.answer.set_exception(ended)
@@ -135,6 +136,15 @@ class WorkerPool:
         """Cancel what has not been sent out yet; what has is still answered."""
         unwanted = {id(piece) for piece in pieces}
         self._inbox.put(lambda: self._withdraw(unwanted))
+
+    def meanwhile(self, act: Callable[[], None]) -> None:
+        """Do something on the pool's thread once the work submitted so far has been sent."""
+
+        def first_that() -> list[Action]:
+            act()
+            return []
+
+        self._inbox.put(first_that)
 
     def share(self, key: str, state: Any, nbytes: int) -> SharedModel:
         """Make a model ready to be sent along with work."""

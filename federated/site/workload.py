@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,10 +18,13 @@ import numpy as np
 from fedpilot.fabric import Gang
 from fedpilot.mediator import Notify, Payload
 
+from ..algorithms import algorithm_of
 from ..config.schema import RunConfig
-from ..core.chunking import deal, how_many
+from ..core.algorithm import Needs
+from ..core.chunking import pieces
+from ..core.execution import Choice, Execution, Kind, Question
 from ..core.partial import Partial, Tally, grid
-from ..core.recent import Recent
+from ..core.recent import KEEP
 from ..core.sampling import Indices, cohort, evaluation_cohort, share
 from ..core.state import Array, State, nbytes
 from ..engine.journal import Journal, RoundKey
@@ -28,11 +32,17 @@ from ..errors import FederatedError
 from ..materials import Materials, take_over
 from ..models import registered
 from .answers import Answer, gathered, settled
+from .client_states import ClientStates
 from .hosting import Hosting
-from .node import FederatedNode, NodeSettings
+from .node import Attempt, FederatedNode, NodeSettings
+from .object_store import GlobalObjectStore
 from .pool import Piece, SharedModel, WorkerPool
-from .rounds import Pace, SiteRound
+from .rounds import Cohort, Pace, SiteRound, Surroundings
 
+STORE_BYTES = 1 << 30
+"""Model states that a site keeps in memory; more go to disk."""
+TRIED_CLIENTS = 1024
+"""Clients that a trial of executions looks at, at most."""
 START_TIMEOUT_S = 300.0
 """How long the first workers may take to import PyTorch and load the model."""
 
@@ -46,7 +56,12 @@ class FederatedWorkload:
         self._hosting = Hosting(clock)
         self._pace = Pace()
         self._round: SiteRound | None = None
-        self._models: Recent[tuple[State, SharedModel]] = Recent()
+        self._slots = itertools.cycle(f"model/{slot}" for slot in range(KEEP))
+        self._store: GlobalObjectStore | None = None
+        self._memories: tuple[str, ClientStates] | None = None
+        """What clients keep between rounds, and the folder that it is in."""
+        self._attempts = itertools.count(1)
+        self._planned: tuple[int, Cohort] | None = None
         self._pool: WorkerPool | None = None
 
     # -- SiteWorkload -------------------------------------------------------------------------
@@ -57,11 +72,14 @@ class FederatedWorkload:
         self._materials: Materials = take_over(spec.header["materials"], self._config)
         self._mine = range(*spec.header["mine"])
         self._paths = tuple(spec.header["paths"])
-        self._journal = Journal(None, spec.header["site"])
+        self._site = spec.header["site"]
+        self._needs = algorithm_of(self._config.federation).needs
+        self._journal = Journal(None, self._site)
 
     def start(self, gang: Gang, notify: Notify) -> None:
         """Start a FederatedNode on every vnode and wait until all have answered."""
         self._notify = notify
+        self._store = GlobalObjectStore(gang.put, limit_bytes=STORE_BYTES)
         resources = self._config.resources
         settings = NodeSettings(
             model=self._config.model,
@@ -71,7 +89,9 @@ class FederatedWorkload:
             seed=self._config.run.random_seed,
             threads=resources.threads_per_worker,
             device="cuda" if resources.gpus_per_worker else "cpu",
+            memory=resources.memory_per_worker,
             paths=self._paths,
+            needs=self._needs,
         )
         self._pool = WorkerPool(
             gang,
@@ -88,6 +108,7 @@ class FederatedWorkload:
     def deliver(self, order: Payload) -> str:
         """Take an order; the kinds are the keys of the table below."""
         handlers: Mapping[str, Callable[[Payload], Answer]] = {
+            "try_out": self._try_out,
             "round": self._train_round,
             "evaluate": self._evaluate,
             "node.materialize": self._materialize,
@@ -109,8 +130,29 @@ class FederatedWorkload:
         """End the workers; what is undone fails."""
         if self._pool is not None:
             self._pool.close()
+        if self._store is not None:
+            self._store.close()
+        if self._memories is not None:
+            self._memories[1].close()
 
     # -- a round ------------------------------------------------------------------------------
+
+    def _try_out(self, order: Payload) -> Answer:
+        """Have one worker find out which execution is the fastest."""
+        population, cohort = self._materials.population, self._materials.cohort_size
+        some = min(population, cohort, TRIED_CLIENTS)
+        clients = np.arange(some, dtype=np.int64) * population // some
+        named, size = order.header["execution"], order.header["chunk_size"]
+        question = Question(
+            kind=None if named == "auto" else Kind(named),
+            chunk_size=None if size == "auto" else size,
+            cohort=cohort,
+        )
+        piece = Piece(
+            method="try_out", args=(question, clients), what="trying ways of training a chunk"
+        )
+        self._running.submit([piece])
+        return gathered([piece.answer], lambda made: _chosen(made[0]))
 
     def _train_round(self, order: Payload) -> Answer:
         header = order.header
@@ -120,18 +162,64 @@ class FederatedWorkload:
         if self._round is not None:
             self._round.abandon()
         self._round = SiteRound(
+            Attempt(
+                number=next(self._attempts),
+                round_number=key.round_number,
+                coarser=key.coarser,
+                execution=_execution(header),
+                digests=self._config.outputs.client_digests,
+            ),
             key,
-            self._own(self._cohort(key.round_number)),
-            Partial(grid(state, self._materials.roles, key.coarser)),
-            sizes=self._materials.data.partition.sizes,
-            pool=self._running,
-            hosting=self._hosting,
-            journal=self._journal,
-            pace=self._pace,
-            notify=self._notify,
+            self._cohort_of(key.round_number),
+            self._nothing_yet(state, key.coarser),
+            Surroundings(
+                pool=self._running,
+                hosting=self._hosting,
+                journal=self._journal,
+                pace=self._pace,
+                notify=self._notify,
+                states=self._states_in(header),
+            ),
         )
         self._round.begin(model)
+        self._running.meanwhile(lambda: self._plan_ahead(key.round_number + 1))
         return self._round.answer
+
+    def _nothing_yet(self, model: State, coarser: int) -> Partial:
+        """What a round's Partials are merged into."""
+        if self._needs is Needs.EVERY_UPDATE:
+            return Partial.keeping_updates()
+        return Partial(grid(model, self._materials.roles, coarser))
+
+    def _states_in(self, header: Mapping[str, Any]) -> ClientStates | None:
+        """What clients keep between rounds, where the algorithm lets them keep anything."""
+        if self._config.training.client_update is None:
+            return None
+        folder = header["journal"]
+        if self._memories is None or self._memories[0] != folder:
+            if self._memories is not None:
+                self._memories[1].close()
+            states = ClientStates(Path(folder) / f"{self._site}.clients.sqlite")
+            # Rows of this very round may belong to clients that the journal counts as done.
+            states.forget_after(header["round"])
+            self._memories = folder, states
+        states = self._memories[1]
+        if header["oldest_checkpoint"] > 0:
+            states.commit(header["oldest_checkpoint"])
+        return states
+
+    def _cohort_of(self, round_number: int) -> Cohort:
+        """This site's clients of a round, which were looked up while the last one trained."""
+        if self._planned is not None and self._planned[0] == round_number:
+            return self._planned[1]
+        return self._plan(round_number)
+
+    def _plan_ahead(self, round_number: int) -> None:
+        self._planned = round_number, self._plan(round_number)
+
+    def _plan(self, round_number: int) -> Cohort:
+        clients = self._own(self._cohort(round_number))
+        return Cohort(clients=clients, samples=self._materials.data.partition.sizes(clients))
 
     def _cohort(self, round_number: int) -> Indices:
         size, seed = self._materials.cohort_size, self._config.run.random_seed
@@ -169,11 +257,9 @@ class FederatedWorkload:
     def _client_pieces(self, round_number: int, model: SharedModel, what: str) -> list[Piece]:
         clients = self._own(self._judges(round_number))
         costs = self._materials.data.partition.sizes(clients)
-        parts = deal(costs, how_many(len(clients), self._running.size, None))
         return [
             Piece(method="evaluate_clients", args=(clients[part],), what=what, model=model)
-            for part in parts
-            if len(part)
+            for part in pieces(costs, self._running.size, None)
         ]
 
     def _judges(self, round_number: int) -> Indices:
@@ -202,10 +288,12 @@ class FederatedWorkload:
         return Payload(kind="hosted", header={"client": index, "samples": result["samples"]})
 
     def _train_node(self, order: Payload) -> Answer:
-        index = order.header["client"]
+        """Train one client, who remembers what rounds left it with, and is not changed by this."""
+        index, memories = order.header["client"], self._memories
+        kept = memories[1].load([index], order.header["round"]) if memories is not None else {}
         piece = Piece(
             method="train_one",
-            args=(index, order.header["round"]),
+            args=(index, order.header["round"], _execution(order.header), kept),
             what=f"training {self._client_id(index)}",
             model=self._shared(order.header["model"], order.tensors),
         )
@@ -281,15 +369,22 @@ class FederatedWorkload:
             raise FederatedError("the workload has not been started")
         return self._pool
 
+    @property
+    def _states(self) -> GlobalObjectStore:
+        if self._store is None:
+            raise FederatedError("the workload has not been started")
+        return self._store
+
     def _model(self, key: str, state: State) -> tuple[State, SharedModel]:
         """A global model: the one that came along, or one that came before."""
-        if not self._models.touch(key):
-            if not state:
-                raise FederatedError(f"model {key[:12]} is not at this site")
-            self._models.keep(key, (state, self._shared(key, state)))
-        return self._models[key]
+        if state and key not in self._states:
+            self._states.put(next(self._slots), state, known=key)
+        return self._states.get(key), SharedModel(key, self._states.shared(key))
 
     def _shared(self, key: str, state: State) -> SharedModel:
+        """A model that came along with a single VirtualNode's work, and goes with its answer."""
+        if key in self._states:
+            return SharedModel(key, self._states.shared(key))
         return self._running.share(key, state, nbytes(state.values()))
 
     def _client_id(self, index: int) -> str:
@@ -298,7 +393,23 @@ class FederatedWorkload:
     def _on_pool_event(self, kind: str, details: dict[str, Any]) -> None:
         if kind == "worker_lost":
             self._hosting.lose(details["worker"], details["reason"])
-        self._notify(Payload(kind=kind, header=details))
+        self._notify(Payload(kind=kind, header={"site": self._site, **details}))
+
+
+def _execution(header: Mapping[str, Any]) -> Execution:
+    kind, chunk_size = header["execution"]
+    return Execution(Kind(kind), chunk_size)
+
+
+def _chosen(choice: Choice) -> Payload:
+    execution = choice.execution
+    return Payload(
+        kind="chosen",
+        header={
+            "execution": [str(execution.kind), execution.chunk_size],
+            "reason": choice.reason,
+        },
+    )
 
 
 def _total(tallies: Iterable[Tally]) -> Tally:

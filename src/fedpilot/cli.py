@@ -6,6 +6,8 @@ imports nothing of Ray, PyTorch or the packages.
 
 from __future__ import annotations
 
+import atexit
+import gc
 import importlib
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -30,7 +32,9 @@ COMMANDS = {
     "check": Entry(
         "fedpilot.federated.cli:check", "Validate a config and print it as resolved.", RUNS
     ),
-    "runs": Entry("fedpilot.federated.cli:runs", "List and show the runs of a folder.", RUNS),
+    "runs": Entry(
+        "fedpilot.federated.cli:runs", "List, show and verify the runs of a folder.", RUNS
+    ),
     "init": Entry("fedpilot.federated.cli:init", "Write a commented starter config.", SET_UP),
     "doctor": Entry(
         "fedpilot.federated.cli:doctor", "Look at this machine and say what is missing.", SET_UP
@@ -94,3 +98,6 @@ class LazyGroup(click.Group):
 @click.version_option(version("fedpilot"), "-V", "--version", prog_name="fedpilot")
 def main() -> None:
     """Federated learning on Ray: thousands to a million clients on reserved, warm workers."""
+    # At exit Python would look through all of PyTorch's objects for garbage, and free nothing more
+    # than the system does anyway.
+    atexit.register(gc.freeze)

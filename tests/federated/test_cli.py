@@ -260,6 +260,19 @@ def test_check_prints_what_the_config_resolves_to() -> None:
     assert printed["config"]["training"]["learning_rate"] == 0.1
     assert printed["clients"] == 50
     assert printed["parameters"] == 9610
+    assert printed["bytes_of_updates"] == 0
+
+
+def test_check_says_what_an_algorithm_costs_that_needs_every_update() -> None:
+    Path("good.yaml").write_text(GOOD)
+    setting = ("--set", "federation.aggregation_strategy=median")
+    printed = json.loads(invoke("check", "good.yaml", "--json", *setting).stdout)
+    total = printed["bytes_of_updates"]
+    assert total == printed["clients_per_round"] * printed["parameters"] * 4
+    text = invoke("check", "good.yaml", *setting).stdout
+    assert "`median` keeps every update of a round: " in text
+    assert f" x 38.4 kB = {total / 1e3:.1f} kB of memory" in text
+    assert "keeps every update" not in invoke("check", "good.yaml").stdout
 
 
 def test_the_resolved_config_is_a_config() -> None:

@@ -10,11 +10,13 @@ from hypothesis import given, settings, strategies as st
 
 from fedpilot.federated.config import (
     RunConfig,
+    as_before,
     differences,
     identity,
     load_config,
     parse_config,
     to_yaml,
+    with_execution,
 )
 from fedpilot.federated.config.words import all_keys, may_be_none
 
@@ -36,6 +38,11 @@ CHANGES: dict[str, tuple[str, ...]] = {
     "federation.rounds": ("federation.rounds=41",),
     "federation.clients_per_round": ("federation.clients_per_round=5",),
     "federation.client_sampling_rate": ("federation.client_sampling_rate=0.5",),
+    "federation.aggregation_strategy": ("federation.aggregation_strategy=median",),
+    "federation.trim": (
+        "federation.aggregation_strategy=trimmed_mean",
+        "federation.trim=0.2",
+    ),
     "federation.server_learning_rate": ("federation.server_learning_rate=0.5",),
     "federation.assignment": ("federation.assignment=round_robin",),
     "model.model_type": ("model.model_type=cnn",),
@@ -74,6 +81,9 @@ CHANGES: dict[str, tuple[str, ...]] = {
     "training.weight_decay": ("training.weight_decay=0.1",),
     "training.loss_function": ("training.loss_function=mine:loss",),
     "training.shuffle": ("training.shuffle=false",),
+    "training.client_update": ("training.client_update=mine:client_update",),
+    "training.execution": ("training.execution=folded",),
+    "training.chunk_size": ("training.execution=sequential", "training.chunk_size=8"),
     "evaluation.every": ("evaluation.every=2",),
     "evaluation.where": ("evaluation.where=coordinator",),
     "evaluation.clients": ("evaluation.clients=all",),
@@ -105,10 +115,11 @@ WITHOUT_EFFECT: dict[str, str] = {
     "outputs.folder": "elsewhere",
     "outputs.checkpoint_every": "2",
     "outputs.curves": "false",
+    "outputs.client_digests": "true",
     "outputs.tensorboard": "true",
 }
 
-ONE_CHOICE = {"federation.aggregation_strategy", "federation.topology"}
+ONE_CHOICE = {"federation.topology"}
 """Keys that have one value as yet, so that none can be changed."""
 
 
@@ -118,7 +129,7 @@ def digest(config: RunConfig) -> str:
 
 def test_the_identity_of_a_config_stays_what_it_is() -> None:
     assert digest(parse_config(BASE)) == (
-        "a640c24c83b196d085ad314c45fea362bb04412bbc4bb7ba851265e6c0f9e6da"
+        "0e8574b078fcf62aa5a0970a8296af75ea144bce05fb5b18182ae72a9185cd8f"
     )
 
 
@@ -163,6 +174,53 @@ def test_code_and_data_are_part_of_the_identity() -> None:
     config = parse_config(BASE)
     digests = {identity(config, code, data) for code, data in [("a", "b"), ("b", "a"), ("a", "a")]}
     assert len(digests) == 3
+
+
+EARLIER = "training.execution=folded", "training.chunk_size=64"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "execution", "chunk_size"),
+    [
+        pytest.param([], "folded", 64, id="auto is what it was"),
+        pytest.param(["training.execution=folded"], "folded", 64, id="so is the size"),
+        pytest.param([*EARLIER], "folded", 64, id="the same by name"),
+        pytest.param(["training.execution=mapped"], "mapped", "auto", id="another way"),
+        pytest.param(
+            ["training.execution=folded", "training.chunk_size=8"], "folded", 8, id="another size"
+        ),
+    ],
+)
+def test_auto_means_what_it_meant_in_the_earlier_run(
+    overrides: list[str], execution: str, chunk_size: int | str
+) -> None:
+    earlier, mine = parse_config(BASE, EARLIER), parse_config(BASE, overrides)
+    found = as_before(mine, earlier)
+    assert (found.training.execution, found.training.chunk_size) == (execution, chunk_size)
+    assert (digest(found) == digest(earlier)) == ((execution, chunk_size) == ("folded", 64))
+    changes = {"execution": execution, "chunk_size": chunk_size}
+    assert found.training == mine.training.model_copy(update=changes), "and nothing else changes"
+
+
+def test_an_earlier_run_that_found_nothing_out_decides_nothing() -> None:
+    auto = parse_config(BASE)
+    for overrides in ([], ["training.execution=sequential"], [*EARLIER]):
+        mine = parse_config(BASE, overrides)
+        assert as_before(mine, auto) == mine
+
+
+def test_an_earlier_run_that_named_its_execution_only_does_not_name_mine() -> None:
+    """It died before it found out its chunk size: there is nothing to keep."""
+    earlier = parse_config(BASE, ["training.execution=folded"])
+    assert as_before(parse_config(BASE), earlier) == parse_config(BASE)
+
+
+def test_what_auto_was_found_to_mean_is_a_config_that_can_be_written() -> None:
+    for execution in ("sequential", "folded", "mapped"):
+        found = with_execution(parse_config(BASE), execution, 16)
+        named = [f"training.execution={execution}", "training.chunk_size=16"]
+        assert found == parse_config(BASE, named)
+        assert digest(found) != digest(parse_config(BASE))
 
 
 def test_differences_show_both_values() -> None:

@@ -95,9 +95,55 @@ def test_synthetic_classes_are_clouds_around_their_templates() -> None:
     assert float(np.std(noisy.x - still.x)) == pytest.approx(0.1, rel=0.1)
 
 
+def test_synthetic_data_of_pinned_options_stay_as_they_are() -> None:
+    made = load("synthetic", {"samples": 50, "seed": 3})
+    assert made.digest == "018b34dd5803746a69cfa16d9336d0295b3043278baedf0f6bbf18c142f1d630"
+
+
+def test_synthetic_tokens_are_as_asked() -> None:
+    made = load("synthetic", {"samples": 103, "vocabulary": 9, "sequence_length": 5, "classes": 4})
+    assert (made.x.shape, made.x.dtype.name, made.num_classes) == ((103, 5), "int64", 4)
+    assert sorted(np.unique(made.x).tolist()) == list(range(9))
+    assert sorted(np.bincount(made.y).tolist()) == [25, 26, 26, 26]
+    assert load("synthetic", {"vocabulary": 256}).input_shape == (64,)
+
+
+def test_synthetic_tokens_come_back_from_their_options() -> None:
+    options = {"samples": 50, "vocabulary": 256, "seed": 3}
+    assert load("synthetic", options).digest == load("synthetic", options).digest
+    assert load("synthetic", options).digest != load("synthetic", {**options, "seed": 4}).digest
+    made = load("synthetic", options)
+    assert made.digest == "029f3fb5c56cd8bd45ff1a316209d1bd93532cab9c1c17d0ad29ee67fbf2c96e"
+
+
+def test_synthetic_texts_are_those_of_their_class_but_for_the_noise() -> None:
+    options = {"samples": 200, "vocabulary": 1000, "classes": 3}
+    still = load("synthetic", {**options, "noise": 0})
+    assert len(np.unique(still.x, axis=0)) == 3
+    noisy = load("synthetic", {**options, "noise": 3})
+    assert noisy.y.tolist() == still.y.tolist()
+    assert float(np.mean(noisy.x != still.x)) == pytest.approx(0.75, abs=0.02)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        pytest.param({"sequence_length": 8}, "give vocabulary as well", id="a length alone"),
+        pytest.param({"vocabulary": 8, "shape": [8]}, "are for numbers", id="tokens in a shape"),
+        pytest.param({"vocabulary": 8, "dtype": "float64"}, "are for numbers", id="real tokens"),
+    ],
+)
+def test_synthetic_tokens_and_numbers_do_not_mix(options: dict[str, Any], told: str) -> None:
+    with pytest.raises(DataError, match=told):
+        load("synthetic", options)
+
+
 @pytest.mark.parametrize(
     "options",
-    [{"samples": 0}, {"classes": 0}, {"features": 0}, {"shape": []}, {"shape": [3, 0]}],
+    [
+        *({"samples": 0}, {"classes": 0}, {"features": 0}, {"shape": []}, {"shape": [3, 0]}),
+        *({"vocabulary": 0}, {"vocabulary": 8, "sequence_length": 0}),
+    ],
 )
 def test_synthetic_nothing_is_refused(options: dict[str, Any]) -> None:
     with pytest.raises(DataError, match="all above 0"):
@@ -129,6 +175,43 @@ def test_an_npz_file_is_loaded_whole(tmp_path: Path) -> None:
     assert found.test_y.tolist() == [4]
     wide = load("npz", {"path": path, "dtype": "float64", "num_classes": 9})
     assert (wide.x.dtype.name, wide.num_classes) == ("float64", 9)
+
+
+@pytest.mark.parametrize(
+    ("stored", "dtype", "held"),
+    [
+        pytest.param("int64", None, "int64", id="integers are tokens"),
+        pytest.param("uint16", None, "int64", id="short integers are tokens"),
+        pytest.param("uint8", None, "float32", id="bytes are pixels"),
+        pytest.param("bool", None, "float32", id="truths are numbers"),
+        pytest.param("float64", None, "float32", id="numbers are numbers"),
+        pytest.param("int64", "float32", "float32", id="integers are numbers if said so"),
+        pytest.param("uint8", "int64", "int64", id="bytes are tokens if said so"),
+        pytest.param("uint8", "float64", "float64", id="bytes are wide if said so"),
+    ],
+)
+def test_samples_of_an_npz_file_are_numbers_or_tokens(
+    tmp_path: Path, stored: str, dtype: str | None, held: str
+) -> None:
+    x = np.arange(6).reshape(3, 2).astype(stored)
+    np.savez(tmp_path / "a.npz", x=x, y=Y, test_x=x, test_y=Y)
+    found = load("npz", {"path": tmp_path / "a.npz", **({"dtype": dtype} if dtype else {})})
+    assert found.x.dtype == held
+    assert found.test_x is not None
+    assert found.x.tolist() == found.test_x.tolist() == x.tolist()
+
+
+def test_test_samples_of_an_npz_file_become_what_the_others_are(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", x=X, y=Y, test_x=X.astype(np.int64), test_y=Y)
+    found = load("npz", {"path": tmp_path / "a.npz"})
+    assert found.test_x is not None
+    assert found.test_x.dtype == np.float32
+
+
+def test_numbers_of_an_npz_file_are_not_cut_to_tokens(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", x=X, y=Y)
+    with pytest.raises(DataError, match=r"x in .*a\.npz is integers for int64, found float64"):
+        load("npz", {"path": tmp_path / "a.npz", "dtype": "int64"})
 
 
 X, Y = np.ones((3, 2)), np.arange(3)

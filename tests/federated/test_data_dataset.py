@@ -30,9 +30,22 @@ def poisoned(value: float) -> np.ndarray[Any, Any]:
     ("changed", "told"),
     [
         pytest.param({"x": X.tolist()}, "x is a NumPy array, found list", id="x is an array"),
-        pytest.param({"x": X.astype(np.int64)}, "x is float32 .* found int64", id="x is real"),
+        pytest.param({"x": X.astype(np.int32)}, "x is float32, .* found int32", id="x is real"),
+        pytest.param(
+            {"x": X.astype(np.int64) - 6}, "x is negative in sample 0", id="tokens are from 0"
+        ),
+        pytest.param(
+            {"x": X.astype(np.int64), "test_x": X.astype(np.int64) - 3, "test_y": Y},
+            "test_x is negative in sample 0",
+            id="test tokens are from 0",
+        ),
+        pytest.param(
+            {"x": X.astype(np.int64), "test_x": X, "test_y": Y},
+            "test samples are float32 .* the others int64",
+            id="test samples are tokens, too",
+        ),
         pytest.param({"x": X[:, 0]}, r"found float32 of shape \(6,\)", id="x has features"),
-        pytest.param({"x": X.astype(">f4")}, "x is float32 .* found >f4", id="x is native"),
+        pytest.param({"x": X.astype(">f4")}, "x is float32, .* found >f4", id="x is native"),
         pytest.param({"x": poisoned(np.nan)}, "x is not finite in sample 4", id="x has no nan"),
         pytest.param({"x": poisoned(np.inf)}, "x is not finite in sample 4", id="x has no inf"),
         pytest.param({"x": X[:0], "y": Y[:0]}, "there are no samples", id="there are samples"),
@@ -63,6 +76,7 @@ def test_a_data_set_that_is_none_is_refused_by_name(changed: dict[str, Any], tol
 def test_a_data_set_says_what_one_sample_looks_like() -> None:
     assert dataset(x=np.zeros((6, 1, 4, 5), dtype=np.float32)).input_shape == (1, 4, 5)
     assert dataset(x=X.astype(np.float64)).x.dtype == np.float64
+    assert dataset(x=X.astype(np.int64)).input_shape == (2,)
 
 
 def test_the_digest_is_pinned() -> None:
@@ -74,6 +88,7 @@ def test_the_digest_is_pinned() -> None:
     [
         pytest.param({"x": X + 1}, id="other samples"),
         pytest.param({"x": X.astype(np.float64)}, id="another type"),
+        pytest.param({"x": X.astype(np.int64)}, id="tokens"),
         pytest.param({"x": X.reshape(6, 1, 2)}, id="another shape"),
         pytest.param({"y": Y[::-1].copy()}, id="other labels"),
         pytest.param({"num_classes": 3}, id="more classes"),
@@ -141,6 +156,13 @@ def test_a_split_is_stratified_and_repeatable() -> None:
     assert np.bincount(first.test_y).tolist() == [140, 50, 10]
     assert first.test_x.tolist() == again.test_x.tolist()
     assert first.test_x.tolist() != other.test_x.tolist()
+
+
+def test_a_split_leaves_tokens_as_they_are() -> None:
+    train, test_x, test_y = split(dataset(x=X.astype(np.int64)), 0.3, 0)
+    assert (train.x.dtype, test_x.dtype) == (np.int64, np.int64)
+    assert sorted([*train.x[:, 0].tolist(), *test_x[:, 0].tolist()]) == X[:, 0].tolist()
+    assert test_y.tolist() == [0, 1]
 
 
 @given(st.lists(st.sampled_from("abcde"), min_size=2, max_size=40), st.integers(0, 2**60))

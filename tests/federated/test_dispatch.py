@@ -42,6 +42,15 @@ def test_work_waits_until_a_worker_is_up() -> None:
     assert sent(dispatcher.ready(0)) == [(0, 8)]
 
 
+def test_work_that_is_first_goes_before_all_that_waits_in_its_order() -> None:
+    dispatcher = up(1)
+    dispatcher.submit(range(5))
+    assert dispatcher.submit([10, 11], worker=0, first=True) == [], "the worker holds two"
+    assert sent(dispatcher.done(0, 0)) == [(0, 10)]
+    assert sent(dispatcher.done(0, 1)) == [(0, 11)]
+    assert sent(dispatcher.done(0, 10)) == [(0, 2)]
+
+
 @pytest.mark.parametrize(
     ("workers", "works", "expected"),
     [

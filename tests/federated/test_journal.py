@@ -8,9 +8,15 @@ import numpy as np
 import pytest
 
 from fedpilot.fabric.testing import ManualClock
+from fedpilot.federated.core.journaling import LEAST_S, SHARE
 from fedpilot.federated.core.partial import Partial, Reference, Tally
 from fedpilot.federated.core.state import Role, digest
-from fedpilot.federated.engine.journal import ASSUMED_WRITE_S, Journal, RoundKey
+from fedpilot.federated.engine.journal import (
+    ASSUMED_BYTES_PER_S,
+    ASSUMED_WRITE_S,
+    Journal,
+    RoundKey,
+)
 
 ROLES = {"w": Role.TRAINED, "b": Role.STATISTIC, "n": Role.COUNTER}
 START = {
@@ -36,7 +42,7 @@ def ids(*indices: int) -> np.ndarray:
 
 
 def test_what_was_saved_comes_back_to_a_successor(tmp_path: Path) -> None:
-    assert Journal(str(tmp_path), "local").note(KEY, partial(), ids(5, 9), LONG_S)
+    Journal(str(tmp_path), "local").save(KEY, partial(), ids(5, 9))
     found = Journal(str(tmp_path), "local").recover(KEY)
     assert found is not None
     back, done = found
@@ -58,44 +64,58 @@ def test_what_was_saved_comes_back_to_a_successor(tmp_path: Path) -> None:
     ],
 )
 def test_a_partial_of_another_attempt_is_not_taken(other: RoundKey, tmp_path: Path) -> None:
-    Journal(str(tmp_path), "local").note(KEY, partial(), ids(5), LONG_S)
+    Journal(str(tmp_path), "local").save(KEY, partial(), ids(5))
     assert Journal(str(tmp_path), "local").recover(other) is None
 
 
 def test_sites_do_not_take_each_others(tmp_path: Path) -> None:
-    Journal(str(tmp_path), "a").note(KEY, partial(), ids(5), LONG_S)
+    Journal(str(tmp_path), "a").save(KEY, partial(), ids(5))
     assert Journal(str(tmp_path), "b").recover(KEY) is None
 
 
 def test_the_latest_replaces_the_earlier_and_leaves_nothing_beside_it(tmp_path: Path) -> None:
     journal = Journal(str(tmp_path), "local", ManualClock())
-    journal.note(KEY, partial(1), ids(5), LONG_S)
-    journal.note(KEY, partial(2), ids(5, 9), LONG_S)
+    journal.save(KEY, partial(1), ids(5))
+    journal.save(KEY, partial(2), ids(5, 9))
     assert [path.name for path in tmp_path.iterdir()] == ["local.safetensors"]
     found = journal.recover(KEY)
     assert found is not None
     assert found[1].tolist() == [5, 9]
 
 
-def test_nothing_is_saved_that_is_not_worth_it_but_it_adds_up(tmp_path: Path) -> None:
-    journal = Journal(str(tmp_path), "local", ManualClock())
-    each = ASSUMED_WRITE_S / 0.02 / 3
-    saved = [journal.note(KEY, partial(), ids(5), each) for _ in range(4)]
-    assert saved == [False, False, False, True] or saved == [False, False, True, True]
-    assert journal.recover(KEY) is not None
+def test_a_write_is_worth_it_when_the_work_takes_fifty_times_as_long(tmp_path: Path) -> None:
+    """Collecting the workers' sums costs about as much as the write, so both are counted."""
+    journal = Journal(str(tmp_path), "local")
+    large = partial()
+    large.sums["w"] = np.zeros(10_000_000, dtype=np.int64)
+    cost = 2 * (ASSUMED_WRITE_S + 80e6 / ASSUMED_BYTES_PER_S)
+    assert not journal.worth(0.99 * cost / SHARE, large)
+    assert journal.worth(1.01 * cost / SHARE, large)
+    assert journal.worth(0.99 * cost / SHARE, partial()), "a smaller sum costs less"
+    assert not journal.worth(0.99 * LEAST_S, partial())
 
 
-def test_a_new_round_starts_with_nothing_unsaved(tmp_path: Path) -> None:
-    journal = Journal(str(tmp_path), "local", ManualClock())
-    almost = 0.9 * ASSUMED_WRITE_S / 0.02
-    assert not journal.note(KEY, partial(), ids(5), almost)
-    journal.close_round()
-    assert not journal.note(KEY, partial(), ids(5), almost)
+class Ticking(ManualClock):
+    """Every look at it takes a second."""
+
+    def __call__(self) -> float:
+        self.advance(1.0)
+        return self.now
+
+
+def test_what_a_write_took_decides_about_the_next(tmp_path: Path) -> None:
+    journal = Journal(str(tmp_path), "local", Ticking())
+    unsaved_s = 1.01 * 2 * 1.0 / SHARE
+    assert journal.worth(unsaved_s / 10, partial()), "as is assumed before the first"
+    journal.save(KEY, partial(), ids(5))  # takes a second
+    assert not journal.worth(unsaved_s / 10, partial())
+    assert journal.worth(unsaved_s, partial())
 
 
 def test_without_a_folder_it_keeps_nothing() -> None:
     journal = Journal(None, "local")
-    assert not journal.note(KEY, partial(), ids(5), LONG_S)
+    assert not journal.worth(LONG_S, partial())
+    journal.save(KEY, partial(), ids(5))
     assert journal.recover(KEY) is None
 
 
@@ -103,7 +123,7 @@ def test_it_moves_with_the_run(tmp_path: Path) -> None:
     journal = Journal(None, "local")
     there = journal.at(str(tmp_path))
     assert there.at(str(tmp_path)) is there
-    there.note(KEY, partial(), ids(5), LONG_S)
+    there.save(KEY, partial(), ids(5))
     assert there.at(str(tmp_path / "other")).recover(KEY) is None
 
 
@@ -121,13 +141,13 @@ def test_a_journal_that_a_power_cut_spoilt_is_as_good_as_none(
     (tmp_path / "local.safetensors").write_bytes(content)
     journal = Journal(str(tmp_path), "local")
     assert journal.recover(KEY) is None
-    assert journal.note(KEY, partial(), ids(5), LONG_S)
+    journal.save(KEY, partial(), ids(5))
     assert journal.recover(KEY) is not None
 
 
 def test_a_journal_that_was_cut_short_is_as_good_as_none(tmp_path: Path) -> None:
     journal = Journal(str(tmp_path), "local")
-    journal.note(KEY, partial(), ids(5), LONG_S)
+    journal.save(KEY, partial(), ids(5))
     path = tmp_path / "local.safetensors"
     path.write_bytes(path.read_bytes()[:-7])
     assert journal.recover(KEY) is None

@@ -4,10 +4,20 @@ from __future__ import annotations
 
 import pickle
 
+import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from fedpilot.federated.core.lifecycle import TRANSITIONS, Ledger, NodeEvent, NodeState, after
+from fedpilot.federated.core.lifecycle import (
+    TRANSITIONS,
+    Ledger,
+    NodeEvent,
+    NodeRecord,
+    NodeState,
+    Visit,
+    after,
+    joined,
+)
 from fedpilot.federated.errors import InvalidTransition
 
 S, E = NodeState, NodeEvent
@@ -149,3 +159,101 @@ def test_whatever_happens_memory_is_bounded_by_the_nodes_in_use(
         in_use = ledger.in_state(S.PENDING, S.MATERIALIZED)
         assert len(ledger) <= max(4, len(in_use))
         assert len(ledger.record(index).trail) <= Ledger.TRAIL
+
+
+# -- visits -----------------------------------------------------------------------------------
+
+
+def untouched() -> NodeRecord:
+    return Ledger().record(0)
+
+
+def visit(*events: tuple[float, NodeEvent, str], nodes: tuple[int, ...] = (2, 5, 9)) -> Visit:
+    made = Visit(np.array(nodes))
+    for now, event, worker in events:
+        made.apply(event, now=now, reason=f"{event} at {now:g}", worker=worker)
+    return made
+
+
+ROUND = ((1.0, E.REQUEST, ""), (2.0, E.BIND, "worker 1"), (3.0, E.RELEASE, ""))
+
+
+@pytest.mark.parametrize("index", range(12))
+def test_a_visit_knows_its_nodes(index: int) -> None:
+    assert (index in visit()) == (index in (2, 5, 9))
+    assert index not in Visit(np.empty(0, dtype=np.int64))
+
+
+@given(st.lists(st.sampled_from(NodeEvent), max_size=30))
+def test_a_visit_goes_by_the_same_table_and_leaves_out_what_does_not_apply(
+    events: list[NodeEvent],
+) -> None:
+    made, state = visit(), S.VIRTUAL
+    for now, event in enumerate(events):
+        made.apply(event, now=float(now), reason="")
+        state = TRANSITIONS[state].get(event, state)
+        assert made.state is state
+    replayed = S.VIRTUAL
+    for _, event, _ in made.trail:
+        replayed = after(replayed, event)
+    assert replayed is state
+
+
+def test_a_node_that_only_passed_through_a_round_is_told_of_it() -> None:
+    found = joined(untouched(), [visit(*ROUND)])
+    assert (found.state, found.worker, found.since) == (S.RELEASED, "worker 1", 3.0)
+    assert found.reason == "release at 3"
+    assert [event for _, event, _ in found.trail] == [E.REQUEST, E.BIND, E.RELEASE]
+
+
+@pytest.mark.parametrize(
+    ("events", "state", "since"),
+    [
+        pytest.param(ROUND[:1], S.PENDING, 1.0, id="it waits"),
+        pytest.param(ROUND[:2], S.MATERIALIZED, 2.0, id="its piece is at a worker"),
+        pytest.param((*ROUND[:2], (4.0, E.LOSE, "")), S.PENDING, 4.0, id="its worker died"),
+        pytest.param(
+            (*ROUND[:2], (4.0, E.LOSE, ""), (5.0, E.BIND, "worker 0")),
+            S.MATERIALIZED,
+            5.0,
+            id="it went to another",
+        ),
+        pytest.param((*ROUND[:2], (4.0, E.FAIL, "")), S.FAILED, 4.0, id="its piece failed"),
+    ],
+)
+def test_a_node_amid_a_round(
+    events: tuple[tuple[float, NodeEvent, str], ...], state: NodeState, since: float
+) -> None:
+    found = joined(untouched(), [visit(*events)])
+    assert (found.state, found.since) == (state, since)
+    assert found.worker == ([""] + [worker for _, _, worker in events if worker])[-1]
+
+
+def test_the_latest_of_two_rounds_counts_and_both_are_told() -> None:
+    second = visit((4.0, E.REQUEST, ""), (5.0, E.BIND, "worker 0"))
+    found = joined(untouched(), [visit(*ROUND), second])
+    assert (found.state, found.worker, found.since) == (S.MATERIALIZED, "worker 0", 5.0)
+    assert [at for at, _, _ in found.trail] == [1.0, 2.0, 3.0, 4.0, 5.0]
+
+
+def test_what_a_node_did_by_itself_is_told_in_order_with_its_rounds() -> None:
+    ledger = Ledger()
+    ledger.apply([5], E.REQUEST, now=0.0, reason="train() was called")
+    ledger.apply([5], E.BIND, now=0.5, reason="its worker", worker="worker 7")
+    ledger.apply([5], E.RELEASE, now=0.7, reason="release() was called")
+    found = joined(ledger.record(5), [visit(*ROUND)])
+    assert (found.state, found.worker) == (S.RELEASED, "worker 1")
+    assert [at for at, _, _ in found.trail] == [0.0, 0.5, 0.7, 1.0, 2.0, 3.0]
+    earlier = visit((-3.0, E.REQUEST, ""), (-2.0, E.BIND, "worker 3"), (-1.0, E.RELEASE, ""))
+    found = joined(ledger.record(5), [earlier])
+    assert (found.state, found.worker, found.reason) == (
+        S.RELEASED, "worker 7", "release() was called"
+    )  # fmt: skip
+    assert found.trail[0][0] == -3.0
+
+
+def test_a_joined_trail_keeps_the_latest_events() -> None:
+    many = [visit((float(n), E.REQUEST, ""), (n + 0.5, E.RELEASE, "")) for n in range(20)]
+    found = joined(untouched(), many)
+    assert len(found.trail) == Ledger.TRAIL
+    assert found.trail[-1][0] == 19.5

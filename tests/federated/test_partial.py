@@ -100,9 +100,9 @@ def everything(partial: Partial) -> dict[str, Any]:
 def in_units(new: object, old: object, exponent: int) -> int:
     """The update of one element in units of its grid, by arithmetic without any rounding but one.
 
-    The difference is taken in float64, as is said of `Reference`.
+    The difference is taken in the tensor's own type, as the module says: float32 in these tests.
     """
-    moved = Fraction(float(new) - float(old))  # type: ignore[arg-type]
+    moved = Fraction(float(np.subtract(new, old, dtype=np.float32)))  # type: ignore[call-overload]
     return round(moved * Fraction(2) ** exponent)
 
 
@@ -265,7 +265,7 @@ def test_only_what_is_averaged_has_a_grid() -> None:
         pytest.param([0.0, 0.0], [1e-9, -1e-9], "float32", id="zero tensors that move a little"),
         pytest.param([1e-30, 0.0], [2e-30, 0.0], "float32", id="weights far below the grid"),
         pytest.param([1e30, -1e30], [1.5e30, 1e30], "float32", id="huge weights"),
-        pytest.param([3e38, 0.0], [-3e38, 0.0], "float32", id="a move larger than float32"),
+        pytest.param([2e38, 0.0], [-1e38, 0.0], "float32", id="a move as large as float32"),
         pytest.param([60000.0, 1.0], [-60000.0, 2.0], "float16", id="a move larger than float16"),
         pytest.param([0.1, 0.2], [0.3, 0.1], "float64", id="float64"),
         pytest.param([1e300, 0.0], [1.5e300, -1e300], "float64", id="huge float64 weights"),
@@ -286,9 +286,25 @@ def test_extreme_tensors_have_their_mean(
         assert partial.add(str(client), end, 17, Tally(), reference)
     mean = partial.mean()["w"]
     assert mean.dtype == np.float64
-    moved = end["w"].astype("f8") - start["w"].astype("f8")
+    wide = np.result_type(dtype, np.float32)  # float16 in float32, the others in their own type
+    moved = end["w"].astype(wide) - start["w"].astype(wide)
     unit = math.ldexp(1.0, -reference.exponents["w"])
     np.testing.assert_allclose(mean, moved, rtol=1e-15, atol=unit / 2)
+
+
+def test_a_move_that_its_own_type_cannot_hold_is_refused_as_not_finite() -> None:
+    reference = Reference.of({"w": np.array([3e38], dtype=np.float32)}, {"w": Role.TRAINED})
+    partial = Partial(reference.exponents)
+    away = {"w": np.array([-3e38], dtype=np.float32)}
+    assert not partial.add("a", away, 1, Tally(), reference)
+    assert (partial.refused, partial.clients, partial.bounds) == (["a"], 0, {})
+
+
+def test_a_move_without_weight_counts_nothing_however_far_it_goes() -> None:
+    reference = Reference.of(model(), ROLES)
+    partial = partial_of([Update("a", model([3e38, 0, 0]), 0, Tally())], reference)
+    assert partial.overflowed == ()
+    assert not partial.sums["weight"].any()
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])

@@ -19,6 +19,7 @@ from fedpilot.federated.core.partition import (
     TooManyClients,
     UnknownClient,
 )
+from fedpilot.federated.core.randomness import client_key
 
 Labels = NDArray[np.int64]
 
@@ -268,6 +269,20 @@ def test_samples_per_client_that_mean_nothing_are_refused(asked: int | tuple[int
         p.bootstrap(TEN_LABELS, 3, asked, 0)
 
 
+def test_what_a_bootstrap_client_holds_is_pinned() -> None:
+    # A change here changes the data of every bootstrap client, and so every result.
+    partition = p.bootstrap(TEN_LABELS, 1_000_000, (4, 6), 5)
+    rows, sizes = partition.rows([0, 999_999])
+    assert (rows.tolist(), sizes.tolist()) == ([85, 836, 968, 539, 777, 503, 98, 891, 468], [5, 4])
+
+
+def test_bootstrap_draws_every_sample_as_often() -> None:
+    rows, _ = p.bootstrap(TEN_LABELS, 1_000_000, 100, 2).rows(np.arange(2000))
+    counts = np.bincount(rows, minlength=len(TEN_LABELS))
+    # A thousand samples, 200 times each in the mean: one seed in a thousand exceeds this.
+    assert ((counts - 200) ** 2 / 200).sum() < 1143
+
+
 def test_a_population_costs_nothing_until_it_is_asked() -> None:
     million = p.bootstrap(TEN_LABELS, 1_000_000, 10, 0)
     billion = p.bootstrap(TEN_LABELS, 1_000_000_000, 10, 0)
@@ -294,6 +309,23 @@ def test_every_kind_survives_pickling_and_finds_its_clients(kind: PartitionKind)
     assert partition.indices(0).dtype == np.int64
 
 
+@pytest.mark.parametrize("name", [*MADE, "bootstrap without a mix", "bootstrap of one size"])
+@given(asked=st.lists(st.integers(0, 11), max_size=20))
+@settings(deadline=None, max_examples=25)
+def test_many_clients_are_told_what_each_would_be_told_alone(name: str, asked: list[int]) -> None:
+    partition = {
+        **MADE,
+        "bootstrap without a mix": p.bootstrap(TEN_LABELS, 12, (1, 9), 0),
+        "bootstrap of one size": p.bootstrap(TEN_LABELS, 12, 7, 0),
+    }[name]
+    rows, sizes = partition.rows(asked)
+    keys = partition.keys(asked)
+    assert rows.tolist() == [row for i in asked for row in partition.indices(i).tolist()]
+    assert sizes.tolist() == partition.sizes(asked).tolist() == [partition.size(i) for i in asked]
+    assert keys.tolist() == [client_key(partition.client_id(i)) for i in asked]
+    assert [each.dtype.name for each in (rows, sizes, keys)] == ["int64", "int64", "uint64"]
+
+
 @pytest.mark.parametrize("kind", PartitionKind)
 @pytest.mark.parametrize("index", [-1, 12])
 def test_a_client_that_does_not_exist_is_refused_everywhere(
@@ -303,8 +335,9 @@ def test_a_client_that_does_not_exist_is_refused_everywhere(
     for ask in (partition.client_id, partition.indices, partition.size):
         with pytest.raises(IndexError, match=f"from 0 to 11, found {index}"):
             ask(index)
-    with pytest.raises(IndexError, match=f"from 0 to 11, found {index}"):
-        partition.sizes([0, index])
+    for ask_many in (partition.sizes, partition.rows, partition.keys):
+        with pytest.raises(IndexError, match=f"from 0 to 11, found {index}"):
+            ask_many([0, index])
     assert partition.sizes([]).tolist() == []
 
 

@@ -18,6 +18,7 @@ import ray
 from ray.util import placement_group_table
 
 from fedpilot.fabric import (
+    ClusterStartFailed,
     ClusterUnreachable,
     FabricError,
     FixedSizeNode,
@@ -27,6 +28,7 @@ from fedpilot.fabric import (
     VirtualCluster,
     VirtualClusterManager,
     WorkerLost,
+    ray_start,
 )
 from real_ray import ENVIRONMENT, REPOSITORY, eventually, free_port, ray_head
 
@@ -48,6 +50,9 @@ class Process:
 
     def variable(self, name: str) -> str | None:
         return os.environ.get(name)
+
+    def has(self, module: str) -> bool:
+        return module in sys.modules
 
     def hang(self) -> None:
         time.sleep(PATIENCE_S)
@@ -150,6 +155,49 @@ def test_closing_answers_what_is_still_open() -> None:
         hanging = gang.start_worker(gang.vnodes[0], Process).call("hang")
     assert isinstance(hanging.exception(PATIENCE_S), WorkerLost)
     gang.release()
+
+
+def test_a_ray_that_is_starting_is_waited_for_by_its_first_use() -> None:
+    begun = time.monotonic()
+    starting = RayCluster.starting(2, 0, 2**27, processes=2, preload=["colorsys", "no_such_module"])
+    with starting as cluster:
+        assert time.monotonic() - begun < 0.5
+        with pytest.raises(FabricError, match="can use one only"):
+            RayCluster.embedded()
+        with VirtualClusterManager(cluster) as manager, manager.reserve(gang_of(2), name="g") as g:
+            workers = [g.start_worker(vnode, Process) for vnode in g.vnodes]
+            assert all(worker.call("has", "colorsys").result(PATIENCE_S) for worker in workers)
+
+
+@pytest.mark.parametrize("later_s", [0.0, 0.3, 1.0])
+def test_a_ray_that_is_closed_as_it_starts_leaves_nothing(later_s: float) -> None:
+    handler = signal.getsignal(signal.SIGTERM)
+    before, variables = folders(), dict(os.environ)
+    cluster = RayCluster.starting(1, 0, 2**27, processes=1)
+    time.sleep(later_s)
+    cluster.close()
+    assert folders() <= before
+    assert dict(os.environ) == variables
+    assert signal.getsignal(signal.SIGTERM) == handler
+    assert not ray.is_initialized()
+    assert psutil.Process().children() == []
+    with pytest.raises(FabricError, match="closed"):
+        cluster.wait()
+
+
+def test_what_keeps_ray_from_starting_is_said_whenever_it_is_used() -> None:
+    before = folders()
+    with RayCluster.starting(object_store_memory=1) as cluster:
+        for use in (cluster.wait, cluster.machines):
+            with pytest.raises(ClusterStartFailed, match="memory"):
+                use()
+    assert folders() <= before
+
+
+def test_a_ray_that_we_do_not_know_starts_in_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_start, "KNOWN", ("0.",))
+    with RayCluster.starting(1, 0, 2**27, processes=1, preload=["colorsys"]) as cluster:
+        assert len(cluster.machines()) == 1
 
 
 def test_there_is_nothing_to_attach_to() -> None:

@@ -20,6 +20,7 @@ KNOWN_LINES = (
     "  model ",
     "  rounds ",
     "  workers ",
+    "  training ",
     "round ",
     "  accuracy ",
     "  best ",

@@ -28,8 +28,10 @@ data:
   data_distribution_kind: dirichlet
   dirichlet_beta: 0.5
 training:
-  number_of_epochs: 12
+  number_of_epochs: 100
   batch_size: 5
+  execution: {execution}
+  chunk_size: 4
 resources:
   workers: 2
   ray:
@@ -37,11 +39,13 @@ resources:
 """
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the config is and the runs are made."""
+@pytest.fixture(
+    scope="module", params=["sequential", pytest.param("folded", marks=pytest.mark.slow)]
+)
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the config is and the runs are made; a round takes a second or two."""
     made = tmp_path_factory.mktemp("survival")
-    (made / "config.yaml").write_text(CONFIG)
+    (made / "config.yaml").write_text(CONFIG.format(execution=request.param))
     return made
 
 
@@ -149,7 +153,7 @@ def test_a_killed_run_resumes_to_the_same_model_and_leaves_nothing_on_the_cluste
         assert resumed.last("run_finished")["digest"] == undisturbed["digest"]
     rows = [json.loads(line) for line in (folder / "runs/k/metrics.jsonl").open()]
     calm = [json.loads(line) for line in (folder / "runs/calm/metrics.jsonl").open()]
-    timed = ("seconds", "clients_per_second", "time")
+    timed = ("seconds", "training_seconds", "clients_per_second", "time")
     assert [{k: v for k, v in row.items() if k not in timed} for row in rows] == [
         {k: v for k, v in row.items() if k not in timed} for row in calm
     ]

@@ -1,0 +1,100 @@
+"""The coordinate-wise median and trimmed mean: each number of a model is combined by itself.
+
+Yin et al. 2018, "Byzantine-robust distributed learning: towards optimal statistical rates". Every
+client counts the same, whatever its samples, so that nobody gains weight by what it says of itself.
+Statistic buffers are combined by the same rule: averaged, they would be a way around it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+import numpy.typing as npt
+
+from ..core.algorithm import Algorithm, Needs
+from ..core.partial import Partial
+from ..core.state import Array
+from .fedavg import fedavg
+
+BLOCK = 1 << 16
+"""Numbers that are sorted at a time: what stays in a core's cache."""
+NARROWEST = 64
+
+Floats = npt.NDArray[np.float64]
+Rule = Callable[[Array], Floats]
+"""(coordinates, clients), each row ascending -> one number for each row, in float64."""
+
+
+def median(server_learning_rate: float = 1.0) -> Algorithm:
+    """The median of the clients' updates; of an even number, the mean of the two in the middle."""
+
+    def combine(partial: Partial) -> dict[str, Array]:
+        return _combined(partial, _middle)
+
+    return _algorithm("median", server_learning_rate, combine)
+
+
+def trimmed_mean(trim: float, server_learning_rate: float = 1.0) -> Algorithm:
+    """The mean of what is left when a share `trim` is cut off at either end."""
+
+    def combine(partial: Partial) -> dict[str, Array]:
+        return _combined(partial, lambda rows: _inner_mean(rows, cut(trim, rows.shape[1])))
+
+    return _algorithm("trimmed_mean", server_learning_rate, combine)
+
+
+def cut(trim: float, clients: int) -> int:
+    """Clients that a share of them cuts off at either end, rounded down.
+
+    The share is taken as one writes it: 0.29 of 100 are 29, though as floats they are less.
+    """
+    return math.floor(Fraction(repr(trim)) * clients)
+
+
+def _algorithm(
+    name: str, server_learning_rate: float, combine: Callable[[Partial], dict[str, Array]]
+) -> Algorithm:
+    plain = fedavg(server_learning_rate)
+    return replace(plain, name=name, needs=Needs.EVERY_UPDATE, combine=combine)
+
+
+def _combined(partial: Partial, rule: Rule) -> dict[str, Array]:
+    """Go through every tensor, some coordinates of all clients at a time."""
+    if partial.updates is None:
+        raise ValueError("a sum does not say what each client sent")
+    updates = [update.moved for _, update in partial.updates if update.weight]
+    if not updates:
+        return {}
+    width = max(NARROWEST, BLOCK // len(updates))
+    combined = {}
+    for name, first in updates[0].items():
+        flat = [np.asarray(moved[name]).reshape(-1) for moved in updates]
+        whole = np.empty(first.size)
+        for start in range(0, first.size, width):
+            rows = np.stack([one[start : start + width] for one in flat], axis=1)
+            rows += rows.dtype.type(0)  # -0 becomes 0, so that equal numbers have equal bits
+            rows.sort(axis=1)
+            whole[start : start + width] = rule(rows)
+        combined[name] = whole.reshape(first.shape)
+    return combined
+
+
+def _middle(rows: Array) -> Floats:
+    half, odd = divmod(rows.shape[1], 2)
+    upper: Floats = rows[:, half].astype(np.float64)
+    lower: Floats = rows[:, half - 1].astype(np.float64)
+    return upper if odd else (lower + upper) / 2
+
+
+def _inner_mean(rows: Array, ends: int) -> Floats:
+    """Added from the least to the largest, one by one: the same bits on every machine."""
+    inner = rows.shape[1] - 2 * ends
+    total: Floats = rows[:, ends].astype(np.float64)
+    for place in range(ends + 1, ends + inner):
+        total += rows[:, place]
+    total /= inner
+    return total

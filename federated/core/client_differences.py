@@ -1,0 +1,72 @@
+"""Which clients of a round end it in other bits, from what is known of them on two sides."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from .state_differences import TensorDifference, fingerprint_differences
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientFacts:
+    """What is known of a client after a round."""
+
+    samples: int | None
+    fingerprints: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientDifference:
+    """A client that is not the same on both sides."""
+
+    client: str
+    samples: tuple[int | None, int | None]
+    tensors: tuple[TensorDifference, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientComparison:
+    """All clients of a round, on both sides."""
+
+    compared: int
+    """Clients that trained on both sides."""
+    differing: tuple[ClientDifference, ...]
+    only_first: tuple[str, ...]
+    only_second: tuple[str, ...]
+
+    @property
+    def same(self) -> bool:
+        """Whether the same clients ended in the same bits."""
+        return not (self.differing or self.only_first or self.only_second)
+
+
+def compare_clients(
+    first: Mapping[str, ClientFacts], second: Mapping[str, ClientFacts]
+) -> ClientComparison:
+    """Compare client by client, in the order of their ids, `client_10` after `client_9`."""
+    everyone = sorted(first.keys() | second.keys(), key=_natural)
+    both = [client for client in everyone if client in first and client in second]
+    found = (_difference(client, first[client], second[client]) for client in both)
+    return ClientComparison(
+        compared=len(both),
+        differing=tuple(difference for difference in found if difference is not None),
+        only_first=tuple(c for c in everyone if c in first and c not in second),
+        only_second=tuple(c for c in everyone if c in second and c not in first),
+    )
+
+
+def _natural(client: str) -> list[tuple[int, str]]:
+    """Orders ids by the numbers in them."""
+    return [
+        (int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", client)
+    ]
+
+
+def _difference(client: str, one: ClientFacts, other: ClientFacts) -> ClientDifference | None:
+    tensors = fingerprint_differences(one.fingerprints, other.fingerprints)
+    same_samples = None in (one.samples, other.samples) or one.samples == other.samples
+    if not tensors and same_samples:
+        return None
+    return ClientDifference(client=client, samples=(one.samples, other.samples), tensors=tensors)

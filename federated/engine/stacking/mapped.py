@@ -1,0 +1,82 @@
+"""MappedModule: any module by `torch.func.vmap`, its parameters stacked.
+
+Slower than folding, and more general: weights may be used anywhere. What vmap refuses (decisions on
+values, buffers that change, random numbers) is refused here, when it is first run.
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+
+from .protocol import NotStackable
+
+
+class MappedModule:
+    """A Stacked module by vmap."""
+
+    random = False
+
+    def __init__(self, module: nn.Module, capacity: int) -> None:
+        for path, layer in module.named_modules():
+            if isinstance(layer, nn.Embedding) and layer.padding_idx is not None:
+                raise NotStackable(f"{path} (Embedding) has padding_idx, which vmap overlooks")
+        self._module = copy.deepcopy(module).train()
+        first = {id(parameter): name for name, parameter in self._module.named_parameters()}
+        self._names = {
+            f"{path}.{local}" if path else local: first[id(parameter)]
+            for path, layer in self._module.named_modules()
+            for local, parameter in layer.named_parameters(recurse=False, remove_duplicate=False)
+            if parameter.requires_grad
+        }
+        """Of every trained parameter's place in a layer: the row that holds it."""
+        self._rows = {
+            name: parameter.detach().new_empty((capacity, *parameter.shape))
+            for name, parameter in module.named_parameters()
+            if parameter.requires_grad
+        }
+        self._leaves: dict[str, Tensor] = {}
+        self._forward = vmap(self._one, randomness="error")
+
+    @property
+    def rows(self) -> Mapping[str, Tensor]:
+        """The trained parameters, (capacity, *shape)."""
+        return self._rows
+
+    @property
+    def leaves(self) -> Mapping[str, Tensor]:
+        """All of them."""
+        return self._leaves
+
+    @property
+    def fixed(self) -> Mapping[str, Tensor]:
+        """Frozen parameters and buffers."""
+        frozen = {n: p.detach() for n, p in self._module.named_parameters() if not p.requires_grad}
+        return frozen | dict(self._module.named_buffers(remove_duplicate=False))
+
+    def seed(self, generators: Sequence[torch.Generator]) -> None:
+        """Nothing random is let through."""
+
+    def forward(self, clients: int, x: Tensor) -> Tensor:
+        """Run the module once per client, all at once."""
+        self._leaves = {
+            name: rows[:clients].detach().requires_grad_() for name, rows in self._rows.items()
+        }
+        try:
+            with warnings.catch_warnings():  # the trial measures what it costs
+                warnings.filterwarnings("ignore", "There is a performance drop", UserWarning)
+                out: Tensor = self._forward(self._leaves, x.reshape(clients, -1, *x.shape[1:]))
+        except (RuntimeError, ValueError, NotImplementedError) as error:
+            raise NotStackable(f"vmap: {str(error).splitlines()[0][:120]}") from error
+        return out.flatten(0, 1)
+
+    def _one(self, parameters: Mapping[str, Tensor], x: Tensor) -> Tensor:
+        own = {name: parameters[row] for name, row in self._names.items()}
+        # A layer under two names would be put back wrongly with `tie_weights`.
+        out: Tensor = functional_call(self._module, own, (x,), tie_weights=False)
+        return out

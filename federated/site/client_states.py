@@ -1,0 +1,194 @@
+"""ClientStates: what single clients keep between rounds, on disk, for those who took part.
+
+Control variates, personal layers, a user's own memory: one row per client and round in an SQLite
+file, as safetensors. A round costs its cohort; the population costs nothing. What a call saves is
+there as a whole or not at all, whenever the process dies; it is written without fsync, so a power
+cut may spoil it, which the checksums tell.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load as from_bytes, save as to_bytes
+
+from ..core.state import State
+from ..errors import RunRefused
+
+FORMAT = 1
+CACHE_BYTES = 64 << 20
+PAGE_BYTES = 16 << 10
+"""States of tens of kilobytes span few pages of this size: half the time of SQLite's 4 KiB."""
+NONE_COMMITTED = -1
+
+SCHEMA = f"""
+    CREATE TABLE states (
+        client INTEGER NOT NULL,
+        round INTEGER NOT NULL,
+        checksum INTEGER NOT NULL,
+        tensors BLOB NOT NULL,
+        UNIQUE (client, round)
+    );
+    CREATE INDEX states_by_round ON states (round);
+    CREATE TABLE progress (committed INTEGER NOT NULL);
+    INSERT INTO progress VALUES ({NONE_COMMITTED});
+    PRAGMA user_version = {FORMAT};
+"""
+
+SAVE = """
+    INSERT INTO states VALUES (?, ?, ?, ?) ON CONFLICT (client, round)
+    DO UPDATE SET checksum = excluded.checksum, tensors = excluded.tensors
+"""
+NEWEST = """
+    SELECT round, checksum, tensors FROM states WHERE client = ? AND round < ?
+    ORDER BY round DESC LIMIT 1
+"""
+DROP_SUPERSEDED = """
+    DELETE FROM states WHERE rowid IN (
+        SELECT old.rowid FROM states AS new
+        JOIN states AS old ON old.client = new.client AND old.round < new.round
+        WHERE new.round > ? AND new.round <= ?
+    )
+"""
+
+
+class ClientStates:
+    """One site's clients; rounds count from 0. Methods may be called from any thread."""
+
+    def __init__(self, path: Path | None, *, cache_bytes: int = CACHE_BYTES) -> None:
+        """Open or make the file; without a path, a temporary one that ends with this object.
+
+        `cache_bytes` bounds the pages in memory. RunRefused when the file is of another format or
+        cannot be read.
+        """
+        self._name = "a temporary file" if path is None else str(path)
+        self._lock = threading.RLock()
+        with self._explained():
+            self._file = sqlite3.connect(path or "", check_same_thread=False, isolation_level=None)
+        try:
+            with self._explained():
+                self._committed = self._prepared(cache_bytes)
+        except BaseException:
+            self._file.close()
+            raise
+
+    def load(self, indices: Iterable[int], round_number: int) -> dict[int, State]:
+        """The newest state of each client that was saved before this round, if there is one.
+
+        RunRefused when a state is spoilt, or when states this old were dropped by `commit`.
+        """
+        found: dict[int, State] = {}
+        with self._lock, self._explained():
+            self._refuse_before(round_number - 1)
+            for index in map(int, indices):
+                row = self._file.execute(NEWEST, (index, round_number)).fetchone()
+                if row is not None:
+                    found[index] = self._decoded(index, *row)
+        return found
+
+    def save(self, round_number: int, states: Mapping[int, State]) -> None:
+        """Keep what clients were left with by a round, in place of what this round left before."""
+        with self._transaction():
+            self._file.executemany(SAVE, _rows(round_number, states))
+
+    def forget_after(self, round_number: int) -> None:
+        """Drop what later rounds left, as a run does that resumes after `round_number`.
+
+        RunRefused when states of that time were dropped by `commit`.
+        """
+        with self._transaction():
+            self._refuse_before(round_number)
+            self._file.execute("DELETE FROM states WHERE round > ?", (round_number,))
+
+    def commit(self, round_number: int) -> None:
+        """Say that no run resumes from before the end of `round_number`: the oldest checkpoint.
+
+        Of each client, what is older than its newest state up to there is dropped.
+        """
+        with self._lock:
+            if round_number <= self._committed:
+                return
+            with self._transaction():
+                self._file.execute(DROP_SUPERSEDED, (self._committed, round_number))
+                self._file.execute("UPDATE progress SET committed = ?", (round_number,))
+            self._committed = round_number
+
+    def close(self) -> None:
+        """Close the file; may be called twice."""
+        with self._lock:
+            self._file.close()
+
+    # -- inside -------------------------------------------------------------------------------
+
+    def _prepared(self, cache_bytes: int) -> int:
+        """Settle how the file is written, make its tables; the round that was committed."""
+        self._file.executescript(
+            f"""
+            PRAGMA page_size = {PAGE_BYTES};
+            PRAGMA journal_mode = PERSIST;
+            PRAGMA synchronous = OFF;
+            PRAGMA cache_size = -{max(1, cache_bytes >> 10)};
+            """
+        )
+        (found,) = self._file.execute("PRAGMA user_version").fetchone()
+        (tables,) = self._file.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+        if tables == 0:
+            self._file.executescript(f"BEGIN IMMEDIATE; {SCHEMA} COMMIT;")
+        elif found != FORMAT:
+            raise RunRefused(
+                f"{self._name} holds client states of format {found}; this version reads "
+                f"format {FORMAT}"
+            )
+        (committed,) = self._file.execute("SELECT committed FROM progress").fetchone()
+        return int(committed)
+
+    def _decoded(self, index: int, round_number: int, checksum: int, tensors: bytes) -> State:
+        try:
+            if zlib.crc32(tensors) == checksum:
+                return from_bytes(tensors)
+            reason = "its checksum does not fit"
+        except SafetensorError as error:
+            reason = str(error)
+        raise RunRefused(
+            f"the state that client {index} was left with by round {round_number} is spoilt in "
+            f"{self._name}: {reason}"
+        )
+
+    def _refuse_before(self, round_number: int) -> None:
+        if round_number < self._committed:
+            raise RunRefused(
+                f"the states of clients after round {round_number} are asked for, and those up to "
+                f"round {self._committed} were dropped from {self._name}"
+            )
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        with self._lock, self._explained():
+            self._file.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                self._file.execute("COMMIT")
+            except BaseException:
+                if self._file.in_transaction:
+                    self._file.execute("ROLLBACK")
+                raise
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise RunRefused(f"{self._name} cannot be used as client states: {error}") from error
+
+
+def _rows(round_number: int, states: Mapping[int, State]) -> Iterator[tuple[int, int, int, bytes]]:
+    for index, state in states.items():
+        tensors = to_bytes({name: np.asarray(a, order="C") for name, a in state.items()})
+        yield int(index), round_number, zlib.crc32(tensors), tensors
