@@ -1,27 +1,39 @@
-"""Memory and start-up of digits with `bootstrap`, 100 of the population per round, 20 rounds.
+"""What a large population costs: 100 clients per round of w2's recipe, out of ever more.
 
-Prints, for populations of 100 and 1,000,000 by turns: the peak PSS of the process tree, and the
-seconds from the start of the process to the first round.
+Peak memory (PSS of the process tree) and speed are taken from runs of their own, since looking at
+the memory of many processes slows them down.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
-import json
 import statistics
-import subprocess
 import sys
-import tempfile
-import threading
 import time
+from collections.abc import Mapping
+from subprocess import DEVNULL, Popen
 
 import psutil
+from measuring import (
+    HERE,
+    Failed,
+    Run,
+    end,
+    measured,
+    ours,
+    parser,
+    ratios,
+    result_of,
+    scaled,
+    spread,
+    table,
+)
+from run import rates
 
-COMMAND = [
-    *(sys.executable, "-m", "fedpilot", "run", "configs/million_clients.yaml", "--json"),
-    *("--set", "resources.workers=2", "--set", "resources.ray.num_cpus=2"),
-]
+SECTION = "population"
+POPULATIONS = (100, 1_000, 100_000, 1_000_000)
+BASE = "1,000"
+"""The population of w2."""
 
 
 def tree_pss(pid: int) -> int:
@@ -35,59 +47,61 @@ def tree_pss(pid: int) -> int:
     return total
 
 
-def once(population: int) -> dict[str, float]:
-    """One run: peak PSS in MB, seconds until the first round, seconds in all."""
-    peak = 0
-    with tempfile.TemporaryDirectory() as folder:
-        size = ["--set", f"federation.number_of_clients={population}", "--folder", folder]
-        started = time.perf_counter()
-        process = subprocess.Popen([*COMMAND, *size], stdout=subprocess.PIPE, text=True)
-        over = threading.Event()
+def command(population: int) -> list[str]:
+    """A run of 100 clients per round."""
+    return [sys.executable, str(HERE / "fedpilot_run.py"), "w2", "--population", str(population)]
 
-        def watch() -> None:
-            nonlocal peak
-            while not over.wait(0.2):
-                peak = max(peak, tree_pss(process.pid))
 
-        watcher = threading.Thread(target=watch)
-        watcher.start()
-        first = float("nan")
-        for line in process.stdout or ():
-            event = json.loads(line)
-            if event["event"] == "round_started" and event["round"] == 1:
-                first = time.perf_counter() - started
-        code = process.wait()
-        over.set()
-        watcher.join()
-        if code:
-            sys.exit(f"the run of {population} clients ended with {code}")
-    return {"peak_pss_mb": peak / 1e6, "start_s": first, "wall_s": time.perf_counter() - started}
+def peak(population: int) -> int:
+    """Peak bytes of a run."""
+    process = Popen(command(population), stdout=DEVNULL, start_new_session=True)
+    found = 0
+    try:
+        while process.poll() is None:
+            found = max(found, tree_pss(process.pid))
+            time.sleep(0.2)
+    finally:
+        end(process)
+    if process.returncode:
+        raise Failed(f"it ended with {process.returncode}")
+    return found
+
+
+def once(name: str, _turn: int) -> Run:
+    population = int(name.replace(",", ""))
+    return {**result_of(command(population)), "peak_pss_mb": round(peak(population) / 1e6, 1)}
+
+
+COLUMNS = (("peak_pss_mb", 0, "peak PSS, MB"), ("start_s", 2, "first round after, s"))
+
+
+def text(runs: Mapping[str, list[Run]]) -> str:
+    """The table."""
+    header = ["population", "clients/s", f"of those of {BASE}", *(title for *_, title in COLUMNS)]
+    base = rates(runs.get(BASE, []))
+    rows = []
+    for name, each in runs.items():
+        mine = rates(each)
+        share = scaled(ratios(mine, base), 100).text() + " %" if base else ""
+        figures = [spread(one[key] for one in each).text(digits) for key, digits, _ in COLUMNS]
+        rows.append([name, spread(mine).text(), share, *figures])
+    return table(header, rows)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--reps", type=int, default=5)
-    reps = parser.parse_args().reps
-    runs: dict[int, list[dict[str, float]]] = {100: [], 1_000_000: []}
-    for turn in range(reps):
-        for population, figures in runs.items():
-            figures.append(once(population))
-            print(f"{turn + 1}/{reps} {population:>9,}", figures[-1], flush=True)
-    medians = {
-        population: {key: statistics.median(f[key] for f in figures) for key in figures[0]}
-        for population, figures in runs.items()
-    }
-    print("\n| population | peak PSS MB | first round after s | wall s |\n|---|---|---|---|")
-    for population, figure in medians.items():
-        print(
-            f"| {population:,} | {figure['peak_pss_mb']:.0f} | {figure['start_s']:.2f} | "
-            f"{figure['wall_s']:.2f} |"
-        )
-    small, large = medians.values()
-    print(
-        f"\na million clients cost {large['peak_pss_mb'] - small['peak_pss_mb']:+.0f} MB and "
-        f"{large['start_s'] - small['start_s']:+.2f} s of start-up"
-    )
+    arguments = parser(__doc__ or "", reps=5).parse_args()
+
+    def say(run: Run) -> str:
+        rate, memory = rates([run])[0], run["peak_pss_mb"]
+        return f"{rate:>9,.0f} clients/s  {run['start_s']:.2f} s  {memory:,.0f} MB"
+
+    names = [f"{population:,}" for population in POPULATIONS]
+    runs = measured(SECTION, names, once, say, arguments, ours())
+    print("\n" + text(runs))
+    if (small := runs.get("100")) and (large := runs.get("1,000,000")):
+        for key, digits, title in COLUMNS:
+            low, high = (statistics.median(each[key] for each in runs) for runs in (small, large))
+            print(f"{title}: a million clients make it {high - low:+.{digits}f}")
 
 
 if __name__ == "__main__":

@@ -1,75 +1,157 @@
-"""Run the implementations by turns, several times, and compare medians in a table and as JSON."""
+"""The same work by fedpilot and its peers, by turns: clients per second, and how they compare."""
 
 from __future__ import annotations
 
-import argparse
-import json
-import statistics
-import subprocess
 import sys
-import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-FLOWER = HERE / ".venvs" / "flower" / "bin" / "python"
+from measuring import (
+    HERE,
+    Run,
+    measured,
+    parser,
+    ratios,
+    result_of,
+    spread,
+    steady,
+    table,
+    versions,
+)
+from peers.workload import WORKLOADS, Workload
+
+SECTION = "peers"
+OURS = "fedpilot, 2 workers"
 
 
-def commands(workload: str, with_flower: bool) -> dict[str, list[str]]:
-    """What is compared: a name, and the command that prints a RESULT line."""
-    mine = sys.executable
+@dataclass(frozen=True)
+class Implementation:
+    """One way to do the work."""
+
+    script: str
+    options: tuple[str, ...] = ()
+    peer: str | None = None
+    """Its environment; none for fedpilot's own."""
+    processes: int = 1
+    """Above one: to be started by torchrun."""
+
+    @property
+    def bin(self) -> Path:
+        """Where its environment's programs are."""
+        return HERE / ".venvs" / self.peer / "bin" if self.peer else Path(sys.executable).parent
+
+    @property
+    def installed(self) -> bool:
+        return (self.bin / "python").exists()
+
+    def does(self, workload: Workload) -> bool:
+        """Whether it finishes a round in a time that can be waited for."""
+        return self.peer != "flower" or workload.flower_rounds > 0
+
+    def command(self, workload: str) -> list[str]:
+        start = [str(self.bin / "python")]
+        if self.processes > 1:
+            start = [str(self.bin / "torchrun"), "--nproc-per-node", str(self.processes)]
+        return [*start, str(HERE / self.script), workload, *self.options]
+
+
+LOOP, FLOWER, PFL = "peers/plain_loop.py", "peers/flower_run.py", "peers/pfl_run.py"
+IMPLEMENTATIONS = {
+    "fedpilot, 1 worker": Implementation("fedpilot_run.py", ("--workers", "1")),
+    OURS: Implementation("fedpilot_run.py", ("--workers", "2")),
+    "plain loop, 1 process": Implementation(LOOP),
+    "plain loop, 2 processes": Implementation(LOOP, ("--processes", "2")),
+    "lean loop, 1 process": Implementation(LOOP, ("--lean",)),
+    "lean loop, 2 processes": Implementation(LOOP, ("--lean", "--processes", "2")),
+    "pfl-research, 1 process": Implementation(PFL, peer="pfl"),
+    "pfl-research, 2 processes": Implementation(PFL, peer="pfl", processes=2),
+    "Flower, 2 actors": Implementation(FLOWER, ("--actors", "2"), peer="flower"),
+    "Flower, 4 actors": Implementation(FLOWER, ("--actors", "4"), peer="flower"),
+}
+
+
+def task(workload: str, implementation: str) -> str:
+    """What a run is called in the results."""
+    return f"{workload}: {implementation}"
+
+
+def grouped(runs: Mapping[str, list[Run]]) -> dict[str, dict[str, list[Run]]]:
+    """Runs by workload and implementation, in the order that both have here."""
     found = {
-        "plain loop, 1 process": [mine, f"{HERE}/peers/plain_loop.py", workload, "1"],
-        "plain loop, 2 processes": [mine, f"{HERE}/peers/plain_loop.py", workload, "2"],
-        "fedpilot, 1 worker": [mine, f"{HERE}/fedpilot_run.py", workload, "1"],
-        "fedpilot, 2 workers": [mine, f"{HERE}/fedpilot_run.py", workload, "2"],
+        workload: {
+            name: runs[task(workload, name)]
+            for name in IMPLEMENTATIONS
+            if runs.get(task(workload, name))
+        }
+        for workload in WORKLOADS
     }
-    if with_flower:
-        found["Flower 1.41, 2 actors"] = [
-            str(FLOWER),
-            f"{HERE}/peers/flower_run.py",
-            workload,
-        ]
+    return {workload: each for workload, each in found.items() if each}
+
+
+def rates(runs: list[Run]) -> list[float]:
+    """Clients per second of each run: the cohort over the median round."""
+    return [run["cohort"] / steady(run["seconds"]) for run in runs]
+
+
+HEADER = ("implementation", "clients/s", "fedpilot ÷ this", "whole process, s", "runs")
+
+
+def rows(runs: Mapping[str, list[Run]]) -> Iterator[list[str]]:
+    """The table of one workload, after `HEADER`."""
+    ours = rates(runs[OURS]) if OURS in runs else []
+    for name, each in runs.items():
+        theirs = rates(each)
+        times = "" if name == OURS or not ours else ratios(ours, theirs).text(2) + " ×"
+        wall = spread(run["wall_s"] for run in each)
+        digits = 0 if spread(theirs).median >= 100 else 1
+        yield [name, spread(theirs).text(digits), times, wall.text(1), str(len(each))]
+
+
+def chosen(only: list[str]) -> dict[str, Implementation]:
+    """What is asked for and installed; what is not is said."""
+    found = {}
+    for name, each in IMPLEMENTATIONS.items():
+        if only and not any(part.lower() in name.lower() for part in only):
+            continue
+        if each.installed:
+            found[name] = each
+        else:
+            print(f"skipped: {name} (not installed: benchmarks/peers/install.sh {each.peer})")
     return found
 
 
-def once(command: list[str]) -> dict[str, float]:
-    """One whole process: clients per second in its median round, and its wall time."""
-    started = time.perf_counter()
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
-    wall = time.perf_counter() - started
-    results = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
-    if done.returncode or not results:
-        sys.exit(f"{' '.join(command)} failed:\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
-    result = json.loads(results[-1].removeprefix("RESULT "))
-    steady = statistics.median(result["seconds"][1:])
-    return {"clients_per_s": result["cohort"] / steady, "wall_s": wall}
+def tasks(workloads: list[str], names: list[str]) -> Iterator[tuple[str, str]]:
+    """(workload, implementation) of all that is to be run; what is not is said."""
+    for workload in workloads:
+        for name in names:
+            if IMPLEMENTATIONS[name].does(WORKLOADS[workload]):
+                yield workload, name
+            else:
+                print(f"skipped: {name} on {workload} (no round within two minutes)")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--workload", default="w2", choices=["w2", "w3"])
-    parser.add_argument("--reps", type=int, default=5)
-    parser.add_argument("--json", type=Path, help="write every figure here")
-    parser.add_argument("--without-flower", action="store_true")
-    arguments = parser.parse_args()
-    compared = commands(arguments.workload, FLOWER.exists() and not arguments.without_flower)
-    runs: dict[str, list[dict[str, float]]] = {name: [] for name in compared}
-    for turn in range(arguments.reps):
-        for name, command in compared.items():
-            runs[name].append(once(command))
-            rate = runs[name][-1]["clients_per_s"]
-            print(f"{turn + 1}/{arguments.reps}  {name:<24} {rate:>10,.0f} clients/s", flush=True)
-    base = statistics.median(r["clients_per_s"] for r in runs["plain loop, 1 process"])
-    heading = f"clients/s (median of {arguments.reps})"
-    print(f"\n| {arguments.workload} | {heading} | range | x loop | wall s |")
-    print("|---|---|---|---|---|")
-    for name, figures in runs.items():
-        rates = [figure["clients_per_s"] for figure in figures]
-        middle, wall = statistics.median(rates), statistics.median(f["wall_s"] for f in figures)
-        span = f"{min(rates):,.0f}-{max(rates):,.0f}"
-        print(f"| {name} | {middle:,.0f} | {span} | {middle / base:.2f} | {wall:.1f} |")
-    if arguments.json:
-        arguments.json.write_text(json.dumps(runs, indent=2) + "\n")
+    options = parser(__doc__ or "", reps=9)
+    options.add_argument("--workloads", nargs="+", default=["w2"], choices=[*WORKLOADS, "all"])
+    options.add_argument("--only", nargs="+", default=[], help="parts of names, such as `flower`")
+    options.add_argument("--timeout", type=float, default=600.0, help="seconds for one process")
+    arguments = options.parse_args()
+    workloads = list(WORKLOADS) if "all" in arguments.workloads else arguments.workloads
+    found = chosen(arguments.only)
+    todo = {task(*pair): pair for pair in tasks(workloads, list(found))}
+    environments = {i.peer or "fedpilot": versions(i.bin / "python") for i in found.values()}
+
+    def once(name: str, _turn: int) -> Run:
+        workload, implementation = todo[name]
+        return result_of(found[implementation].command(workload), arguments.timeout)
+
+    def say(run: Run) -> str:
+        return f"{rates([run])[0]:>9,.1f} clients/s"
+
+    runs = measured(SECTION, todo, once, say, arguments, environments)
+    for workload, each in grouped(runs).items():
+        print(f"\n{workload}\n\n{table(HEADER, rows(each))}")
 
 
 if __name__ == "__main__":

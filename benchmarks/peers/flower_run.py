@@ -2,44 +2,23 @@
 
 from __future__ import annotations
 
-import functools
+import argparse
 import itertools
 import json
 import os
-import sys
 import time
 
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("RAY_AUTH_MODE", "disabled")
 
-import torch
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
-from flwr.clientapp import ClientApp
+from flower_client import client
+from flwr.app import ArrayRecord, ConfigRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
-from workload import WORKLOADS, build_model, train
-
-client = ClientApp()
-resident_model = functools.lru_cache(build_model)
-
-
-@client.train()
-def train_client(message: Message, context: Context) -> Message:
-    torch.set_num_threads(1)
-    workload = WORKLOADS[message.content["config"]["workload"]]
-    model = resident_model()
-    model.load_state_dict(message.content["arrays"].to_torch_state_dict())
-    x, y = workload.client(context.node_config["partition-id"])
-    train(model, x, y)
-    content = RecordDict(
-        {
-            "arrays": ArrayRecord(model.state_dict()),
-            "metrics": MetricRecord({"num-examples": len(y)}),
-        }
-    )
-    return Message(content=content, reply_to=message)
+from models import build_model
+from workload import WORKLOADS
 
 
 class Timed(FedAvg):
@@ -52,10 +31,22 @@ class Timed(FedAvg):
         return super().configure_train(*args, **kwargs)
 
 
-def main(name: str) -> None:
-    workload = WORKLOADS[name]
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("workload", choices=WORKLOADS)
+    parser.add_argument("--actors", type=int, default=2, help="on two CPUs")
+    parser.add_argument("--rounds", type=int)
+    parser.add_argument("--evaluate", action="store_true", help="the model of every round")
+    arguments = parser.parse_args()
+    workload = WORKLOADS[arguments.workload]
+    model = build_model(workload.model)
     marks: list[float] = []
+    accuracy = {"last": 0.0}
     server = ServerApp()
+
+    def judge(_round: int, arrays: ArrayRecord) -> MetricRecord:
+        model.load_state_dict(arrays.to_torch_state_dict())
+        return MetricRecord({"accuracy": workload.accuracy(model)})
 
     @server.main()
     def serve(grid: Grid, context: Context) -> None:
@@ -66,26 +57,30 @@ def main(name: str) -> None:
             min_available_nodes=workload.population,
         )
         strategy.marks = marks
-        strategy.start(
+        found = strategy.start(
             grid=grid,
-            initial_arrays=ArrayRecord(build_model().state_dict()),
-            train_config=ConfigRecord({"workload": name}),
-            num_rounds=workload.rounds,
+            initial_arrays=ArrayRecord(model.state_dict()),
+            train_config=ConfigRecord({"workload": arguments.workload}),
+            num_rounds=arguments.rounds or workload.flower_rounds,
+            evaluate_fn=judge if arguments.evaluate else None,
         )
         marks.append(time.perf_counter())
+        accuracy["last"] = judge(0, found.arrays)["accuracy"]
 
     run_simulation(
         server_app=server,
         client_app=client,
         num_supernodes=workload.population,
         backend_config={
-            "client_resources": {"num_cpus": 1.0, "num_gpus": 0.0},
-            "init_args": {"address": "local"},
+            "client_resources": {"num_cpus": 2 / arguments.actors, "num_gpus": 0.0},
+            # never a cluster that somebody else started
+            "init_args": {"address": "local", "num_cpus": 2},
         },
     )
     seconds = [after - before for before, after in itertools.pairwise(marks)]
-    print("RESULT", json.dumps({"cohort": workload.cohort, "seconds": seconds}))
+    result = {"cohort": workload.cohort, "seconds": seconds, "accuracy": accuracy["last"]}
+    print("RESULT", json.dumps(result))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main()

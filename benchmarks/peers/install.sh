@@ -1,9 +1,17 @@
 #!/usr/bin/env bash
-# Make the environment that Flower runs in, apart from fedpilot's own.
+# Make the environments that the peers run in, apart from fedpilot's own: `install.sh [flower] [pfl]`.
 set -euo pipefail
 here="$(cd "$(dirname "$0")/.." && pwd)"
 python="${PYTHON:-python3.11}"
-"$python" -m venv "$here/.venvs/flower"
-"$here/.venvs/flower/bin/pip" install --quiet --disable-pip-version-check \
-  torch==2.13.0 "flwr[simulation]==1.41.0" numpy scikit-learn
-"$here/.venvs/flower/bin/pip" list --format freeze | grep -iE '^(flwr|ray|torch|numpy)=='
+
+declare -A package=([flower]="flwr[simulation]==1.41.0" [pfl]="pfl[pytorch]==0.6.0")
+for peer in "${@:-flower pfl}"; do
+  for name in $peer; do
+    echo "==> $name: ${package[$name]}"
+    "$python" -m venv "$here/.venvs/$name"
+    bin="$here/.venvs/$name/bin"
+    "$bin/pip" install --quiet --disable-pip-version-check \
+      "${package[$name]}" torch==2.13.0 numpy scikit-learn
+    "$bin/pip" list --format freeze | grep -iE '^(flwr|pfl|ray|torch|numpy|scikit-learn)=='
+  done
+done

@@ -1,69 +1,86 @@
-"""The floor of eager PyTorch: one client after another, no framework; prints seconds per round."""
+"""The floor of eager PyTorch: one client after another, no framework; prints seconds per round.
+
+Several processes share the global model and their sums in memory.
+"""
 
 from __future__ import annotations
 
+import argparse
 import json
 import multiprocessing
-import sys
 import time
 
 import torch
-from workload import WORKLOADS, build_model, train
+from models import build_model, train, train_lean
+from workload import WORKLOADS
 
 
-def work(workload, model, state, clients):
-    """(sum of n x weights, sum of n) over these clients."""
-    total, weight = {name: torch.zeros_like(value) for name, value in state.items()}, 0
+def work(workload, model, step, state, total, clients) -> int:
+    """Sum n x weights of these clients into `total`; gives the sum of n."""
+    weight = 0
+    for value in total.values():
+        value.zero_()
     for index in clients:
         x, y = workload.client(int(index))
         model.load_state_dict(state)
-        train(model, x, y)
+        step(model, x, y, workload.rate)
         with torch.no_grad():
             for name, value in model.state_dict().items():
                 total[name].add_(value, alpha=len(y))
         weight += len(y)
-    return total, weight
+    return weight
 
 
-def serve(workload, pipe):
-    """A process of the two-process loop."""
+def serve(pipe, *job) -> None:
+    """A process of the loop."""
     torch.set_num_threads(1)
-    model = build_model()
-    while (order := pipe.recv()) is not None:
-        pipe.send(work(workload, model, *order))
+    while (clients := pipe.recv()) is not None:
+        pipe.send(work(*job, clients))
 
 
-def main(name: str, processes: int) -> None:
+def begin(*job):
+    """Start a process; the pipe to it."""
+    here, there = multiprocessing.Pipe()
+    fork = multiprocessing.get_context("fork")
+    fork.Process(target=serve, args=(there, *job), daemon=True).start()
+    return here
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("workload", choices=WORKLOADS)
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--lean", action="store_true")
+    parser.add_argument("--rounds", type=int)
+    arguments = parser.parse_args()
     torch.set_num_threads(1)
-    workload = WORKLOADS[name]
-    workload.table  # noqa: B018  made before the clock starts
-    model = build_model()
-    state = {key: value.clone() for key, value in model.state_dict().items()}
-    pipes = []
-    for _ in range(processes if processes > 1 else 0):
-        here, there = multiprocessing.Pipe()
-        multiprocessing.get_context("fork").Process(
-            target=serve, args=(workload, there), daemon=True
-        ).start()
-        pipes.append(here)
+    workload, step = WORKLOADS[arguments.workload], train_lean if arguments.lean else train
+    sizes, _ = workload.table  # made before the clock starts, and before processes share it
+    model = build_model(workload.model)
+    state = {name: value.clone().share_memory_() for name, value in model.state_dict().items()}
+    totals = [
+        {name: torch.zeros_like(value).share_memory_() for name, value in state.items()}
+        for _ in range(arguments.processes)
+    ]
+    jobs = [(workload, model, step, state, total) for total in totals]
+    pipes = [begin(*job) for job in jobs] if len(jobs) > 1 else []
     seconds = []
-    for number in range(workload.rounds):
+    for number in range(arguments.rounds or workload.rounds):
         started = time.perf_counter()
         clients = workload.chosen(number)
-        if pipes:
-            order = clients[(-workload.table[0][clients]).argsort(kind="stable")]
-            for i, pipe in enumerate(pipes):
-                pipe.send((state, order[i :: len(pipes)]))
-            parts = [pipe.recv() for pipe in pipes]
-        else:
-            parts = [work(workload, model, state, clients)]
-        weight = sum(part[1] for part in parts)
-        state = {key: sum(part[0][key] for part in parts) / weight for key in state}
+        clients = clients[(-sizes[clients]).argsort(kind="stable")]  # equal work for each process
+        for i, pipe in enumerate(pipes):
+            pipe.send(clients[i :: len(pipes)])
+        weight = sum(pipe.recv() for pipe in pipes) if pipes else work(*jobs[0], clients)
+        for name, value in state.items():
+            value.copy_(sum(total[name] for total in totals)).div_(weight)
         seconds.append(time.perf_counter() - started)
     for pipe in pipes:
         pipe.send(None)
-    print("RESULT", json.dumps({"cohort": workload.cohort, "seconds": seconds}))
+    model.load_state_dict(state)
+    result = {"cohort": workload.cohort, "seconds": seconds, "accuracy": workload.accuracy(model)}
+    print("RESULT", json.dumps(result))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+    main()

@@ -1,6 +1,7 @@
-"""The clients of the peers' runs: rows of an index table into the digits, as large as fedpilot's.
+"""The work that every implementation does: one definition of models, clients, cohorts and batches.
 
-Needs NumPy and scikit-learn only, so that every peer's environment can import it.
+A client is a row of an index table into a pool of samples, so that a population costs its table and
+nothing else. Needs NumPy and scikit-learn only; PyTorch is imported by what trains.
 """
 
 from __future__ import annotations
@@ -10,34 +11,41 @@ from dataclasses import dataclass
 
 import numpy as np
 
-BATCH, RATE, LEAST, MOST, SEED = 10, 0.1, 12, 28, 7
+BATCH, SEED = 10, 7
+CLASSES, IMAGE, TOKENS, VOCABULARY = 10, (3, 32, 32), 64, 256
+POOL = 2_000
+"""Samples of the data sets that are made up."""
 
 
 @dataclass(frozen=True)
 class Workload:
-    """A population, and how many of it train in a round."""
+    """A population, what a client of it holds, and how many of it train in a round."""
 
+    model: str
     population: int
     cohort: int
     rounds: int
+    """The first is not counted."""
+    flower_rounds: int
+    """The same for Flower where its rounds are long; 0 where it finishes none."""
+    samples: tuple[int, int]
+    """Least and most samples of a client."""
+    rate: float = 0.1
 
     @functools.cached_property
     def pool(self):
-        """All digits: x (1797, 64) float32 in [0, 1], y (1797,) int64."""
-        from sklearn.datasets import load_digits
-
-        x, y = load_digits(return_X_y=True)
-        return (x / 16.0).astype(np.float32), y.astype(np.int64)
+        """All samples: x (n, ...) float32 or int64, y (n,) int64."""
+        return {"mlp": digits, "transformer": sequences}.get(self.model, images)()
 
     @functools.cached_property
     def table(self):
         """(size of each client, its samples' positions)."""
-        rng = np.random.default_rng(SEED)
-        sizes = rng.integers(LEAST, MOST + 1, self.population, dtype=np.int32)
-        return sizes, rng.integers(0, len(self.pool[1]), (self.population, MOST), dtype=np.int32)
+        rng, (least, most) = np.random.default_rng(SEED), self.samples
+        sizes = rng.integers(least, most + 1, self.population, dtype=np.int32)
+        return sizes, rng.integers(0, len(self.pool[1]), (self.population, most), dtype=np.int32)
 
     def client(self, index: int):
-        """The samples x (n, 64) and labels y (n,) of one client."""
+        """The samples x (n, ...) and labels y (n,) of one client."""
         sizes, positions = self.table
         mine = positions[index, : sizes[index]]
         return self.pool[0][mine], self.pool[1][mine]
@@ -47,30 +55,48 @@ class Workload:
         rng = np.random.default_rng((SEED, round_number))
         return rng.choice(self.population, self.cohort, replace=False)
 
+    def accuracy(self, model) -> float:
+        """Of a trained model on the pool's first samples: shows that it was trained, no more."""
+        import torch
 
+        x, y = (torch.from_numpy(part[:200]) for part in self.pool)
+        with torch.inference_mode():
+            return float((model.eval()(x).argmax(1) == y).float().mean())
+
+
+SMALL, FIFTY = (12, 28), (50, 50)
 WORKLOADS = {
-    "w2": Workload(1_000, 100, 20),
-    "w3": Workload(100_000, 100, 5),
+    "w2": Workload("mlp", 1_000, 100, 50, 15, SMALL),
+    "w2k": Workload("mlp", 10_000, 1_000, 20, 3, SMALL),
+    "w3": Workload("mlp", 100_000, 100, 50, 3, SMALL),
+    "w3m": Workload("mlp", 1_000_000, 100, 50, 0, SMALL),
+    "w1": Workload("cnn", 1_000, 50, 5, 5, FIFTY),
+    "resnet18": Workload("resnet18", 100, 10, 3, 3, FIFTY, rate=0.02),
+    "transformer": Workload("transformer", 100, 10, 4, 4, FIFTY),
 }
 
 
-def build_model():
-    """The 64-128-10 MLP."""
-    import torch
-    from torch import nn
+def digits():
+    """scikit-learn's 1,797 digits: x (n, 64) in [0, 1]."""
+    from sklearn.datasets import load_digits
 
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
+    x, y = load_digits(return_X_y=True)
+    return (x / 16.0).astype(np.float32), y.astype(np.int64)
 
 
-def train(model, x, y):
-    """One epoch of plain SGD over a client's samples, in order."""
-    import torch
-    from torch.nn.functional import cross_entropy
+def images():
+    """Noise around one image per class: x (n, 3, 32, 32)."""
+    rng = np.random.default_rng(SEED)
+    y = rng.integers(0, CLASSES, POOL)
+    centers = rng.standard_normal((CLASSES, *IMAGE), dtype=np.float32)
+    return (centers[y] + rng.standard_normal((POOL, *IMAGE), dtype=np.float32)) / 2, y
 
-    optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
-    x, y = torch.from_numpy(x), torch.from_numpy(y)
-    for start in range(0, len(y), BATCH):
-        optimizer.zero_grad()
-        cross_entropy(model(x[start : start + BATCH]), y[start : start + BATCH]).backward()
-        optimizer.step()
+
+def sequences():
+    """Tokens of which every class likes some better than others: x (n, 64) int64."""
+    rng = np.random.default_rng(SEED)
+    y = rng.integers(0, CLASSES, POOL)
+    liked = rng.integers(0, VOCABULARY, (CLASSES, 16))
+    drawn = liked[y[:, None], rng.integers(0, 16, (POOL, TOKENS))]
+    anything = rng.integers(0, VOCABULARY, (POOL, TOKENS))
+    return np.where(rng.random((POOL, TOKENS)) < 0.5, drawn, anything), y

@@ -1,0 +1,221 @@
+"""The benchmarks' workloads are the same work for all, and their figures are summed up right."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedpilot.federated.config import parse_config
+from fedpilot.federated.materials import gather
+
+BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
+
+
+@pytest.fixture(autouse=True)
+def importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scripts find each other as when one of them is run."""
+    for folder in (BENCHMARKS / "peers", BENCHMARKS):
+        monkeypatch.syspath_prepend(str(folder))
+
+
+def script(name: str) -> Any:
+    return importlib.import_module(name)
+
+
+WORKLOADS = ("w2", "w2k", "w3", "w3m", "w1", "resnet18", "transformer")
+EVERY_WORKLOAD = pytest.mark.parametrize("name", WORKLOADS)
+
+
+def test_these_are_all_workloads() -> None:
+    assert tuple(script("workload").WORKLOADS) == WORKLOADS
+
+
+@EVERY_WORKLOAD
+def test_fedpilot_and_the_peers_do_the_same_work(name: str) -> None:
+    workload = script("workload").WORKLOADS[name]
+    config = parse_config(script("fedpilot_run").config(name), [])
+    materials = gather(config)
+    peer = script("models").build_model(workload.model)
+    assert materials.parameters == sum(p.numel() for p in peer.parameters())
+    said = script("report").title(name)
+    count = materials.parameters
+    assert f" {count:,} parameters" in said or f" {count / 1e6:.1f} M parameters" in said
+    assert materials.data.input_shape == workload.pool[0].shape[1:]
+    assert materials.data.x.dtype == workload.pool[0].dtype
+    assert (materials.population, materials.cohort_size) == (workload.population, workload.cohort)
+    sizes = materials.data.partition.sizes(np.arange(100))
+    least, most = workload.samples
+    assert least <= sizes.min() <= sizes.max() <= most
+    assert not config.training.shuffle
+
+
+@EVERY_WORKLOAD
+def test_clients_and_cohorts_are_functions_of_their_numbers(name: str) -> None:
+    workload = script("workload").WORKLOADS[name]
+    x, y = workload.client(7)
+    assert len(x) == len(y)
+    assert workload.samples[0] <= len(y) <= workload.samples[1]
+    first, second = workload.chosen(0), workload.chosen(1)
+    assert len(set(first.tolist())) == workload.cohort
+    assert (first == workload.chosen(0)).all()
+    assert (first != second).any()
+
+
+@pytest.mark.parametrize("model", ["mlp", "cnn", "transformer"])
+def test_the_lean_loop_takes_the_same_steps(model: str) -> None:
+    import torch
+
+    models, workload = script("models"), script("workload")
+    small = workload.Workload(model, 10, 2, 1, 1, (12, 12))
+    ends = []
+    for step in (models.train, models.train_lean):
+        trained = models.build_model(model)
+        step(trained, *small.client(3), rate=0.1)
+        ends.append(trained.state_dict())
+    for name, value in ends[0].items():
+        torch.testing.assert_close(ends[1][name], value)
+
+
+def test_every_implementation_is_a_script_that_is_there() -> None:
+    for each in script("run").IMPLEMENTATIONS.values():
+        assert (BENCHMARKS / each.script).is_file()
+        assert each.command("w2")[-1 - len(each.options)] == "w2"
+
+
+def test_spreads_and_ratios_are_medians_with_ranges() -> None:
+    measuring = script("measuring")
+    assert measuring.spread([3.0, 1.0, 2.0]) == (2.0, 1.0, 3.0)
+    assert measuring.spread([3.0, 1.0, 2.0]).text(1) == "2.0 (1.0–3.0)"
+    assert measuring.ratios([10.0, 20.0, 60.0], [5.0, 5.0, 20.0]) == (3.0, 2.0, 4.0)
+    assert measuring.steady([9.0, 1.0, 2.0, 3.0]) == 2.0
+
+
+def test_each_turn_measures_everything_and_what_fails_is_left_out() -> None:
+    measuring = script("measuring")
+    asked: list[tuple[str, int]] = []
+
+    def once(name: str, turn: int) -> dict[str, int]:
+        asked.append((name, turn))
+        if name == "b" and turn == 1:
+            raise measuring.Failed("no")
+        return {"turn": turn}
+
+    runs: dict[str, list[dict[str, int]]] = {"a": [{"turn": 0}]}
+    measuring.by_turns(["a", "b"], 3, once, str, runs, lambda: None)
+    assert asked == [("b", 0), ("a", 1), ("b", 1), ("a", 2)]
+    assert runs == {"a": [{"turn": t} for t in range(3)], "b": [{"turn": 0}]}
+
+
+def test_a_section_of_the_results_leaves_the_others_alone(tmp_path: Path) -> None:
+    measuring, path = script("measuring"), tmp_path / "results.json"
+    measuring.save(path, "one", {"runs": {"a": [{"x": 1}]}})
+    measuring.save(path, "two", {"runs": {}})
+    measuring.save(path, "two", {"runs": {"b": []}})
+    assert measuring.load(path) == {
+        "one": {"runs": {"a": [{"x": 1}]}},
+        "two": {"runs": {"b": []}},
+    }
+
+
+def test_what_a_process_leaves_behind_is_its_result_or_the_end_of_what_it_said() -> None:
+    measuring = script("measuring")
+    found = measuring.result_of([sys.executable, "-c", "print('RESULT {\"x\": 0.12345678}')"])
+    assert found["x"] == 0.123457
+    with pytest.raises(measuring.Failed, match="oh no"):
+        measuring.result_of([sys.executable, "-c", "raise SystemExit('oh no')"])
+    with pytest.raises(measuring.Failed, match="not done after"):
+        measuring.result_of([sys.executable, "-c", "import time; time.sleep(60)"], timeout=0.3)
+
+
+def rounds(clients: int, *seconds: float, training: float | None = None) -> dict[str, Any]:
+    """A run whose first round is slow."""
+    run: dict[str, Any] = {"cohort": clients, "seconds": [9.0, *seconds], "wall_s": 10.0}
+    return run if training is None else run | {"training_seconds": [9.0] + [training] * 3}
+
+
+def test_the_fit_finds_a_and_b() -> None:
+    round_time = script("round_time")
+    sizes = [10, 100, 1_000, 10_000]
+    a, b = round_time.fit(sizes, [0.004 + 30e-6 * k for k in sizes])
+    assert (a, b) == (pytest.approx(0.004), pytest.approx(30e-6))
+
+
+def test_what_is_not_training_is_fedpilots_own_share() -> None:
+    round_time = script("round_time")
+    runs = {
+        f"{k} clients": [
+            rounds(k, *[factor * (0.004 + 30e-6 * k)] * 3, training=2 * 20e-6 * k)
+            for factor in (1.0, 1.1, 1.2)
+        ]
+        for k in (10, 100, 1_000)
+    }
+    found = round_time.summary(runs)
+    assert found.a.median == pytest.approx(1.1 * 0.004)
+    assert found.b == pytest.approx((1.1 * 30e-6, 30e-6, 1.2 * 30e-6))
+    assert found.engine == pytest.approx(13e-6)
+    assert "13.0 µs are fedpilot's" in round_time.text(found)
+
+
+def test_without_training_seconds_the_share_is_not_claimed() -> None:
+    round_time = script("round_time")
+    runs = {"10": [rounds(10, 0.1)], "20": [rounds(20, 0.2)]}
+    assert "no `training_seconds`" in round_time.text(round_time.summary(runs))
+
+
+def results() -> dict[str, Any]:
+    """A file as all benchmarks leave it."""
+    run = script("run")
+    facts = {
+        "machine": {"cpu": "a CPU", "cores": 2, "memory_gib": 8, "python": "3.11.0"},
+        "versions": {"fedpilot": {"torch": "2.13.0"}},
+    }
+    peers = {
+        run.task("w2", run.OURS): [rounds(100, 0.01), rounds(100, 0.02)],
+        run.task("w2", "Flower, 2 actors"): [rounds(100, 1.0), rounds(100, 1.0)],
+        run.task("w2", "Flower, 4 actors"): [rounds(100, 0.5), rounds(100, 0.5)],
+    }
+    walls = {
+        script("whole_process").OURS: [{"wall_s": 5.0}],
+        "Flower, 2 actors": [{"wall_s": 20.0}],
+    }
+    watched = {"start_s": 5.0, "peak_pss_mb": 1000.0}
+    compared = {"fedpilot": 90.0, "loop": 89.5, "furthest_weight": 1e-7, "seed": 1}
+    return {
+        "peers": facts | {"runs": peers},
+        "round_time": facts | {"runs": {"10": [rounds(10, 0.1)], "20": [rounds(20, 0.2)]}},
+        "whole_process": facts | {"runs": walls},
+        "population": facts | {"runs": {"1,000": [rounds(100, 0.01) | watched]}},
+        "accuracy": facts | {"runs": {"w2": [compared]}},
+    }
+
+
+def test_the_page_is_filled_with_what_was_measured() -> None:
+    report = script("report")
+    page = report.filled(report.PAGE.read_text(), results())
+    assert report.NOTHING not in page
+    assert "| fedpilot, 2 workers |" in page
+    assert "75.00 (50.00–100.00) ×" in page  # within each turn
+    assert "4.00 (4.00–4.00) ×" in page  # the whole process
+    assert "| +0.50 " in page  # points
+    assert report.filled(page, results()) == page
+
+
+def test_the_page_in_the_repository_is_what_the_results_say() -> None:
+    report, measuring = script("report"), script("measuring")
+    page = report.PAGE.read_text()
+    assert report.filled(page, measuring.load(measuring.RESULTS)) == page
+
+
+def test_the_picture_shows_everybody_in_the_best_setting(tmp_path: Path) -> None:
+    report = script("report")
+    runs = script("run").grouped(results()["peers"]["runs"])["w2"]
+    assert report.best(runs, "Flower") == [200.0, 200.0]
+    assert report.best(runs, "fedpilot") == [10_000.0, 5_000.0]
+    assert report.best(runs, "pfl") == []
+    report.draw(results(), tmp_path / "picture.png")
+    assert (tmp_path / "picture.png").stat().st_size > 10_000
