@@ -1,0 +1,184 @@
+"""A federation gives the same bits whoever works or dies, and whichever way a chunk is computed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from federations import (
+    EXECUTIONS,
+    Lab,
+    Log,
+    Undisturbed,
+    computed,
+    in_time,
+    many_pieces,
+    one_by_one,
+    raising,
+    timeless,
+)
+from fedpilot.federated import RunResult
+from fedpilot.federated.engine import journal as journal_module
+
+pytestmark = pytest.mark.timeout(60)
+
+
+@pytest.mark.parametrize("workers", [2, 3, 4, 8])
+def test_however_many_workers_give_the_same_bits(
+    workers: int, lab: Lab, reference: RunResult
+) -> None:
+    result = lab.run(resources__workers=workers)
+    assert result.digest == reference.digest
+    assert timeless(result.rows) == timeless(reference.rows)
+
+
+@pytest.mark.parametrize("nth", [1, 2, 4, 5, 7])
+@pytest.mark.parametrize("workers", [1, 3])
+def test_a_worker_that_dies_in_a_round_changes_nothing(
+    nth: int, workers: int, lab: Lab, reference: RunResult
+) -> None:
+    log = Log()
+    federation = lab.federation(log, resources__workers=workers)
+    lab.cluster.faults.kill_at("train", nth)
+    lab.cluster.faults.kill_at("evaluate_test", 2)
+    result = federation.run()
+    assert result.digest == reference.digest
+    assert timeless(result.rows) == timeless(reference.rows)
+    assert len(log.of("worker_lost")) == 2
+
+
+def test_workers_that_die_all_the_time_change_nothing(lab: Lab, reference: RunResult) -> None:
+    federation = lab.federation(resources__workers=3, resources__worker_restarts=1000)
+    for nth in range(1, 60, 2):
+        lab.cluster.faults.kill_at("train", nth)
+    assert federation.run().digest == reference.digest
+
+
+@pytest.mark.parametrize(
+    ("keys", "same"),
+    [
+        pytest.param({"run__random_seed": 4}, False, id="another seed"),
+        pytest.param({"training__learning_rate": 0.01}, False, id="another learning rate"),
+        pytest.param({"federation__clients_per_round": 5}, False, id="other cohorts"),
+        pytest.param({"outputs__checkpoint_every": 3}, True, id="fewer checkpoints"),
+        pytest.param({"evaluation__every": 2}, True, id="fewer evaluations"),
+        pytest.param({"run__name": "other"}, True, id="another name"),
+    ],
+)
+def test_what_decides_the_bits(
+    keys: dict[str, Any], same: bool, lab: Lab, reference: RunResult
+) -> None:
+    assert (lab.run(**keys).digest == reference.digest) == same
+
+
+def test_two_runs_of_one_federation_are_the_same(lab: Lab) -> None:
+    with lab.federation() as federation:
+        first, second = federation.run(), federation.run()
+    assert first.digest == second.digest
+    assert first.run_id != second.run_id
+
+
+@pytest.mark.parametrize("model", ["logistic_regression", "mlp", "WithBatchNorm", "WithScalar"])
+def test_every_kind_of_model_learns_and_resumes(model: str, lab: Lab, user_code: str) -> None:
+    name = f"{user_code}:{model}" if model.startswith("With") else model
+    keys = {
+        "model__model_type": name,
+        "training__learning_rate": 0.2,
+        "data__data_distribution_kind": "iid",  # BatchNorm cannot train on a last batch of one
+        "data__dirichlet_beta": None,
+    }
+    whole = lab.run(**keys, resources__workers=1)
+    assert whole.rows[-1]["train_loss"] < whole.rows[0]["train_loss"]
+    stop = raising(KeyboardInterrupt(), "round_finished", round=2)
+    federation = lab.federation(stop, **keys)
+    with pytest.raises(KeyboardInterrupt):
+        federation.run(run_id="r")
+    resumed = lab.federation(**keys).resume("r")
+    assert resumed.digest == whole.digest
+    assert timeless(resumed.rows) == timeless(whole.rows)
+
+
+@pytest.mark.parametrize("workers", [2, 3, 4])
+@pytest.mark.parametrize("pieces", ["as they are", "many"])
+def test_every_execution_gives_the_same_bits_however_many_work(
+    workers: int, pieces: str, lab: Lab, undisturbed: Undisturbed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys, reference = undisturbed
+    if pieces == "many":
+        many_pieces(monkeypatch)
+    result = lab.run(**keys, resources__workers=workers)
+    assert result.digest == reference.digest
+    assert timeless(result.rows) == timeless(reference.rows)
+
+
+def test_the_executions_agree_but_for_rounding(lab: Lab) -> None:
+    models = []
+    for execution in EXECUTIONS:
+        with lab.federation(**computed(execution)) as federation:
+            federation.run()
+            models.append(federation.state)
+    for name, array in models[0].items():
+        for other in models[1:]:
+            np.testing.assert_allclose(other[name], array, rtol=0, atol=2e-5)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("method", ["train", "hand_up"])
+@pytest.mark.parametrize("saving", [False, True], ids=["nothing saved", "all saved"])
+def test_workers_that_die_at_any_call_change_nothing(
+    workers: int,
+    method: str,
+    saving: bool,
+    lab: Lab,
+    undisturbed: Undisturbed,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also between pieces, while sums are kept at the workers and while they are handed up."""
+    keys, reference = undisturbed
+    many_pieces(monkeypatch)
+    if saving:
+        monkeypatch.setattr(journal_module, "worth_saving", lambda *_args: True)
+    nth, lost = 1, True
+    while lost and nth < 60:
+        log = Log()
+        federation = lab.federation(log, **keys, resources__workers=workers)
+        lab.cluster.faults.kill_at(method, nth)
+        result = in_time(federation.run)
+        federation.close()
+        assert result.digest == reference.digest, f"{method} {nth}"
+        assert timeless(result.rows) == timeless(reference.rows)
+        lost, nth = bool(log.of("worker_lost")), nth + 1
+    assert nth > 4, "it was killed a few times"
+
+
+@pytest.mark.parametrize("nth", [3, 5, 7])
+def test_a_worker_that_never_comes_back_takes_only_its_sum_along(
+    nth: int, lab: Lab, undisturbed: Undisturbed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has trained for this round, and dies again whenever it is started."""
+    keys, reference = undisturbed
+    one_by_one(monkeypatch)
+    federation = lab.federation(**keys, resources__workers=2, resources__worker_restarts=1)
+    lab.cluster.faults.kill_at("train", nth)
+    for start in (3, 4, 5):
+        lab.cluster.faults.kill_at("hello", start)
+    result = in_time(federation.run)
+    assert result.digest == reference.digest
+
+
+def test_workers_that_die_at_random_calls_all_the_time_change_nothing(
+    lab: Lab, undisturbed: Undisturbed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys, reference = undisturbed
+    many_pieces(monkeypatch)
+    monkeypatch.setattr(journal_module, "worth_saving", lambda *_args: True)
+    dice = np.random.default_rng(5)
+    for _ in range(5):
+        federation = lab.federation(**keys, resources__workers=3, resources__worker_restarts=1000)
+        for method in ("train", "hand_up"):
+            for nth in dice.choice(np.arange(1, 60), size=20, replace=False):
+                lab.cluster.faults.kill_at(method, int(nth))
+        assert in_time(federation.run).digest == reference.digest
+        federation.close()

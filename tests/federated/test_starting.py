@@ -1,0 +1,77 @@
+"""A federation starts when somebody needs it, once, and leaves nothing when it ends."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+
+from federations import CLIENTS, COHORT, Lab, Log
+from fedpilot.federated import NodeState, register_model
+
+pytestmark = pytest.mark.timeout(60)
+
+
+def test_nothing_is_started_until_somebody_needs_it(lab: Lab) -> None:
+    with lab.federation() as federation:
+        node = federation["client_7"]
+        assert len(federation) == CLIENTS
+        assert list(federation) == [f"client_{i}" for i in range(CLIENTS)]
+        assert federation.describe().number_of_clients == CLIENTS
+        assert (federation.round, federation.cohort_size) == (0, COHORT)
+        assert node.state is NodeState.VIRTUAL
+        assert "client_7: virtual" in node.explain()
+        assert "not assigned" in node.explain()
+        assert repr(node) == "<VirtualNode client_7 virtual>"
+        node.release()
+        assert lab.cluster.groups() == ()
+        assert node.materialize() is node
+        assert len(lab.cluster.groups()) == 1
+        assert node.state is NodeState.MATERIALIZED
+    assert lab.cluster.groups() == ()
+    federation.close()
+
+
+def test_a_federation_starts_once_whoever_asks(lab: Lab) -> None:
+    log = Log()
+    federation = lab.federation(log)
+    with ThreadPoolExecutor(8) as threads:
+        results = list(threads.map(lambda i: federation[f"client_{i}"].train(), range(8)))
+    assert [result.client_id for result in results] == [f"client_{i}" for i in range(8)]
+    assert len(log.of("gang_reserved")) == 1
+
+
+def test_a_federation_of_a_million_clients_starts_at_once(lab: Lab) -> None:
+    started = time.perf_counter()
+    with lab.federation(
+        federation__number_of_clients=1_000_000,
+        federation__rounds=2,
+        data__data_distribution_kind="bootstrap",
+        data__samples_per_client=[5, 20],
+        evaluation__where="sites",
+    ) as federation:
+        result = federation.run()
+        node = federation["client_999999"]
+        assert 5 <= node.train().samples <= 20
+    assert result.rounds == 2
+    assert result.rows[0]["clients"] == COHORT
+    assert time.perf_counter() - started < 10  # O(population) in Python would take much longer
+
+
+def test_a_model_that_was_registered_anew_is_the_new_one(lab: Lab) -> None:
+    def define(width: int) -> None:
+        @register_model("mine_for_the_test_of_registration")
+        def mine(input_shape: tuple[int, ...], num_classes: int) -> torch.nn.Module:
+            return torch.nn.Sequential(
+                torch.nn.Linear(input_shape[0], width), torch.nn.Linear(width, num_classes)
+            )
+
+    sizes = []
+    for width in (2, 5):
+        define(width)
+        with lab.federation(model__model_type="mine_for_the_test_of_registration") as federation:
+            sizes.append(federation.parameters)
+            federation["client_0"].train()
+    assert sizes == [6 * 2 + 2 + 2 * 3 + 3, 6 * 5 + 5 + 5 * 3 + 3]
