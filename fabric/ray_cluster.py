@@ -49,6 +49,8 @@ if TYPE_CHECKING:
 TCP_TIMEOUT_S = 2.0
 HEALTH_TIMEOUT_S = 18.0
 REASON_LENGTH = 400
+SMALL_ANSWER = 95_000
+"""Bytes up to which an answer comes without the object store: Ray moves 100 KB at most so."""
 SECOND_RAY = (
     "this process uses a Ray cluster already, and can use one only: attach() to it, or close it "
     "first"
@@ -363,7 +365,7 @@ class RayWorker:
     def _on_answer(self, answer: Future[Any], method: str, asked: Future[Any]) -> None:
         error = asked.exception()
         if error is None:
-            self._settle(answer, result=asked.result())
+            self._settle(answer, result=_unpacked(asked.result()))
         else:
             self._settle(answer, error=_explained(self.name, method, error))
 
@@ -396,7 +398,7 @@ def _packed(method: str, args: Sequence[Any]) -> tuple[Any, ...]:
 
     Ray pickles every argument by itself, which costs more than a short call's work.
     """
-    from ray import ObjectRef, cloudpickle
+    from ray import ObjectRef
 
     references: list[Any] = []
     placed: list[Any] = []
@@ -406,8 +408,48 @@ def _packed(method: str, args: Sequence[Any]) -> tuple[Any, ...]:
             references.append(arg)
         else:
             placed.append(arg)
-    packed = cloudpickle.dumps((method, placed))  # type: ignore[no-untyped-call]
-    return (packed, *references)
+    return (_pickled((method, placed)), *references)
+
+
+def _pickled(value: Any) -> bytes:
+    """Pickle quickly, or by value what the other side could not import."""
+    from ray import cloudpickle
+
+    try:
+        quick = pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
+        if b"__main__" not in quick:
+            return quick
+    except (pickle.PicklingError, AttributeError, TypeError):
+        pass
+    thorough: bytes = cloudpickle.dumps(value)  # type: ignore[no-untyped-call]
+    return thorough
+
+
+@dataclass(frozen=True, slots=True)
+class _Whole:
+    """An answer that is left to Ray: it is large, or plain pickle refuses it."""
+
+    answer: Any
+
+
+def _packed_answer(answer: Any) -> bytes | _Whole:
+    """A small answer as bytes, which Ray sends as they are."""
+    arrays: list[pickle.PickleBuffer] = []
+    try:
+        rest = pickle.dumps(answer, pickle.HIGHEST_PROTOCOL, buffer_callback=arrays.append)
+    except (pickle.PicklingError, AttributeError, TypeError):
+        return _Whole(answer)
+    contents = [array.raw() for array in arrays]
+    if len(rest) + sum(content.nbytes for content in contents) > SMALL_ANSWER:
+        return _Whole(answer)
+    return pickle.dumps((rest, [bytes(content) for content in contents]))
+
+
+def _unpacked(answer: bytes | _Whole) -> Any:
+    if isinstance(answer, _Whole):
+        return answer.answer
+    rest, contents = pickle.loads(answer)
+    return pickle.loads(rest, buffers=contents)
 
 
 def _hosted(cls: type[Any]) -> type[Any]:
@@ -415,8 +457,10 @@ def _hosted(cls: type[Any]) -> type[Any]:
 
     def packed_call(self: Any, packed: bytes, *fetched: Any) -> Any:
         method, args = pickle.loads(packed)
-        return getattr(self, method)(
-            *(fetched[arg.number] if isinstance(arg, _Referred) else arg for arg in args)
+        return _packed_answer(
+            getattr(self, method)(
+                *(fetched[arg.number] if isinstance(arg, _Referred) else arg for arg in args)
+            )
         )
 
     return type(cls.__name__, (cls,), {"packed_call": packed_call, "__module__": cls.__module__})

@@ -1,19 +1,22 @@
 """WriteBehind: writes a run's files in order, behind its rounds, so that no round waits for a disk.
 
 What is written only saves work after a crash, so it may lag: what has not been written yet is done
-again by `--resume`, to the same bits. Where the disk is slower than the rounds, a newer version of
-a file takes the place of one that still waits.
+again by `--resume`, to the same bits. Short rounds are written several at a time, and of a file
+that each of them replaces only the newest version is.
 """
 
 from __future__ import annotations
 
 import threading
-from collections import deque
+import time
 from collections.abc import Callable
 
-LAG = 16
-"""Writes that wait in order; beyond it newer versions replace older ones."""
-MOST = 64
+PACE_S = 0.2
+"""What waits is written that long after the last time at the soonest: the work that a crash costs.
+
+Writing every round of a few milliseconds would take a tenth of a small machine from training.
+"""
+MOST = 1024
 """Writes that may wait; beyond it the rounds do."""
 STALLED_S = 600.0
 """How long the rounds wait for the disk before they give up."""
@@ -23,9 +26,9 @@ class WriteBehind:
     """A thread that writes; what goes wrong there is raised by the next call."""
 
     def __init__(self) -> None:
-        self._waiting: deque[tuple[str | None, Callable[[], None]]] = deque()
+        self._waiting: list[tuple[str | None, Callable[[], None]]] = []
         self._changed = threading.Condition()
-        self._busy = self._closed = False
+        self._hurried = self._busy = self._closed = False
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="write-behind", daemon=True)
         self._thread.start()
@@ -34,16 +37,21 @@ class WriteBehind:
         """Write this after everything before it, `instead_of` an older write of that name."""
         with self._changed:
             self._wait_until(lambda: len(self._waiting) < MOST)
-            if instead_of is not None and len(self._waiting) >= LAG:
-                kept = [each for each in self._waiting if each[0] != instead_of]
-                self._waiting = deque(kept)
+            if instead_of is not None:
+                self._waiting = [each for each in self._waiting if each[0] != instead_of]
             self._waiting.append((instead_of, write))
-            self._changed.notify_all()
+            if len(self._waiting) in (1, MOST):
+                self._changed.notify_all()
 
     def flush(self) -> None:
         """Wait until everything is written."""
         with self._changed:
-            self._wait_until(lambda: not (self._waiting or self._busy))
+            self._hurried = True
+            self._changed.notify_all()
+            try:
+                self._wait_until(lambda: not (self._waiting or self._busy))
+            finally:
+                self._hurried = False
 
     def close(self) -> None:
         """Write what waits, then end; may be called twice."""
@@ -60,17 +68,23 @@ class WriteBehind:
             raise TimeoutError(f"the run folder's disk took nothing for {STALLED_S:g} s")
 
     def _run(self) -> None:
+        last = -PACE_S
         while True:
             with self._changed:
                 self._busy = False
                 self._changed.notify_all()
                 self._changed.wait_for(lambda: self._waiting or self._closed)
-                if not self._waiting:
+                early = last + PACE_S - time.monotonic()
+                self._changed.wait_for(self._in_a_hurry, max(0.0, early))
+                writes, self._waiting = self._waiting, []
+                if not writes:
                     return
-                _, write = self._waiting.popleft()
                 self._busy = True
+                self._changed.notify_all()
+            last = time.monotonic()
             try:
-                write()
+                for _, write in writes:
+                    write()
             except BaseException as error:
                 with self._changed:
                     self._error = error
@@ -78,3 +92,6 @@ class WriteBehind:
                     self._busy = False
                     self._changed.notify_all()
                 return
+
+    def _in_a_hurry(self) -> bool:
+        return self._hurried or self._closed or len(self._waiting) >= MOST

@@ -295,7 +295,7 @@ def trains(federation: Federation, client_id: str) -> bool:
     return bool(data.x[data.partition.indices(data.partition.index_of(client_id))].max() <= 3.0)
 
 
-EXECUTIONS = ("sequential", "folded", "mapped")
+EXECUTIONS = ("sequential", "folded", "mapped", "compiled")
 
 
 def many_pieces(patch: pytest.MonkeyPatch) -> None:

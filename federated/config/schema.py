@@ -298,9 +298,10 @@ class Training(Section):
     client_update: str | None = Field(default=None, examples=["my_module:client_update"])
     """Your own way of training a client, `module:function`; left out: epochs of local steps as this
     section says."""
-    execution: Literal["auto", "sequential", "folded", "mapped"] = "auto"
-    """How the clients of a chunk are computed: one after another (`sequential`), or at once, folded
-    into the batch (`folded`) or by `torch.func.vmap` (`mapped`). `auto` decides by a short trial
+    execution: Literal["auto", "sequential", "folded", "mapped", "compiled"] = "auto"
+    """How the clients of a chunk are computed: one after another (`sequential`), at once, folded
+    into the batch (`folded`) or by `torch.func.vmap` (`mapped`), or by one call of machine code
+    that is made for chains of dense layers on a CPU (`compiled`). `auto` decides by a short trial
     and writes what it found into the run's `config.yaml`."""
     chunk_size: Positive | Literal["auto"] = Field(default="auto", examples=[64])
     """Clients of a chunk; `auto` comes from the same trial."""
@@ -312,13 +313,14 @@ class Training(Section):
                 found=f"`chunk_size: {self.chunk_size}` with `execution: auto`",
                 allowed="`chunk_size: auto`, or name the execution",
             )
-        if self.client_update is not None and self.execution in ("folded", "mapped"):
+        together = self.execution not in ("auto", "sequential")
+        if self.client_update is not None and together:
             yield Conflict(
                 key="execution",
                 found=f"`execution: {self.execution}` with `client_update`",
                 allowed="`auto` or `sequential`: your own code trains one client at a time",
             )
-        if self.loss_function != "cross_entropy" and self.execution in ("folded", "mapped"):
+        if self.loss_function != "cross_entropy" and together:
             yield Conflict(
                 key="execution",
                 found=f"`execution: {self.execution}` with a `loss_function` of your own",

@@ -2,8 +2,9 @@
 
 Which clients share a piece or a chunk never changes a result (each trains as if alone, sums are
 exact), so this decides speed only. A short round is dealt out, one piece per worker, since a call
-costs more than it balances. A long one is cut by guided self-scheduling (Polychronopoulos and Kuck
-1987): each piece is a share of what is left, so the pieces shrink towards the end.
+costs more than it balances; a very short one to as few workers as are worth their calls. A long one
+is cut by guided self-scheduling (Polychronopoulos and Kuck 1987): each piece is a share of what is
+left, so the pieces shrink towards the end.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ import numpy.typing as npt
 
 Int64s = npt.NDArray[np.int64]
 
+CALL_S = 0.001
+"""About what a call costs: no worker is called for less."""
 SHORT_S = 0.06
 """A round that takes every worker no longer is dealt out in one piece each."""
 LEAST_S = 0.02
@@ -38,7 +41,7 @@ def pieces(costs: Int64s, workers: int, seconds_per_sample: float | None) -> lis
         return _dealt(order, min(len(order), workers * UNKNOWN_PIECES))
     total_s = float(costs.sum()) * seconds_per_sample
     if total_s <= SHORT_S * workers:
-        return _dealt(order, min(len(order), workers))
+        return _dealt(order, min(len(order), workers, max(1, int(total_s / CALL_S))))
     return _guided(order, (costs[order] * seconds_per_sample).astype(np.float64), workers)
 
 

@@ -27,6 +27,8 @@ class Kind(StrEnum):
     """All at once, the clients folded into the batch."""
     MAPPED = "mapped"
     """All at once, by torch.func.vmap."""
+    COMPILED = "compiled"
+    """A chunk by one call of machine code that is made for chains of dense layers."""
 
 
 @dataclass(frozen=True, slots=True)

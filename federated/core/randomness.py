@@ -17,10 +17,11 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 from enum import IntEnum
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+from . import philox
 
 UInt64s = NDArray[np.uint64]
 
@@ -38,8 +39,6 @@ _BLOCK = 1 << 32
 _LOW_HALF = np.uint64(0xFFFFFFFF)
 _SMALL_BITS = 7
 """Permutations of fewer than 2**7 are made together, larger ones with those of as many bits."""
-_MANY = 200
-"""From so many keys on, NumPy computes their first words faster than a generator tells them."""
 
 
 class Purpose(IntEnum):
@@ -97,11 +96,7 @@ def one_per_key(
     """Draw what `one` draws, for many keys at once; `keys` and the answer have the shape (n,)."""
     _check(seed, round, 0)
     keys = np.asarray(keys, dtype=np.uint64)
-    if len(keys) < _MANY:
-        words = _words(seed, purpose, [0, round, 0, _SINGLE], keys, 1)[:, 0]
-    else:
-        words = _first_words(seed, purpose, round, keys, _SINGLE)
-    return below(words, bound)
+    return below(philox.words(seed, purpose, (0, round, _SINGLE), keys, 1)[:, 0], bound)
 
 
 def words_per_key(
@@ -117,13 +112,16 @@ def words_per_key(
     _check(seed, round, 0)
     _check_block(block, count)
     keys = np.asarray(keys, dtype=np.uint64)
-    return _words(seed, purpose, [block * _BLOCK, round, 0, _WORDS], keys, count)
+    return philox.words(seed, purpose, (block * _BLOCK, round, _WORDS), keys, count)
 
 
 def below(words: UInt64s, bound: int) -> NDArray[np.int64]:
     """Turn random words into integers in [0, bound), `bound` being in [1, 2**32], as `one` does."""
     _check_bound(bound)
-    return _high_half(words, bound).astype(np.int64)
+    high, low = words >> np.uint64(32), words & _LOW_HALF
+    times = np.uint64(bound)
+    drawn: UInt64s = (high * times + (low * times >> np.uint64(32))) >> np.uint64(32)
+    return drawn.astype(np.int64)
 
 
 def permutations(
@@ -190,24 +188,6 @@ def _check_block(block: int, count: int) -> None:
         raise ValueError(f"a block has 2**34 - 4 words, found {count!r} asked for")
 
 
-def _words(seed: int, purpose: Purpose, counter: list[int], keys: UInt64s, count: int) -> UInt64s:
-    """Draw the words that follow a counter, in whose third word each key is put in turn.
-
-    One generator is taken from key to key, which costs a tenth of making one for each.
-    """
-    counter = counter.copy()
-    generator = np.random.Philox(0)
-    state: Any = generator.state  # of a generator that has drawn nothing: its buffer is used up
-    state |= {"state": {"counter": counter, "key": [seed, int(purpose)]}, "buffer": [0] * 4}
-    draw = generator.random_raw
-    words = np.empty((len(keys), count), dtype=np.uint64)
-    for row, key in enumerate(keys.tolist()):
-        counter[2] = key
-        generator.state = state
-        words[row] = draw(count)
-    return words
-
-
 def _rank(words: UInt64s, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
     """Make of every row the places 0 to `sizes[k] - 1` in the order of their words' high halves."""
     places = np.arange(words.shape[1], dtype=np.uint64)
@@ -219,38 +199,3 @@ def _rank(words: UInt64s, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
     words &= _LOW_HALF
     words[outside] = 0
     return words.view(np.int64)
-
-
-def _first_words(seed: int, purpose: Purpose, round: int, keys: UInt64s, lane: int) -> UInt64s:
-    """Say what `_philox(seed, purpose, round, key, lane).random_raw()` says, for every key."""
-    # NumPy steps the counter before it draws, so the first block is that of counter 1.
-    counter = [np.full(keys.shape, word, np.uint64) for word in (1, round, 0, lane)]
-    counter[2] = keys
-    k0, k1 = seed, int(purpose)
-    for _ in range(10):
-        high0, low0 = _multiply(counter[0], 0xD2E7470EE14C6C93)
-        high1, low1 = _multiply(counter[2], 0xCA5A826395121157)
-        counter = [
-            high1 ^ counter[1] ^ np.uint64(k0),
-            low1,
-            high0 ^ counter[3] ^ np.uint64(k1),
-            low0,
-        ]
-        k0 = (k0 + 0x9E3779B97F4A7C15) & _MASK
-        k1 = (k1 + 0xBB67AE8584CAA73B) & _MASK
-    return counter[0]
-
-
-def _multiply(words: UInt64s, factor: int) -> tuple[UInt64s, UInt64s]:
-    """Give the high and the low halves of the 128-bit products."""
-    return _high_half(words, factor), words * np.uint64(factor)
-
-
-def _high_half(words: UInt64s, factor: int) -> UInt64s:
-    half, low_mask = np.uint64(32), np.uint64(0xFFFFFFFF)
-    a, b = words >> half, words & low_mask
-    c, d = np.uint64(factor >> 32), np.uint64(factor & 0xFFFFFFFF)
-    middle = a * d + (b * d >> half)
-    carry = b * c + (middle & low_mask)
-    high: UInt64s = a * c + (middle >> half) + (carry >> half)
-    return high

@@ -363,7 +363,10 @@ def environment_differences(
     first: Sequence[Mapping[str, Any]], second: Sequence[Mapping[str, Any]]
 ) -> dict[str, tuple[str, str]]:
     """What workers said of themselves that bits depend on, and that differs."""
-    names = ("torch", "numpy", "ray", "cpu_capability", "threads", "device")
+    names = (
+        *("torch", "numpy", "numba", "ray"),
+        *("cpu_capability", "cpu_kind", "threads", "device"),
+    )
     said = {n: (_said(n, first), _said(n, second)) for n in names}
     return {name: (a, b) for name, (a, b) in said.items() if a != b and a and b}
 

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ..core.kernel import cpu_kind
 from ..core.randomness import Purpose, torch_seed
 from ..core.registry import load_dotted
 from ..core.state import Array, Role, State, role_of
@@ -108,8 +109,10 @@ def environment() -> Mapping[str, Any]:
     return {
         "torch": torch.__version__,
         "numpy": np.__version__,
+        "numba": importlib.metadata.version("numba"),
         "ray": importlib.metadata.version("ray"),
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "cpu_kind": cpu_kind(),
         "threads": torch.get_num_threads(),
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
     }

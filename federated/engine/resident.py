@@ -44,9 +44,9 @@ class ResidentModule:
     def laid_out(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """A state whose tensors lie in memory as the module's do, so that loading it is a copy."""
         return {
-            name: torch.empty_like(self._parameters[name]).copy_(tensor)
-            if name in self._parameters
-            else tensor
+            name: tensor
+            if name not in self._parameters or tensor.stride() == self._parameters[name].stride()
+            else torch.empty_like(self._parameters[name]).copy_(tensor)
             for name, tensor in state.items()
         }
 

@@ -28,6 +28,8 @@ from ..core.sampling import Indices
 from ..errors import ClientFailed
 from .batched import BatchedTrainer
 from .client import ClientUpdate
+from .compiled.chain import chain_of
+from .compiled.trainer import CompiledTrainer
 from .optimizers import fused_rate
 from .resident import ResidentModule
 from .samples import Chunk, Samples
@@ -45,6 +47,8 @@ PATIENCE_S = 0.08
 """How long each way is measured."""
 AGREE = 1e-6
 """How far training together may lie from training alone in float64, of the largest move."""
+AGREE_ABOUT = 1e-3
+"""The same in the model's own type."""
 
 
 class Trainers:
@@ -87,6 +91,8 @@ class Trainers:
         if why_not is not None:
             raise NotStackable(why_not)
         module = resident.module
+        if execution.kind is Kind.COMPILED:
+            return self._compiled(module, execution.chunk_size, samples, training)
         stacked = stack(module, execution.kind, execution.chunk_size, rate=fused_rate(training))
         canonical = first_names(module)
         names = {
@@ -99,10 +105,21 @@ class Trainers:
             stacked, names, samples, training, seed=self._seed, device=self._device
         )
 
+    def _compiled(
+        self, module: nn.Module, capacity: int, samples: Any, training: Training
+    ) -> ChunkTrainer:
+        if self._device.type != "cpu":
+            raise NotStackable("compiled training is for the CPU")
+        chain = chain_of(module, tuple(samples.x.shape[1:]))
+        dtype = next(module.parameters()).dtype
+        return CompiledTrainer(chain, capacity, samples, training, dtype=dtype)
+
     def why_not_together(self) -> str | None:
         """What rules out training several clients at once, whatever the model."""
         if self._update is not None:
             return "`training.client_update` trains one client at a time"
+        if any(parameter._backward_hooks for parameter in self._resident.trained.values()):
+            return "hooks on weights see one client's gradients at a time"
         if self._resident.loss is not nn.functional.cross_entropy:
             return "`training.loss_function` sees one client's batch at a time"
         return None
@@ -139,17 +156,20 @@ class Trainers:
             seconds = f"{taken:.1f} s for a few steps of one client"
             return Choice(alone, f"a client is work enough by itself: {seconds}")
         first = Measured(alone, taken / _steps(largest, training) * _mean_steps(chunk, training))
+        together: list[Measured] = []
         refused: list[str] = []
-        for kind in (Kind.FOLDED, Kind.MAPPED):
+        for kind in (Kind.COMPILED, Kind.FOLDED, Kind.MAPPED):
+            if kind is Kind.MAPPED and any(m.execution.kind is Kind.FOLDED for m in together):
+                break  # folding is the faster of the two
             try:
                 measured = self._measure(kind, sizes, chunk, model, training)
-                choice = choose(first, measured, ())
-                if choice.execution.kind is kind:
-                    self._check(choice.execution, chunk, model, training)
-                return choice
+                best = choose(first, [*together, *measured], ()).execution
+                if best.kind is kind:
+                    self._check(best, chunk, model, training)
+                together += measured
             except NotStackable as error:
                 refused.append(f"{kind}: {error}")
-        return choose(first, (), refused)
+        return choose(first, together, refused)
 
     def _best_of(
         self,
@@ -207,8 +227,7 @@ class Trainers:
                 raise NotStackable("a client's bits depend on its mates")
         # The last batch is not full, so that what fills it up would show.
         few = _cut(_slice(some, 0, 3), training.batch_size * STEPS - 1)
-        with _in_double(self._resident, model) as (resident, wide):
-            samples = _Doubled(self._samples)
+        with self._exactly(execution.kind, model) as (resident, samples, wide, agree):
             alone = self._make(
                 Execution(Kind.SEQUENTIAL, SEQUENTIAL_CHUNK), resident, samples, training
             )
@@ -217,11 +236,26 @@ class Trainers:
                 found = _results(self._make(execution, resident, samples, training), few, wide)
         moved = max(float((expected[n] - wide[n]).abs().max()) for n in found)
         apart = max(float((expected[n] - found[n]).abs().max()) for n in found)
-        if not apart <= AGREE * moved:
+        if not apart <= agree * moved:
             raise NotStackable("samples of a batch influence each other")
         for name in expected.keys() - found.keys():
             if not torch.equal(expected[name], wide[name].expand_as(expected[name])):
                 raise NotStackable(f"training changes {name}, which is no parameter")
+
+    @contextmanager
+    def _exactly(
+        self, kind: Kind, model: Mapping[str, Tensor]
+    ) -> Iterator[tuple[ResidentModule, Any, Mapping[str, Tensor], float]]:
+        """What to compare a way with training one by one on, and how far they may be apart.
+
+        In float64, where exactness shows right and wrong. A compiled chain is known layer by layer,
+        and takes seconds to compile for another type.
+        """
+        if kind is Kind.COMPILED:
+            yield self._resident, self._samples, model, AGREE_ABOUT
+            return
+        with _in_double(self._resident, model) as (resident, wide):
+            yield resident, _Doubled(self._samples), wide, AGREE
 
     def _bytes_per_client(self, training: Training) -> int:
         """Weights, gradients, the optimizer's memory and a batch's activations."""
@@ -293,7 +327,12 @@ def _results(trainer: ChunkTrainer, chunk: Chunk, model: Mapping[str, Tensor]) -
 
 
 def _time(trainer: ChunkTrainer, chunk: Chunk, model: Mapping[str, Tensor]) -> float:
-    """Seconds to train a chunk: the least of several times, after one to warm up."""
+    """Seconds to train a chunk: the least of several times.
+
+    A single sample goes ahead, so that compiling and other first times do not count.
+    """
+    for _ in trainer.train(_cut(_slice(chunk, 0, 1), 1), 0, model, {}):
+        pass
     taken: list[float] = []
     began = time.perf_counter()
     for turn in itertools.count():

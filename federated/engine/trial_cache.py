@@ -23,7 +23,7 @@ from torch import nn
 from ..config.schema import Training
 from ..core.execution import Choice, Execution, Kind, Question
 
-FORMAT = 1
+FORMAT = 2
 OURS = frozenset({"torch", "builtins", "typing"})
 """Packages whose code their versions tell."""
 
@@ -59,6 +59,7 @@ def key(
         "sizes": sorted(sizes),
         "memory": memory >> 28,
         "torch": torch.__version__,
+        "numba": metadata.version("numba"),
         "processor": _processor(device),
         "threads": torch.get_num_threads(),
     }

@@ -385,7 +385,9 @@ _NOBODY: Indices = np.empty(0, dtype=np.int64)
 
 def _parts(clients: Indices, most: int) -> list[Indices]:
     """As few parts of at most so many clients as there need be, nearly equal."""
-    return np.array_split(clients, -(-len(clients) // most)) if len(clients) else []
+    if len(clients) <= most:
+        return [clients] if len(clients) else []
+    return np.array_split(clients, -(-len(clients) // most))
 
 
 def _joined(parts: Sequence[Indices]) -> Indices:

@@ -18,10 +18,12 @@ def pretend(patch: pytest.MonkeyPatch, **seconds: float) -> None:
     """Trials find these seconds per client, by kind."""
 
     def time_of(trainer: Any, chunk: Any, _model: Any) -> float:
-        stacked = getattr(trainer, "_stacked", None)
-        kind = {"FoldedModule": "folded", "MappedModule": "mapped"}.get(
-            type(stacked).__name__, "sequential"
-        )
+        kind = {
+            "SequentialTrainer": "sequential",
+            "FoldedModule": "folded",
+            "MappedModule": "mapped",
+            "CompiledTrainer": "compiled",
+        }[type(getattr(trainer, "_stacked", trainer)).__name__]
         steps = int((-(-chunk.sizes // trainer._training.batch_size)).sum())
         return seconds.get(kind, 1.0) * steps + 1e-6
 
@@ -48,6 +50,31 @@ def test_auto_is_found_out_once_said_and_written_down(
     asked = lab.federation(**named, training__batch_size=7)
     assert manifest["identity"] == asked.identity != before
     assert asked.run().digest == result.digest
+
+
+def test_auto_may_mean_compiled(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend(monkeypatch, sequential=0.01, folded=0.001, compiled=0.0005)
+    log = Log()
+    with lab.federation(log, training__execution="auto", training__batch_size=9) as federation:
+        result = federation.run(run_id="r")
+    (chosen,) = log.of("execution_chosen")
+    assert (chosen["execution"], chosen["chunk_size"]) == ("compiled", COHORT)
+    assert "20.0x as fast" in chosen["reason"]
+    written = load_config(result.folder / "config.yaml").training
+    assert (written.execution, written.chunk_size) == ("compiled", COHORT)
+    named = {"training__execution": "compiled", "training__chunk_size": COHORT}
+    assert lab.run(**named, training__batch_size=9).digest == result.digest
+
+
+@pytest.mark.parametrize("own", ["client_update", "loss_function"])
+@pytest.mark.parametrize("execution", ["folded", "mapped", "compiled"])
+def test_code_that_sees_one_client_at_a_time_rules_out_the_ways_for_many(
+    own: str, execution: str, lab: Lab, user_code: str
+) -> None:
+    keys = {f"training__{own}": f"{user_code}:anything", "training__execution": execution}
+    with pytest.raises(ConfigError, match=f"`execution: {execution}` with") as caught:
+        lab.federation(**keys)
+    assert "`auto` or `sequential`" in str(caught.value)
 
 
 def test_a_resumed_run_keeps_what_auto_meant(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,6 +169,7 @@ def test_auto_finds_a_way_for_every_model(model: str, lab: Lab, user_code: str) 
     (chosen,) = log.of("execution_chosen")
     if model != "WithScalar":
         assert chosen["execution"] == "sequential"
+        assert "compiled" in chosen["reason"]
         assert "folded" in chosen["reason"]
 
 

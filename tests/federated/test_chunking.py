@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from fedpilot.federated.core.chunking import (
+    CALL_S,
     LEAST_S,
     LONGEST_S,
     SHARE,
@@ -59,10 +60,11 @@ def test_no_piece_costs_more_than_all_before_it_allow(
     ("clients", "workers", "pace", "parts"),
     [
         pytest.param(100, 4, None, 4 * UNKNOWN_PIECES, id="several each while costs are unknown"),
-        pytest.param(100, 4, 1e-6, 4, id="one each in a short round"),
-        pytest.param(100, 4, 0.0, 4, id="one each in no time at all"),
+        pytest.param(100, 4, 1e-5, 4, id="one each in a short round"),
+        pytest.param(100, 4, 2.5e-6, 2, id="no worker is called for less than a call costs"),
+        pytest.param(100, 4, 0.0, 1, id="no time at all is one call's work"),
         pytest.param(3, 4, None, 3, id="never more than clients"),
-        pytest.param(3, 4, 1e-6, 3, id="never more than clients in a short round"),
+        pytest.param(3, 4, 1e-3, 3, id="never more than clients in a short round"),
         pytest.param(3, 4, 1e9, 3, id="a client each, however long"),
         pytest.param(1, 1, None, 1, id="one client"),
         pytest.param(0, 4, None, 0, id="nobody"),
@@ -75,6 +77,7 @@ def test_how_many_pieces(clients: int, workers: int, pace: float | None, parts: 
 @given(st.lists(st.integers(1, 10_000), min_size=1, max_size=200), st.integers(1, 50))
 def test_a_short_round_is_dealt_out_one_piece_per_worker(costs: list[int], workers: int) -> None:
     pace = 0.99 * SHORT_S * workers / sum(costs)
+    assert SHORT_S > 2 * CALL_S
     cut = pieces(int64s(costs), workers, pace)
     assert len(cut) == min(workers, len(costs))
     assert max(map(len, cut)) - min(map(len, cut)) <= 1
@@ -124,7 +127,7 @@ def test_calls_are_few_where_clients_are_quick() -> None:
 
 def test_cutting_is_the_same_every_time_when_costs_are_equal() -> None:
     costs = np.full(10, 3, dtype=np.int64)
-    assert [part.tolist() for part in pieces(costs, 3, 0.0)] == [
+    assert [part.tolist() for part in pieces(costs, 3, 1e-3)] == [
         [0, 3, 6, 9], [1, 4, 7], [2, 5, 8]
     ]  # fmt: skip
     assert [part.tolist() for part in pieces(costs, 1, 1.0)] == [[i] for i in range(10)]

@@ -216,7 +216,7 @@ def test_an_earlier_run_that_named_its_execution_only_does_not_name_mine() -> No
 
 
 def test_what_auto_was_found_to_mean_is_a_config_that_can_be_written() -> None:
-    for execution in ("sequential", "folded", "mapped"):
+    for execution in ("sequential", "folded", "mapped", "compiled"):
         found = with_execution(parse_config(BASE), execution, 16)
         named = [f"training.execution={execution}", "training.chunk_size=16"]
         assert found == parse_config(BASE, named)

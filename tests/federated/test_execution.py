@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given, strategies as st
 
@@ -29,6 +31,10 @@ def folded(seconds: float, size: int = 64) -> Measured:
     return Measured(Execution(Kind.FOLDED, size), seconds)
 
 
+def compiled(seconds: float, size: int = 64) -> Measured:
+    return Measured(Execution(Kind.COMPILED, size), seconds)
+
+
 @pytest.mark.parametrize(
     ("together", "refused", "choice"),
     [
@@ -40,6 +46,20 @@ def folded(seconds: float, size: int = 64) -> Measured:
             [folded(0.5, 16), folded(0.25, 64)], [],
             Choice(Execution(Kind.FOLDED, 64), "4.0x as fast as one by one"),
             id="the faster size",
+        ),
+        pytest.param(
+            [compiled(0.05), folded(0.1)], [],
+            Choice(compiled(0).execution, "20.0x as fast as one by one"), id="the faster way",
+        ),
+        pytest.param(
+            [compiled(0.2), folded(0.1)], ["mapped: it is not tried"],
+            Choice(folded(0).execution, "10.0x as fast as one by one"),
+            id="the faster way, whichever was measured first",
+        ),
+        pytest.param(
+            [folded(0.5)], ["compiled: it is no chain"],
+            Choice(folded(0).execution, "2.0x as fast as one by one"),
+            id="what is refused does not stand in the way",
         ),
         pytest.param(
             [folded(0.9)], [], Choice(ALONE, "several at once are 1.1x as fast, not worth it"),
@@ -62,14 +82,22 @@ def test_what_is_chosen_and_why(
     assert choose(alone(), together, refused) == choice
 
 
-@given(st.floats(1e-6, 10.0), st.lists(st.floats(1e-6, 10.0), min_size=1, max_size=4))
+@given(
+    st.floats(1e-6, 10.0),
+    st.lists(
+        st.tuples(st.sampled_from([compiled, folded]), st.floats(1e-6, 10.0)),
+        min_size=1,
+        max_size=4,
+    ),
+)
 def test_several_at_once_are_chosen_where_they_are_clearly_faster_and_nowhere_else(
-    one: float, others: list[float]
+    one: float, others: list[tuple[Callable[[float, int], Measured], float]]
 ) -> None:
-    measured = [folded(seconds, size) for size, seconds in enumerate(others, 1)]
+    measured = [of(seconds, size) for size, (of, seconds) in enumerate(others, 1)]
     found = choose(alone(one), measured, ()).execution
-    worth = one / min(others) >= WORTH
-    assert found == (measured[others.index(min(others))].execution if worth else ALONE)
+    times = [seconds for _, seconds in others]
+    worth = one / min(times) >= WORTH
+    assert found == (measured[times.index(min(times))].execution if worth else ALONE)
 
 
 @given(st.sampled_from(["cpu", "cuda", "xpu"]), st.integers(1, 10**6), st.integers(1, 10**6))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,9 @@ from hypothesis import given, settings, strategies as st
 
 from fedpilot.federated.core.partial import RANGE_BITS, Partial, Reference, Tally, grid
 from fedpilot.federated.core.state import Array, Role
-from fedpilot.federated.engine import summing
+from fedpilot.federated.engine import device_sums, summing
+from fedpilot.federated.engine.compiled import sums as compiled_sums
+from fedpilot.federated.engine.compiled.sums import BLOCK
 from fedpilot.federated.engine.summing import EXACT, RunningSum
 
 ROLES = {
@@ -169,20 +172,29 @@ def test_neither_order_nor_grouping_nor_taking_it_in_parts_matters(
     assert everything(merged) == everything(slowly(start, clients))
 
 
-@pytest.mark.parametrize(
-    ("block", "tile"),
-    [pytest.param(4, 8, id="small"), pytest.param(1, 1, id="of one number"),
-     pytest.param(5, 1000, id="many clients"), pytest.param(1000, 7, id="less than a client")],
-)  # fmt: skip
+@pytest.mark.parametrize("tile", [1, 7, 1000, 1 << 24])
 @settings(max_examples=40)
 @given(given_round=rounds())
-def test_the_size_of_what_is_worked_on_at_a_time_does_not_matter(
-    block: int, tile: int, given_round: tuple[dict[str, Array], list[Client]]
+def test_any_device_gives_the_same_sum(
+    tile: int, given_round: tuple[dict[str, Array], list[Client]]
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(summing, "BLOCK", {"cpu": block})
-        patch.setattr(summing, "TILE", tile)
+        patch.setattr(summing, "compiled_sums", device_sums)
+        patch.setattr(device_sums, "TILE", tile)
         assert everything(quickly(*given_round)) == everything(slowly(*given_round))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("size", [BLOCK // 2 - 1, BLOCK // 2, BLOCK // 2 + 1, 3 * BLOCK + 17])
+@pytest.mark.parametrize("on", [compiled_sums, device_sums])
+def test_tensors_of_many_blocks(
+    on: ModuleType, size: int, dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(summing, "compiled_sums", on)
+    start, clients = started(size, dtype), plain(5, size, dtype)
+    clients[3].state["weight"][1, -1] = math.nan  # the very last number
+    for chunks in ([range(5)], [[0, 1, 2], [3], [4]]):
+        assert everything(quickly(start, clients, chunks)) == everything(slowly(start, clients))
 
 
 def plain(count: int, size: int, dtype: str = "float32", seed: int = 0) -> list[Client]:

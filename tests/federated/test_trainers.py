@@ -44,14 +44,21 @@ def try_out(of: Clients, asked: Question, memory: int = PLENTY) -> Choice:
     return of.trainers.try_out(asked, np.arange(len(of.sizes)), memory)
 
 
+KINDS = {
+    "SequentialTrainer": "sequential",
+    "FoldedModule": "folded",
+    "MappedModule": "mapped",
+    "CompiledTrainer": "compiled",
+}
+
+
 @pytest.fixture
 def seconds(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
     """What a step costs, by kind: a stopwatch that tests set."""
-    found = {"sequential": 1e-3, "folded": 1e-4, "mapped": 1e-3, "call": 0.0}
-    kinds = {"FoldedModule": "folded", "MappedModule": "mapped"}
+    found = {"sequential": 1e-3, "folded": 1e-4, "mapped": 1e-3, "compiled": 1e-3, "call": 0.0}
 
     def time_of(trainer: Any, chunk: Any, model: Any) -> float:
-        kind = kinds.get(type(getattr(trainer, "_stacked", None)).__name__, "sequential")
+        kind = KINDS[type(getattr(trainer, "_stacked", trainer)).__name__]
         for _ in trainer.train(chunk, 0, model, {}):
             pass
         steps = int((-(-chunk.sizes // trainer._training.batch_size)).sum())
@@ -63,6 +70,10 @@ def seconds(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
 
 def batch_norm() -> nn.Module:
     return nn.Sequential(nn.Linear(FEATURES, 4), nn.BatchNorm1d(4), nn.Linear(4, CLASSES))
+
+
+def layer_norm() -> nn.Module:
+    return nn.Sequential(nn.Linear(FEATURES, 4), nn.LayerNorm(4), nn.Linear(4, CLASSES))
 
 
 class Mixing(nn.Module):
@@ -125,6 +136,71 @@ def test_the_fastest_is_chosen(seconds: dict[str, float]) -> None:
     assert found.reason == "several at once are 1.1x as fast, not worth it"
 
 
+@pytest.mark.parametrize(
+    ("compiled", "folded", "mapped", "choice"),
+    [
+        pytest.param(
+            5e-5, 1e-4, 1e-6, Choice(Execution(Kind.COMPILED, 2), "20.0x as fast as one by one"),
+            id="compiled; what folds is not mapped as well",
+        ),
+        pytest.param(
+            2e-4, 1e-4, 1e-6, Choice(Execution(Kind.FOLDED, 2), "10.0x as fast as one by one"),
+            id="folded, though compiled beats one by one",
+        ),
+        pytest.param(
+            1e-4, 9e-4, 1e-6, Choice(Execution(Kind.COMPILED, 2), "10.0x as fast as one by one"),
+            id="compiled, where folding is not worth it",
+        ),
+        pytest.param(
+            9e-4, 9.5e-4, 1e-6,
+            Choice(
+                Execution(Kind.SEQUENTIAL, SEQUENTIAL_CHUNK),
+                "several at once are 1.1x as fast, not worth it",
+            ),
+            id="neither is worth it",
+        ),
+    ],
+)  # fmt: skip
+def test_compiling_and_folding_are_measured_against_each_other(
+    compiled: float, folded: float, mapped: float, choice: Choice, seconds: dict[str, float]
+) -> None:
+    seconds |= {"compiled": compiled, "folded": folded, "mapped": mapped}
+    assert try_out(clients(), question()) == choice
+
+
+def test_of_what_is_compiled_the_size_comes_from_the_trial_too(seconds: dict[str, float]) -> None:
+    seconds |= {"compiled": 5e-5, "call": 1e-3}
+    assert try_out(clients(), question()).execution == Execution(Kind.COMPILED, 8)
+
+
+def test_what_is_refused_does_not_keep_others_from_being_chosen(seconds: dict[str, float]) -> None:
+    """Compiled cannot be, folded neither; mapped is measured then."""
+    seconds |= {"compiled": 1e-6, "folded": 1e-6, "mapped": 2e-4}
+    assert try_out(clients(Scaled), question()).execution.kind is Kind.MAPPED
+    seconds |= {"folded": 2e-4, "mapped": 1e-6}
+    assert try_out(clients(layer_norm), question()).execution.kind is Kind.FOLDED
+
+
+def test_what_is_fastest_and_wrong_gives_way_to_the_next(
+    seconds: dict[str, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The right one that is fastest is taken, and nothing that was never compared."""
+    seconds |= {"compiled": 5e-5, "folded": 1e-4}
+    checked: list[Execution] = []
+    check = Trainers._check
+
+    def watched(self: Trainers, execution: Execution, *rest: Any) -> None:
+        checked.append(execution)
+        if execution.kind is Kind.COMPILED:
+            raise NotStackable("no")
+        check(self, execution, *rest)
+
+    monkeypatch.setattr(Trainers, "_check", watched)
+    found = try_out(clients(), question())
+    assert found == Choice(Execution(Kind.FOLDED, 2), "10.0x as fast as one by one")
+    assert checked == [Execution(Kind.COMPILED, 2), Execution(Kind.FOLDED, 2)]
+
+
 def test_what_does_not_fold_is_mapped_if_that_is_faster(seconds: dict[str, float]) -> None:
     assert try_out(clients(Scaled), question()).execution.kind is Kind.SEQUENTIAL
     seconds["mapped"] = 2e-4
@@ -144,19 +220,27 @@ def test_unequal_clients_are_compared_by_their_steps(seconds: dict[str, float]) 
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        pytest.param(batch_norm, ["folded: 1 (BatchNorm1d) has", "mapped: vmap"], id="batch norm"),
+        pytest.param(
+            batch_norm,
+            ["compiled: 1 is no part", "folded: 1 (BatchNorm1d) has", "mapped: vmap"],
+            id="batch norm",
+        ),
         pytest.param(
             bare_batch_norm,
-            ["folded: ", "mapped: "],
+            ["compiled: 1 is no part", "folded: ", "mapped: "],
             id="batch statistics without a trace",
         ),
         pytest.param(
-            Mixing, ["folded: ", "mapped: samples of a batch influence"], id="samples that mix"
+            Mixing,
+            ["compiled: it is more", "folded: ", "mapped: samples of a batch influence"],
+            id="samples that mix",
         ),
-        pytest.param(Counting, ["folded: training changes seen", "mapped: "], id="a buffer"),
+        pytest.param(
+            Counting, ["compiled: ", "folded: training changes seen", "mapped: "], id="a buffer"
+        ),
         pytest.param(
             lambda: Counting(kept=False, used=True),
-            ["folded: a client's bits depend", "mapped: "],
+            ["compiled: ", "folded: a client's bits depend", "mapped: "],
             id="a buffer that is not saved",
         ),
     ],
@@ -164,7 +248,7 @@ def test_unequal_clients_are_compared_by_their_steps(seconds: dict[str, float]) 
 def test_what_would_come_out_otherwise_is_trained_one_by_one(
     make: Make, words: list[str], seconds: dict[str, float]
 ) -> None:
-    seconds["mapped"] = 1e-4
+    seconds |= {"mapped": 1e-4, "compiled": 1e-5}
     found = try_out(clients(make), question())
     assert found.execution == Execution(Kind.SEQUENTIAL, SEQUENTIAL_CHUNK)
     for each in words:
@@ -194,6 +278,8 @@ def test_own_code_that_sees_one_client_is_not_tried(monkeypatch: pytest.MonkeyPa
             try_out(own, question("folded"))
         with pytest.raises(NotStackable, match="one client"):
             own.trainers.get(Execution(Kind.MAPPED, 4))
+        with pytest.raises(NotStackable, match="one client"):
+            try_out(own, question("compiled"))
 
 
 def test_a_client_that_is_work_enough_is_not_tried_in_company(
@@ -242,23 +328,24 @@ def test_code_that_fails_for_many_only_is_trained_one_by_one(seconds: dict[str, 
 # -- by name ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["sequential", "folded", "mapped"])
+@pytest.mark.parametrize("kind", ["sequential", "folded", "mapped", "compiled"])
 def test_a_way_that_is_named_is_taken(kind: str, seconds: dict[str, float]) -> None:
-    seconds |= {"folded": 1.0, "mapped": 1.0}  # however slow
+    seconds |= {"folded": 1.0, "mapped": 1.0, "compiled": 1.0}  # however slow
     found = try_out(clients(), question(kind, 5))
     assert found == Choice(Execution(Kind(kind), 5), "as the configuration says")
 
 
 def test_the_chunk_size_of_a_named_way_comes_from_the_trial(seconds: dict[str, float]) -> None:
-    seconds["call"] = 1e-3
-    assert try_out(clients(), question("folded")).execution.chunk_size == 8
-    seconds["call"] = 0.0
-    assert try_out(clients(), question("folded")).execution.chunk_size == 2
+    for kind in ("folded", "compiled"):
+        seconds["call"] = 1e-3
+        assert try_out(clients(), question(kind)).execution.chunk_size == 8
+        seconds["call"] = 0.0
+        assert try_out(clients(), question(kind)).execution.chunk_size == 2
     sequential = try_out(clients(), question("sequential")).execution
     assert sequential.chunk_size == SEQUENTIAL_CHUNK
 
 
-@pytest.mark.parametrize("kind", ["folded", "mapped"])
+@pytest.mark.parametrize("kind", ["folded", "mapped", "compiled"])
 @pytest.mark.parametrize("make", [batch_norm, bare_batch_norm, Mixing, Counting])
 @pytest.mark.parametrize("size", [12, 100], ids=["whole batches", "many batches"])
 def test_a_way_that_is_named_and_wrong_is_refused(kind: str, make: Make, size: int) -> None:
@@ -414,5 +501,5 @@ def test_numbers_of_a_real_trial_are_of_this_world() -> None:
     """No stopwatch of the test's: it ends, and soon."""
     many = Clients(x=numbers(64 * 20), sizes=(20,) * 64)
     found = try_out(many, question(cohort=64))
-    assert found.execution.kind in (Kind.FOLDED, Kind.SEQUENTIAL)
+    assert found.execution.kind in (Kind.COMPILED, Kind.FOLDED, Kind.SEQUENTIAL)
     assert "as fast" in found.reason

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.ray
 ROUNDS = 4
 
 MODELS: dict[str, dict[str, Any]] = {
-    "mlp": {
+    "mlp, folded": {
         "model": {"model_type": "mlp"},
         "data": {
             "dataset_type": "digits",
@@ -30,6 +30,15 @@ MODELS: dict[str, dict[str, Any]] = {
             "dirichlet_beta": 0.3,
         },
         "training": {"number_of_epochs": 8, "batch_size": 10, "execution": "folded"},
+    },
+    "mlp, compiled": {
+        "model": {"model_type": "mlp"},
+        "data": {
+            "dataset_type": "digits",
+            "data_distribution_kind": "dirichlet",
+            "dirichlet_beta": 0.3,
+        },
+        "training": {"number_of_epochs": 8, "batch_size": 10, "execution": "compiled"},
     },
     "cnn": {
         "model": {"model_type": "cnn"},
@@ -91,7 +100,8 @@ def digest(
 
 
 SOME = [
-    pytest.param("mlp"),
+    pytest.param("mlp, folded"),
+    pytest.param("mlp, compiled"),
     pytest.param("cnn", marks=pytest.mark.slow),
     pytest.param("transformer", marks=pytest.mark.slow),
 ]

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from torch import nn
 
-from .folded import FoldedModule
+from .folded import FoldedModule, trace
 from .mapped import MappedModule
 from .protocol import NotStackable, Stacked
 
-__all__ = ["KINDS", "FoldedModule", "MappedModule", "NotStackable", "Stacked", "stack"]
+__all__ = ["KINDS", "FoldedModule", "MappedModule", "NotStackable", "Stacked", "stack", "trace"]
 
 KINDS = ("folded", "mapped")
 

@@ -164,18 +164,22 @@ class _Tracer(fx.Tracer):
         return type(m) in LAYERS or super().is_leaf_module(m, module_qualified_name)
 
 
+def trace(module: nn.Module) -> fx.Graph:
+    """What a module's code does, layer by layer; NotStackable if it decides on values."""
+    try:
+        with _Tracer.one_at_a_time:
+            return _Tracer().trace(module)
+    except Exception as error:
+        raise NotStackable(f"its code cannot be traced ({_first_line(error)})") from error
+
+
 def _uses(module: nn.Module) -> Counter[str]:
     """How often each layer is called in a pass; NotStackable for what folding would get wrong."""
     if type(module) in LAYERS:
         return Counter({"": 1})
     parameters = dict(module.named_parameters(remove_duplicate=False))
-    try:
-        with _Tracer.one_at_a_time:
-            graph = _Tracer().trace(module)
-    except Exception as error:
-        raise NotStackable(f"its code cannot be traced ({_first_line(error)})") from error
     uses: Counter[int] = Counter()
-    for node in graph.nodes:
+    for node in trace(module).nodes:
         target = str(node.target)
         if node.op == "get_attr" and target in parameters:
             raise NotStackable(f"its code uses the parameter {target} by itself")

@@ -1,0 +1,45 @@
+"""How kernels are compiled: two kinds, that differ in what may be done to their arithmetic.
+
+Numba makes machine code of them when they are first called, for this machine's kind of processor,
+and keeps it on the disk for the next process.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+Kernel = Callable[..., Any]
+
+
+def as_written(function: Kernel) -> Kernel:
+    """Every operation as it stands there."""
+    return _compiled(function)
+
+
+def fast(function: Kernel) -> Kernel:
+    """Sums in the order that fits the vector unit, and fused multiply-adds; NaN stays NaN.
+
+    The order is fixed when the kernel is compiled: the same numbers give the same bits each time.
+    """
+    return _compiled(function, fastmath={"contract", "reassoc", "nsz"})
+
+
+def cpu_kind() -> str:
+    """The kind of processor that kernels are made for, such as `znver4`."""
+    from llvmlite import binding
+
+    return os.environ.get("NUMBA_CPU_NAME") or str(binding.get_host_cpu_name())
+
+
+def _compiled(function: Kernel, **options: Any) -> Kernel:
+    import numba
+
+    options |= {"nogil": True, "error_model": "numpy"}
+    with suppress(RuntimeError):  # there is no folder that the code could be kept in
+        kept: Kernel = numba.njit(cache=True, **options)(function)
+        return kept
+    made: Kernel = numba.njit(**options)(function)
+    return made

@@ -1,0 +1,86 @@
+"""Exact sums of many clients' moves on a CPU, in one pass through the memory.
+
+Moves are a client's numbers less the reference's; their sums are in whole units of a grid
+(`core.partial`). Every function here has a twin in `engine.device_sums`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor
+
+from ...core.kernel import as_written
+
+BLOCK = 1024
+"""Numbers that are worked on at a time: what all clients have of them fits a core's cache."""
+
+Floats = npt.NDArray[np.float64]
+Int64s = npt.NDArray[np.int64]
+
+_BITS: dict[int, npt.NDArray[Any]] = {
+    4: np.array([0x7FFF_FFFF], np.int32),
+    8: np.array([0x7FFF_FFFF_FFFF_FFFF], np.int64),
+}
+"""By the bytes of a float: all of its bits but the sign, as an integer of that length."""
+
+
+def add(
+    rows: Tensor, reference: Tensor, scale: float, factors: Floats, sums: Tensor, *, sign: int = 1
+) -> Floats:
+    """Add every client's moves times its factor to `sums` (n,), int64; its largest move, (k,).
+
+    In units of 1 / `scale`, a power of two. `rows` is (k, n), `reference` (n,), of the same type.
+    Exact where the largest moves times the factors' sizes add up to less than 2**53 units; whatever
+    else was added, the same with `sign` -1 takes away. The largest move of a client is no finite
+    number where one of its moves is none.
+    """
+    numbers = rows.numpy()
+    bits = _BITS[numbers.itemsize]
+    found = np.zeros(len(numbers), bits.dtype)
+    unit = numbers.dtype.type(scale)
+    _add(numbers, reference.numpy(), unit, factors, sign, bits, sums.numpy(), found)
+    return found.view(numbers.dtype).astype(np.float64)
+
+
+def add_wide(rows: Tensor, reference: Tensor, scale: float, factors: Int64s, sums: Tensor) -> None:
+    """Like `add`, wherever the sum fits int64; a factor of 0 makes 0 of anything."""
+    numbers = rows.numpy()
+    _add_wide(numbers, reference.numpy(), numbers.dtype.type(scale), factors, sums.numpy())
+
+
+@as_written
+def _add(rows, reference, scale, factors, sign, bits, sums, found):  # type: ignore[no-untyped-def]
+    # Sizes of floats are in the order of their bits, infinity and what is no number being last.
+    moves = np.empty(BLOCK, rows.dtype)
+    sizes = moves.view(bits.dtype)
+    every = bits[0]
+    block = np.empty(BLOCK, np.float64)
+    for start in range(0, rows.shape[1], BLOCK):
+        here = reference[start : start + BLOCK]
+        total = sums[start : start + BLOCK]
+        block[:] = 0.0
+        for client in range(len(rows)):
+            row, factor = rows[client, start : start + BLOCK], factors[client]
+            for i in range(len(row)):
+                moves[i] = row[i] - here[i]
+            top = found[client]
+            for i in range(len(row)):
+                top = max(top, sizes[i] & every)
+            found[client] = top
+            for i in range(len(row)):
+                block[i] += factor * np.float64(np.rint(moves[i] * scale))
+        for i in range(len(total)):
+            total[i] += sign * np.int64(block[i])
+
+
+@as_written
+def _add_wide(rows, reference, scale, factors, sums):  # type: ignore[no-untyped-def]
+    for client in range(len(rows)):
+        factor = factors[client]
+        if factor == 0:
+            continue
+        for i in range(rows.shape[1]):
+            sums[i] += factor * np.int64(np.rint((rows[client, i] - reference[i]) * scale))

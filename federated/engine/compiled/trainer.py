@@ -1,0 +1,115 @@
+"""CompiledTrainer: trains the clients of a chunk by one call of a compiled kernel."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from ...config.schema import Training
+from ...core.state import State
+from ..optimizers import LocalOptimizer, fused_rate
+from ..samples import Chunk, Samples
+from ..stacking import NotStackable
+from ..training import Trained
+from . import dense
+from .chain import Dense
+
+
+class CompiledTrainer:
+    """Trains up to `capacity` clients on a chain of dense layers; on the CPU."""
+
+    def __init__(
+        self,
+        chain: Sequence[Dense],
+        capacity: int,
+        samples: Samples,
+        training: Training,
+        *,
+        dtype: torch.dtype,
+    ) -> None:
+        """Get ready; NotStackable for samples that the kernel would misread."""
+        labels = samples.y
+        if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < chain[-1].outputs:
+            raise NotStackable(f"some labels are not in 0 to {chain[-1].outputs - 1}")
+        if samples.x.dtype != dtype:
+            raise NotStackable(f"samples are {samples.x.dtype}, weights {dtype}")
+        self._samples = samples
+        self._training = training
+        self._x = samples.x.reshape(len(samples.x), chain[0].inputs).contiguous().numpy()
+        self._y = labels.numpy()
+        self._places: dict[str, tuple[int, tuple[int, ...]]] = {}
+        table, size = [], 0
+        for layer in chain:
+            at, path = size, f"{layer.path}." if layer.path else ""
+            self._places[f"{path}weight"] = at, (layer.outputs, layer.inputs)
+            size += layer.outputs * layer.inputs
+            bias = size if layer.bias else -1
+            if layer.bias:
+                self._places[f"{path}bias"] = size, (layer.outputs,)
+                size += layer.outputs
+            table.append([layer.inputs, layer.outputs, at, bias, layer.activation])
+        self._layers = np.array(table, dtype=np.int64)
+        # PyTorch's memory begins where a vector does, NumPy's need not.
+        self._model = torch.zeros(size, dtype=dtype).numpy()
+        self._trained = torch.zeros(capacity * size, dtype=dtype)
+        self._rows = {
+            name: self._trained[at * capacity : (at + math.prod(shape)) * capacity].view(
+                capacity, *shape
+            )
+            for name, (at, shape) in self._places.items()
+        }
+        self._room = torch.zeros((4, -(-size // 16) * 16), dtype=dtype).numpy()
+        rules = {"adam": dense.ADAM, "adamw": dense.ADAMW}
+        plain = dense.PLAIN if fused_rate(training) is not None else dense.MOMENTUM
+        self._rule = rules.get(training.optimizer, plain)
+        optimizer = LocalOptimizer
+        self._constants = np.array(
+            [
+                *(training.learning_rate, training.weight_decay, training.momentum),
+                *(optimizer.BETA1, optimizer.BETA2, optimizer.EPS),
+            ],
+            dtype=np.float64,
+        )
+
+    def train(
+        self,
+        chunk: Chunk,
+        round_number: int,
+        model: Mapping[str, Tensor],
+        memories: Mapping[int, State],
+    ) -> Iterator[Trained]:
+        """Train all clients of the chunk."""
+        started = time.perf_counter()
+        for name, (at, shape) in self._places.items():
+            self._model[at : at + math.prod(shape)].reshape(shape)[...] = model[name].numpy()
+        losses: npt.NDArray[np.float64] = np.empty(len(chunk))
+        dense.train_clients(
+            self._x,
+            self._y,
+            self._orders(chunk, round_number),
+            chunk.sizes,
+            min(self._training.batch_size, int(chunk.sizes.max(initial=1))),
+            self._layers,
+            self._model,
+            self._rule,
+            self._constants,
+            self._room,
+            self._trained.numpy(),
+            losses,
+        )
+        tensors = {name: rows[: len(chunk)] for name, rows in self._rows.items()}
+        yield Trained(slice(0, len(chunk)), tensors, losses, time.perf_counter() - started)
+
+    def _orders(self, chunk: Chunk, round_number: int) -> npt.NDArray[np.int64]:
+        """(epochs, clients, largest): the positions of everyone's samples in every epoch."""
+        largest = int(chunk.sizes.max(initial=0))
+        orders = np.empty((self._training.number_of_epochs, len(chunk), largest), dtype=np.int64)
+        for epoch, order in enumerate(orders):
+            order[...] = self._samples.positions(chunk, round_number, epoch, largest)
+        return orders
