@@ -149,6 +149,7 @@ class Trainers:
         one = self._make(alone, self._resident, self._samples, training)
         largest = _slice(chunk, 0, 1)
         try:
+            _warm_up(one, largest, model, training)
             taken = _time(one, largest, model)
         except ClientFailed as error:  # its round will tell
             return Choice(alone, f"the trial failed: {error.reason}", lasting=False)
@@ -207,6 +208,7 @@ class Trainers:
             trainer = self._make(execution, self._resident, self._samples, training)
             some = _slice(chunk, 0, size)
             with _refusing():
+                _warm_up(trainer, some, model, training)
                 seconds = _time(trainer, some, model)
             each = seconds / _steps(some, training) * _mean_steps(chunk, training)
             measured.append(Measured(execution, each))
@@ -326,13 +328,16 @@ def _results(trainer: ChunkTrainer, chunk: Chunk, model: Mapping[str, Tensor]) -
     return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
 
-def _time(trainer: ChunkTrainer, chunk: Chunk, model: Mapping[str, Tensor]) -> float:
-    """Seconds to train a chunk: the least of several times.
-
-    A single sample goes ahead, so that compiling and other first times do not count.
-    """
-    for _ in trainer.train(_cut(_slice(chunk, 0, 1), 1), 0, model, {}):
+def _warm_up(
+    trainer: ChunkTrainer, chunk: Chunk, model: Mapping[str, Tensor], training: Training
+) -> None:
+    """A step of one client, so that compiling and whatever else is done once is not measured."""
+    for _ in trainer.train(_cut(_slice(chunk, 0, 1), training.batch_size), 0, model, {}):
         pass
+
+
+def _time(trainer: ChunkTrainer, chunk: Chunk, model: Mapping[str, Tensor]) -> float:
+    """Seconds to train a chunk: the least of several times."""
     taken: list[float] = []
     began = time.perf_counter()
     for turn in itertools.count():
