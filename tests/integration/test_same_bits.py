@@ -22,16 +22,7 @@ pytestmark = pytest.mark.ray
 ROUNDS = 4
 
 MODELS: dict[str, dict[str, Any]] = {
-    "mlp, folded": {
-        "model": {"model_type": "mlp"},
-        "data": {
-            "dataset_type": "digits",
-            "data_distribution_kind": "dirichlet",
-            "dirichlet_beta": 0.3,
-        },
-        "training": {"number_of_epochs": 8, "batch_size": 10, "execution": "folded"},
-    },
-    "mlp, compiled": {
+    "mlp": {
         "model": {"model_type": "mlp"},
         "data": {
             "dataset_type": "digits",
@@ -100,8 +91,7 @@ def digest(
 
 
 SOME = [
-    pytest.param("mlp, folded"),
-    pytest.param("mlp, compiled"),
+    pytest.param("mlp"),
     pytest.param("cnn", marks=pytest.mark.slow),
     pytest.param("transformer", marks=pytest.mark.slow),
 ]

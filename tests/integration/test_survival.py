@@ -28,7 +28,7 @@ data:
   data_distribution_kind: dirichlet
   dirichlet_beta: 0.5
 training:
-  number_of_epochs: 100
+  number_of_epochs: 60
   batch_size: 5
   execution: {execution}
   chunk_size: 4
