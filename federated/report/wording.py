@@ -78,12 +78,12 @@ def remark(name: str, fields: Mapping[str, Any]) -> str | None:
             workers = counted(fields["workers"], "warm worker")
             return f"  workers  {workers}, ready after {duration(fields['seconds'])}"
         case "execution_chosen":
-            size = fields["chunk_size"]
-            how = (
-                "one client after another"
-                if fields["execution"] == "sequential"
-                else (f"up to {counted(size, 'client')} at once, {fields['execution']}")
-            )
+            clients, way = counted(fields["chunk_size"], "client"), fields["execution"]
+            hows = {
+                "sequential": "one client after another",
+                "compiled": f"up to {clients} per call of compiled code",
+            }
+            how = hows.get(way, f"up to {clients} at once, {way}")
             return f"  training {how} ({fields['reason']})"
         case "worker_lost":
             again = f"; trains again: {', '.join(fields['held'])}" if fields["held"] else ""
