@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 Int64s = npt.NDArray[np.int64]
 
-CALL_S = 0.001
+CALL_S = 0.0015
 """About what a call costs: no worker is called for less."""
 SHORT_S = 0.06
 """A round that takes every worker no longer is dealt out in one piece each."""

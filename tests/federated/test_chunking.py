@@ -61,7 +61,7 @@ def test_no_piece_costs_more_than_all_before_it_allow(
     [
         pytest.param(100, 4, None, 4 * UNKNOWN_PIECES, id="several each while costs are unknown"),
         pytest.param(100, 4, 1e-5, 4, id="one each in a short round"),
-        pytest.param(100, 4, 2.5e-6, 2, id="no worker is called for less than a call costs"),
+        pytest.param(100, 4, 3.2e-6, 2, id="no worker is called for less than a call costs"),
         pytest.param(100, 4, 0.0, 1, id="no time at all is one call's work"),
         pytest.param(3, 4, None, 3, id="never more than clients"),
         pytest.param(3, 4, 1e-3, 3, id="never more than clients in a short round"),
