@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +14,8 @@ from torch import Tensor, nn
 
 from ..core.partial import Tally
 from .modules import Loss
+
+_POOLING = (nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveMaxPool2d, nn.AdaptiveAvgPool2d)
 
 
 class ResidentModule:
@@ -23,6 +27,11 @@ class ResidentModule:
         """Take a module over; `example` is two samples of it, to see what it can be fed."""
         self.module = module.to(device)
         self._channels_last = example is not None and _takes_channels_last(module, example)
+        self._pooling = [
+            layer
+            for layer in module.modules()
+            if self._channels_last and isinstance(layer, _POOLING)
+        ]
         self.loss = loss
         self.trained: dict[str, Tensor] = {
             name: parameter
@@ -40,6 +49,20 @@ class ResidentModule:
     def arranged(self, x: Tensor) -> Tensor:
         """Samples (n, ...) in the memory format of the module."""
         return x.contiguous(memory_format=torch.channels_last) if self._channels_last else x
+
+    @contextmanager
+    def gradients_arranged(self) -> Iterator[None]:
+        """Let gradients reach pooling layers in the memory format of the module.
+
+        They lose it where activations are flattened, and the way back through a pooling layer is
+        then several times as long.
+        """
+        hooks = [layer.register_forward_hook(_arrange_gradient) for layer in self._pooling]
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
 
     def laid_out(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """A state whose tensors lie in memory as the module's do, so that loading it is a copy."""
@@ -112,6 +135,15 @@ def _takes_channels_last(module: nn.Module, example: Tensor) -> bool:
     finally:
         module.train(was_training)
     return True
+
+
+def _arrange_gradient(_layer: nn.Module, _inputs: Any, output: Any) -> None:
+    if isinstance(output, Tensor) and output.ndim == 4 and output.requires_grad:
+        output.register_hook(_channels_last)  # type: ignore[no-untyped-call]
+
+
+def _channels_last(gradient: Tensor) -> Tensor:
+    return gradient.contiguous(memory_format=torch.channels_last)
 
 
 def _buffers_of(module: nn.Module) -> tuple[_Buffer, ...]:

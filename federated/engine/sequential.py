@@ -70,7 +70,8 @@ class SequentialTrainer:
             started = time.perf_counter()
             epochs = [order[at, :size] for order in orders]
             try:
-                loss, kept = self._client(index, key, round_number, epochs, model, memories)
+                with self._resident.gradients_arranged():
+                    loss, kept = self._client(index, key, round_number, epochs, model, memories)
             except Exception as error:
                 raise ClientFailed(
                     self._samples.partition.client_id(index),
