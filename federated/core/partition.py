@@ -130,10 +130,11 @@ class Partition(Protocol):
     def sizes(self, indices: ArrayLike) -> Int64s:
         """Say how many samples each of these clients holds, without making the samples."""
 
-    def rows(self, indices: ArrayLike) -> tuple[Int64s, Int64s]:
+    def rows(self, indices: ArrayLike, keys: UInt64s | None = None) -> tuple[Int64s, Int64s]:
         """Give the samples of these clients, one client after another, and how many each holds.
 
         `indices` has the shape (clients,), as have the sizes; the samples have (sum of sizes,).
+        `keys` are the clients', if they are at hand.
         """
 
     def keys(self, indices: ArrayLike) -> UInt64s:
@@ -233,7 +234,7 @@ class Disjoint:
         clients = _checked_indices(indices, len(self.ids))
         return self.offsets[clients + 1] - self.offsets[clients]
 
-    def rows(self, indices: ArrayLike) -> tuple[Int64s, Int64s]:
+    def rows(self, indices: ArrayLike, keys: UInt64s | None = None) -> tuple[Int64s, Int64s]:
         clients = _checked_indices(indices, len(self.ids))
         starts, stops = self.offsets[clients], self.offsets[clients + 1]
         slices = map(slice, starts.tolist(), stops.tolist())
@@ -287,8 +288,9 @@ class Bootstrap:
             return np.full(clients.shape, self.least, dtype=np.int64)
         return self._sizes(self.ids.keys(clients))
 
-    def rows(self, indices: ArrayLike) -> tuple[Int64s, Int64s]:
-        keys = self.ids.keys(indices)
+    def rows(self, indices: ArrayLike, keys: UInt64s | None = None) -> tuple[Int64s, Int64s]:
+        if keys is None:
+            keys = self.ids.keys(indices)
         sizes = self._sizes(keys)
         if self.mix is not None:
             return self._mixed(self.mix, keys, sizes), sizes

@@ -49,6 +49,8 @@ class Journal:
         self._path = Path(folder) / f"{site}.safetensors" if folder is not None else None
         self._clock = clock
         self._write_s: float | None = None
+        self._there: bool | None = None
+        """Whether the file exists; None until somebody has looked. Nobody else writes it."""
         self._holds: dict[str, Any] | None = None
         """The key of what the file holds, once that is known; reading it again is saved."""
 
@@ -58,7 +60,11 @@ class Journal:
 
     def recover(self, key: RoundKey) -> tuple[Partial, npt.NDArray[np.int64]] | None:
         """The Partial of this very round and the clients in it, if a predecessor saved one."""
-        if self._path is None or not self._path.exists():
+        if self._path is None:
+            return None
+        if self._there is None:
+            self._there = self._path.exists()
+        if not self._there:
             return None
         if self._holds is not None and self._holds != _key(key):
             return None
@@ -88,6 +94,7 @@ class Journal:
             {"format": FORMAT, "key": _key(key), "partial": header},
         )
         self._write_s = self._clock() - started
+        self._there = True
         self._holds = _key(key)
 
     def _cost(self, partial: Partial) -> float:

@@ -62,7 +62,7 @@ class Samples:
         """Look up the samples of some clients, and put those with most of them first."""
         indices = np.asarray(clients, dtype=np.int64)
         keys = self.partition.keys(indices)
-        rows, sizes = self.partition.rows(indices)
+        rows, sizes = self.partition.rows(indices, keys)
         order = np.argsort(-sizes, kind="stable")
         if np.array_equal(order, np.arange(len(order))):
             return Chunk(indices, keys, sizes, rows)

@@ -15,6 +15,7 @@ from clients import CLASSES, FEATURES, Clients, dense, numbers
 from fedpilot.federated.core.partial import Tally
 from fedpilot.federated.core.state import digest
 from fedpilot.federated.engine.modules import state_of
+from fedpilot.federated.engine.resident import ResidentModule
 from fedpilot.federated.errors import ClientFailed
 
 OF_PYTORCH = ("sequential", "folded", "mapped")
@@ -515,3 +516,23 @@ def test_evaluation_leaves_read_only_samples_as_they_are() -> None:
     before = x.copy()
     mine.resident.evaluate(x, y, 4)
     assert np.array_equal(x, before)
+
+
+def test_gradients_reach_pooling_layers_as_the_module_lies_in_memory() -> None:
+    """A gradient comes back from flattening in another order, which pooling is slow with."""
+    module = nn.Sequential(nn.Conv2d(1, 4, 3), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36, 2))
+    x = torch.randn(5, 1, 8, 8)
+    resident = ResidentModule(module, nn.functional.cross_entropy, torch.device("cpu"), example=x)
+
+    def ordered() -> bool:
+        seen: list[bool] = []
+        pooled = module[1](module[0](resident.arranged(x)))
+        pooled.register_hook(
+            lambda gradient: seen.append(gradient.is_contiguous(memory_format=torch.channels_last))
+        )
+        module[3](module[2](pooled)).sum().backward()
+        return seen == [True]
+
+    with resident.gradients_arranged():
+        assert ordered()
+    assert not ordered()
