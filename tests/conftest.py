@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import tempfile
 from pathlib import Path
 
@@ -22,6 +23,8 @@ os.environ.setdefault("MPLCONFIGDIR", str(_caches / "matplotlib"))
 # Before anything reads the environment, so that commands and Ray workers inherit it.
 _folder = tempfile.mkdtemp(prefix="tests-of-fedpilot-")
 os.environ["XDG_CACHE_HOME"] = _folder
+# Commands inherit that a signal is ignored, as under `nohup`, and some tests send it to them.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
