@@ -39,7 +39,7 @@ def fit(clients: Sequence[float], seconds: Sequence[float]) -> tuple[float, floa
 
 def rounds(cohort: int) -> int:
     """As many as are over in some seconds."""
-    return min(60, max(6, 60_000 // cohort))
+    return min(600, max(6, 60_000 // cohort))
 
 
 def training(run: Run) -> float | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import gc
 import importlib
 import os
 import pickle
@@ -453,7 +454,15 @@ def _unpacked(answer: bytes | _Whole) -> Any:
 
 
 def _hosted(cls: type[Any]) -> type[Any]:
-    """The class with one method more, which makes a packed call."""
+    """The class with one method more, which makes a packed call.
+
+    What a worker holds once it is made, it holds to its end. It is hidden from the search for
+    garbage, which Ray starts now and then and which would stop a worker with PyTorch for 0.1 s.
+    """
+
+    def __init__(self: Any, *args: Any) -> None:
+        cls.__init__(self, *args)
+        gc.freeze()
 
     def packed_call(self: Any, packed: bytes, *fetched: Any) -> Any:
         method, args = pickle.loads(packed)
@@ -463,7 +472,8 @@ def _hosted(cls: type[Any]) -> type[Any]:
             )
         )
 
-    return type(cls.__name__, (cls,), {"packed_call": packed_call, "__module__": cls.__module__})
+    added = {"__init__": __init__, "packed_call": packed_call, "__module__": cls.__module__}
+    return type(cls.__name__, (cls,), added)
 
 
 def _explained(worker: str, method: str, error: BaseException) -> WorkerFailed | WorkerLost:
