@@ -51,7 +51,14 @@ from .errors import ConfigError, FederatedError, Problem, RunRefused
 from .events import Event, Observer, event
 from .run_folder import RunFolder
 from .run_record import RunRecord, RunResult
-from .starting import begin_ray, enter_ray, gang_request, object_store_bytes, uncollected
+from .starting import (
+    begin_ray,
+    enter_ray,
+    gang_request,
+    object_store_bytes,
+    set_aside,
+    uncollected,
+)
 from .virtual_node import VirtualNode
 
 if TYPE_CHECKING:
@@ -426,7 +433,8 @@ class Federation:
         folder.update_manifest(workers=self.workers)
         initial = self._materials.initial
         self._model = coordinator.recovered(initial) if resumed else coordinator.first(initial)
-        return coordinator.run(self._model, self.stand_at)
+        with set_aside():
+            return coordinator.run(self._model, self.stand_at)
 
     def coordinator(self, folder: RunFolder) -> Coordinator:
         """Who runs this federation's rounds and keeps their record in `folder`."""
