@@ -77,7 +77,7 @@ class SiteRound:
         attempt: Attempt,
         key: RoundKey,
         cohort: Cohort,
-        nothing_yet: Callable[[], Partial],
+        partial: Partial,
         site: Surroundings,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
@@ -85,8 +85,7 @@ class SiteRound:
         self._attempt = attempt
         self._key = key
         self._cohort = cohort
-        self._nothing_yet = nothing_yet
-        self._total: Partial | None = None
+        self._partial = partial
         self._site = site
         self._clock = clock
         self._name = f"round {key.round_number}"
@@ -106,17 +105,6 @@ class SiteRound:
         self._samples = 0
         self._digests: dict[str, Mapping[str, str]] = {}
         self._given_up = False
-
-    @property
-    def _partial(self) -> Partial:
-        """What the workers' sums are merged into."""
-        if self._total is None:
-            self._total = self._nothing_yet()
-        return self._total
-
-    def get_ready(self) -> None:
-        """Do on the pool's thread what can wait until the work is on its way."""
-        _ = self._partial
 
     def begin(self, model: SharedModel) -> None:
         """Take over what a predecessor had done, and send out the rest."""

@@ -171,7 +171,7 @@ class FederatedWorkload:
             ),
             key,
             self._cohort_of(key.round_number),
-            lambda: self._nothing_yet(state, key.coarser),
+            self._nothing_yet(state, key.coarser),
             Surroundings(
                 pool=self._running,
                 hosting=self._hosting,
@@ -181,11 +181,9 @@ class FederatedWorkload:
                 states=self._states_in(header),
             ),
         )
-        current = self._round
-        current.begin(model)
-        self._running.meanwhile(current.get_ready)
+        self._round.begin(model)
         self._running.meanwhile(lambda: self._plan_ahead(key.round_number + 1))
-        return current.answer
+        return self._round.answer
 
     def _nothing_yet(self, model: State, coarser: int) -> Partial:
         """What a round's Partials are merged into."""

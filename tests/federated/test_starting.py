@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -10,6 +11,7 @@ import torch
 
 from federations import CLIENTS, COHORT, Lab, Log
 from fedpilot.federated import NodeState, register_model
+from fedpilot.federated.starting import set_aside
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -75,3 +77,20 @@ def test_a_model_that_was_registered_anew_is_the_new_one(lab: Lab) -> None:
             sizes.append(federation.parameters)
             federation["client_0"].train()
     assert sizes == [6 * 2 + 2 + 2 * 3 + 3, 6 * 5 + 5 + 5 * 3 + 3]
+
+
+def test_a_run_hides_what_there_is_from_the_search_for_garbage_and_gives_it_back(lab: Lab) -> None:
+    frozen: list[int] = []
+    lab.run(lambda _event: frozen.append(gc.get_freeze_count()))
+    assert max(frozen) > 0
+    assert gc.get_freeze_count() == 0
+
+
+def test_what_somebody_else_hid_stays_hidden() -> None:
+    gc.freeze()
+    try:
+        with set_aside():
+            pass
+        assert gc.get_freeze_count() > 0
+    finally:
+        gc.unfreeze()
