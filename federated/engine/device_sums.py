@@ -20,9 +20,16 @@ Int64s = npt.NDArray[np.int64]
 
 
 def add(
-    rows: Tensor, reference: Tensor, scale: float, factors: Floats, sums: Tensor, *, sign: int = 1
-) -> Floats:
-    """Add every client's moves times its factor to `sums`; its largest move."""
+    rows: Tensor,
+    reference: Tensor,
+    scale: float,
+    factors: Floats,
+    sums: Tensor,
+    largest: Floats,
+    *,
+    sign: int = 1,
+) -> None:
+    """Add every client's moves times its factor to `sums`; tell its largest move."""
     weights = torch.from_numpy(factors).to(rows.device)
     found = torch.zeros(len(rows), dtype=torch.float64, device=rows.device)
     for part in _tiles(rows):
@@ -31,8 +38,7 @@ def add(
             found[part] = moves.abs().amax(1).double()
         units = moves.mul_(scale).round_().double()
         sums += torch.mv(units.t(), weights[part]).to(torch.int64) * sign
-    largest: Floats = found.cpu().numpy()
-    return largest
+    largest[:] = found.cpu().numpy()
 
 
 def add_wide(rows: Tensor, reference: Tensor, scale: float, factors: Int64s, sums: Tensor) -> None:

@@ -147,7 +147,7 @@ def client_digests(stacked: Mapping[str, Tensor]) -> Iterator[dict[str, str]]:
 
 def to_tensors(state: State, device: torch.device) -> dict[str, Tensor]:
     """A state's tensors on a device; never shares memory with the read-only object store."""
-    return {name: torch.tensor(np.asarray(array), device=device) for name, array in state.items()}
+    return {name: torch.from_numpy(np.array(array)).to(device) for name, array in state.items()}
 
 
 def _numpy(name: str, tensor: Tensor) -> Array:

@@ -57,8 +57,10 @@ class RunningSum:
         terms = [term for term in self._terms if term.name in trained]
         rows = [term.rows(trained[term.name]) for term in terms]
         factors = weights.astype(np.float64)
-        most = [term.add(row, factors) for term, row in zip(terms, rows, strict=True)]
-        units = self._in_units(terms, most, len(weights))
+        moves = np.empty((len(terms), len(weights)))
+        for term, row, largest in zip(terms, rows, moves, strict=True):
+            term.add(row, factors, largest)
+        units = _in_units(terms, moves)
         fine = np.isfinite(losses) & np.isfinite(units).all(axis=0)
         with np.errstate(over="ignore", invalid="ignore"):
             # Who weighs nothing may have gone anywhere: it counts as one here.
@@ -83,14 +85,6 @@ class RunningSum:
                 counted = trained[name].detach().cpu().numpy()[fine]
                 self._total.count({name: counted.max(axis=0)})
 
-    def _in_units(self, terms: Sequence[_Term], most: Sequence[Floats], count: int) -> Floats:
-        """Every client's largest moves in units, (terms, k); what leaves float64 is infinite."""
-        exponents = np.array([term.exponent for term in terms], dtype=np.int64)
-        moves = np.array(most).reshape(len(terms), count)
-        with np.errstate(over="ignore"):
-            units: Floats = np.rint(np.ldexp(moves, exponents[:, None]))
-        return units
-
     def take(self) -> Partial:
         """What was added since the last time."""
         total = self._total
@@ -101,6 +95,14 @@ class RunningSum:
                 if total.bounds[term.name] < 1 << RANGE_BITS:
                     total.sums[term.name] = summed.cpu().numpy()
         return total
+
+
+def _in_units(terms: Sequence[_Term], moves: Floats) -> Floats:
+    """Every client's largest moves in units, (terms, k); what leaves float64 is infinite."""
+    exponents = np.array([term.exponent for term in terms], dtype=np.int64)
+    with np.errstate(over="ignore"):
+        units: Floats = np.rint(np.ldexp(moves, exponents[:, None]))
+    return units
 
 
 class _Term:
@@ -120,27 +122,22 @@ class _Term:
 
     def begin(self, reference: Tensor, exponent: int) -> None:
         """Forget what was added."""
-        self._reference = self.rows(reference.unsqueeze(0))[0]
+        self._reference = self.rows(reference.unsqueeze(0)).view(-1)
         self.exponent, self._scale = exponent, math.ldexp(1.0, exponent)
         self.bound, self._sums = 0, None
 
     def rows(self, stacked: Tensor) -> Tensor:
         """(k, *shape) -> (k, size), in the type that moves are computed in."""
-        return self._layout.rows(stacked.detach()).to(self._type)
+        rows = self._layout.rows(stacked.detach())
+        return rows if rows.dtype is self._type else rows.to(self._type)
 
-    def add(self, rows: Tensor, factors: Floats) -> Floats:
-        """Add clients, in the hope that it is exact; the largest move of each, (k,)."""
-        return self._add(rows, factors, 1)
+    def add(self, rows: Tensor, factors: Floats, largest: Floats, sign: int = 1) -> None:
+        """Add clients, in the hope that it is exact; `largest` (k,) takes their largest moves."""
+        self._on.add(rows, self._reference, self._scale, factors, self._room(), largest, sign=sign)
 
     def take_back(self, rows: Tensor, factors: Floats) -> None:
         """Undo `add`."""
-        self._add(rows, factors, -1)
-
-    def _add(self, rows: Tensor, factors: Floats, sign: int) -> Floats:
-        found: Floats = self._on.add(
-            rows, self._reference, self._scale, factors, self._room(), sign=sign
-        )
-        return found
+        self.add(rows, factors, np.empty(len(factors)), sign=-1)
 
     def add_wide(self, rows: Tensor, weights: Int64s, units: Floats) -> None:
         """Add finite clients whose largest moves are these, however large."""
@@ -182,7 +179,7 @@ class _Layout:
         """(k, *shape) -> (k, size)."""
         if self.channels_last:
             stacked = stacked.permute(0, 1, 3, 4, 2)
-        return stacked.reshape(len(stacked), self.size)
+        return stacked.reshape(stacked.shape[0], self.size)
 
     def shaped(self, flat: Tensor) -> Tensor:
         """(size,) -> shape, contiguous."""

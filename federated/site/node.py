@@ -24,7 +24,7 @@ from torch import Tensor
 from ..config.schema import Model, Training
 from ..core.algorithm import Needs
 from ..core.execution import Choice, Execution, Question
-from ..core.partial import Partial, Reference, Tally, grid
+from ..core.partial import Partial, Reference, Tally
 from ..core.randomness import Purpose
 from ..core.recent import Recent
 from ..core.sampling import Indices
@@ -83,8 +83,8 @@ class Attempt:
     number: int
     """Tells attempts of one site apart."""
     round_number: int
-    coarser: int
-    """Bits that the grid was coarsened by."""
+    exponents: Mapping[str, int]
+    """The grid that updates are summed on."""
     execution: Execution
     digests: bool = False
     """Whether every client's tensors shall be told by their digests."""
@@ -272,8 +272,7 @@ class FederatedNode:
 
     def _sum_of(self, attempt: Attempt, model: _LoadedModel) -> _Sum:
         if self._sum is None or self._sum.attempt != attempt.number:
-            exponents = grid(model.state, self._roles, attempt.coarser)
-            self._running.begin(model.tensors, exponents)
+            self._running.begin(model.tensors, attempt.exponents)
             self._sum = _Sum(attempt.number, self._running)
         return self._sum
 

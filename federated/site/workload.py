@@ -161,17 +161,18 @@ class FederatedWorkload:
         key = RoundKey(header["round"], header["model"], header["coarser"])
         if self._round is not None:
             self._round.abandon()
+        nothing = self._nothing_yet(state, key.coarser)
         self._round = SiteRound(
             Attempt(
                 number=next(self._attempts),
                 round_number=key.round_number,
-                coarser=key.coarser,
+                exponents=nothing.exponents,
                 execution=_execution(header),
                 digests=self._config.outputs.client_digests,
             ),
             key,
             self._cohort_of(key.round_number),
-            self._nothing_yet(state, key.coarser),
+            nothing,
             Surroundings(
                 pool=self._running,
                 hosting=self._hosting,

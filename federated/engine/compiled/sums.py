@@ -28,21 +28,26 @@ _BITS: dict[int, npt.NDArray[Any]] = {
 
 
 def add(
-    rows: Tensor, reference: Tensor, scale: float, factors: Floats, sums: Tensor, *, sign: int = 1
-) -> Floats:
-    """Add every client's moves times its factor to `sums` (n,), int64; its largest move, (k,).
+    rows: Tensor,
+    reference: Tensor,
+    scale: float,
+    factors: Floats,
+    sums: Tensor,
+    largest: Floats,
+    *,
+    sign: int = 1,
+) -> None:
+    """Add every client's moves times its factor to `sums` (n,), int64; tell its largest move.
 
     In units of 1 / `scale`, a power of two. `rows` is (k, n), `reference` (n,), of the same type.
     Exact where the largest moves times the factors' sizes add up to less than 2**53 units; whatever
-    else was added, the same with `sign` -1 takes away. The largest move of a client is no finite
-    number where one of its moves is none.
+    else was added, the same with `sign` -1 takes away. `largest` (k,) takes the largest move of
+    each client, which is no finite number where one of its moves is none.
     """
     numbers = rows.numpy()
     bits = _BITS[numbers.itemsize]
-    found = np.zeros(len(numbers), bits.dtype)
     unit = numbers.dtype.type(scale)
-    _add(numbers, reference.numpy(), unit, factors, sign, bits, sums.numpy(), found)
-    return found.view(numbers.dtype).astype(np.float64)
+    _add(numbers, reference.numpy(), unit, factors, sign, bits, sums.numpy(), largest)
 
 
 def add_wide(rows: Tensor, reference: Tensor, scale: float, factors: Int64s, sums: Tensor) -> None:
@@ -52,8 +57,9 @@ def add_wide(rows: Tensor, reference: Tensor, scale: float, factors: Int64s, sum
 
 
 @as_written
-def _add(rows, reference, scale, factors, sign, bits, sums, found):  # type: ignore[no-untyped-def]
+def _add(rows, reference, scale, factors, sign, bits, sums, largest):  # type: ignore[no-untyped-def]
     # Sizes of floats are in the order of their bits, infinity and what is no number being last.
+    found = np.zeros(len(rows), bits.dtype)
     moves = np.empty(BLOCK, rows.dtype)
     sizes = moves.view(bits.dtype)
     every = bits[0]
@@ -74,6 +80,7 @@ def _add(rows, reference, scale, factors, sign, bits, sums, found):  # type: ign
                 block[i] += factor * np.float64(np.rint(moves[i] * scale))
         for i in range(len(total)):
             total[i] += sign * np.int64(block[i])
+    largest[:] = found.view(rows.dtype)
 
 
 @as_written
