@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -71,6 +71,8 @@ if TYPE_CHECKING:
 SITE = "local"
 """Name of the one site of local mode."""
 WORKLOAD = "federated"
+TRIAL_SAID_S = 1.0
+"""A trial of executions that takes longer is spoken of: it may be compiling."""
 
 
 class Federation:
@@ -265,7 +267,10 @@ class Federation:
             header={"execution": training.execution, "chunk_size": training.chunk_size},
         )
         site = mediator.sites[0]
-        chosen = mediator.deliver(site, order, purpose="trial").result().header
+        answer = mediator.deliver(site, order, purpose="trial")
+        if wait([answer], timeout=TRIAL_SAID_S).not_done:
+            self._emit("execution_trial")
+        chosen = answer.result().header
         execution, chunk_size = chosen["execution"]
         self.config = with_execution(self.config, execution, chunk_size)
         self._emit(

@@ -77,6 +77,8 @@ def remark(name: str, fields: Mapping[str, Any]) -> str | None:
         case "workers_ready":
             workers = counted(fields["workers"], "warm worker")
             return f"  workers  {workers}, ready after {duration(fields['seconds'])}"
+        case "execution_trial":
+            return "  training tried out in several ways; code that is new here is compiled first"
         case "execution_chosen":
             clients, way = counted(fields["chunk_size"], "client"), fields["execution"]
             hows = {

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import threading
 from typing import Any
 
 import pytest
 
 from federations import COHORT, ROUNDS, Lab, Log, raising, timeless
-from fedpilot.federated import ClientFailed, ConfigError, ExecutionRefused, RunRefused
+from fedpilot.federated import ClientFailed, ConfigError, Event, ExecutionRefused, RunRefused
 from fedpilot.federated.config import load_config
 
 pytestmark = pytest.mark.timeout(60)
@@ -50,6 +51,27 @@ def test_auto_is_found_out_once_said_and_written_down(
     asked = lab.federation(**named, training__batch_size=7)
     assert manifest["identity"] == asked.identity != before
     assert asked.run().digest == result.digest
+
+
+def test_a_long_trial_is_spoken_of(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    let_go = threading.Event()
+
+    def time_of(*_: Any) -> float:
+        assert let_go.wait(30)
+        return 1.0
+
+    def on(event: Event) -> None:
+        if event.name == "execution_trial":
+            let_go.set()
+
+    monkeypatch.setattr("fedpilot.federated.engine.trainers._time", time_of)
+    monkeypatch.setattr("fedpilot.federated.federation.TRIAL_SAID_S", 0.05)
+    log = Log()
+    with lab.federation(log, on, training__execution="auto") as federation:
+        federation.start()
+    names = [each.name for each in log]
+    assert names.index("workers_ready") < names.index("execution_trial")
+    assert names.index("execution_trial") < names.index("execution_chosen")
 
 
 def test_auto_may_mean_compiled(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
