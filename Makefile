@@ -5,7 +5,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
-.PHONY: help quickstart test check soak docs bench install dev clean
+.PHONY: help quickstart test check soak proto docs bench install dev clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -49,6 +49,9 @@ soak: $(VENV)/.dev ## the full counts of kills and random inputs (long; before a
 	@echo "==> random inputs by the thousand"
 	@HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest -q -m "not ray and not soak" --timeout 3600 \
 	  tests/fabric tests/federated tests/mediator $(ARGS)
+
+proto: $(VENV)/.dev ## generate the code of the protobuf messages anew, beside their .proto files
+	@cd src && find -L . -name '*.proto' -printf '%P\n' | sort | xargs ../$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=.
 
 docs: $(VENV)/.dev ## write the reference pages anew and build the site into site/
 	@$(PIP) --editable '.[dev,docs]'

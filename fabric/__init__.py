@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from .cluster import Cluster, Group, GroupState, Worker
 from .core.placement import most
-from .core.records import Bundle, Machine, MachineId, VNode, VNodeId
+from .core.records import Bundle, ClusterId, Machine, MachineId, VNode, VNodeId
 from .core.resources import Resources
+from .core.selectors import DoesNotExist, Exists, In, NotIn
 from .errors import (
     ClusterStartFailed,
     ClusterUnreachable,
@@ -32,8 +33,11 @@ if TYPE_CHECKING:
 __all__ = [
     "Bundle",
     "Cluster",
+    "ClusterId",
     "ClusterStartFailed",
     "ClusterUnreachable",
+    "DoesNotExist",
+    "Exists",
     "FabricError",
     "FixedSizeNode",
     "FixedSizeNodes",
@@ -43,8 +47,10 @@ __all__ = [
     "GangTimeout",
     "Group",
     "GroupState",
+    "In",
     "Machine",
     "MachineId",
+    "NotIn",
     "RayCluster",
     "Resources",
     "SchedulingPolicy",

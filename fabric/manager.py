@@ -16,7 +16,15 @@ from typing import Any, Self
 
 from .cluster import Cluster, Group, GroupState, Worker
 from .core import placement
-from .core.records import VCLUSTER_LABEL, VNODE_LABEL, Machine, MachineId, VNode, VNodeId
+from .core.records import (
+    VCLUSTER_LABEL,
+    VNODE_LABEL,
+    ClusterId,
+    Machine,
+    MachineId,
+    VNode,
+    VNodeId,
+)
 from .errors import FabricError, GangExists, GangInfeasible, GangTimeout, SpecError
 from .spec import FixedSizeNode, SchedulingPolicy, VirtualCluster
 
@@ -152,14 +160,14 @@ class VirtualClusterManager:
     ) -> list[tuple[VNode, Group, int]]:
         machines = {machine.id: machine for machine in self._cluster.machines()}
         slots: list[tuple[VNode, Group, int]] = []
-        for asked, group, found in zip(spec.fixed_size_nodes, groups, hosts, strict=True):
+        for asked, group, found in zip(spec.node_groups, groups, hosts, strict=True):
             for bundle, (node, host) in enumerate(zip(asked.nodes, found, strict=True)):
                 id = VNodeId(f"{name}/{len(slots)}")
                 inherited = machines[host].labels if host in machines else {}
                 vnode = VNode(
                     id=id,
-                    gang=name,
-                    index=len(slots),
+                    cluster=ClusterId(name),
+                    parent=host,
                     machine=host,
                     resources=node.bundle().resources,
                     labels={**inherited, **node.labels, VNODE_LABEL: id, VCLUSTER_LABEL: name},

@@ -32,6 +32,7 @@ from . import ray_home
 from .cluster import GroupState
 from .core.records import Bundle, Machine, MachineId, SchedulingPolicy, VNode
 from .core.resources import Resources
+from .core.selectors import to_ray
 from .errors import (
     ClusterStartFailed,
     ClusterUnreachable,
@@ -189,12 +190,13 @@ class RayCluster:
 
         if _is_taken(name):  # Ray would refuse it too, but print that
             raise GangExists(name)
+        labels = [machine.labels for machine in self.machines()] if _asks(bundles) else []
         try:
             made = placement_group(
                 bundles=[bundle.resources.to_ray() for bundle in bundles],
                 strategy=policy.value,
                 name=name,
-                bundle_label_selector=[dict(bundle.selector) for bundle in bundles],
+                bundle_label_selector=[to_ray(bundle.selector, labels) for bundle in bundles],
             )
         except ValueError as error:
             raise SpecError(f"Ray refuses the group {name!r}: {_brief(str(error))}") from error
@@ -525,6 +527,11 @@ def _offered(resources: Mapping[str, float]) -> Resources:
             if not name.startswith("node:") and name != "object_store_memory"
         }
     )
+
+
+def _asks(bundles: Sequence[Bundle]) -> bool:
+    """Whether labels matter."""
+    return any(bundle.selector for bundle in bundles)
 
 
 def _is_taken(name: str) -> bool:

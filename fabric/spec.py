@@ -1,18 +1,30 @@
-"""What a user asks for: a virtual cluster, its fixed-size nodes, and how they lie on machines."""
+"""What a user asks for: a virtual cluster, its fixed-size nodes, and how they lie on machines.
+
+A spec can be written in Python, as a document (YAML or JSON: `from_dict`, `to_dict`) and as a
+protobuf message (`wire.py`), always with the names of the Ray enhancement proposal that it comes
+from (ray-project/enhancements#49, seed 000). Amounts are rounded to Ray's own steps of 1/10000.
+"""
 
 from __future__ import annotations
 
+import difflib
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from numbers import Real
+from typing import Any
 
-from .core.placement import GPU, describe_selector
+from .core.placement import GPU
 from .core.records import Bundle, BundleGroup, SchedulingPolicy
 from .core.resources import UNIT, Resources
-from .core.selectors import parse
+from .core.selectors import Condition, check_label, check_value, describe, parse
 from .errors import SpecError
 
-__all__ = ["FixedSizeNode", "FixedSizeNodes", "SchedulingPolicy", "VirtualCluster"]
+__all__ = ["FixedSizeNode", "FixedSizeNodes", "SchedulingPolicy", "VirtualCluster", "inside"]
+
+OURS = "ray.io/"
+"""Labels that begin so are given by Ray and by the fabric."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,32 +33,48 @@ class FixedSizeNode:
 
     resources: Mapping[str, float]
     """Amounts by name, such as `{"CPU": 2, "GPU": 1}`."""
-    parent_node_selector: Mapping[str, str] = field(default_factory=dict)
-    """Which machines may carry it: label -> `a`, `!a`, `in(a,b)` or `!in(a,b)`."""
+    parent_node_selector: Mapping[str, Condition | str] = field(default_factory=dict)
+    """Which machines (or vnodes of the parent) may carry it: label -> `In("a", "b")`, or the same
+    as text, `in(a,b)`. All conditions must hold."""
     labels: Mapping[str, str] = field(default_factory=dict)
-    """Labels it has beyond those of its machine."""
+    """Labels it has beyond those of what carries it."""
 
     def __post_init__(self) -> None:
-        try:
-            amounts = Resources.of(self.resources)
-        except (TypeError, ValueError) as error:
-            raise SpecError(f"resources of a node: {error}") from error
+        amounts = _resources("resources", self.resources)
         if not amounts:
-            raise SpecError("resources of a node: wanted at least one amount above zero, got none")
+            raise SpecError("resources: wanted at least one amount above zero, found none")
         if amounts[GPU] > UNIT and amounts[GPU] % UNIT:
             raise SpecError(
-                "resources of a node: wanted a share of one GPU or whole GPUs, "
-                f"found {amounts.only({GPU})}"
+                f"resources: wanted a share of one GPU or whole GPUs, found {amounts.only({GPU})}"
             )
-        for label, condition in self.parent_node_selector.items():
-            try:
-                parse(condition)
-            except ValueError as error:
-                raise SpecError(f"parent_node_selector of a node: {label}: {error}") from error
+        object.__setattr__(self, "resources", amounts.to_ray())
+        selector = {}
+        for label, condition in sorted(self.parent_node_selector.items()):
+            with _saying(f"parent_node_selector.{label}"):
+                check_label(label)
+                selector[label] = _condition(condition)
+        object.__setattr__(self, "parent_node_selector", selector)
+        for label, value in self.labels.items():
+            with _saying(f"labels.{label}"):
+                check_label(label)
+                check_value(value)
+                if label.startswith(OURS):
+                    raise ValueError(f"labels that begin with {OURS!r} are given by the fabric")
+        object.__setattr__(self, "labels", dict(sorted(self.labels.items())))
+
+    @property
+    def selector(self) -> dict[str, Condition]:
+        """`parent_node_selector`, every condition being read."""
+        return {label: _condition(each) for label, each in self.parent_node_selector.items()}
 
     def bundle(self) -> Bundle:
-        return Bundle(
-            resources=Resources.of(self.resources), selector=dict(self.parent_node_selector)
+        return Bundle(resources=Resources.of(self.resources), selector=self.selector)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The document: JSON values only, and nothing that says the default."""
+        selector = {label: str(c) for label, c in self.parent_node_selector.items()}
+        return _filled(
+            resources=dict(self.resources), parent_node_selector=selector, labels=dict(self.labels)
         )
 
 
@@ -54,24 +82,43 @@ class FixedSizeNode:
 class FixedSizeNodes:
     """A group of virtual nodes that are placed together."""
 
-    nodes: tuple[FixedSizeNode, ...]
+    nodes: Sequence[FixedSizeNode]
     scheduling_policy: SchedulingPolicy = SchedulingPolicy.PACK
+    """How they lie on machines, or on the vnodes of the parent."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "nodes", tuple(self.nodes))
+        if not self.nodes:
+            raise SpecError("nodes: wanted at least one node, found none")
+        try:
+            policy = SchedulingPolicy(self.scheduling_policy)
+        except ValueError:
+            allowed = ", ".join(SchedulingPolicy)
+            raise SpecError(
+                f"scheduling_policy: wanted one of {allowed}, found {self.scheduling_policy!r}"
+            ) from None
+        object.__setattr__(self, "scheduling_policy", policy)
 
     def group(self) -> BundleGroup:
         return BundleGroup(
             bundles=tuple(node.bundle() for node in self.nodes), policy=self.scheduling_policy
         )
 
+    def to_dict(self) -> dict[str, Any]:
+        """The document."""
+        nodes = [node.to_dict() for node in self.nodes]
+        return {"nodes": nodes, "scheduling_policy": str(self.scheduling_policy)}
+
     def __str__(self) -> str:
         counts = Counter(
             f"{bundle.resources}"
-            + (f" where {describe_selector(bundle.selector)}" if bundle.selector else "")
+            + (f" where {describe(bundle.selector)}" if bundle.selector else "")
             for bundle in self.group().bundles
         )
         nodes = " and ".join(
             f"{count} node{'s' if count > 1 else ''} of {what}" for what, count in counts.items()
         )
-        return f"{nodes or 'no nodes'} ({self.scheduling_policy})"
+        return f"{nodes} ({self.scheduling_policy})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,20 +127,157 @@ class VirtualCluster:
 
     flex_resource_min: Mapping[str, float] = field(default_factory=dict)
     """Reserved before the virtual cluster starts, beside the fixed-size nodes."""
-    flex_resource_max: Mapping[str, float] | None = None
-    """The most flexible resources it may hold; None sets no limit."""
-    fixed_size_nodes: tuple[FixedSizeNodes, ...] = ()
+    flex_resource_max: Mapping[str, float] = field(default_factory=dict)
+    """The most flexible resources it may hold; what is not named has no limit. A spec that names
+    fixed-size nodes and no flexible resources has none at all."""
+    fixed_size_nodes: Sequence[FixedSizeNodes | FixedSizeNode] = ()
+    """Groups, each placed by its own policy; a node alone stands for a group of one."""
+
+    def __post_init__(self) -> None:
+        least = _resources("flex_resource_min", self.flex_resource_min)
+        most = _resources("flex_resource_max", self.flex_resource_max)
+        for name in sorted(self.flex_resource_max):
+            if least[name] > most[name]:
+                raise SpecError(
+                    f"flex_resource_min.{name}: wanted at most flex_resource_max, which is "
+                    f"{most[name] / UNIT:g}, found {least[name] / UNIT:g}"
+                )
+        limits = {name: most[name] / UNIT for name in sorted(self.flex_resource_max)}
+        object.__setattr__(self, "flex_resource_min", least.to_ray())
+        object.__setattr__(self, "flex_resource_max", limits)
+        object.__setattr__(self, "fixed_size_nodes", self.node_groups)
+
+    @property
+    def node_groups(self) -> tuple[FixedSizeNodes, ...]:
+        """`fixed_size_nodes`, a node that stands alone being a group."""
+        return tuple(
+            FixedSizeNodes(nodes=(each,)) if isinstance(each, FixedSizeNode) else each
+            for each in self.fixed_size_nodes
+        )
+
+    @property
+    def flexible(self) -> bool:
+        """Whether it may hold flexible resources, which it then borrows when it needs more."""
+        return bool(self.flex_resource_min or self.flex_resource_max or not self.fixed_size_nodes)
 
     def groups(self) -> tuple[BundleGroup, ...]:
         """Say what is to be reserved; refuse what this version cannot reserve."""
-        if any(self.flex_resource_min.values()) or self.flex_resource_max is not None:
+        if self.flex_resource_min or self.flex_resource_max:
             raise SpecError(
                 "flexible resources are not supported yet: leave out flex_resource_min and "
                 "flex_resource_max, and ask for fixed_size_nodes"
             )
-        if not self.fixed_size_nodes or not all(group.nodes for group in self.fixed_size_nodes):
-            raise SpecError("fixed_size_nodes: wanted at least one node in each group, found none")
-        return tuple(nodes.group() for nodes in self.fixed_size_nodes)
+        if not self.fixed_size_nodes:
+            raise SpecError("fixed_size_nodes: wanted at least one node, found none")
+        return tuple(nodes.group() for nodes in self.node_groups)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The document: JSON values only, and nothing that says the default."""
+        return _filled(
+            flex_resource_min=dict(self.flex_resource_min),
+            flex_resource_max=dict(self.flex_resource_max),
+            fixed_size_nodes=[nodes.to_dict() for nodes in self.node_groups],
+        )
+
+    @classmethod
+    def from_dict(cls, document: object) -> VirtualCluster:
+        """Read a document; `SpecError` names the key, what was found, and what is allowed."""
+        keys = ("flex_resource_min", "flex_resource_max", "fixed_size_nodes")
+        given = _mapping("a virtual cluster", document, keys)
+        groups = _list("fixed_size_nodes", given.get("fixed_size_nodes", []))
+        return cls(
+            flex_resource_min=_mapping("flex_resource_min", given.get("flex_resource_min", {})),
+            flex_resource_max=_mapping("flex_resource_max", given.get("flex_resource_max", {})),
+            fixed_size_nodes=tuple(
+                _read_group(f"fixed_size_nodes[{i}]", each) for i, each in enumerate(groups)
+            ),
+        )
 
     def __str__(self) -> str:
-        return "; ".join(str(nodes) for nodes in self.fixed_size_nodes) or "no nodes"
+        least, most = Resources.of(self.flex_resource_min), self.flex_resource_max
+        parts = [str(nodes) for nodes in self.node_groups]
+        if least:
+            parts.append(f"at least {least}")
+        if most:
+            parts.append("at most " + ", ".join(f"{most[name]:g} {name}" for name in most))
+        return "; ".join(parts) or "whatever is free"
+
+
+def _read_group(at: str, document: object) -> FixedSizeNodes:
+    """Read a group, or a node that stands alone."""
+    if isinstance(document, Mapping) and not {"nodes", "scheduling_policy"} & document.keys():
+        return FixedSizeNodes(nodes=(_read_node(at, document),))
+    given = _mapping(at, document, ("nodes", "scheduling_policy"))
+    nodes = _list(f"{at}.nodes", given.get("nodes", []))
+    read = tuple(_read_node(f"{at}.nodes[{i}]", node) for i, node in enumerate(nodes))
+    with inside(at):
+        return FixedSizeNodes(
+            nodes=read, scheduling_policy=given.get("scheduling_policy", SchedulingPolicy.PACK)
+        )
+
+
+def _read_node(at: str, document: object) -> FixedSizeNode:
+    given = _mapping(at, document, ("resources", "parent_node_selector", "labels"))
+    fields = {key: _mapping(f"{at}.{key}", value) for key, value in given.items()}
+    with inside(at):
+        return FixedSizeNode(**{"resources": {}, **fields})
+
+
+def _mapping(at: str, found: object, keys: Sequence[str] = ()) -> Mapping[str, Any]:
+    """What was found, if it is a mapping of these keys; of any without `keys`."""
+    if not isinstance(found, Mapping):
+        raise SpecError(f"{at}: wanted a mapping, found {found!r}")
+    for key in found:
+        if not isinstance(key, str):
+            raise SpecError(f"{at}: wanted text as a key, found {key!r}")
+        if keys and key not in keys:
+            near = difflib.get_close_matches(key, keys, 1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise SpecError(f"{at}: unknown key {key!r}, allowed are {', '.join(keys)}{hint}")
+    return found
+
+
+def _list(at: str, found: object) -> Sequence[object]:
+    if not isinstance(found, Sequence) or isinstance(found, str):
+        raise SpecError(f"{at}: wanted a list, found {found!r}")
+    return found
+
+
+def _resources(at: str, amounts: Mapping[str, float]) -> Resources:
+    for name, amount in amounts.items():
+        if not isinstance(amount, Real) or isinstance(amount, bool):
+            raise SpecError(f"{at}.{name}: wanted a number, found {amount!r}")
+    try:
+        return Resources.of(amounts)
+    except ValueError as error:
+        raise SpecError(f"{at}: {error}") from error
+
+
+def _condition(found: object) -> Condition:
+    if isinstance(found, str):
+        return parse(found)
+    if not isinstance(found, Condition):
+        raise TypeError(f"wanted a condition such as in(a,b), found {found!r}")
+    return found
+
+
+def _filled(**fields: Any) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value}
+
+
+@contextmanager
+def _saying(at: str) -> Iterator[None]:
+    """Say where a value is that is not allowed."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        raise SpecError(f"{at}: {error}") from error
+
+
+@contextmanager
+def inside(at: str) -> Iterator[None]:
+    """Say what a key that is not allowed is part of."""
+    try:
+        yield
+    except SpecError as error:
+        raise SpecError(f"{at}.{error}") from error

@@ -11,8 +11,10 @@ from pathlib import Path
 
 import click
 import pytest
+from ruamel.yaml import YAML
 
 from fedpilot.cli import main
+from fedpilot.fabric import VirtualCluster
 from fedpilot.federated import load_config
 from fedpilot.federated.config.words import all_keys
 
@@ -86,6 +88,20 @@ def test_a_complete_config_is_right(text: str, tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     path.write_text(text)
     load_config(path)
+
+
+def specs() -> Iterator[object]:
+    """Every YAML block that is the spec of a virtual cluster."""
+    for page in PAGES:
+        for number, text in enumerate(blocks(page, "yaml")):
+            if re.search("^(flex_resource|fixed_size_nodes)", text, re.MULTILINE):
+                yield pytest.param(text, id=f"{page.stem}-{number}")
+
+
+@pytest.mark.parametrize("text", list(specs()))
+def test_a_spec_is_right(text: str) -> None:
+    spec = VirtualCluster.from_dict(YAML(typ="safe").load(text))
+    assert VirtualCluster.from_dict(spec.to_dict()) == spec
 
 
 def commands() -> Iterator[tuple[str, list[str]]]:

@@ -13,14 +13,14 @@ against everything the machines have:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import add, or_
 
 from .records import Bundle, BundleGroup, Machine, MachineId, SchedulingPolicy
 from .resources import UNIT, Resources
-from .selectors import matches
+from .selectors import describe, matches
 
 GPU = "GPU"
 SEARCH_BUDGET = 100_000
@@ -214,7 +214,7 @@ def _largest_first(groups: Sequence[BundleGroup]) -> tuple[_Item, ...]:
     def ease(item: _Item) -> tuple[object, ...]:
         resources = item.bundle.resources
         size = sum(amount for _, amount in resources.units)
-        selector = sorted(item.bundle.selector.items())
+        selector = describe(item.bundle.selector)
         return -resources[GPU], -size, resources.units, selector, item.group, item.position
 
     return tuple(sorted(items, key=ease))
@@ -261,7 +261,7 @@ def _why_not(groups: Sequence[BundleGroup], fleet: Sequence[Machine]) -> str:
         for bundle in dict.fromkeys(group.bundles):
             able = [m for m in fleet if matches(bundle.selector, m.labels)]
             if not able:
-                return f"no machine has the labels {describe_selector(bundle.selector)}"
+                return f"no machine has the labels {describe(bundle.selector)}"
             if not any(_copies(bundle, machine) for machine in able):
                 have = _largest(able, bundle.resources)
                 return f"one node needs {bundle.resources}, the most on one machine is {have}"
@@ -285,7 +285,3 @@ def _why_not(groups: Sequence[BundleGroup], fleet: Sequence[Machine]) -> str:
 def _largest(fleet: Iterable[Machine], asked: Resources) -> Resources:
     most_of_each = reduce(or_, (machine.total for machine in fleet), Resources())
     return most_of_each.only({name for name, _ in asked.units})
-
-
-def describe_selector(selector: Mapping[str, str]) -> str:
-    return ", ".join(f"{label}={condition}" for label, condition in sorted(selector.items()))

@@ -8,9 +8,17 @@ from enum import StrEnum
 from typing import NewType
 
 from .resources import Resources
+from .selectors import Selector
 
 MachineId = NewType("MachineId", str)
 VNodeId = NewType("VNodeId", str)
+PlaceId = MachineId | VNodeId
+"""Where a vnode can be carved out."""
+ClusterId = NewType("ClusterId", str)
+"""A virtual cluster, by the name that it was given."""
+
+ROOT = ClusterId("physical")
+"""The Ray cluster itself, whose places are its machines."""
 
 VNODE_LABEL = "ray.io/vnode_id"
 VCLUSTER_LABEL = "ray.io/vcluster_id"
@@ -44,8 +52,8 @@ class Bundle:
     """What one vnode asks of its machine."""
 
     resources: Resources
-    selector: Mapping[str, str] = field(default_factory=dict, hash=False)
-    """Label of the machine -> `a`, `!a`, `in(a,b)` or `!in(a,b)`."""
+    selector: Selector = field(default_factory=dict, hash=False)
+    """Which machines may carry it, by their labels."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,13 +64,22 @@ class BundleGroup:
     policy: SchedulingPolicy
 
 
+class VNodeKind(StrEnum):
+    """Whether a vnode can change its size."""
+
+    FIXED = "fixed"
+    FLEXIBLE = "flexible"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VNode:
-    """A piece of one machine that belongs to one gang."""
+    """A piece of one place that belongs to one virtual cluster."""
 
     id: VNodeId
-    gang: str
-    index: int
+    cluster: ClusterId
+    parent: PlaceId
+    """What it is carved out of: a machine, or a vnode of the parent cluster on that machine."""
     machine: MachineId
+    kind: VNodeKind = VNodeKind.FIXED
     resources: Resources
     labels: Mapping[str, str] = field(default_factory=dict, hash=False)

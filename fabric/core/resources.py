@@ -58,6 +58,17 @@ class Resources:
             larger[name] = max(amount, larger.get(name, 0))
         return self._from_units(larger)
 
+    def beyond(self, room: Resources) -> Resources:
+        """What of this `room` does not have."""
+        have = dict(room.units)
+        lacking = {name: amount - have.get(name, 0) for name, amount in self.units}
+        return self._from_units({name: amount for name, amount in lacking.items() if amount > 0})
+
+    def __and__(self, other: Resources) -> Resources:
+        """Take the smaller amount of each."""
+        have = dict(other.units)
+        return self._from_units({n: min(amount, have.get(n, 0)) for n, amount in self.units})
+
     def only(self, names: Container[str]) -> Resources:
         return Resources(tuple(pair for pair in self.units if pair[0] in names))
 

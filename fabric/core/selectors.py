@@ -1,29 +1,163 @@
-"""Whether a machine's labels satisfy a selector, in the forms Ray's label selectors have."""
+"""Conditions on labels, and whether a machine or a vnode meets them.
+
+Written as text they look as in Ray's label selectors, with two forms that Ray lacks:
+
+| condition | text |
+|---|---|
+| `In("a")`, `In("a", "b")` | `a`, `in(a,b)` |
+| `NotIn("a")`, `NotIn("a", "b")` | `!a`, `!in(a,b)` |
+| `Exists()`, `DoesNotExist()` | `exists()`, `!exists()` |
+
+As in Ray and Kubernetes, what lacks a label meets `NotIn` whatever its values.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
-_FORM = re.compile(r"(?P<deny>!?)(?:in\((?P<many>[^()]*)\)|(?P<one>[^!(),\s]+))")
+_WORD = r"[a-zA-Z0-9](?:[a-zA-Z0-9_.-]{0,61}[a-zA-Z0-9])?"
+_VALUE = re.compile(_WORD)
+_KEY = re.compile(rf"(?:(?=[^/]{{1,253}}/){_WORD}(?:\.{_WORD})*/)?{_WORD}")
+_FORM = re.compile(r"(?P<deny>!?)(?:in\((?P<many>[^()]*)\)|(?P<any>exists\(\))|(?P<one>[^!(),]+))")
 
 
-def parse(condition: str) -> tuple[bool, frozenset[str]]:
-    """Read `a`, `!a`, `in(a,b)` or `!in(a,b)` as (is it a denial?, the values it names)."""
-    found = _FORM.fullmatch(condition.strip())
+def check_label(key: str) -> None:
+    """Raise `ValueError` unless Ray takes this as a label's name, such as `zone` or `a.io/zone`."""
+    if not _KEY.fullmatch(key):
+        raise ValueError(
+            f"expected a label of letters, digits, '-', '_' and '.', 63 at most, found {key!r}"
+        )
+
+
+def check_value(value: str) -> None:
+    """Raise `ValueError` unless Ray takes this as a label's value in a selector."""
+    if not isinstance(value, str) or not _VALUE.fullmatch(value):
+        raise ValueError(
+            f"expected a value of letters, digits, '-', '_' and '.', 63 at most, found {value!r}"
+        )
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class In:
+    """The label has one of these values."""
+
+    values: tuple[str, ...]
+    """Sorted."""
+
+    def __init__(self, *values: str) -> None:
+        object.__setattr__(self, "values", _checked(values))
+
+    def holds(self, value: str | None) -> bool:
+        return value in self.values
+
+    def __str__(self) -> str:
+        return _listed(self.values)
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class NotIn:
+    """The label has none of these values, or is not there."""
+
+    values: tuple[str, ...]
+    """Sorted."""
+
+    def __init__(self, *values: str) -> None:
+        object.__setattr__(self, "values", _checked(values))
+
+    def holds(self, value: str | None) -> bool:
+        return value not in self.values
+
+    def __str__(self) -> str:
+        return f"!{_listed(self.values)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Exists:
+    """The label is there, whatever its value."""
+
+    def holds(self, value: str | None) -> bool:
+        return value is not None
+
+    def __str__(self) -> str:
+        return "exists()"
+
+
+@dataclass(frozen=True, slots=True)
+class DoesNotExist:
+    """The label is not there."""
+
+    def holds(self, value: str | None) -> bool:
+        return value is None
+
+    def __str__(self) -> str:
+        return "!exists()"
+
+
+Condition = In | NotIn | Exists | DoesNotExist
+Selector = Mapping[str, Condition]
+"""Label -> what must hold of it; all must."""
+
+
+def parse(text: str) -> Condition:
+    """Read a condition; the inverse of `str`. `ValueError` for what is none."""
+    found = _FORM.fullmatch(text.strip())
     if found is None:
-        raise ValueError(f"expected 'a', '!a', 'in(a,b)' or '!in(a,b)', found {condition!r}")
-    values = found["one"] or found["many"] or ""
-    names = frozenset(value.strip() for value in values.split(","))
-    if "" in names:
-        raise ValueError(f"expected values between the commas, found {condition!r}")
-    return bool(found["deny"]), names
+        raise ValueError(
+            f"expected 'a', '!a', 'in(a,b)', '!in(a,b)', 'exists()' or '!exists()', found {text!r}"
+        )
+    if found["any"]:
+        return DoesNotExist() if found["deny"] else Exists()
+    values = [value.strip() for value in (found["one"] or found["many"]).split(",")]
+    return NotIn(*values) if found["deny"] else In(*values)
 
 
-def matches(selector: Mapping[str, str], labels: Mapping[str, str]) -> bool:
-    """Say whether every condition holds; a label that a machine lacks satisfies denials only."""
+def matches(selector: Selector, labels: Mapping[str, str]) -> bool:
+    """Say whether every condition holds of these labels."""
+    return all(condition.holds(labels.get(label)) for label, condition in selector.items())
+
+
+def to_ray(selector: Selector, machines: Iterable[Mapping[str, str]]) -> dict[str, str]:
+    """Say it in Ray's words, for a cluster whose machines have these labels.
+
+    Ray knows no `Exists`: it becomes the list of the values that the label has now, so a machine
+    that brings a new value later is not considered.
+    """
+    labels = list(machines)
+    said = {}
     for label, condition in selector.items():
-        denied, values = parse(condition)
-        if (labels.get(label) in values) == denied:
-            return False
-    return True
+        values = sorted({machine[label] for machine in labels if machine.get(label)})
+        match condition:
+            case Exists():
+                if not values:
+                    raise ValueError(f"no machine has the label {label!r}")
+                said[label] = str(In(*values))
+            case DoesNotExist():
+                if values:
+                    said[label] = str(NotIn(*values))
+            case In() | NotIn():
+                said[label] = str(condition)
+    return said
+
+
+def describe(selector: Selector) -> str:
+    """The conditions as people write them: `disk=ssd, zone=!in(a,b)`."""
+    return ", ".join(f"{label}={condition}" for label, condition in sorted(_texts(selector)))
+
+
+def _texts(selector: Selector) -> list[tuple[str, str]]:
+    return [(label, str(condition)) for label, condition in selector.items()]
+
+
+def _checked(values: Iterable[str]) -> tuple[str, ...]:
+    found = tuple(sorted(set(values)))
+    if not found:
+        raise ValueError("expected at least one value, found none")
+    for value in found:
+        check_value(value)
+    return found
+
+
+def _listed(values: tuple[str, ...]) -> str:
+    return values[0] if len(values) == 1 else f"in({','.join(values)})"

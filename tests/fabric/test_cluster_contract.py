@@ -13,6 +13,7 @@ import pytest
 from fedpilot.fabric import (
     Bundle,
     Cluster,
+    ClusterId,
     GangExists,
     GangInfeasible,
     GangTimeout,
@@ -62,8 +63,8 @@ def start(group: Group) -> Callable[..., Worker]:
     def start(name: str = "contract/0/0", *args: Any) -> Worker:
         vnode = VNode(
             id=VNodeId("contract/0"),
-            gang="contract",
-            index=0,
+            cluster=ClusterId("contract"),
+            parent=MachineId("any"),
             machine=MachineId("any"),
             resources=ONE_CPU.resources,
         )

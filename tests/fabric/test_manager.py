@@ -82,9 +82,9 @@ def test_the_vnodes_say_where_they_are_and_whose(manager: VirtualClusterManager)
         )
     )
     gang = manager.reserve(spec, name="run")
-    assert [(vnode.id, vnode.index, vnode.machine) for vnode in gang.vnodes] == [
-        ("run/0", 0, "b"),
-        ("run/1", 1, "a"),
+    assert [(vnode.id, vnode.cluster, vnode.parent, vnode.machine) for vnode in gang.vnodes] == [
+        ("run/0", "run", "b", "b"),
+        ("run/1", "run", "a", "a"),
     ]
     assert gang.vnodes[0].labels == {
         "zone": "z2",

@@ -14,6 +14,7 @@ from hypothesis import given, settings, strategies as st
 from fedpilot.fabric.core.placement import Misfit, Placement, Undecided, fit, fit_all, most
 from fedpilot.fabric.core.records import Bundle, BundleGroup, Machine, MachineId, SchedulingPolicy
 from fedpilot.fabric.core.resources import Resources
+from fedpilot.fabric.core.selectors import matches, parse
 from fedpilot.fabric.testing import fake_machine
 
 PACK, SPREAD = SchedulingPolicy.PACK, SchedulingPolicy.SPREAD
@@ -21,7 +22,8 @@ STRICT_PACK, STRICT_SPREAD = SchedulingPolicy.STRICT_PACK, SchedulingPolicy.STRI
 
 
 def node(selector: dict[str, str] | None = None, **amounts: float) -> Bundle:
-    return Bundle(resources=Resources.of(amounts), selector=selector or {})
+    asked = {label: parse(text) for label, text in (selector or {}).items()}
+    return Bundle(resources=Resources.of(amounts), selector=asked)
 
 
 def holds(hosts: Sequence[Machine | None], groups: Sequence[BundleGroup]) -> bool:
@@ -50,9 +52,8 @@ def _machine_holds(machine: Machine, bundles: Sequence[Bundle]) -> bool:
     total = Resources()
     for bundle in bundles:
         total += bundle.resources
-        for label, value in bundle.selector.items():
-            if machine.labels.get(label) != value:
-                return False
+        if not matches(bundle.selector, machine.labels):
+            return False
     if not total.fits(machine.total):
         return False
     gpus = machine.total["GPU"] // 10_000

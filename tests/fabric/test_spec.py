@@ -1,14 +1,22 @@
-"""A spec without meaning is refused where it is written; one we cannot reserve yet, later."""
+"""A spec is the same in every form; one without meaning is refused where it is written."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from io import StringIO
+from typing import Any
 
 import pytest
+from hypothesis import given
+from ruamel.yaml import YAML
 
+from fabric_specs import specs
 from fedpilot.fabric import (
     FixedSizeNode,
     FixedSizeNodes,
+    In,
+    NotIn,
     SchedulingPolicy,
     SpecError,
     VirtualCluster,
@@ -39,9 +47,29 @@ CPU = FixedSizeNode(resources={"CPU": 1})
             "zone: expected",
             id="a selector that cannot be read is refused",
         ),
+        pytest.param(
+            lambda: FixedSizeNode(resources={"CPU": 1}, labels={"ray.io/vnode_id": "mine"}),
+            "labels.ray.io/vnode_id: .* given by the fabric",
+            id="some labels are given by the fabric",
+        ),
+        pytest.param(
+            lambda: FixedSizeNode(resources={"CPU": 1}, labels={"zone": "two words"}),
+            "labels.zone: expected a value",
+            id="a label's value is one word",
+        ),
+        pytest.param(
+            lambda: VirtualCluster(flex_resource_min={"CPU": 2}, flex_resource_max={"CPU": 1}),
+            "flex_resource_min.CPU: wanted at most flex_resource_max, which is 1, found 2",
+            id="the least is not more than the most",
+        ),
+        pytest.param(
+            lambda: VirtualCluster(flex_resource_max={"CPU": float("inf")}),
+            "flex_resource_max: CPU must be zero or more and finite",
+            id="no limit is said by leaving it out",
+        ),
         pytest.param(lambda: VirtualCluster().groups(), "at least one node", id="no groups at all"),
         pytest.param(
-            lambda: VirtualCluster(fixed_size_nodes=(FixedSizeNodes(nodes=()),)).groups(),
+            lambda: FixedSizeNodes(nodes=()),
             "at least one node",
             id="a group without nodes",
         ),
@@ -77,3 +105,85 @@ def test_a_spec_reads_well() -> None:
     assert str(VirtualCluster(fixed_size_nodes=(nodes,))) == (
         "2 nodes of 1 CPU and 1 node of 1 GPU where zone=!z1 (STRICT_SPREAD)"
     )
+
+
+def test_a_spec_may_be_written_as_in_the_proposal() -> None:
+    node = FixedSizeNode(resources={"GPU": 1}, parent_node_selector={"accelerator": In("A100")})
+    alone = VirtualCluster(fixed_size_nodes=[node])
+    group = FixedSizeNodes(nodes=[node])
+    assert alone == VirtualCluster(fixed_size_nodes=(group,))
+    assert alone.node_groups[0].scheduling_policy is SchedulingPolicy.PACK
+
+
+def test_how_it_is_written_makes_no_difference() -> None:
+    one = FixedSizeNode(
+        resources={"CPU": 1, "GPU": 0}, parent_node_selector={"b": "!in(y,x)", "a": "in(x)"}
+    )
+    other = FixedSizeNode(
+        resources={"CPU": 1.00001}, parent_node_selector={"a": In("x"), "b": NotIn("x", "y")}
+    )
+    assert one == other
+
+
+DOCUMENT = """
+{"fixed_size_nodes": [{"nodes": [{"resources": {"GPU": 1}}, {"resources": {"GPU": 1}}],
+                       "scheduling_policy": "STRICT_SPREAD"},
+                      {"resources": {"CPU": 2}, "parent_node_selector": {"disk": "exists()"}}],
+ "flex_resource_max": {"GPU": 0}}
+"""
+
+
+def test_a_document() -> None:
+    spec = VirtualCluster.from_dict(json.loads(DOCUMENT))
+    assert str(spec) == (
+        "2 nodes of 1 GPU (STRICT_SPREAD); 1 node of 2 CPU where disk=exists() (PACK); "
+        "at most 0 GPU"
+    )
+
+
+@given(spec=specs())
+def test_documents_say_all_of_a_spec(spec: VirtualCluster) -> None:
+    document = spec.to_dict()
+    assert VirtualCluster.from_dict(json.loads(json.dumps(document))) == spec
+    written, yaml = StringIO(), YAML(typ="safe")
+    yaml.dump(document, written)
+    assert VirtualCluster.from_dict(yaml.load(written.getvalue())) == spec
+
+
+@pytest.mark.parametrize(
+    ("document", "reason"),
+    [
+        (3, "a virtual cluster: wanted a mapping, found 3"),
+        ({"flex_min": {}}, "unknown key 'flex_min', allowed are flex_resource_min, flex_resource"),
+        ({"flex_resource_mim": {}}, "did you mean 'flex_resource_min'"),
+        ({"flex_resource_min": [1]}, r"flex_resource_min: wanted a mapping, found \[1\]"),
+        ({"flex_resource_min": {"CPU": "1"}}, "flex_resource_min.CPU: wanted a number, found '1'"),
+        ({"flex_resource_min": {"CPU": True}}, "flex_resource_min.CPU: wanted a number"),
+        ({"fixed_size_nodes": {}}, "fixed_size_nodes: wanted a list"),
+        ({"fixed_size_nodes": [{}]}, r"fixed_size_nodes\[0\].resources: wanted at least one"),
+        ({"fixed_size_nodes": [{"nodes": []}]}, r"fixed_size_nodes\[0\].nodes: wanted at least"),
+        (
+            {"fixed_size_nodes": [{"nodes": [{"resources": {"CPU": 1}}, {"resource": {}}]}]},
+            r"fixed_size_nodes\[0\].nodes\[1\]: unknown key 'resource', .*mean 'resources'",
+        ),
+        (
+            {
+                "fixed_size_nodes": [
+                    {"nodes": [{"resources": {"CPU": 1}}], "scheduling_policy": "pack"}
+                ]
+            },
+            r"fixed_size_nodes\[0\].scheduling_policy: wanted one of PACK, .*found 'pack'",
+        ),
+        (
+            {"fixed_size_nodes": [{"resources": {"CPU": 1}, "parent_node_selector": {"a": 3}}]},
+            r"fixed_size_nodes\[0\].parent_node_selector.a: wanted a condition .*found 3",
+        ),
+        (
+            {"fixed_size_nodes": [{"resources": {"CPU": 1}, "labels": {"a": 3}}]},
+            r"fixed_size_nodes\[0\].labels.a: expected a value .*found 3",
+        ),
+    ],
+)
+def test_a_document_without_meaning_is_refused_by_its_key(document: Any, reason: str) -> None:
+    with pytest.raises(SpecError, match=reason):
+        VirtualCluster.from_dict(document)

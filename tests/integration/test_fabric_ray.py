@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import socket
@@ -23,8 +24,8 @@ from fedpilot.fabric import (
     FabricError,
     FixedSizeNode,
     FixedSizeNodes,
+    GangInfeasible,
     RayCluster,
-    SpecError,
     VirtualCluster,
     VirtualClusterManager,
     WorkerLost,
@@ -53,6 +54,9 @@ class Process:
 
     def has(self, module: str) -> bool:
         return module in sys.modules
+
+    def out_of_the_search_for_garbage(self) -> int:
+        return gc.get_freeze_count()
 
     def hang(self) -> None:
         time.sleep(PATIENCE_S)
@@ -105,11 +109,22 @@ class TestEmbedded:
             assert gang.vnodes[0].machine == node["NodeID"]
             assert gang.vnodes[0].labels["ray.io/node-id"] == node["NodeID"]
 
-    def test_a_selector_that_ray_does_not_take_is_a_bad_spec(
+    def test_conditions_that_ray_lacks_hold_all_the_same(
         self, manager: VirtualClusterManager
     ) -> None:
-        with pytest.raises(SpecError, match="Ray refuses the group"):
-            manager.reserve(gang_of(1, **{"zone": "!sp@ce"}), name="run")
+        here = {"ray.io/node-id": "exists()", "zone": "!exists()"}
+        with manager.reserve(gang_of(1, **here), name="run") as gang:
+            assert "ray.io/node-id" in gang.vnodes[0].labels
+        with pytest.raises(GangInfeasible, match="no machine has the labels zone=exists"):
+            manager.reserve(gang_of(1, zone="exists()"), name="run")
+
+    def test_what_a_worker_begins_with_is_not_searched_for_garbage(
+        self, manager: VirtualClusterManager
+    ) -> None:
+        with manager.reserve(gang_of(1), name="run") as gang:
+            worker = gang.start_worker(gang.vnodes[0], Process)
+            frozen = worker.call("out_of_the_search_for_garbage").result(PATIENCE_S)
+            assert frozen > 10_000
 
     def test_cuda_is_not_hidden_from_workers_without_a_gpu(
         self, manager: VirtualClusterManager

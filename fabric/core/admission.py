@@ -1,0 +1,315 @@
+"""Which waiting virtual clusters get their places now, and why the others wait.
+
+A virtual cluster gets its `flex_resource_min` and all its fixed-size nodes at once, or nothing. Its
+places lie in those of its parent, whose flexible vnodes may grow for it. Those who wait inside one
+parent form a queue; the first that does not fit holds up all behind it, so that nobody starves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from itertools import count
+
+from .borrowing import Growth, Unmet, borrow, find_growth, obtainable
+from .ledger import Cluster, Ledger, flexible_id
+from .placement import Misfit, Placement, fit_all
+from .records import (
+    ROOT,
+    BundleGroup,
+    ClusterId,
+    Machine,
+    MachineId,
+    PlaceId,
+    VNode,
+    VNodeId,
+    VNodeKind,
+)
+from .resources import UNIT, Resources
+
+
+class QueuePolicy(StrEnum):
+    """Who is first."""
+
+    FIFO = "fifo"
+    """Who asked first."""
+    PRIORITY = "priority"
+    """Who has the higher priority; among equals, who asked first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """A virtual cluster that wants its places."""
+
+    id: ClusterId
+    parent: ClusterId = ROOT
+    groups: tuple[BundleGroup, ...] = ()
+    labels: tuple[Mapping[str, str], ...] = ()
+    """The labels of every fixed-size node, group after group; none of any without this."""
+    least: Resources = field(default_factory=Resources)
+    """`flex_resource_min`."""
+    limits: Mapping[str, int] = field(default_factory=dict, hash=False)
+    """`flex_resource_max`, in units."""
+    flexible: bool = True
+    """Whether it may hold flexible resources at all."""
+    priority: int = 0
+    deadline: float | None = None
+    """When it no longer wants to wait."""
+
+    @property
+    def cluster(self) -> Cluster:
+        return Cluster(id=self.id, parent=self.parent, limits=self.limits, flexible=self.flexible)
+
+
+@dataclass(frozen=True, slots=True)
+class Admit:
+    """It gets these places, once its parents have grown so."""
+
+    request: Request
+    growths: tuple[Growth, ...]
+    vnodes: tuple[VNode, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """It waits in the queue of its parent, at this position, counted from 1."""
+
+    request: Request
+    position: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Expire:
+    """Its deadline is over."""
+
+    request: Request
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class NoRoom:
+    """It does not fit."""
+
+    reason: str
+    most: int
+    """How many of its fixed-size nodes could be had together."""
+
+
+Decision = Admit | Wait | Expire
+
+
+def decide(
+    ledger: Ledger, waiting: Sequence[Request], now: float, policy: QueuePolicy = QueuePolicy.FIFO
+) -> tuple[Decision, ...]:
+    """Say what becomes of everybody who waits, given in the order in which they asked."""
+    trial = ledger.copy()
+    made: list[Decision] = []
+    positions: dict[ClusterId, count[int]] = {}
+    held_up: dict[ClusterId, ClusterId] = {}
+    for request in ordered(waiting, policy):
+        parent = request.parent
+        first = held_up.get(parent)
+        if first is not None:
+            found: Admit | NoRoom = NoRoom(f"{first} is before it", 0)
+        else:
+            found = place(trial, request)
+        if isinstance(found, Admit):
+            apply(trial, found, now)
+            made.append(found)
+        elif request.deadline is not None and request.deadline <= now:
+            made.append(Expire(request, found.reason))
+        else:
+            held_up.setdefault(parent, request.id)
+            position = next(positions.setdefault(parent, count(1)))
+            made.append(Wait(request, position, found.reason))
+    return tuple(made)
+
+
+def ordered(waiting: Sequence[Request], policy: QueuePolicy) -> list[Request]:
+    """Those who wait, the first first."""
+    if policy is QueuePolicy.PRIORITY:
+        return sorted(waiting, key=lambda request: -request.priority)
+    return list(waiting)
+
+
+def apply(ledger: Ledger, admitted: Admit, until: float) -> None:
+    """Write an admission down; what its parents borrow for it is due at `until`."""
+    for growth in admitted.growths:
+        borrow(ledger, growth, until)
+    ledger.begin(admitted.request.cluster, admitted.vnodes)
+
+
+def never(ledger: Ledger, request: Request) -> NoRoom | None:
+    """Why a request could not be met even if its parent held nothing else; None if it could."""
+    idle = ledger.copy()
+    above = request.parent
+    chain = {above}
+    while above != ROOT:
+        above = idle.clusters[above].parent
+        chain.add(above)
+    for id in sorted(chain):
+        for child in idle.children(id):
+            if child not in chain:
+                idle.end(child)
+    for work in sorted(idle.uses):
+        idle.stop(work)
+    found = place(idle, request)
+    return found if isinstance(found, NoRoom) else None
+
+
+def place(ledger: Ledger, request: Request) -> Admit | NoRoom:
+    """Find places for all that a request needs at once; the ledger is not changed."""
+    trial = _Trial(ledger.copy(), request)
+    return trial.fixed() or trial.flexible() or trial.admitted()
+
+
+class _Trial:
+    """A request that takes its places on a copy of the ledger, one after the other."""
+
+    def __init__(self, ledger: Ledger, request: Request) -> None:
+        self._ledger = ledger
+        self._request = request
+        self._growths: list[Growth] = []
+        self._vnodes: list[VNode] = []
+        ledger.begin(request.cluster, ())
+
+    def admitted(self) -> Admit:
+        return Admit(self._request, tuple(self._growths), tuple(self._vnodes))
+
+    def fixed(self) -> NoRoom | None:
+        """Take a place for every fixed-size node."""
+        nodes = [bundle for group in self._request.groups for bundle in group.bundles]
+        if not nodes:
+            return None
+        rooms = self._rooms()
+        found = fit_all(self._request.groups, [room.seen for room in rooms.values()])
+        if not isinstance(found, Placement):
+            reason = found.reason if isinstance(found, Misfit) else "the search gave up"
+            return NoRoom(reason, found.most)
+        labels = self._request.labels or ({},) * len(nodes)
+        for index, (node, own, where) in enumerate(zip(nodes, labels, found.machines, strict=True)):
+            id = VNodeId(f"{self._request.id}/{index}")
+            refused = self._take(id, VNodeKind.FIXED, rooms[where], node.resources, own)
+            if refused is not None:
+                return NoRoom(refused.reason, index)
+        return None
+
+    def flexible(self) -> NoRoom | None:
+        """Take `flex_resource_min` out of as few places as it needs, the most useful first."""
+        rest, used = self._request.least, set[MachineId]()
+        while rest:
+            rooms = [room for room in self._rooms().values() if room.machine not in used]
+            best = max(rooms, key=lambda room: _covered(rest, room), default=None)
+            part = Resources() if best is None else _part(rest, best.seen.total)
+            if best is None or not part:
+                return NoRoom(f"no more than {self._found()} of {self._wanted()} is free", 0)
+            used.add(best.machine)
+            id = flexible_id(self._request.id, best.machine)
+            refused = self._take(id, VNodeKind.FLEXIBLE, best, part, {})
+            if refused is not None:
+                return NoRoom(refused.reason, 0)
+            rest -= part
+        return None
+
+    def _wanted(self) -> str:
+        return f"the {self._request.least} that it needs besides its fixed-size nodes"
+
+    def _found(self) -> Resources:
+        return self._ledger.flexible_total(self._request.id)
+
+    def _take(
+        self,
+        id: VNodeId,
+        kind: VNodeKind,
+        room: _Room,
+        resources: Resources,
+        own: Mapping[str, str],
+    ) -> Unmet | None:
+        """Carve a vnode out of a room, which grows first if it must."""
+        if room.grows:
+            grown = find_growth(
+                self._ledger,
+                self._request.parent,
+                resources,
+                allowed=lambda machine: machine.id == room.machine,
+            )
+            if isinstance(grown, Unmet):
+                return grown
+            if grown.steps:
+                borrow(self._ledger, grown, 0.0)
+                self._growths.append(grown)
+        carved = VNode(
+            id=id,
+            cluster=self._request.id,
+            parent=room.place,
+            machine=room.machine,
+            kind=kind,
+            resources=resources,
+            labels={**room.seen.labels, **own},
+        )
+        self._ledger.add(carved)
+        self._vnodes.append(carved)
+        return None
+
+    def _rooms(self) -> dict[MachineId, _Room]:
+        """The places of the parent, with what they have free or could have."""
+        ledger, parent = self._ledger, self._request.parent
+        if parent == ROOT:
+            rooms = [_Room.on(ledger, id, id, ledger.free(id)) for id in sorted(ledger.machines)]
+        else:
+            fixed = [each for each in ledger.of(parent) if each.kind is VNodeKind.FIXED]
+            rooms = [
+                _Room.on(ledger, each.id, each.machine, ledger.free(each.id)) for each in fixed
+            ]
+            for machine in sorted(ledger.machines):
+                room = obtainable(ledger, parent, machine)
+                id = flexible_id(parent, machine)
+                rooms.append(_Room.on(ledger, id, machine, room, grows=True))
+        return {room.seen.id: room for room in rooms if room.seen.total}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Room:
+    """A place of the parent, as placement sees it: a machine with what is free."""
+
+    place: PlaceId
+    machine: MachineId
+    seen: Machine
+    grows: bool
+    """Whether it is a flexible vnode, which may have to grow or to be made first."""
+
+    @classmethod
+    def on(
+        cls,
+        ledger: Ledger,
+        place: PlaceId,
+        machine: MachineId,
+        free: Resources,
+        *,
+        grows: bool = False,
+    ) -> _Room:
+        labels = ledger.labels(place if place in ledger.vnodes else machine)
+        seen = Machine(id=MachineId(place), hostname=str(place), total=free, labels=labels)
+        return cls(place=place, machine=machine, seen=seen, grows=grows)
+
+
+def _covered(rest: Resources, room: _Room) -> tuple[float, str]:
+    """How much of the rest a room can give, as a sum of shares; ties go to the last name."""
+    part = _part(rest, room.seen.total)
+    return sum(part[name] / amount for name, amount in rest.units), str(room.place)
+
+
+def _part(rest: Resources, free: Resources) -> Resources:
+    """What of the rest a place gives: all, or whole units of each resource."""
+    if rest.fits(free):
+        return rest
+    shared = rest & free
+    return Resources(
+        tuple(
+            (name, amount if amount == rest[name] else amount - amount % UNIT)
+            for name, amount in shared.units
+            if amount == rest[name] or amount >= UNIT
+        )
+    )

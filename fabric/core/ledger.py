@@ -1,0 +1,376 @@
+"""The tree of virtual clusters of one Ray cluster: who holds, lends and uses what, exactly.
+
+A place is a machine or a vnode; a vnode is carved out of one place of its cluster's parent. Rules
+that every operation keeps, and `broken` checks:
+
+* nothing is over capacity: what is carved out of a place and what works on it fit it together;
+* a child never exceeds its parent: the places of a cluster lie in places of its parent;
+* a cluster has one flexible vnode per machine at most, and holds no more flexible resources than
+  its limit;
+* a flexible vnode is what was reserved for it plus what it borrows, loan by loan.
+
+It knows no Ray, no clock and no queue: `admission` says what is let in, `borrowing` what grows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import reduce
+from operator import add
+from typing import NewType, TypeVar
+
+from .records import ROOT, ClusterId, Machine, MachineId, PlaceId, VNode, VNodeId, VNodeKind
+from .resources import Resources
+
+WorkId = NewType("WorkId", str)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loan:
+    """What a flexible vnode has borrowed at one time."""
+
+    vnode: VNodeId
+    resources: Resources
+    until: float
+    """When it is due; what is in use then goes back as soon as its work has ended."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """A virtual cluster that holds its places."""
+
+    id: ClusterId
+    parent: ClusterId
+    limits: Mapping[str, int] = field(default_factory=dict, hash=False)
+    """The most flexible resources it may hold, in units; what is not named has no limit."""
+    flexible: bool = True
+    """Whether it may hold any at all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Use:
+    """Work on a vnode, and what of it the work holds."""
+
+    vnode: VNodeId
+    resources: Resources
+
+
+class LedgerError(Exception):
+    """The ledger was asked to do what its rules forbid: whoever asked had not looked."""
+
+
+class Ledger:
+    """Facts and their arithmetic; operations either keep all rules or raise and change nothing."""
+
+    def __init__(self, machines: Iterable[Machine] = ()) -> None:
+        self.machines: dict[MachineId, Machine] = {machine.id: machine for machine in machines}
+        self.clusters: dict[ClusterId, Cluster] = {}
+        self.vnodes: dict[VNodeId, VNode] = {}
+        self.uses: dict[WorkId, Use] = {}
+        self._loans: dict[VNodeId, tuple[Loan, ...]] = {}
+        """Oldest first."""
+        self._members: dict[ClusterId, frozenset[VNodeId]] = {}
+        self._children: dict[ClusterId, frozenset[ClusterId]] = {}
+        self._work: dict[VNodeId, frozenset[WorkId]] = {}
+        self._taken: dict[PlaceId, Resources] = {}
+
+    def copy(self) -> Ledger:
+        """A ledger of its own, to try things on."""
+        twin = Ledger(self.machines.values())
+        twin.clusters, twin.vnodes = dict(self.clusters), dict(self.vnodes)
+        twin.uses = dict(self.uses)
+        twin._loans, twin._members = dict(self._loans), dict(self._members)
+        twin._children, twin._work = dict(self._children), dict(self._work)
+        twin._taken = dict(self._taken)
+        return twin
+
+    # -- what there is ------------------------------------------------------------------------
+
+    def total(self, place: PlaceId) -> Resources:
+        """All that a place has."""
+        if place in self.vnodes:
+            return self.vnodes[VNodeId(place)].resources
+        return self.machines[MachineId(place)].total
+
+    def free(self, place: PlaceId) -> Resources:
+        """What nobody has taken of a place."""
+        return self.total(place) - self._taken.get(place, Resources())
+
+    def owner(self, place: PlaceId) -> ClusterId | None:
+        """The cluster that a place belongs to; None if there is no such place."""
+        if place in self.vnodes:
+            return self.vnodes[VNodeId(place)].cluster
+        return ROOT if place in self.machines else None
+
+    def machine_of(self, place: PlaceId) -> MachineId:
+        """The machine that a place lies on."""
+        return self.vnodes[VNodeId(place)].machine if place in self.vnodes else MachineId(place)
+
+    def labels(self, place: PlaceId) -> Mapping[str, str]:
+        """The labels that a selector looks at."""
+        if place in self.vnodes:
+            return self.vnodes[VNodeId(place)].labels
+        return self.machines[MachineId(place)].labels
+
+    def of(self, cluster: ClusterId) -> tuple[VNode, ...]:
+        """The vnodes of a cluster, in the order of their names."""
+        return tuple(self.vnodes[id] for id in sorted(self._members.get(cluster, ())))
+
+    def flexible(self, cluster: ClusterId, machine: MachineId) -> VNode | None:
+        """The one flexible vnode that a cluster may have on a machine."""
+        return self.vnodes.get(flexible_id(cluster, machine))
+
+    def flexible_total(self, cluster: ClusterId) -> Resources:
+        """All flexible resources that a cluster holds."""
+        return _sum(each.resources for each in self.of(cluster) if each.kind is VNodeKind.FLEXIBLE)
+
+    def borrowed(self, vnode: VNodeId) -> Resources:
+        """What of a vnode is borrowed."""
+        return _sum(loan.resources for loan in self._loans.get(vnode, ()))
+
+    def loans(self) -> tuple[Loan, ...]:
+        """Everything that is borrowed, by the names of the vnodes, oldest first."""
+        return tuple(loan for vnode in sorted(self._loans) for loan in self._loans[vnode])
+
+    def children(self, cluster: ClusterId) -> tuple[ClusterId, ...]:
+        """The clusters that were made inside this one, in the order of their names."""
+        return tuple(sorted(self._children.get(cluster, ())))
+
+    def subtree(self, cluster: ClusterId) -> tuple[ClusterId, ...]:
+        """A cluster and all below it, children before their parents."""
+        below = [each for child in self.children(cluster) for each in self.subtree(child)]
+        return (*below, cluster)
+
+    def within_limits(self, cluster: ClusterId, more: Resources) -> bool:
+        """Whether a cluster may hold so many more flexible resources."""
+        held, known = self.flexible_total(cluster) + more, self.clusters[cluster]
+        within = all(held[name] <= most for name, most in known.limits.items() if more[name])
+        return within and (known.flexible or not more)
+
+    # -- what happens -------------------------------------------------------------------------
+
+    def machine_up(self, machine: Machine) -> None:
+        """A machine has come, or has other resources or labels than before."""
+        if not self._taken.get(machine.id, Resources()).fits(machine.total):
+            raise LedgerError(f"machine {machine.id} has less than what it carries")
+        self.machines[machine.id] = machine
+
+    def machine_down(self, machine: MachineId) -> tuple[VNode, ...]:
+        """A machine is gone, with the vnodes that were on it and their work: says which vnodes.
+
+        Their clusters go on with what is left to them.
+        """
+        del self.machines[machine]
+        mine = [each for each in self.vnodes.values() if each.machine == machine]
+        lost = sorted(mine, key=lambda each: (-self._depth(each.cluster), each.id))
+        for each in lost:
+            self.drop(each.id)
+        return tuple(lost)
+
+    def begin(self, cluster: Cluster, vnodes: Iterable[VNode]) -> None:
+        """A virtual cluster takes its places, all or none."""
+        if cluster.id in self.clusters or cluster.id == ROOT:
+            raise LedgerError(f"there is a cluster {cluster.id}")
+        if cluster.parent != ROOT and cluster.parent not in self.clusters:
+            raise LedgerError(f"there is no cluster {cluster.parent}")
+        self.clusters[cluster.id] = cluster
+        _put(self._children, cluster.parent, cluster.id)
+        taken: list[VNodeId] = []
+        try:
+            for each in vnodes:
+                self._carve(each)
+                taken.append(each.id)
+        except LedgerError:
+            for id in reversed(taken):
+                self._uncarve(id)
+            self._forget(cluster.id)
+            raise
+
+    def end(self, cluster: ClusterId) -> tuple[ClusterId, ...]:
+        """A virtual cluster ends with all below it; says which, children before parents."""
+        ended = self.subtree(cluster)
+        for id in ended:
+            for each in self.of(id):
+                self.drop(each.id)
+            self._forget(id)
+        return ended
+
+    def add(self, each: VNode) -> None:
+        """A cluster gets one more vnode."""
+        self._carve(each)
+
+    def grow(self, vnode: VNodeId, by: Resources) -> None:
+        """A flexible vnode takes more of its place."""
+        now = self.vnodes[vnode]
+        if now.kind is not VNodeKind.FLEXIBLE:
+            raise LedgerError(f"{vnode} keeps its size")
+        self._check_limits(now.cluster, by)
+        self._take(now.parent, by)
+        self.vnodes[vnode] = replace(now, resources=now.resources + by)
+
+    def lend(self, loan: Loan) -> None:
+        """Write down that what a vnode has just got is borrowed."""
+        more = self.borrowed(loan.vnode) + loan.resources
+        if not more.fits(self.vnodes[loan.vnode].resources):
+            raise LedgerError(f"{loan.vnode} cannot have borrowed more than it holds")
+        self._loans[loan.vnode] = (*self._loans.get(loan.vnode, ()), loan)
+
+    def give_back(self, loan: Loan) -> None:
+        """A vnode gives a loan back, which nothing must be using; an empty one is dropped."""
+        now, loans = self.vnodes[loan.vnode], list(self._loans.get(loan.vnode, ()))
+        if loan not in loans or not loan.resources.fits(self.free(loan.vnode)):
+            raise LedgerError(f"{loan.vnode} has no such loan, or uses it")
+        loans.remove(loan)
+        self._loans[loan.vnode] = tuple(loans)
+        if not loans:
+            del self._loans[loan.vnode]
+        left = now.resources - loan.resources
+        if left:
+            self._release(now.parent, loan.resources)
+            self.vnodes[loan.vnode] = replace(now, resources=left)
+        else:
+            self._uncarve(loan.vnode)
+
+    def drop(self, vnode: VNodeId) -> None:
+        """A vnode goes, with its loans and the work on it; nothing may be carved out of it."""
+        on_it = _sum(self.uses[work].resources for work in self._work.get(vnode, ()))
+        if on_it != self._taken.get(vnode, Resources()):
+            raise LedgerError(f"something is carved out of {vnode}")
+        self._stop_all(vnode)
+        self._loans.pop(vnode, None)
+        self._uncarve(vnode)
+
+    def start(self, work: WorkId, use: Use) -> None:
+        """Work begins on a vnode, and holds this of it."""
+        if work in self.uses or use.vnode not in self.vnodes:
+            raise LedgerError(f"work {work} has begun already, or there is no {use.vnode}")
+        self._take(use.vnode, use.resources)
+        self.uses[work] = use
+        _put(self._work, use.vnode, work)
+
+    def stop(self, work: WorkId) -> None:
+        """Work has ended."""
+        use = self.uses.pop(work)
+        _drop(self._work, use.vnode, work)
+        self._release(use.vnode, use.resources)
+
+    def _depth(self, cluster: ClusterId) -> int:
+        depth = 0
+        while cluster != ROOT:
+            cluster, depth = self.clusters[cluster].parent, depth + 1
+        return depth
+
+    def _stop_all(self, vnode: VNodeId) -> None:
+        for work in sorted(self._work.get(vnode, ())):
+            self.stop(work)
+
+    def _forget(self, cluster: ClusterId) -> None:
+        _drop(self._children, self.clusters.pop(cluster).parent, cluster)
+
+    # -- the rules ----------------------------------------------------------------------------
+
+    def broken(self) -> list[str]:
+        """Every rule that does not hold, in words; empty while all is well."""
+        return [*self._over_capacity(), *self._misplaced(), *self._over_limits()]
+
+    def _over_capacity(self) -> Iterator[str]:
+        taken: dict[PlaceId, Resources] = {}
+        for each in self.vnodes.values():
+            taken[each.parent] = taken.get(each.parent, Resources()) + each.resources
+        for use in self.uses.values():
+            taken[use.vnode] = taken.get(use.vnode, Resources()) + use.resources
+        for place in {*taken, *self._taken}:
+            if place not in self.vnodes and place not in self.machines:
+                yield f"{place} is gone, and something is carved out of it"
+            elif not taken.get(place, Resources()).fits(self.total(place)):
+                yield f"{place} is over its capacity"
+            if taken.get(place, Resources()) != self._taken.get(place, Resources()):
+                yield f"what is taken of {place} was added up wrongly"
+
+    def _misplaced(self) -> Iterator[str]:
+        for each in self.vnodes.values():
+            if each.cluster not in self.clusters:
+                yield f"{each.id} belongs to no cluster"
+                continue
+            above = self.clusters[each.cluster].parent
+            if self.owner(each.parent) != above:
+                yield f"{each.id} lies in {self.owner(each.parent)}, not in {above}"
+            if each.machine != self.machine_of(each.parent):
+                yield f"{each.id} is not on the machine of what it lies in"
+            flexible = each.kind is VNodeKind.FLEXIBLE
+            if flexible and each.id != flexible_id(each.cluster, each.machine):
+                yield f"{each.id} is a second flexible vnode on {each.machine}"
+            if not self.borrowed(each.id).fits(each.resources if flexible else Resources()):
+                yield f"{each.id} has borrowed more than it holds"
+
+    def _over_limits(self) -> Iterator[str]:
+        for cluster in self.clusters.values():
+            held = self.flexible_total(cluster.id)
+            over = [name for name, most in cluster.limits.items() if held[name] > most]
+            if over or (held and not cluster.flexible):
+                yield f"{cluster.id} holds more flexible resources than its limit"
+
+    def _check_limits(self, cluster: ClusterId, more: Resources) -> None:
+        if not self.within_limits(cluster, more):
+            raise LedgerError(f"{cluster} may not hold {more} more")
+
+    def _carve(self, each: VNode) -> None:
+        cluster = self.clusters.get(each.cluster)
+        if cluster is None or each.id in self.vnodes or not each.resources:
+            raise LedgerError(f"{each.id} exists, is empty, or belongs to no cluster")
+        if self.owner(each.parent) != cluster.parent:
+            raise LedgerError(f"{each.parent} is no place of {cluster.parent}")
+        if each.machine != self.machine_of(each.parent):
+            raise LedgerError(f"{each.parent} is not on {each.machine}")
+        if each.kind is VNodeKind.FLEXIBLE:
+            if each.id != flexible_id(each.cluster, each.machine):
+                raise LedgerError(f"{each.id} is not what a flexible vnode there is called")
+            self._check_limits(each.cluster, each.resources)
+        self._take(each.parent, each.resources)
+        self.vnodes[each.id] = each
+        _put(self._members, each.cluster, each.id)
+
+    def _uncarve(self, vnode: VNodeId) -> None:
+        if self._taken.get(vnode):
+            raise LedgerError(f"something is carved out of {vnode}")
+        each = self.vnodes.pop(vnode)
+        _drop(self._members, each.cluster, vnode)
+        self._release(each.parent, each.resources)
+
+    def _take(self, place: PlaceId, wanted: Resources) -> None:
+        if not wanted.fits(self.free(place)):
+            raise LedgerError(f"{place} has {self.free(place)}, wanted {wanted}")
+        self._taken[place] = self._taken.get(place, Resources()) + wanted
+
+    def _release(self, place: PlaceId, given: Resources) -> None:
+        left = self._taken[place] - given
+        if left:
+            self._taken[place] = left
+        else:
+            del self._taken[place]
+
+
+def flexible_id(cluster: ClusterId, machine: MachineId) -> VNodeId:
+    """What the flexible vnode of a cluster on a machine is called."""
+    return VNodeId(f"{cluster}@{machine}")
+
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+
+def _put(index: dict[Key, frozenset[Value]], key: Key, value: Value) -> None:
+    index[key] = index.get(key, frozenset()) | {value}
+
+
+def _drop(index: dict[Key, frozenset[Value]], key: Key, value: Value) -> None:
+    left = index[key] - {value}
+    if left:
+        index[key] = left
+    else:
+        del index[key]
+
+
+def _sum(many: Iterable[Resources]) -> Resources:
+    return reduce(add, many, Resources())

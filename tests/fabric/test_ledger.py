@@ -1,0 +1,552 @@
+"""The tree of virtual clusters adds up after any history, and says why somebody waits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given, strategies as st
+from hypothesis.stateful import Bundle as Names, RuleBasedStateMachine, invariant, multiple, rule
+
+from fedpilot.fabric import Bundle, Machine, MachineId, Resources, SchedulingPolicy, VNodeId
+from fedpilot.fabric.core.admission import (
+    Admit,
+    Decision,
+    Expire,
+    NoRoom,
+    QueuePolicy,
+    Request,
+    Wait,
+    apply,
+    decide,
+    never,
+    place,
+)
+from fedpilot.fabric.core.borrowing import Growth, Unmet, borrow, find_growth, give_back
+from fedpilot.fabric.core.ledger import (
+    Cluster,
+    Ledger,
+    LedgerError,
+    Use,
+    WorkId,
+    flexible_id,
+)
+from fedpilot.fabric.core.records import ROOT, BundleGroup, ClusterId, VNode, VNodeKind
+from fedpilot.fabric.core.resources import UNIT
+from fedpilot.fabric.core.selectors import In
+from fedpilot.fabric.testing import fake_machine
+
+PACK, SPREAD = SchedulingPolicy.PACK, SchedulingPolicy.SPREAD
+STRICT_PACK, STRICT_SPREAD = SchedulingPolicy.STRICT_PACK, SchedulingPolicy.STRICT_SPREAD
+NEVER = float("inf")
+
+
+def cpus(amount: float) -> Resources:
+    return Resources.of({"CPU": amount})
+
+
+def group(*amounts: float, policy: SchedulingPolicy = PACK, **selector: str) -> BundleGroup:
+    asked = {label: In(value) for label, value in selector.items()}
+    bundles = tuple(Bundle(resources=cpus(amount), selector=asked) for amount in amounts)
+    return BundleGroup(bundles=bundles, policy=policy)
+
+
+def asks(
+    name: str,
+    *groups: BundleGroup,
+    least: float = 0,
+    most: float | None = None,
+    inside: str = ROOT,
+    **more: Any,
+) -> Request:
+    limits = {} if most is None else {"CPU": round(most * UNIT)}
+    return Request(
+        id=ClusterId(name),
+        parent=ClusterId(inside),
+        groups=groups,
+        least=cpus(least),
+        limits=limits,
+        **more,
+    )
+
+
+def machines(**amounts: float) -> Ledger:
+    return Ledger(fake_machine(name, CPU=amount) for name, amount in amounts.items())
+
+
+def admit(ledger: Ledger, *requests: Request) -> None:
+    for request in requests:
+        found = place(ledger, request)
+        assert isinstance(found, Admit), found
+        apply(ledger, found, NEVER)
+
+
+def table(ledger: Ledger) -> dict[str, tuple[str, float, float]]:
+    """The node tables of the seed: (cluster, total CPU, available CPU) by node."""
+    told = {}
+    for machine in ledger.machines:
+        told[str(machine)] = (
+            str(ROOT),
+            ledger.total(machine)["CPU"] / UNIT,
+            ledger.free(machine)["CPU"] / UNIT,
+        )
+    for id, each in ledger.vnodes.items():
+        told[str(id)] = (
+            str(each.cluster),
+            each.resources["CPU"] / UNIT,
+            ledger.free(id)["CPU"] / UNIT,
+        )
+    return told
+
+
+def run(ledger: Ledger, cluster: str, work: str, amount: float = 1) -> VNodeId | Unmet:
+    """Let work begin where there is room for it, borrowing if there is none."""
+    id = ClusterId(cluster)
+    for each in ledger.of(id):
+        if cpus(amount).fits(ledger.free(each.id)):
+            ledger.start(WorkId(work), Use(vnode=each.id, resources=cpus(amount)))
+            return each.id
+    found = find_growth(ledger, id, cpus(amount))
+    if isinstance(found, Unmet):
+        return found
+    borrow(ledger, found, NEVER)
+    vnode = flexible_id(id, found.machine)
+    ledger.start(WorkId(work), Use(vnode=vnode, resources=cpus(amount)))
+    return vnode
+
+
+class TestTheWalkThroughsOfTheSeed:
+    def test_scheduling(self) -> None:
+        ledger = machines(raylet1=4, raylet2=4)
+        assert table(ledger) == {"raylet1": (ROOT, 4, 4), "raylet2": (ROOT, 4, 4)}
+        admit(ledger, asks("job", group(1, 1, policy=STRICT_SPREAD), flexible=False))
+        assert table(ledger) == {
+            "raylet1": (ROOT, 4, 3),
+            "raylet2": (ROOT, 4, 3),
+            "job/0": ("job", 1, 1),
+            "job/1": ("job", 1, 1),
+        }
+        assert run(ledger, "job", "task1") == "job/0"
+        assert table(ledger)["job/0"] == ("job", 1, 0)
+        assert run(ledger, "job", "task2") == "job/1"
+        assert table(ledger)["job/1"] == ("job", 1, 0)
+        waits = run(ledger, "job", "task3")
+        assert isinstance(waits, Unmet)
+        assert "job may not hold 1 CPU more" in waits.reason
+        assert not waits.physical
+        ledger.stop(WorkId("task1"))
+        assert run(ledger, "job", "task3") == "job/0"
+        ledger.end(ClusterId("job"))
+        assert table(ledger) == {"raylet1": (ROOT, 4, 4), "raylet2": (ROOT, 4, 4)}
+
+    def test_autoscaling(self) -> None:
+        ledger = machines(raylet1=2)
+        admit(ledger, asks("job", least=1))
+        assert table(ledger) == {"raylet1": (ROOT, 2, 1), "job@raylet1": ("job", 1, 1)}
+        run(ledger, "job", "task1")
+        assert table(ledger) == {"raylet1": (ROOT, 2, 1), "job@raylet1": ("job", 1, 0)}
+        run(ledger, "job", "task2")
+        assert table(ledger) == {"raylet1": (ROOT, 2, 0), "job@raylet1": ("job", 2, 0)}
+        waits = run(ledger, "job", "task3")
+        assert isinstance(waits, Unmet)
+        assert waits.physical
+        ledger.machine_up(fake_machine("raylet2", CPU=2))
+        run(ledger, "job", "task3")
+        assert table(ledger) == {
+            "raylet1": (ROOT, 2, 0),
+            "job@raylet1": ("job", 2, 0),
+            "raylet2": (ROOT, 2, 1),
+            "job@raylet2": ("job", 1, 0),
+        }
+        ledger.end(ClusterId("job"))
+        ledger.machine_down(MachineId("raylet2"))
+        assert table(ledger) == {"raylet1": (ROOT, 2, 2)}
+
+
+class TestPlaces:
+    def test_flexible_resources_lie_in_as_few_vnodes_as_they_fit(self) -> None:
+        ledger = machines(a=2, b=8, c=4)
+        admit(ledger, asks("job", least=11))
+        assert {id: each.resources for id, each in ledger.vnodes.items()} == {
+            "job@b": cpus(8),
+            "job@c": cpus(3),
+        }
+
+    def test_all_or_nothing(self) -> None:
+        ledger = machines(a=4)
+        found = place(ledger, asks("job", group(3), least=2))
+        assert isinstance(found, NoRoom)
+        assert "no more than nothing of the 2 CPU" in found.reason or "1 CPU" in found.reason
+        assert table(ledger) == {"a": (ROOT, 4, 4)}
+
+    def test_policies_of_a_nested_cluster_are_about_the_vnodes_of_its_parent(self) -> None:
+        ledger = machines(a=8)
+        admit(ledger, asks("job", group(2, 2, policy=PACK), flexible=False))
+        admit(ledger, asks("part", group(1, 1, policy=STRICT_SPREAD), inside="job"))
+        assert {each.parent for each in ledger.of(ClusterId("part"))} == {"job/0", "job/1"}
+        found = place(ledger, asks("more", group(1, 1, 1, policy=STRICT_SPREAD), inside="job"))
+        assert isinstance(found, NoRoom)
+        assert found.most == 2
+
+    def test_labels_are_inherited_and_chosen_by(self) -> None:
+        ledger = Ledger([fake_machine("a", CPU=4, labels={"zone": "z1"})])
+        bundles = group(1, 1)
+        admit(ledger, asks("job", bundles, labels=({"rank": "0"}, {"rank": "1"}), flexible=False))
+        assert ledger.labels(VNodeId("job/1")) == {"zone": "z1", "rank": "1"}
+        admit(ledger, asks("part", group(1, rank="1", zone="z1"), inside="job"))
+        assert ledger.of(ClusterId("part"))[0].parent == "job/1"
+
+    def test_a_nested_cluster_lets_its_parents_grow(self) -> None:
+        ledger = machines(a=4)
+        admit(ledger, asks("job", least=1, most=3), asks("part", least=1, inside="job"))
+        assert table(ledger) == {
+            "a": (ROOT, 4, 3),
+            "job@a": ("job", 1, 0),
+            "part@a": ("part", 1, 1),
+        }
+        admit(ledger, asks("pg", group(2), inside="job"))
+        assert table(ledger)["job@a"] == ("job", 3, 0)
+        found = place(ledger, asks("more", group(1), inside="job"))
+        assert isinstance(found, NoRoom)
+
+    def test_what_ends_takes_all_below_it_along(self) -> None:
+        ledger = machines(a=8)
+        admit(
+            ledger,
+            asks("job", group(4)),
+            asks("part", group(2), inside="job"),
+            asks("piece", group(1), inside="part"),
+        )
+        assert ledger.end(ClusterId("job")) == ("piece", "part", "job")
+        assert table(ledger) == {"a": (ROOT, 8, 8)}
+
+
+class TestTheQueue:
+    def test_the_first_that_does_not_fit_holds_up_the_rest(self) -> None:
+        ledger = machines(a=4)
+        decisions = decide(
+            ledger, [asks("one", group(3)), asks("two", group(2)), asks("three", group(1))], 0.0
+        )
+        assert told(decisions) == ["admit one", "wait two 1", "wait three 2"]
+        assert "two is before it" in reasons(decisions)[2]
+
+    def test_higher_priority_goes_first(self) -> None:
+        ledger = machines(a=4)
+        waiting = [asks("one", group(3)), asks("two", group(3), priority=5)]
+        assert told(decide(ledger, waiting, 0.0, QueuePolicy.PRIORITY)) == [
+            "admit two",
+            "wait one 1",
+        ]
+
+    def test_those_inside_a_cluster_have_a_queue_of_their_own(self) -> None:
+        ledger = machines(a=4)
+        admit(ledger, asks("job", group(2), flexible=False))
+        waiting = [asks("one", group(4)), asks("part", group(2), inside="job")]
+        assert told(decide(ledger, waiting, 0.0)) == ["wait one 1", "admit part"]
+
+    def test_a_deadline_ends_the_wait(self) -> None:
+        ledger = machines(a=4)
+        admit(ledger, asks("job", group(3)))
+        waiting = [asks("one", group(2), deadline=5.0), asks("two", group(1))]
+        assert told(decide(ledger, waiting, 4.9)) == ["wait one 1", "wait two 2"]
+        assert told(decide(ledger, waiting, 5.0)) == ["expire one", "admit two"]
+
+    def test_what_could_never_be_met_is_told_from_what_must_wait(self) -> None:
+        ledger = machines(a=4, b=2)
+        admit(ledger, asks("job", group(4, 2)))
+        assert never(ledger, asks("one", group(4))) is None
+        refused = never(ledger, asks("two", group(4, 4)))
+        assert refused is not None
+        assert refused.most == 1
+        assert never(ledger, asks("part", group(4), inside="job")) is None
+        assert never(ledger, asks("part", group(4, 4), inside="job")) is not None
+
+
+def told(decisions: Sequence[Decision]) -> list[str]:
+    said = []
+    for each in decisions:
+        position = f" {each.position}" if isinstance(each, Wait) else ""
+        said.append(f"{type(each).__name__.lower()} {each.request.id}{position}")
+    return said
+
+
+def reasons(decisions: Sequence[Decision]) -> list[str]:
+    return ["" if isinstance(each, Admit) else each.reason for each in decisions]
+
+
+class TestBorrowing:
+    def test_a_vnode_that_is_there_grows_before_another_is_made(self) -> None:
+        ledger = machines(a=4, b=4)
+        admit(ledger, asks("job", least=1))
+        (first,) = ledger.of(ClusterId("job"))
+        found = find_growth(ledger, ClusterId("job"), cpus(3))
+        assert isinstance(found, Growth)
+        assert [(s.vnode, s.by, s.new) for s in found.steps] == [(first.id, cpus(2), False)]
+
+    def test_demand_climbs_and_everybody_on_the_way_borrows(self) -> None:
+        ledger = machines(a=8)
+        admit(ledger, asks("top", least=2), asks("mid", least=1, inside="top"))
+        admit(ledger, asks("low", inside="mid"))
+        found = find_growth(ledger, ClusterId("low"), cpus(4))
+        assert isinstance(found, Growth)
+        assert [(step.cluster, step.by) for step in found.steps] == [
+            ("top", cpus(2)),
+            ("mid", cpus(3)),
+            ("low", cpus(4)),
+        ]
+        borrow(ledger, found, until=10.0)
+        assert table(ledger) == {
+            "a": (ROOT, 8, 4),
+            "top@a": ("top", 4, 0),
+            "mid@a": ("mid", 4, 0),
+            "low@a": ("low", 4, 4),
+        }
+
+    def test_a_limit_on_the_way_is_named(self) -> None:
+        ledger = machines(a=8)
+        admit(ledger, asks("top", most=2), asks("low", inside="top"))
+        found = find_growth(ledger, ClusterId("low"), cpus(3))
+        assert isinstance(found, Unmet)
+        assert found.reason == "top may not hold 3 CPU more flexible resources"
+
+    def test_what_is_due_goes_back_when_its_work_has_ended_and_upwards(self) -> None:
+        ledger = machines(a=8)
+        admit(ledger, asks("top", least=1), asks("low", inside="top"))
+        found = find_growth(ledger, ClusterId("low"), cpus(4))
+        assert isinstance(found, Growth)
+        borrow(ledger, found, until=10.0)
+        ledger.start(WorkId("w"), Use(vnode=VNodeId("low@a"), resources=cpus(4)))
+        assert give_back(ledger, 9.0) == give_back(ledger, 11.0) == ()
+        ledger.stop(WorkId("w"))
+        assert give_back(ledger, 9.0) == ()
+        assert [loan.vnode for loan in give_back(ledger, 11.0)] == ["low@a", "top@a"]
+        assert table(ledger) == {"a": (ROOT, 8, 7), "top@a": ("top", 1, 1)}
+
+
+@pytest.mark.parametrize(
+    "forbidden",
+    [
+        lambda ledger: ledger.grow(VNodeId("job/0"), cpus(1)),
+        lambda ledger: ledger.grow(VNodeId("job@a"), cpus(2)),
+        lambda ledger: ledger.grow(VNodeId("job@a"), cpus(5)),
+        lambda ledger: ledger.start(WorkId("w"), Use(vnode=VNodeId("job/0"), resources=cpus(2))),
+        lambda ledger: ledger.begin(Cluster(id=ClusterId("job"), parent=ROOT), ()),
+        lambda ledger: ledger.begin(Cluster(id=ClusterId("x"), parent=ClusterId("y")), ()),
+        lambda ledger: ledger.begin(
+            Cluster(id=ClusterId("x"), parent=ROOT),
+            [
+                VNode(
+                    id=VNodeId(f"x/{index}"),
+                    cluster=ClusterId("x"),
+                    parent=MachineId("a"),
+                    machine=MachineId("a"),
+                    kind=VNodeKind.FIXED,
+                    resources=cpus(1),
+                )
+                for index in range(3)
+            ],
+        ),
+        lambda ledger: ledger.drop(VNodeId("job/0")),
+    ],
+)
+def test_what_the_rules_forbid_changes_nothing(forbidden: Any) -> None:
+    ledger = machines(a=4)
+    admit(ledger, asks("job", group(1), least=1, most=2), asks("in", group(1), inside="job"))
+    before = table(ledger)
+    with pytest.raises(LedgerError):
+        forbidden(ledger)
+    assert table(ledger) == before
+    assert not ledger.broken()
+
+
+amounts = st.integers(1, 8 * UNIT).map(lambda units: Resources((("CPU", units),)))
+several = st.dictionaries(st.sampled_from(["CPU", "disk"]), st.integers(1, 6), min_size=1).map(
+    lambda found: Resources.of(found)
+)
+demands = amounts | several
+policies = st.sampled_from(SchedulingPolicy)
+groups = st.builds(
+    BundleGroup,
+    bundles=st.lists(demands.map(lambda each: Bundle(resources=each)), min_size=1, max_size=3).map(
+        tuple
+    ),
+    policy=policies,
+)
+machine_resources = st.fixed_dictionaries(
+    {"CPU": st.integers(0, 8), "disk": st.integers(0, 8)}
+).map(lambda found: Resources.of(found))
+
+
+class Histories(RuleBasedStateMachine):
+    """Clusters, work, loans and machines come and go in any order."""
+
+    names = Names("names")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ledger = Ledger([fake_machine("m0", CPU=8, disk=4), fake_machine("m1", CPU=4)])
+        self.now = 0.0
+        self.made = 0
+        self.waiting: list[Request] = []
+
+    @rule(
+        target=names,
+        parent=names | st.just(ROOT),
+        asked=st.lists(groups, max_size=2).map(tuple),
+        least=demands | st.just(Resources()),
+        more=st.none() | st.integers(0, 4 * UNIT),
+        priority=st.integers(0, 2),
+        patience=st.none() | st.integers(0, 5),
+    )
+    def ask(
+        self,
+        parent: ClusterId,
+        asked: tuple[BundleGroup, ...],
+        least: Resources,
+        more: int | None,
+        priority: int,
+        patience: int | None,
+    ) -> Any:
+        if parent != ROOT and parent not in self.ledger.clusters:
+            return multiple()
+        self.made += 1
+        request = Request(
+            id=ClusterId(f"c{self.made}"),
+            parent=parent,
+            groups=asked,
+            least=least,
+            limits={} if more is None else {"CPU": least["CPU"] + more},
+            flexible=bool(least) or more is not None,
+            priority=priority,
+            deadline=None if patience is None else self.now + patience,
+        )
+        self.waiting.append(request)
+        return request.id
+
+    @rule(policy=st.sampled_from(QueuePolicy))
+    def admit(self, policy: QueuePolicy) -> None:
+        alive = {ROOT, *self.ledger.clusters}
+        self.waiting = [each for each in self.waiting if each.parent in alive]
+        left = []
+        for decision in decide(self.ledger, self.waiting, self.now, policy):
+            match decision:
+                case Admit(request):
+                    apply(self.ledger, decision, self.now + 2)
+                    self.holds_what_it_asked(request)
+                case Wait(request):
+                    left.append(request)
+                case Expire(request):
+                    assert request.deadline is not None
+        self.waiting = left
+
+    def holds_what_it_asked(self, request: Request) -> None:
+        mine = self.ledger.of(request.id)
+        asked = sorted(b.resources.units for g in request.groups for b in g.bundles)
+        fixed = [each for each in mine if each.kind is VNodeKind.FIXED]
+        assert sorted(each.resources.units for each in fixed) == asked
+        assert self.ledger.flexible_total(request.id) == request.least
+        by_id = {each.id: each for each in fixed}
+        index = 0
+        for each in request.groups:
+            ids = [VNodeId(f"{request.id}/{index + i}") for i in range(len(each.bundles))]
+            places = {by_id[id].parent for id in ids}
+            index += len(ids)
+            if each.policy is STRICT_SPREAD:
+                assert len(places) == len(ids)
+            if each.policy is STRICT_PACK:
+                assert len(places) == 1
+
+    @rule(name=names, demand=demands, lease=st.integers(0, 4))
+    def work(self, name: ClusterId, demand: Resources, lease: int) -> None:
+        if name not in self.ledger.clusters:
+            return
+        found = find_growth(self.ledger, name, demand)
+        if isinstance(found, Growth):
+            borrow(self.ledger, found, self.now + lease)
+            self.made += 1
+            use = Use(vnode=flexible_id(name, found.machine), resources=demand)
+            self.ledger.start(WorkId(f"w{self.made}"), use)
+
+    @rule(data=st.data())
+    def stop(self, data: st.DataObject) -> None:
+        if self.ledger.uses:
+            self.ledger.stop(data.draw(st.sampled_from(sorted(self.ledger.uses))))
+
+    @rule(name=names)
+    def end(self, name: ClusterId) -> None:
+        if name in self.ledger.clusters:
+            self.ledger.end(name)
+
+    @rule(passed=st.integers(1, 3))
+    def time_passes(self, passed: int) -> None:
+        self.now += passed
+        give_back(self.ledger, self.now)
+        for loan in self.ledger.loans():
+            idle = loan.resources.fits(self.ledger.free(loan.vnode))
+            assert loan.until > self.now or not idle
+
+    @rule(data=st.data())
+    def lose(self, data: st.DataObject) -> None:
+        if len(self.ledger.machines) > 1:
+            lost = data.draw(st.sampled_from(sorted(self.ledger.machines)))
+            self.ledger.machine_down(lost)
+
+    @rule(resources=machine_resources)
+    def find(self, resources: Resources) -> None:
+        self.made += 1
+        id = MachineId(f"m{self.made}")
+        self.ledger.machine_up(Machine(id=id, hostname=str(id), total=resources))
+
+    @invariant()
+    def all_rules_hold(self) -> None:
+        assert not self.ledger.broken()
+
+    def teardown(self) -> None:
+        ledger = self.ledger
+        for cluster in ledger.children(ROOT):
+            ledger.end(cluster)
+        assert not ledger.broken()
+        assert not ledger.clusters
+        assert not ledger.vnodes
+        assert not ledger.uses
+        assert not ledger.loans()
+        assert all(ledger.free(id) == machine.total for id, machine in ledger.machines.items())
+
+
+TestHistories = Histories.TestCase
+
+
+def contents(ledger: Ledger) -> Mapping[str, Any]:
+    return {
+        "slices": ledger.vnodes,
+        "loans": sorted(ledger.loans(), key=repr),
+        "clusters": ledger.clusters,
+        "free": {place: ledger.free(place) for place in [*ledger.machines, *ledger.vnodes]},
+    }
+
+
+@given(data=st.data())
+def test_the_order_in_which_things_end_makes_no_difference(data: st.DataObject) -> None:
+    ledger = Ledger([fake_machine("a", CPU=16), fake_machine("b", CPU=16)])
+    for number in range(5):
+        inside = data.draw(st.sampled_from([ROOT, *sorted(ledger.clusters)]))
+        request = asks(f"c{number}", group(1), least=1, inside=inside)
+        found = place(ledger, request)
+        if isinstance(found, Admit):
+            apply(ledger, found, 0.0)
+    for number in range(5):
+        run(ledger, data.draw(st.sampled_from(sorted(ledger.clusters))), f"w{number}")
+    ends = data.draw(st.lists(st.sampled_from(sorted(ledger.clusters)), unique=True))
+    stops = data.draw(st.lists(st.sampled_from(sorted(ledger.uses)), unique=True))
+    events: list[tuple[str, str]] = [("end", id) for id in ends] + [("stop", id) for id in stops]
+    found_by_order = []
+    for order in (events, data.draw(st.permutations(events))):
+        twin = ledger.copy()
+        for what, name in order:
+            if what == "end" and name in twin.clusters:
+                twin.end(ClusterId(name))
+            elif what == "stop" and name in twin.uses:
+                twin.stop(WorkId(name))
+        found_by_order.append(contents(twin))
+    assert found_by_order[0] == found_by_order[1]
