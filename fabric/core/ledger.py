@@ -56,6 +56,17 @@ class Use:
     resources: Resources
 
 
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What has come, gone or changed, by name."""
+
+    machines: set[MachineId] = field(default_factory=set)
+    clusters: set[ClusterId] = field(default_factory=set)
+    vnodes: set[VNodeId] = field(default_factory=set)
+    """Those whose loans have changed are among them."""
+    works: set[WorkId] = field(default_factory=set)
+
+
 class LedgerError(Exception):
     """The ledger was asked to do what its rules forbid: whoever asked had not looked."""
 
@@ -74,6 +85,35 @@ class Ledger:
         self._children: dict[ClusterId, frozenset[ClusterId]] = {}
         self._work: dict[VNodeId, frozenset[WorkId]] = {}
         self._taken: dict[PlaceId, Resources] = {}
+        self._changed = Changes(machines=set(self.machines))
+
+    @classmethod
+    def restored(
+        cls,
+        *,
+        machines: Iterable[Machine],
+        clusters: Iterable[Cluster],
+        vnodes: Iterable[VNode],
+        loans: Iterable[Loan],
+        uses: Mapping[WorkId, Use],
+    ) -> Ledger:
+        """A ledger with these contents, which `broken` has to be asked about."""
+        ledger = cls(machines)
+        for cluster in clusters:
+            ledger.clusters[cluster.id] = cluster
+            _put(ledger._children, cluster.parent, cluster.id)
+        for vnode in vnodes:
+            ledger.vnodes[vnode.id] = vnode
+            _put(ledger._members, vnode.cluster, vnode.id)
+            ledger._count(vnode.parent, vnode.resources)
+        for loan in loans:
+            ledger._loans[loan.vnode] = (*ledger._loans.get(loan.vnode, ()), loan)
+        for work, use in uses.items():
+            ledger.uses[work] = use
+            _put(ledger._work, use.vnode, work)
+            ledger._count(use.vnode, use.resources)
+        ledger.changes()
+        return ledger
 
     def copy(self) -> Ledger:
         """A ledger of its own, to try things on."""
@@ -84,6 +124,11 @@ class Ledger:
         twin._children, twin._work = dict(self._children), dict(self._work)
         twin._taken = dict(self._taken)
         return twin
+
+    def changes(self) -> Changes:
+        """What has changed since this was asked the last time, for whoever writes it down."""
+        changed, self._changed = self._changed, Changes()
+        return changed
 
     # -- what there is ------------------------------------------------------------------------
 
@@ -127,7 +172,11 @@ class Ledger:
 
     def borrowed(self, vnode: VNodeId) -> Resources:
         """What of a vnode is borrowed."""
-        return _sum(loan.resources for loan in self._loans.get(vnode, ()))
+        return _sum(loan.resources for loan in self.loans_of(vnode))
+
+    def loans_of(self, vnode: VNodeId) -> tuple[Loan, ...]:
+        """The loans that a vnode has, oldest first."""
+        return self._loans.get(vnode, ())
 
     def loans(self) -> tuple[Loan, ...]:
         """Everything that is borrowed, by the names of the vnodes, oldest first."""
@@ -155,6 +204,7 @@ class Ledger:
         if not self._taken.get(machine.id, Resources()).fits(machine.total):
             raise LedgerError(f"machine {machine.id} has less than what it carries")
         self.machines[machine.id] = machine
+        self._changed.machines.add(machine.id)
 
     def machine_down(self, machine: MachineId) -> tuple[VNode, ...]:
         """A machine is gone, with the vnodes that were on it and their work: says which vnodes.
@@ -162,6 +212,7 @@ class Ledger:
         Their clusters go on with what is left to them.
         """
         del self.machines[machine]
+        self._changed.machines.add(machine)
         mine = [each for each in self.vnodes.values() if each.machine == machine]
         lost = sorted(mine, key=lambda each: (-self._depth(each.cluster), each.id))
         for each in lost:
@@ -175,6 +226,7 @@ class Ledger:
         if cluster.parent != ROOT and cluster.parent not in self.clusters:
             raise LedgerError(f"there is no cluster {cluster.parent}")
         self.clusters[cluster.id] = cluster
+        self._changed.clusters.add(cluster.id)
         _put(self._children, cluster.parent, cluster.id)
         taken: list[VNodeId] = []
         try:
@@ -208,6 +260,7 @@ class Ledger:
         self._check_limits(now.cluster, by)
         self._take(now.parent, by)
         self.vnodes[vnode] = replace(now, resources=now.resources + by)
+        self._changed.vnodes.add(vnode)
 
     def lend(self, loan: Loan) -> None:
         """Write down that what a vnode has just got is borrowed."""
@@ -215,6 +268,7 @@ class Ledger:
         if not more.fits(self.vnodes[loan.vnode].resources):
             raise LedgerError(f"{loan.vnode} cannot have borrowed more than it holds")
         self._loans[loan.vnode] = (*self._loans.get(loan.vnode, ()), loan)
+        self._changed.vnodes.add(loan.vnode)
 
     def give_back(self, loan: Loan) -> None:
         """A vnode gives a loan back, which nothing must be using; an empty one is dropped."""
@@ -222,6 +276,7 @@ class Ledger:
         if loan not in loans or not loan.resources.fits(self.free(loan.vnode)):
             raise LedgerError(f"{loan.vnode} has no such loan, or uses it")
         loans.remove(loan)
+        self._changed.vnodes.add(loan.vnode)
         self._loans[loan.vnode] = tuple(loans)
         if not loans:
             del self._loans[loan.vnode]
@@ -247,11 +302,13 @@ class Ledger:
             raise LedgerError(f"work {work} has begun already, or there is no {use.vnode}")
         self._take(use.vnode, use.resources)
         self.uses[work] = use
+        self._changed.works.add(work)
         _put(self._work, use.vnode, work)
 
     def stop(self, work: WorkId) -> None:
         """Work has ended."""
         use = self.uses.pop(work)
+        self._changed.works.add(work)
         _drop(self._work, use.vnode, work)
         self._release(use.vnode, use.resources)
 
@@ -267,6 +324,7 @@ class Ledger:
 
     def _forget(self, cluster: ClusterId) -> None:
         _drop(self._children, self.clusters.pop(cluster).parent, cluster)
+        self._changed.clusters.add(cluster)
 
     # -- the rules ----------------------------------------------------------------------------
 
@@ -329,19 +387,24 @@ class Ledger:
             self._check_limits(each.cluster, each.resources)
         self._take(each.parent, each.resources)
         self.vnodes[each.id] = each
+        self._changed.vnodes.add(each.id)
         _put(self._members, each.cluster, each.id)
 
     def _uncarve(self, vnode: VNodeId) -> None:
         if self._taken.get(vnode):
             raise LedgerError(f"something is carved out of {vnode}")
         each = self.vnodes.pop(vnode)
+        self._changed.vnodes.add(vnode)
         _drop(self._members, each.cluster, vnode)
         self._release(each.parent, each.resources)
 
     def _take(self, place: PlaceId, wanted: Resources) -> None:
         if not wanted.fits(self.free(place)):
             raise LedgerError(f"{place} has {self.free(place)}, wanted {wanted}")
-        self._taken[place] = self._taken.get(place, Resources()) + wanted
+        self._count(place, wanted)
+
+    def _count(self, place: PlaceId, taken: Resources) -> None:
+        self._taken[place] = self._taken.get(place, Resources()) + taken
 
     def _release(self, place: PlaceId, given: Resources) -> None:
         left = self._taken[place] - given

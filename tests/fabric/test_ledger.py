@@ -35,6 +35,7 @@ from fedpilot.fabric.core.ledger import (
 from fedpilot.fabric.core.records import ROOT, BundleGroup, ClusterId, VNode, VNodeKind
 from fedpilot.fabric.core.resources import UNIT
 from fedpilot.fabric.core.selectors import In
+from fedpilot.fabric.ledger_file import LedgerFile
 from fedpilot.fabric.testing import fake_machine
 
 PACK, SPREAD = SchedulingPolicy.PACK, SchedulingPolicy.SPREAD
@@ -389,6 +390,7 @@ class Histories(RuleBasedStateMachine):
         self.now = 0.0
         self.made = 0
         self.waiting: list[Request] = []
+        self.file = LedgerFile(None)
 
     @rule(
         target=names,
@@ -438,7 +440,7 @@ class Histories(RuleBasedStateMachine):
                     left.append(request)
                 case Expire(request):
                     assert request.deadline is not None
-        self.waiting = left
+        self.waiting = [each for each in self.waiting if each in left]  # as they asked
 
     def holds_what_it_asked(self, request: Request) -> None:
         mine = self.ledger.of(request.id)
@@ -502,7 +504,15 @@ class Histories(RuleBasedStateMachine):
     def all_rules_hold(self) -> None:
         assert not self.ledger.broken()
 
+    @invariant()
+    def the_file_says_the_same(self) -> None:
+        self.file.save(self.ledger, self.waiting)
+        found, waiting = self.file.load()
+        assert contents(found) == contents(self.ledger)
+        assert waiting == tuple(self.waiting)
+
     def teardown(self) -> None:
+        self.file.close()
         ledger = self.ledger
         for cluster in ledger.children(ROOT):
             ledger.end(cluster)
@@ -519,7 +529,9 @@ TestHistories = Histories.TestCase
 
 def contents(ledger: Ledger) -> Mapping[str, Any]:
     return {
-        "slices": ledger.vnodes,
+        "machines": ledger.machines,
+        "vnodes": ledger.vnodes,
+        "uses": ledger.uses,
         "loans": sorted(ledger.loans(), key=repr),
         "clusters": ledger.clusters,
         "free": {place: ledger.free(place) for place in [*ledger.machines, *ledger.vnodes]},

@@ -1,0 +1,269 @@
+"""LedgerFile: the ledger of one Ray cluster on disk, written before anybody is told of a decision.
+
+An SQLite file with a row for each machine, cluster, vnode, piece of work and request that waits.
+`save` writes what has changed, in one transaction: whoever dies in the middle leaves what was there
+before. It is written without fsync, so it survives the death of any process, not a power cut.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from .core.admission import Request
+from .core.ledger import Cluster, Ledger, Loan, Use, WorkId
+from .core.records import (
+    Bundle,
+    BundleGroup,
+    ClusterId,
+    Machine,
+    MachineId,
+    SchedulingPolicy,
+    VNode,
+    VNodeId,
+    VNodeKind,
+)
+from .core.resources import Resources
+from .core.selectors import parse
+from .errors import FabricError
+
+FORMAT = 1
+TABLES = ("machines", "clusters", "vnodes", "works", "waiting")
+
+_SCHEMA = (
+    "".join(f"CREATE TABLE {name} (id TEXT PRIMARY KEY, what TEXT NOT NULL);" for name in TABLES)
+    + f"PRAGMA user_version = {FORMAT};"
+)
+
+
+class LedgerFile:
+    """One file; it belongs to one process at a time."""
+
+    def __init__(self, path: Path | None) -> None:
+        """Open or make the file; in memory without a path. FabricError for what is no ledger."""
+        self._name = "a ledger in memory" if path is None else str(path)
+        self._waiting: dict[ClusterId, Request] = {}
+        """Those who waited when this was saved the last time."""
+        self._order = itertools.count()
+        with self._explained():
+            self._file = sqlite3.connect(path or ":memory:", isolation_level=None)
+        try:
+            with self._explained():
+                self._prepare()
+        except BaseException:
+            self._file.close()
+            raise
+
+    def load(self) -> tuple[Ledger, tuple[Request, ...]]:
+        """The ledger as it was last saved, and who waited, in the order in which they asked."""
+        with self._explained():
+            rows = {name: self._rows(name) for name in TABLES}
+        ledger = Ledger.restored(
+            machines=[_machine(id, what) for id, what in rows["machines"].items()],
+            clusters=[_cluster(id, what) for id, what in rows["clusters"].items()],
+            vnodes=[_vnode(id, what) for id, what in rows["vnodes"].items()],
+            loans=[loan for id, what in rows["vnodes"].items() for loan in _loans(id, what)],
+            uses={WorkId(id): _use(what) for id, what in rows["works"].items()},
+        )
+        broken = ledger.broken()
+        if broken:
+            raise FabricError(f"{self._name} does not add up: {broken[0]}")
+        order = sorted(rows["waiting"].items(), key=lambda row: int(row[1]["asked"]))
+        self._waiting = {ClusterId(id): _request(id, what) for id, what in order}
+        self._order = itertools.count(order[-1][1]["asked"] + 1 if order else 0)
+        return ledger, tuple(self._waiting.values())
+
+    def save(self, ledger: Ledger, waiting: Sequence[Request]) -> None:
+        """Write what has changed since the last time; the same ledger has to be given each time."""
+        changes = ledger.changes()
+        asked = {request.id: request for request in waiting}
+        gone = [(id,) for id, request in self._waiting.items() if asked.get(id) != request]
+        new = [request for id, request in asked.items() if self._waiting.get(id) != request]
+        rows = {request.id: (next(self._order), _request_row(request)) for request in new}
+        with self._explained():
+            self._file.execute("BEGIN IMMEDIATE")
+            try:
+                self._write("machines", changes.machines, ledger.machines, _machine_row)
+                self._write("clusters", changes.clusters, ledger.clusters, _cluster_row)
+                self._write("vnodes", changes.vnodes, ledger.vnodes, partial(_vnode_row, ledger))
+                self._write("works", changes.works, ledger.uses, _use_row)
+                self._file.executemany("DELETE FROM waiting WHERE id = ?", gone)
+                self._file.executemany(
+                    "INSERT INTO waiting VALUES (?, ?)",
+                    [(id, json.dumps({"asked": n, **row})) for id, (n, row) in rows.items()],
+                )
+                self._file.execute("COMMIT")
+            except BaseException:
+                self._file.close()  # what was not written is told nobody, and must be loaded anew
+                raise
+        self._waiting = asked
+
+    def close(self) -> None:
+        """Close the file; may be called twice."""
+        self._file.close()
+
+    def _rows(self, table: str) -> dict[str, Any]:
+        found = self._file.execute(f"SELECT id, what FROM {table}")
+        return {id: json.loads(what) for id, what in found}
+
+    def _prepare(self) -> None:
+        self._file.execute("PRAGMA journal_mode = WAL")
+        self._file.execute("PRAGMA synchronous = OFF")
+        (version,) = self._file.execute("PRAGMA user_version").fetchone()
+        (tables,) = self._file.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        if not version and not tables:
+            self._file.executescript(f"BEGIN; {_SCHEMA} COMMIT;")
+        elif version != FORMAT:
+            raise FabricError(
+                f"{self._name} is no ledger of format {FORMAT}, which this version reads, but of "
+                f"format {version}"
+            )
+
+    def _write(
+        self,
+        table: str,
+        changed: Iterable[str],
+        now: Mapping[Any, Any],
+        row: Callable[[Any], Mapping[str, Any]],
+    ) -> None:
+        gone = [(id,) for id in changed if id not in now]
+        there = [(id, json.dumps(row(now[id]))) for id in changed if id in now]
+        self._file.executemany(f"DELETE FROM {table} WHERE id = ?", gone)
+        self._file.executemany(f"INSERT OR REPLACE INTO {table} VALUES (?, ?)", there)
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise FabricError(f"{self._name} cannot be used as a ledger: {error}") from error
+
+
+def _resources(units: Iterable[Sequence[Any]]) -> Resources:
+    return Resources(tuple((str(name), int(amount)) for name, amount in units))
+
+
+def _machine_row(machine: Machine) -> dict[str, Any]:
+    return {
+        "hostname": machine.hostname,
+        "total": machine.total.units,
+        "labels": dict(machine.labels),
+    }
+
+
+def _machine(id: str, what: Mapping[str, Any]) -> Machine:
+    return Machine(
+        id=MachineId(id),
+        hostname=what["hostname"],
+        total=_resources(what["total"]),
+        labels=what["labels"],
+    )
+
+
+def _cluster_row(cluster: Cluster) -> dict[str, Any]:
+    return {
+        "parent": cluster.parent,
+        "limits": dict(cluster.limits),
+        "flexible": cluster.flexible,
+    }
+
+
+def _cluster(id: str, what: Mapping[str, Any]) -> Cluster:
+    return Cluster(
+        id=ClusterId(id),
+        parent=ClusterId(what["parent"]),
+        limits=what["limits"],
+        flexible=what["flexible"],
+    )
+
+
+def _vnode_row(ledger: Ledger, vnode: VNode) -> dict[str, Any]:
+    return {
+        "cluster": vnode.cluster,
+        "parent": vnode.parent,
+        "machine": vnode.machine,
+        "kind": vnode.kind,
+        "resources": vnode.resources.units,
+        "labels": dict(vnode.labels),
+        "loans": [[loan.resources.units, loan.until] for loan in ledger.loans_of(vnode.id)],
+    }
+
+
+def _vnode(id: str, what: Mapping[str, Any]) -> VNode:
+    return VNode(
+        id=VNodeId(id),
+        cluster=ClusterId(what["cluster"]),
+        parent=VNodeId(what["parent"]),
+        machine=MachineId(what["machine"]),
+        kind=VNodeKind(what["kind"]),
+        resources=_resources(what["resources"]),
+        labels=what["labels"],
+    )
+
+
+def _loans(id: str, what: Mapping[str, Any]) -> list[Loan]:
+    return [
+        Loan(vnode=VNodeId(id), resources=_resources(units), until=until)
+        for units, until in what["loans"]
+    ]
+
+
+def _use_row(use: Use) -> dict[str, Any]:
+    return {"vnode": use.vnode, "resources": use.resources.units}
+
+
+def _use(what: Mapping[str, Any]) -> Use:
+    return Use(vnode=VNodeId(what["vnode"]), resources=_resources(what["resources"]))
+
+
+def _request_row(request: Request) -> dict[str, Any]:
+    return {
+        "parent": request.parent,
+        "groups": [[group.policy, _bundle_rows(group)] for group in request.groups],
+        "labels": [dict(labels) for labels in request.labels],
+        "least": request.least.units,
+        "limits": dict(request.limits),
+        "flexible": request.flexible,
+        "priority": request.priority,
+        "deadline": request.deadline,
+    }
+
+
+def _bundle_rows(group: BundleGroup) -> list[Any]:
+    return [
+        [bundle.resources.units, {label: str(each) for label, each in bundle.selector.items()}]
+        for bundle in group.bundles
+    ]
+
+
+def _request(id: str, what: Mapping[str, Any]) -> Request:
+    return Request(
+        id=ClusterId(id),
+        parent=ClusterId(what["parent"]),
+        groups=tuple(_group(*group) for group in what["groups"]),
+        labels=tuple(what["labels"]),
+        least=_resources(what["least"]),
+        limits=what["limits"],
+        flexible=what["flexible"],
+        priority=what["priority"],
+        deadline=what["deadline"],
+    )
+
+
+def _group(policy: str, bundles: Sequence[Any]) -> BundleGroup:
+    return BundleGroup(
+        bundles=tuple(
+            Bundle(
+                resources=_resources(units),
+                selector={label: parse(text) for label, text in selector.items()},
+            )
+            for units, selector in bundles
+        ),
+        policy=SchedulingPolicy(policy),
+    )

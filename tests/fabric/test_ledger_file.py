@@ -1,0 +1,127 @@
+"""The ledger's file survives its process, and is refused when it is not what it should be."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fedpilot.fabric import Bundle, ClusterId, FabricError, Resources, SchedulingPolicy
+from fedpilot.fabric.core.admission import Admit, Request, apply, place
+from fedpilot.fabric.core.ledger import Ledger
+from fedpilot.fabric.core.records import BundleGroup
+from fedpilot.fabric.core.selectors import DoesNotExist, In
+from fedpilot.fabric.ledger_file import LedgerFile
+from fedpilot.fabric.testing import fake_machine
+
+ONE = Request(
+    id=ClusterId("one"),
+    groups=(
+        BundleGroup(
+            bundles=(
+                Bundle(
+                    resources=Resources.of({"CPU": 0.5, "memory": 1 << 40}),
+                    selector={"zone": In("a", "b"), "old": DoesNotExist()},
+                ),
+            ),
+            policy=SchedulingPolicy.STRICT_SPREAD,
+        ),
+    ),
+    labels=({"rank": "0"},),
+    least=Resources.of({"CPU": 1}),
+    limits={"CPU": 20_000},
+    priority=3,
+    deadline=1234.5,
+)
+
+
+def filled() -> Ledger:
+    machine = fake_machine("m", CPU=8, memory=1 << 41, labels={"zone": "a"})
+    ledger = Ledger([machine])
+    found = place(ledger, ONE)
+    assert isinstance(found, Admit)
+    apply(ledger, found, 0.0)
+    return ledger
+
+
+def test_what_was_saved_is_there_for_the_next_process(tmp_path: Path) -> None:
+    ledger, path = filled(), tmp_path / "ledger.sqlite"
+    file = LedgerFile(path)
+    file.save(ledger, [ONE])
+    file.close()
+    file.close()
+    again = LedgerFile(path)
+    found, waiting = again.load()
+    assert (found.vnodes, found.clusters, found.machines) == (
+        ledger.vnodes,
+        ledger.clusters,
+        ledger.machines,
+    )
+    assert waiting == (ONE,)
+    found.end(ClusterId("one"))
+    again.save(found, [])
+    assert LedgerFile(path).load()[0].vnodes == {}
+    assert LedgerFile(path).load()[1] == ()
+    again.close()
+
+
+KILLED = """
+import sys
+from pathlib import Path
+from fedpilot.fabric.core.ledger import Ledger
+from fedpilot.fabric.ledger_file import LedgerFile
+from fedpilot.fabric.testing import fake_machine
+file, ledger = LedgerFile(Path(sys.argv[1])), Ledger()
+for number in range(100_000):
+    ledger.machine_up(fake_machine(f"m{number}", CPU=number + 1))
+    file.save(ledger, [])
+    print(number, flush=True)
+"""
+
+
+def test_a_killed_process_leaves_what_it_had_said(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    with subprocess.Popen(
+        [sys.executable, "-c", KILLED, str(path)], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        for _ in range(50):
+            told = int(process.stdout.readline())
+        os.kill(process.pid, signal.SIGKILL)
+    found, _ = LedgerFile(path).load()
+    assert {f"m{number}" for number in range(told + 1)} <= found.machines.keys()
+
+
+def test_a_file_of_another_format_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    LedgerFile(path).close()
+    other = sqlite3.connect(path)
+    other.execute("PRAGMA user_version = 99")
+    other.close()
+    with pytest.raises(FabricError, match=r"no ledger of format 1.* but of format 99"):
+        LedgerFile(path)
+
+
+def test_what_is_no_database_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    path.write_text("this is no database, and never was one " * 100)
+    with pytest.raises(FabricError, match="cannot be used as a ledger"):
+        LedgerFile(path)
+
+
+def test_a_ledger_that_does_not_add_up_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    file = LedgerFile(path)
+    file.save(filled(), [])
+    file.close()
+    other = sqlite3.connect(path)
+    other.execute("DELETE FROM clusters")
+    other.commit()
+    other.close()
+    with pytest.raises(FabricError, match=r"does not add up: one.* belongs to no cluster"):
+        LedgerFile(path).load()
