@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import subprocess
 import sys
 from collections.abc import Callable
@@ -94,9 +93,6 @@ def test_what_is_no_message_is_refused() -> None:
         from_bytes(b"\xff\xff")
 
 
-@pytest.mark.skipif(
-    importlib.util.find_spec("grpc_tools") is None, reason="grpcio-tools is not installed"
-)
 def test_the_generated_code_is_that_of_the_proto_files(tmp_path: Path) -> None:
     folders = ("fabric", "mediator", "federated")
     found = [path for folder in folders for path in (ROOT / folder).rglob("*.proto")]
