@@ -1,14 +1,16 @@
-"""LedgerFile: the ledger of one Ray cluster on disk, written before anybody is told of a decision.
+"""LedgerFile: the books of one Ray cluster on disk, written before anybody is told of a decision.
 
-An SQLite file with a row for each machine, cluster, vnode, piece of work and request that waits.
-`save` writes what has changed, in one transaction: whoever dies in the middle leaves what was there
-before. It is written without fsync, so it survives the death of any process, not a power cut.
+An SQLite file with a row for each machine, cluster, vnode, piece of work, request and placement
+group. `save` writes what has changed, in one transaction: whoever dies in the middle leaves what
+was there before. It is written without fsync, so it survives the death of any process, not a power
+cut.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
+import secrets
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,6 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from .core.admission import Request
+from .core.books import Books, Entry
+from .core.groups import Group, GroupId, Piece
 from .core.ledger import Cluster, Ledger, Loan, Use, WorkId
 from .core.records import (
     Bundle,
@@ -30,14 +34,15 @@ from .core.records import (
     VNodeKind,
 )
 from .core.resources import Resources
-from .core.selectors import parse
+from .core.selectors import Condition, Selector, parse
 from .errors import FabricError
 
 FORMAT = 1
-TABLES = ("machines", "clusters", "vnodes", "works", "waiting")
+TABLES = ("machines", "clusters", "vnodes", "works", "entries", "groups")
 
 _SCHEMA = (
     "".join(f"CREATE TABLE {name} (id TEXT PRIMARY KEY, what TEXT NOT NULL);" for name in TABLES)
+    + "CREATE TABLE ledger (name TEXT NOT NULL);"
     + f"PRAGMA user_version = {FORMAT};"
 )
 
@@ -48,8 +53,8 @@ class LedgerFile:
     def __init__(self, path: Path | None) -> None:
         """Open or make the file; in memory without a path. FabricError for what is no ledger."""
         self._name = "a ledger in memory" if path is None else str(path)
-        self._waiting: dict[ClusterId, Request] = {}
-        """Those who waited when this was saved the last time."""
+        self._asked: dict[ClusterId, int] = {}
+        """The places in the order of asking."""
         self._order = itertools.count()
         with self._explained():
             self._file = sqlite3.connect(path or ":memory:", isolation_level=None)
@@ -60,8 +65,15 @@ class LedgerFile:
             self._file.close()
             raise
 
-    def load(self) -> tuple[Ledger, tuple[Request, ...]]:
-        """The ledger as it was last saved, and who waited, in the order in which they asked."""
+    @property
+    def name(self) -> str:
+        """What tells the placement groups of this ledger from those of any other."""
+        with self._explained():
+            (name,) = self._file.execute("SELECT name FROM ledger").fetchone()
+        return str(name)
+
+    def load(self) -> Books:
+        """The books as they were last saved."""
         with self._explained():
             rows = {name: self._rows(name) for name in TABLES}
         ledger = Ledger.restored(
@@ -74,18 +86,24 @@ class LedgerFile:
         broken = ledger.broken()
         if broken:
             raise FabricError(f"{self._name} does not add up: {broken[0]}")
-        order = sorted(rows["waiting"].items(), key=lambda row: int(row[1]["asked"]))
-        self._waiting = {ClusterId(id): _request(id, what) for id, what in order}
-        self._order = itertools.count(order[-1][1]["asked"] + 1 if order else 0)
-        return ledger, tuple(self._waiting.values())
+        order = sorted(rows["entries"].items(), key=lambda row: int(row[1]["asked"]))
+        self._asked = {ClusterId(id): int(row["asked"]) for id, row in order}
+        self._order = itertools.count(max(self._asked.values(), default=-1) + 1)
+        return Books(
+            ledger,
+            [_entry(id, what) for id, what in order],
+            [_group(id, what) for id, what in rows["groups"].items()],
+        )
 
-    def save(self, ledger: Ledger, waiting: Sequence[Request]) -> None:
-        """Write what has changed since the last time; the same ledger has to be given each time."""
-        changes = ledger.changes()
-        asked = {request.id: request for request in waiting}
-        gone = [(id,) for id, request in self._waiting.items() if asked.get(id) != request]
-        new = [request for id, request in asked.items() if self._waiting.get(id) != request]
-        rows = {request.id: (next(self._order), _request_row(request)) for request in new}
+    def save(self, books: Books) -> None:
+        """Write what has changed since the last time; the same books have to be given each time."""
+        ledger, changes = books.ledger, books.ledger.changes()
+        entries = books.changed_entries()
+        for id in entries - books.entries.keys():
+            self._asked.pop(id, None)
+        for id in books.entries if entries else ():
+            if id not in self._asked:
+                self._asked[id] = next(self._order)
         with self._explained():
             self._file.execute("BEGIN IMMEDIATE")
             try:
@@ -93,16 +111,12 @@ class LedgerFile:
                 self._write("clusters", changes.clusters, ledger.clusters, _cluster_row)
                 self._write("vnodes", changes.vnodes, ledger.vnodes, partial(_vnode_row, ledger))
                 self._write("works", changes.works, ledger.uses, _use_row)
-                self._file.executemany("DELETE FROM waiting WHERE id = ?", gone)
-                self._file.executemany(
-                    "INSERT INTO waiting VALUES (?, ?)",
-                    [(id, json.dumps({"asked": n, **row})) for id, (n, row) in rows.items()],
-                )
+                self._write("entries", entries, books.entries, partial(_entry_row, self._asked))
+                self._write("groups", books.groups.changes(), books.groups, _group_row)
                 self._file.execute("COMMIT")
             except BaseException:
                 self._file.close()  # what was not written is told nobody, and must be loaded anew
                 raise
-        self._waiting = asked
 
     def close(self) -> None:
         """Close the file; may be called twice."""
@@ -118,7 +132,10 @@ class LedgerFile:
         (version,) = self._file.execute("PRAGMA user_version").fetchone()
         (tables,) = self._file.execute("SELECT count(*) FROM sqlite_master").fetchone()
         if not version and not tables:
-            self._file.executescript(f"BEGIN; {_SCHEMA} COMMIT;")
+            name = secrets.token_hex(6)
+            self._file.executescript(
+                f"BEGIN; {_SCHEMA} INSERT INTO ledger VALUES ('{name}'); COMMIT;"
+            )
         elif version != FORMAT:
             raise FabricError(
                 f"{self._name} is no ledger of format {FORMAT}, which this version reads, but of "
@@ -129,7 +146,7 @@ class LedgerFile:
         self,
         table: str,
         changed: Iterable[str],
-        now: Mapping[Any, Any],
+        now: Any,
         row: Callable[[Any], Mapping[str, Any]],
     ) -> None:
         gone = [(id,) for id in changed if id not in now]
@@ -222,8 +239,14 @@ def _use(what: Mapping[str, Any]) -> Use:
     return Use(vnode=VNodeId(what["vnode"]), resources=_resources(what["resources"]))
 
 
-def _request_row(request: Request) -> dict[str, Any]:
+def _entry_row(asked: Mapping[ClusterId, int], entry: Entry) -> dict[str, Any]:
+    request = entry.request
     return {
+        "asked": asked[request.id],
+        "spec": dict(entry.spec),
+        "owner": entry.owner,
+        "asked_at": entry.asked_at,
+        "waiting": entry.waiting,
         "parent": request.parent,
         "groups": [[group.policy, _bundle_rows(group)] for group in request.groups],
         "labels": [dict(labels) for labels in request.labels],
@@ -236,17 +259,18 @@ def _request_row(request: Request) -> dict[str, Any]:
 
 
 def _bundle_rows(group: BundleGroup) -> list[Any]:
-    return [
-        [bundle.resources.units, {label: str(each) for label, each in bundle.selector.items()}]
-        for bundle in group.bundles
-    ]
+    return [[bundle.resources.units, _selector_row(bundle.selector)] for bundle in group.bundles]
 
 
-def _request(id: str, what: Mapping[str, Any]) -> Request:
-    return Request(
+def _selector_row(selector: Selector) -> dict[str, str]:
+    return {label: str(condition) for label, condition in selector.items()}
+
+
+def _entry(id: str, what: Mapping[str, Any]) -> Entry:
+    request = Request(
         id=ClusterId(id),
         parent=ClusterId(what["parent"]),
-        groups=tuple(_group(*group) for group in what["groups"]),
+        groups=tuple(_bundle_group(*group) for group in what["groups"]),
         labels=tuple(what["labels"]),
         least=_resources(what["least"]),
         limits=what["limits"],
@@ -254,16 +278,52 @@ def _request(id: str, what: Mapping[str, Any]) -> Request:
         priority=what["priority"],
         deadline=what["deadline"],
     )
+    return Entry(
+        request=request,
+        spec=what["spec"],
+        owner=what["owner"],
+        asked_at=what["asked_at"],
+        waiting=what["waiting"],
+    )
 
 
-def _group(policy: str, bundles: Sequence[Any]) -> BundleGroup:
+def _bundle_group(policy: str, bundles: Sequence[Any]) -> BundleGroup:
     return BundleGroup(
         bundles=tuple(
-            Bundle(
-                resources=_resources(units),
-                selector={label: parse(text) for label, text in selector.items()},
-            )
+            Bundle(resources=_resources(units), selector=_selector(selector))
             for units, selector in bundles
         ),
         policy=SchedulingPolicy(policy),
+    )
+
+
+def _selector(conditions: Mapping[str, str]) -> dict[str, Condition]:
+    return {label: parse(text) for label, text in conditions.items()}
+
+
+def _group_row(group: Group) -> dict[str, Any]:
+    return {
+        "cluster": group.cluster,
+        "policy": group.policy,
+        "pieces": [
+            [piece.vnode, piece.resources.units, piece.machine, _selector_row(piece.selector)]
+            for piece in group.pieces
+        ],
+    }
+
+
+def _group(id: str, what: Mapping[str, Any]) -> Group:
+    return Group(
+        id=GroupId(id),
+        cluster=ClusterId(what["cluster"]),
+        policy=SchedulingPolicy(what["policy"]),
+        pieces=tuple(
+            Piece(
+                vnode=vnode,
+                resources=_resources(units),
+                machine=machine,
+                selector=_selector(selector),
+            )
+            for vnode, units, machine, selector in what["pieces"]
+        ),
     )

@@ -142,6 +142,19 @@ class Ledger:
         """What nobody has taken of a place."""
         return self.total(place) - self._taken.get(place, Resources())
 
+    def own(self, vnode: VNodeId) -> Resources:
+        """What of a vnode no child has carved out; work may be on it."""
+        works = _sum(self.uses[work].resources for work in self._work.get(vnode, ()))
+        return self.free(vnode) + works
+
+    def works_on(self, vnode: VNodeId) -> tuple[WorkId, ...]:
+        """The work on a vnode, in the order of names."""
+        return tuple(sorted(self._work.get(vnode, ())))
+
+    def carved(self, place: PlaceId) -> bool:
+        """Whether anything is carved out of a place, or works on it."""
+        return place in self._taken
+
     def owner(self, place: PlaceId) -> ClusterId | None:
         """The cluster that a place belongs to; None if there is no such place."""
         if place in self.vnodes:
@@ -247,6 +260,25 @@ class Ledger:
                 self.drop(each.id)
             self._forget(id)
         return ended
+
+    def move(self, where: Mapping[VNodeId, MachineId]) -> None:
+        """Fixed-size vnodes that lie right on machines turn out to be on others; all or none."""
+        before = {id: self.vnodes[id] for id in where}
+        if any(self.carved(id) or each.parent != each.machine for id, each in before.items()):
+            raise LedgerError("only unused vnodes on machines can move")
+        for id in before:
+            self._uncarve(id)
+        done: list[VNodeId] = []
+        try:
+            for id, each in before.items():
+                self._carve(replace(each, parent=where[id], machine=where[id]))
+                done.append(id)
+        except LedgerError:
+            for id in done:
+                self._uncarve(id)
+            for each in before.values():
+                self._carve(each)
+            raise
 
     def add(self, each: VNode) -> None:
         """A cluster gets one more vnode."""

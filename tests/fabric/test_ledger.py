@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import count
 from typing import Any
 
 import pytest
@@ -23,7 +24,9 @@ from fedpilot.fabric.core.admission import (
     never,
     place,
 )
+from fedpilot.fabric.core.books import Books, Entry
 from fedpilot.fabric.core.borrowing import Growth, Unmet, borrow, find_growth, give_back
+from fedpilot.fabric.core.groups import GroupId, Recut, groups_for, recut
 from fedpilot.fabric.core.ledger import (
     Cluster,
     Ledger,
@@ -391,6 +394,8 @@ class Histories(RuleBasedStateMachine):
         self.made = 0
         self.waiting: list[Request] = []
         self.file = LedgerFile(None)
+        self.books = Books(self.ledger)
+        self.ids = count()
 
     @rule(
         target=names,
@@ -436,6 +441,8 @@ class Histories(RuleBasedStateMachine):
                 case Admit(request):
                     apply(self.ledger, decision, self.now + 2)
                     self.holds_what_it_asked(request)
+                    for group in groups_for(decision, self.new_id):
+                        self.books.groups.put(group)
                 case Wait(request):
                     left.append(request)
                 case Expire(request):
@@ -505,11 +512,40 @@ class Histories(RuleBasedStateMachine):
         assert not self.ledger.broken()
 
     @invariant()
+    def the_groups_carry_the_vnodes(self) -> None:
+        ledger, groups = self.ledger, self.books.groups
+        known = {vnode for group in groups for vnode in group.vnodes}
+        cut = recut(ledger, groups, {*known, *ledger.vnodes}, self.new_id)
+        assert isinstance(cut, Recut)
+        groups.apply(cut)
+        carried: dict[VNodeId, Resources] = {}
+        for group in groups:
+            for piece in group.pieces:
+                assert piece.vnode is not None
+                assert group.cluster == ledger.vnodes[piece.vnode].cluster
+                there = carried.get(piece.vnode, Resources())
+                carried[piece.vnode] = there + piece.resources
+        assert carried == {id: own for id in ledger.vnodes if (own := ledger.own(id))}
+        again = recut(ledger, groups, ledger.vnodes, self.new_id)
+        assert again == Recut((), ())
+
+    def new_id(self) -> GroupId:
+        return GroupId(f"g{next(self.ids)}")
+
+    @invariant()
     def the_file_says_the_same(self) -> None:
-        self.file.save(self.ledger, self.waiting)
-        found, waiting = self.file.load()
-        assert contents(found) == contents(self.ledger)
-        assert waiting == tuple(self.waiting)
+        asked = [each.id for each in self.waiting]
+        for request in self.waiting:
+            if request.id not in self.books.entries:
+                self.books.enter(Entry(request=request))
+        for id in list(self.books.entries):
+            if id not in asked:
+                self.books.strike(id)
+        self.file.save(self.books)
+        found = self.file.load()
+        assert contents(found.ledger) == contents(self.ledger)
+        assert found.waiting == self.waiting
+        assert {g.id: g for g in found.groups} == {g.id: g for g in self.books.groups}
 
     def teardown(self) -> None:
         self.file.close()

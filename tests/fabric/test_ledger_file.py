@@ -7,12 +7,15 @@ import signal
 import sqlite3
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from fedpilot.fabric import Bundle, ClusterId, FabricError, Resources, SchedulingPolicy
 from fedpilot.fabric.core.admission import Admit, Request, apply, place
+from fedpilot.fabric.core.books import Books, Entry, JobId
+from fedpilot.fabric.core.groups import GroupId, groups_for
 from fedpilot.fabric.core.ledger import Ledger
 from fedpilot.fabric.core.records import BundleGroup
 from fedpilot.fabric.core.selectors import DoesNotExist, In
@@ -40,46 +43,76 @@ ONE = Request(
 )
 
 
-def filled() -> Ledger:
+TWO = replace(ONE, id=ClusterId("two"))
+ENTRIES = (
+    Entry(request=ONE, spec={"flex_resource_min": {"CPU": 1}}, owner=JobId("01"), waiting=False),
+    Entry(request=TWO, asked_at=12.5),
+)
+
+
+def filled() -> Books:
     machine = fake_machine("m", CPU=8, memory=1 << 41, labels={"zone": "a"})
-    ledger = Ledger([machine])
-    found = place(ledger, ONE)
+    books = Books(Ledger([machine]))
+    found = place(books.ledger, ONE)
     assert isinstance(found, Admit)
-    apply(ledger, found, 0.0)
-    return ledger
+    apply(books.ledger, found, 0.0)
+    for entry in ENTRIES:
+        books.enter(entry)
+    for group in groups_for(found, lambda: GroupId("g")):
+        books.groups.put(group)
+    return books
 
 
 def test_what_was_saved_is_there_for_the_next_process(tmp_path: Path) -> None:
-    ledger, path = filled(), tmp_path / "ledger.sqlite"
+    books, path = filled(), tmp_path / "ledger.sqlite"
     file = LedgerFile(path)
-    file.save(ledger, [ONE])
+    name = file.name
+    file.save(books)
     file.close()
     file.close()
     again = LedgerFile(path)
-    found, waiting = again.load()
-    assert (found.vnodes, found.clusters, found.machines) == (
-        ledger.vnodes,
-        ledger.clusters,
-        ledger.machines,
+    assert again.name == name
+    found = again.load()
+    assert (found.ledger.vnodes, found.ledger.clusters, found.ledger.machines) == (
+        books.ledger.vnodes,
+        books.ledger.clusters,
+        books.ledger.machines,
     )
-    assert waiting == (ONE,)
-    found.end(ClusterId("one"))
-    again.save(found, [])
-    assert LedgerFile(path).load()[0].vnodes == {}
-    assert LedgerFile(path).load()[1] == ()
+    assert tuple(found.entries.values()) == ENTRIES
+    assert found.waiting == [TWO]
+    assert list(found.groups) == list(books.groups)
+    found.ledger.end(ClusterId("one"))
+    found.strike(ClusterId("one"))
+    found.groups.drop(GroupId("g"))
+    again.save(found)
+    empty = LedgerFile(path).load()
+    assert empty.ledger.vnodes == {}
+    assert list(empty.entries) == [ClusterId("two")]
+    assert len(empty.groups) == 0
     again.close()
+
+
+def test_who_comes_back_into_the_queue_stands_where_it_stood(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    file, books = LedgerFile(path), Books()
+    for entry in ENTRIES:
+        books.enter(entry)
+    file.save(books)
+    books.admit(ClusterId("one"), waiting=True)
+    file.save(books)
+    assert LedgerFile(path).load().waiting == [ONE, TWO]
 
 
 KILLED = """
 import sys
 from pathlib import Path
-from fedpilot.fabric.core.ledger import Ledger
+from fedpilot.fabric.core.books import Books
 from fedpilot.fabric.ledger_file import LedgerFile
 from fedpilot.fabric.testing import fake_machine
-file, ledger = LedgerFile(Path(sys.argv[1])), Ledger()
+file, books = LedgerFile(Path(sys.argv[1])), Books()
 for number in range(100_000):
-    ledger.machine_up(fake_machine(f"m{number}", CPU=number + 1))
-    file.save(ledger, [])
+    books.ledger.machine_up(fake_machine(f"m{number}", CPU=number + 1))
+    file.save(books)
     print(number, flush=True)
 """
 
@@ -93,7 +126,7 @@ def test_a_killed_process_leaves_what_it_had_said(tmp_path: Path) -> None:
         for _ in range(50):
             told = int(process.stdout.readline())
         os.kill(process.pid, signal.SIGKILL)
-    found, _ = LedgerFile(path).load()
+    found = LedgerFile(path).load().ledger
     assert {f"m{number}" for number in range(told + 1)} <= found.machines.keys()
 
 
@@ -117,7 +150,7 @@ def test_what_is_no_database_is_refused(tmp_path: Path) -> None:
 def test_a_ledger_that_does_not_add_up_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "ledger.sqlite"
     file = LedgerFile(path)
-    file.save(filled(), [])
+    file.save(filled())
     file.close()
     other = sqlite3.connect(path)
     other.execute("DELETE FROM clusters")

@@ -1,0 +1,70 @@
+"""Everything that the manager of a Ray cluster must remember: what is held, by whom, in what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NewType
+
+from .admission import Request
+from .groups import Group, Groups
+from .ledger import Ledger
+from .records import ClusterId
+
+JobId = NewType("JobId", str)
+"""A job of Ray's, in hex."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """A virtual cluster from the moment that it was asked for until it ends."""
+
+    request: Request
+    spec: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    """What was asked for, as a document."""
+    owner: JobId | None = None
+    """The job with which it ends; without, it stays until it is deleted."""
+    asked_at: float = 0.0
+    """Seconds since the epoch."""
+    waiting: bool = True
+    """Whether it has yet to get its places."""
+
+
+class Books:
+    """The ledger, whoever asked, and the placement groups; `changes` is for writing them down."""
+
+    def __init__(
+        self,
+        ledger: Ledger | None = None,
+        entries: Iterable[Entry] = (),
+        groups: Iterable[Group] = (),
+    ) -> None:
+        self.ledger = ledger or Ledger()
+        self.groups = Groups(groups)
+        self.entries: dict[ClusterId, Entry] = {entry.request.id: entry for entry in entries}
+        """In the order in which they asked."""
+        self._changed: set[ClusterId] = set()
+
+    @property
+    def waiting(self) -> list[Request]:
+        """Who waits, in the order in which they asked."""
+        return [entry.request for entry in self.entries.values() if entry.waiting]
+
+    def enter(self, entry: Entry) -> None:
+        """Somebody asks for a virtual cluster."""
+        self.entries[entry.request.id] = entry
+        self._changed.add(entry.request.id)
+
+    def admit(self, cluster: ClusterId, *, waiting: bool = False) -> None:
+        """It has its places now; or waits again, where it stood before."""
+        self.enter(replace(self.entries[cluster], waiting=waiting))
+
+    def strike(self, cluster: ClusterId) -> Entry | None:
+        """It is no longer wanted."""
+        self._changed.add(cluster)
+        return self.entries.pop(cluster, None)
+
+    def changed_entries(self) -> set[ClusterId]:
+        """What has changed since this was asked the last time, for whoever writes it down."""
+        changed, self._changed = self._changed, set()
+        return changed
