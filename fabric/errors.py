@@ -5,6 +5,10 @@ FabricError
 ├── GangInfeasible       the request can never be met by this cluster
 ├── GangTimeout          it could be met, but not in the time given
 ├── GangExists           the name of the gang is taken
+├── NameTaken            another virtual cluster has the name
+├── NoSuchCluster        there is no virtual cluster of that name
+├── NeverFits            a virtual cluster could never get its places
+├── NotInTime            a virtual cluster did not get its places in time
 ├── ClusterStartFailed   an embedded Ray did not start
 ├── ClusterUnreachable   a Ray cluster could not be attached to
 ├── WorkerLost           the process or the machine of a worker is gone
@@ -14,6 +18,8 @@ Each keeps its facts as fields, and its `args` rebuild it, since exceptions trav
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 
 class FabricError(Exception):
@@ -61,6 +67,51 @@ class GangExists(FabricError):
 
     def __str__(self) -> str:
         return f"a gang named {self.name!r} exists on this cluster; release it or choose a new name"
+
+
+class NameTaken(FabricError):
+    """Another virtual cluster of this Ray cluster has the name."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
+
+    def __str__(self) -> str:
+        return f"there is a virtual cluster {self.name!r} already; delete it or choose a new name"
+
+
+class NoSuchCluster(FabricError):
+    """There is no virtual cluster of that name."""
+
+    def __init__(self, name: str, known: Sequence[str] = ()) -> None:
+        super().__init__(name, tuple(known))
+        self.name, self.known = name, tuple(known)
+
+    def __str__(self) -> str:
+        shown = ", ".join(self.known[:10]) + (", ..." if len(self.known) > 10 else "")
+        return f"there is no virtual cluster {self.name!r}; there are: {shown or 'none'}"
+
+
+class NeverFits(FabricError):
+    """A virtual cluster could not get its places even if nobody else was there."""
+
+    def __init__(self, name: str, reason: str, most: int) -> None:
+        super().__init__(name, reason, most)
+        self.name, self.reason, self.most = name, reason, most
+
+    def __str__(self) -> str:
+        return f"virtual cluster {self.name!r} can never be: {self.reason}"
+
+
+class NotInTime(FabricError):
+    """A virtual cluster did not get its places before its deadline, or it was ended before."""
+
+    def __init__(self, name: str, waited_s: float, reason: str) -> None:
+        super().__init__(name, waited_s, reason)
+        self.name, self.waited_s, self.reason = name, waited_s, reason
+
+    def __str__(self) -> str:
+        return f"virtual cluster {self.name!r} waited {self.waited_s:.1f} s in vain: {self.reason}"
 
 
 class ClusterStartFailed(FabricError):

@@ -160,6 +160,11 @@ class VirtualCluster:
         """Whether it may hold flexible resources, which it then borrows when it needs more."""
         return bool(self.flex_resource_min or self.flex_resource_max or not self.fixed_size_nodes)
 
+    @property
+    def least(self) -> Resources:
+        """`flex_resource_min`, exact."""
+        return Resources.of(self.flex_resource_min)
+
     def groups(self) -> tuple[BundleGroup, ...]:
         """Say what is to be reserved; refuse what this version cannot reserve."""
         if self.flex_resource_min or self.flex_resource_max:

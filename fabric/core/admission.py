@@ -8,7 +8,7 @@ parent form a queue; the first that does not fit holds up all behind it, so that
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import count
 
@@ -22,6 +22,7 @@ from .records import (
     Machine,
     MachineId,
     PlaceId,
+    SchedulingPolicy,
     VNode,
     VNodeId,
     VNodeKind,
@@ -138,7 +139,15 @@ def apply(ledger: Ledger, admitted: Admit, until: float) -> None:
     """Write an admission down; what its parents borrow for it is due at `until`."""
     for growth in admitted.growths:
         borrow(ledger, growth, until)
-    ledger.begin(admitted.request.cluster, admitted.vnodes)
+    if admitted.request.id not in ledger.clusters:
+        ledger.begin(admitted.request.cluster, admitted.vnodes)
+        return
+    for each in admitted.vnodes:
+        known = ledger.vnodes.get(each.id)
+        if known is None:
+            ledger.add(each)
+        else:
+            ledger.grow(each.id, each.resources)
 
 
 def never(ledger: Ledger, request: Request) -> NoRoom | None:
@@ -165,6 +174,18 @@ def place(ledger: Ledger, request: Request) -> Admit | NoRoom:
     return trial.fixed() or trial.flexible() or trial.admitted()
 
 
+def refill(
+    ledger: Ledger, request: Request, missing: Sequence[int], least: Resources
+) -> Admit | NoRoom:
+    """Find new places for what a virtual cluster has lost; the ledger is not changed.
+
+    That is some of its fixed-size nodes, by their numbers, and some of its `flex_resource_min`.
+    Those of a group under STRICT_SPREAD keep away from the places of the others.
+    """
+    trial = _Trial(ledger.copy(), replace(request, least=least))
+    return trial.again(missing) or trial.flexible() or trial.admitted()
+
+
 class _Trial:
     """A request that takes its places on a copy of the ledger, one after the other."""
 
@@ -173,7 +194,8 @@ class _Trial:
         self._request = request
         self._growths: list[Growth] = []
         self._vnodes: list[VNode] = []
-        ledger.begin(request.cluster, ())
+        if request.id not in ledger.clusters:
+            ledger.begin(request.cluster, ())
 
     def admitted(self) -> Admit:
         return Admit(self._request, tuple(self._growths), tuple(self._vnodes))
@@ -194,6 +216,36 @@ class _Trial:
             refused = self._take(id, VNodeKind.FIXED, rooms[where], node.resources, own)
             if refused is not None:
                 return NoRoom(refused.reason, index)
+        return None
+
+    def again(self, missing: Sequence[int]) -> NoRoom | None:
+        """Take a new place for some fixed-size nodes, one after the other."""
+        number = 0
+        for group in self._request.groups:
+            ids = [VNodeId(f"{self._request.id}/{number + n}") for n in range(len(group.bundles))]
+            for n, node in enumerate(group.bundles):
+                if number + n not in missing:
+                    continue
+                there = [self._ledger.vnodes[id].parent for id in ids if id in self._ledger.vnodes]
+                rooms = {
+                    id: room
+                    for id, room in self._rooms().items()
+                    if group.policy is not SchedulingPolicy.STRICT_SPREAD or room.place not in there
+                    if group.policy is not SchedulingPolicy.STRICT_PACK
+                    or not there
+                    or room.place in there
+                }
+                one = BundleGroup(bundles=(node,), policy=SchedulingPolicy.PACK)
+                found = fit_all([one], [room.seen for room in rooms.values()])
+                if not isinstance(found, Placement):
+                    why = found.reason if isinstance(found, Misfit) else "the search gave up"
+                    return NoRoom(f"node {number + n}: {why}", 0)
+                own = self._request.labels[number + n] if self._request.labels else {}
+                where = rooms[found.machines[0]]
+                refused = self._take(ids[n], VNodeKind.FIXED, where, node.resources, own)
+                if refused is not None:
+                    return NoRoom(refused.reason, 0)
+            number += len(ids)
         return None
 
     def flexible(self) -> NoRoom | None:
@@ -249,7 +301,10 @@ class _Trial:
             resources=resources,
             labels={**room.seen.labels, **own},
         )
-        self._ledger.add(carved)
+        if id in self._ledger.vnodes:
+            self._ledger.grow(id, resources)
+        else:
+            self._ledger.add(carved)
         self._vnodes.append(carved)
         return None
 

@@ -1,0 +1,180 @@
+"""Gcs: what the manager asks of Ray's control plane, as coroutines.
+
+Ray's Python API lets Ray choose the id of a placement group. The manager has to choose it: then a
+group can be written down before it exists, asked for again after a crash, and given to work that
+waits for it. So this speaks to the GCS by the messages that Ray's own API sends (Ray ships them as
+`ray.core.generated`); it imports Ray, and is imported only where Ray is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import grpc
+from ray._private.grpc_utils import init_grpc_channel
+
+from .core.books import JobId
+from .core.groups import Group, GroupId
+from .core.records import Machine, MachineId
+from .core.resources import Resources
+from .core.selectors import to_ray
+from .errors import FabricError
+from .keeper import Observed, Seen
+
+common: Any = importlib.import_module("ray.core.generated.common_pb2")
+tables: Any = importlib.import_module("ray.core.generated.gcs_pb2")
+messages: Any = importlib.import_module("ray.core.generated.gcs_service_pb2")
+services: Any = importlib.import_module("ray.core.generated.gcs_service_pb2_grpc")
+
+NODE_LABEL = "ray.io/node-id"
+RPC_TIMEOUT_S = 10.0
+
+_STATES = {
+    tables.PlacementGroupTableData.PENDING: "pending",
+    tables.PlacementGroupTableData.PREPARED: "pending",
+    tables.PlacementGroupTableData.CREATED: "created",
+    tables.PlacementGroupTableData.RESCHEDULING: "rescheduling",
+}
+
+
+class Gcs:
+    """The GCS of one Ray cluster, seen from inside of it."""
+
+    def __init__(self, address: str, job: JobId) -> None:
+        self._job = bytes.fromhex(job)
+        channel = init_grpc_channel(address, asynchronous=True)
+        self._channel = channel
+        self._groups = services.PlacementGroupInfoGcsServiceStub(channel)
+        self._nodes = services.NodeInfoGcsServiceStub(channel)
+        self._usage = services.NodeResourceInfoGcsServiceStub(channel)
+        self._jobs = services.JobInfoGcsServiceStub(channel)
+
+    async def create(self, group: Group, name: str, labels: Iterable[Mapping[str, str]]) -> None:
+        """Ask for a placement group; asking again for the same changes nothing."""
+        known = list(labels)
+        id = bytes.fromhex(group.id)
+        spec = common.PlacementGroupSpec(
+            placement_group_id=id,
+            name=name,
+            strategy=common.PlacementStrategy.Value(group.policy.value),
+            creator_job_id=self._job,
+            creator_job_dead=True,
+            creator_actor_dead=True,
+            is_detached=True,
+        )
+        for index, piece in enumerate(group.pieces):
+            bundle = spec.bundles.add()
+            bundle.bundle_id.placement_group_id = id
+            bundle.bundle_id.bundle_index = index
+            bundle.unit_resources.update(piece.resources.to_ray())
+            if piece.machine is not None:
+                bundle.label_selector[NODE_LABEL] = piece.machine
+            elif piece.selector:
+                bundle.label_selector.update(to_ray(piece.selector, known))
+        request = messages.CreatePlacementGroupRequest(placement_group_spec=spec)
+        answer = await self._groups.CreatePlacementGroup(request, timeout=RPC_TIMEOUT_S)
+        _check(answer.status)
+
+    async def wait(self, id: GroupId, timeout_s: float) -> bool:
+        """Wait until a placement group has its places; False if it has not by then."""
+        request = messages.WaitPlacementGroupUntilReadyRequest(placement_group_id=bytes.fromhex(id))
+        try:
+            answer = await self._groups.WaitPlacementGroupUntilReady(request, timeout=timeout_s)
+        except grpc.aio.AioRpcError as error:
+            if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+                return False
+            raise
+        return int(answer.status.code) == 0
+
+    async def look(self, id: GroupId) -> Seen | None:
+        """What has become of a placement group; None if there is none."""
+        request = messages.GetPlacementGroupRequest(placement_group_id=bytes.fromhex(id))
+        answer = await self._groups.GetPlacementGroup(request, timeout=RPC_TIMEOUT_S)
+        if not answer.HasField("placement_group_table_data"):
+            return None
+        return _seen(answer.placement_group_table_data)
+
+    async def remove(self, id: GroupId) -> None:
+        """Remove a placement group, and what runs in it; one that is gone is no error."""
+        request = messages.RemovePlacementGroupRequest(placement_group_id=bytes.fromhex(id))
+        await self._groups.RemovePlacementGroup(request, timeout=RPC_TIMEOUT_S)
+
+    async def observe(self) -> Observed:
+        """Look at the whole cluster."""
+        nodes, groups, usage, jobs = await asyncio.gather(
+            self._nodes.GetAllNodeInfo(messages.GetAllNodeInfoRequest(), timeout=RPC_TIMEOUT_S),
+            self._groups.GetAllPlacementGroup(
+                messages.GetAllPlacementGroupRequest(), timeout=RPC_TIMEOUT_S
+            ),
+            self._usage.GetAllResourceUsage(
+                messages.GetAllResourceUsageRequest(), timeout=RPC_TIMEOUT_S
+            ),
+            self._jobs.GetAllJobInfo(
+                messages.GetAllJobInfoRequest(
+                    skip_submission_job_info_field=True, skip_is_running_tasks_field=True
+                ),
+                timeout=RPC_TIMEOUT_S,
+            ),
+        )
+        there = [_seen(each) for each in groups.placement_group_table_data]
+        return Observed(
+            machines=tuple(
+                Machine(
+                    id=MachineId(node.node_id.hex()),
+                    hostname=node.node_manager_hostname,
+                    total=offered(node.resources_total),
+                    labels=dict(node.labels),
+                )
+                for node in sorted(nodes.node_info_list, key=lambda node: bytes(node.node_id))
+                if node.state == tables.GcsNodeInfo.ALIVE
+            ),
+            groups={seen.id: seen for seen in there if seen is not None},
+            available={
+                MachineId(each.node_id.hex()): offered(each.resources_available)
+                for each in usage.resource_usage_data.batch
+            },
+            jobs=frozenset(
+                JobId(job.job_id.hex()) for job in jobs.job_info_list if not job.is_dead
+            ),
+        )
+
+    async def close(self) -> None:
+        """Close the channel."""
+        await self._channel.close()
+
+
+def offered(resources: Mapping[str, float]) -> Resources:
+    """What a machine offers to everybody: not what Ray counts for itself and for its groups."""
+    return Resources.of(
+        {
+            name: max(0.0, amount)
+            for name, amount in resources.items()
+            if not name.startswith(("node:", "bundle_group"))
+            and "_group_" not in name
+            and name != "object_store_memory"
+        }
+    )
+
+
+def _seen(table: Any) -> Seen | None:
+    state = _STATES.get(table.state)
+    if state is None:
+        return None
+    return Seen(
+        id=GroupId(table.placement_group_id.hex()),
+        name=table.name,
+        state=state,
+        hosts=tuple(
+            MachineId(bundle.node_id.hex()) if bundle.node_id else None for bundle in table.bundles
+        ),
+        carries=tuple(Resources.of(dict(bundle.unit_resources)) for bundle in table.bundles),
+        why=tables.PlacementGroupStats.SchedulingState.Name(table.stats.scheduling_state),
+    )
+
+
+def _check(status: Any) -> None:
+    if status.code:
+        raise FabricError(f"Ray refuses a placement group: {status.message}")

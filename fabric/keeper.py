@@ -1,0 +1,699 @@
+"""Keeper: keeps the virtual clusters of one Ray cluster, and makes Ray agree with its books.
+
+Whatever is decided is written into the books first, then into their file, and only then done. A
+turn of the loop looks at all of Ray and sets right what differs, so that a crash between any two
+steps costs nothing: a placement group that is in the books is made, one of ours that is not in them
+is removed, one that is not ours is never touched.
+
+It runs in one event loop and never waits between reading the books and writing them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+from collections import Counter, deque
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import reduce
+from operator import add
+from typing import Any, Protocol
+
+from .core.admission import (
+    Admit,
+    Expire,
+    QueuePolicy,
+    Request,
+    Wait,
+    apply,
+    decide,
+    never,
+    refill,
+)
+from .core.books import Books, Entry, JobId
+from .core.groups import Group, GroupId, Recut, Stuck, groups_for, recut
+from .core.ledger import Cluster, Ledger, LedgerError, Loan, flexible_id
+from .core.records import (
+    ROOT,
+    ClusterId,
+    Machine,
+    MachineId,
+    VNode,
+    VNodeId,
+    VNodeKind,
+)
+from .core.resources import Resources
+from .errors import FabricError, NameTaken, NeverFits, NoSuchCluster, NotInTime
+from .ledger_file import LedgerFile
+
+DEFAULT = ClusterId("default")
+"""The virtual cluster of all jobs that name none: whatever runs on Ray without us."""
+
+PREFIX = "fedpilot"
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A placement group as Ray has it."""
+
+    id: GroupId
+    name: str
+    state: str
+    """`pending`, `created` or `rescheduling`."""
+    hosts: tuple[MachineId | None, ...]
+    """Where each bundle is; None while it is nowhere."""
+    carries: tuple[Resources, ...]
+    why: str = ""
+    """What Ray says of its last attempt to place it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observed:
+    """A Ray cluster at one moment."""
+
+    machines: tuple[Machine, ...]
+    groups: Mapping[GroupId, Seen]
+    available: Mapping[MachineId, Resources]
+    """What nobody uses of each machine."""
+    jobs: frozenset[JobId]
+    """Those that run."""
+
+
+class Ray(Protocol):
+    """What the keeper asks of Ray."""
+
+    async def create(
+        self, group: Group, name: str, labels: Iterable[Mapping[str, str]], /
+    ) -> None: ...
+    async def wait(self, id: GroupId, timeout_s: float, /) -> bool: ...
+    async def look(self, id: GroupId, /) -> Seen | None: ...
+    async def remove(self, id: GroupId, /) -> None: ...
+    async def observe(self) -> Observed: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeeperSettings:
+    """How a keeper goes about it."""
+
+    policy: QueuePolicy = QueuePolicy.FIFO
+    """Who is first in a queue."""
+    lease_s: float = 60.0
+    """Seconds after which what was borrowed goes back, once nothing uses it."""
+    grace_s: float = 3.0
+    """Seconds that Ray may take to give what the books say is free, before somebody else is taken
+    to have been faster and the virtual cluster waits again."""
+    settle_s: float = 1.5
+    """Seconds until Ray's own view of a machine shows what has just been done there."""
+    turn_s: float = 0.25
+    """Seconds between two looks at Ray."""
+
+
+@dataclass(slots=True)
+class _Order:
+    """What has to be done once the books are saved."""
+
+    remove: list[Group] = field(default_factory=list)
+    make: list[Group] = field(default_factory=list)
+
+
+class Keeper:
+    """The virtual clusters of one Ray cluster."""
+
+    def __init__(
+        self,
+        ray: Ray,
+        file: LedgerFile,
+        *,
+        clock: Callable[[], float],
+        new_id: Callable[[], GroupId],
+        settings: KeeperSettings | None = None,
+    ) -> None:
+        self._ray = ray
+        self._file = file
+        self._clock = clock
+        self._new_id = new_id
+        self.settings = settings or KeeperSettings()
+        self.books = Books()
+        self._orders: list[_Order] = []
+        self._doing: set[asyncio.Task[None]] = set()
+        self._in_flight: Counter[GroupId] = Counter()
+        self._touched: dict[MachineId, float] = {}
+        """When we last did something on a machine."""
+        self._starting: dict[ClusterId, float] = {}
+        """Since when those that were let in wait for Ray."""
+        self._ready: set[GroupId] = set()
+        self._told: dict[ClusterId, Wait] = {}
+        self._pinned: dict[ClusterId, float] = {}
+        """Those for whom Ray found other places than the ledger, and when they may try again."""
+        self._troubles: dict[ClusterId, str] = {}
+        self._endings: dict[ClusterId, str] = {}
+        self._events: dict[ClusterId, asyncio.Event] = {}
+        self._history: deque[Mapping[str, Any]] = deque(maxlen=1000)
+        self._numbers = itertools.count(1)
+
+    # -- what is asked of it ------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Read the books, look at Ray, and set right what has happened meanwhile."""
+        self.books = self._file.load()
+        self._name = f"{PREFIX}:{self._file.name}"
+        for id, entry in self.books.entries.items():
+            if not entry.waiting:
+                self._starting[id] = self._clock()
+        if DEFAULT not in self.books.ledger.clusters:
+            self.books.ledger.begin(Cluster(id=DEFAULT, parent=ROOT), ())
+        await self.turn()
+
+    async def create(self, entry: Entry, *, wait_s: float = 0.0) -> str:
+        """Let a virtual cluster in, or have it wait; says in which state it is after `wait_s`.
+
+        Asking again for the same is answered like the first time. NameTaken, NoSuchCluster for its
+        parent, NeverFits; NotInTime once its deadline is over.
+        """
+        id = entry.request.id
+        known = self.books.entries.get(id)
+        if known is None:
+            self._check(entry.request)
+            self._endings.pop(id, None)
+            self.books.enter(entry)
+            self._note(id, "asked", "")
+            self._admit()
+            self._commit()
+        elif (known.spec, known.owner, known.request.parent) != (
+            entry.spec,
+            entry.owner,
+            entry.request.parent,
+        ):
+            raise NameTaken(id)
+        end = self._clock() + wait_s
+        while id in self.books.entries and self.state(id) in ("waiting", "starting"):
+            left = end - self._clock()
+            if left <= 0:
+                break
+            event = self._events.setdefault(id, asyncio.Event())
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(event.wait(), left)
+        if id not in self.books.entries:
+            waited = self._clock() - entry.asked_at
+            raise NotInTime(id, waited, self._endings.get(id, "it was deleted"))
+        return self.state(id)
+
+    async def delete(self, id: ClusterId) -> tuple[ClusterId, ...]:
+        """End a virtual cluster and all inside it; says which, children before their parents."""
+        if id not in self.books.entries:
+            raise NoSuchCluster(id, sorted(self.books.entries))
+        ended = self._end(id, "it was deleted")
+        self._admit()
+        for task in self._commit():
+            await task
+        return ended
+
+    def state(self, id: ClusterId) -> str:
+        """`waiting`, `starting`, `active` or `recovering`."""
+        if self.books.entries[id].waiting:
+            return "waiting"
+        if id in self._starting:
+            return "starting"
+        return "recovering" if id in self._troubles else "active"
+
+    def reason(self, id: ClusterId) -> str:
+        """Why it is not active; empty if it is."""
+        if self.books.entries[id].waiting:
+            told = self._told.get(id)
+            return self._troubles.get(id) or (told.reason if told else "it has just asked")
+        if id in self._starting:
+            return "Ray is making its placement groups"
+        return self._troubles.get(id, "")
+
+    def position(self, id: ClusterId) -> int | None:
+        """Its place in the queue of its parent, counted from 1; None if it does not wait."""
+        told = self._told.get(id)
+        return told.position if told and self.books.entries[id].waiting else None
+
+    def history(self) -> tuple[Mapping[str, Any], ...]:
+        """What has happened last, oldest first."""
+        return tuple(self._history)
+
+    async def settled(self) -> None:
+        """Wait until everything that was ordered is done."""
+        while self._doing:
+            await asyncio.gather(*self._doing)
+
+    # -- one turn of the loop -----------------------------------------------------------------
+
+    async def turn(self) -> None:
+        """Look at Ray, and set right what differs from the books."""
+        skip = set(self._in_flight)
+        seen = await self._ray.observe()
+        skip.update(self._in_flight)
+        self._see_machines(seen)
+        self._see_groups(seen, skip)
+        self._see_jobs(seen)
+        self._see_others(seen)
+        self._refill()
+        self._give_back()
+        self._admit()
+        self._commit()
+
+    def _see_machines(self, seen: Observed) -> None:
+        ledger = self.books.ledger
+        for machine in seen.machines:
+            if ledger.machines.get(machine.id) != machine:
+                with contextlib.suppress(LedgerError):  # it shrank below what it carries
+                    ledger.machine_up(machine)
+        for gone in sorted(ledger.machines.keys() - {machine.id for machine in seen.machines}):
+            self._lose(gone)
+
+    def _lose(self, machine: MachineId) -> None:
+        """A machine is gone: forget its vnodes, and what only they needed."""
+        hostname = self.books.ledger.machines[machine].hostname
+        lost = {vnode.id: vnode for vnode in self.books.ledger.machine_down(machine)}
+        order = _Order()
+        for vnode in sorted(lost):
+            for group in self.books.groups.of_vnode(vnode):
+                if group.movable:
+                    continue  # Ray looks for other places
+                pieces = tuple(
+                    replace(piece, vnode=None) if piece.vnode in lost else piece
+                    for piece in group.pieces
+                )
+                self.books.groups.drop(group.id)
+                if any(piece.vnode for piece in pieces):
+                    self.books.groups.put(replace(group, pieces=pieces))
+                else:
+                    order.remove.append(group)
+        self._orders.append(order)
+        for id in sorted({vnode.cluster for vnode in lost.values()} - {DEFAULT}):
+            self._trouble(id, f"machine {hostname} ({machine[:8]}) died with some of its nodes")
+
+    def _see_groups(self, seen: Observed, skip: set[GroupId]) -> None:
+        """Bring the placement groups in line with the books, and the books with where they are."""
+        order = _Order()
+        for group in list(self.books.groups):
+            if group.id in skip or group.id not in self.books.groups:
+                continue
+            found = seen.groups.get(group.id)
+            if found is None:
+                self._ready.discard(group.id)
+                if group.cluster not in self._starting:
+                    self._trouble(group.cluster, "somebody removed one of its placement groups")
+                order.make.append(group)
+            elif found.state == "created":
+                self._settle(group, found)
+            elif found.state == "pending" and group.cluster in self._starting:
+                since = self._starting[group.cluster]
+                if self._clock() > since + self.settings.grace_s:
+                    self._take_back(group.cluster, found.why)
+        for found in seen.groups.values():
+            ours = found.name.startswith(f"{self._name}:")
+            if ours and found.id not in self.books.groups and found.id not in skip:
+                order.remove.append(_stray(found))
+        self._orders.append(order)
+
+    def _see_jobs(self, seen: Observed) -> None:
+        for id, entry in list(self.books.entries.items()):
+            dead = entry.owner is not None and entry.owner not in seen.jobs
+            if dead and id in self.books.entries:
+                self._end(id, "its job ended")
+
+    def _see_others(self, seen: Observed) -> None:
+        """Write down what runs on Ray without us, as the default virtual cluster."""
+        ledger, now = self.books.ledger, self._clock()
+        ours: dict[MachineId, Resources] = {}
+        for found in seen.groups.values():
+            if found.name.startswith(f"{self._name}:"):
+                for host, carried in zip(found.hosts, found.carries, strict=True):
+                    if host is not None:
+                        ours[host] = ours.get(host, Resources()) + carried
+        for machine in seen.machines:
+            fresh = now < self._touched.get(machine.id, 0.0) + self.settings.settle_s
+            available = seen.available.get(machine.id)
+            if fresh or available is None or machine.id not in ledger.machines:
+                continue
+            taken = machine.total.beyond(available).beyond(ours.get(machine.id, Resources()))
+            id = flexible_id(DEFAULT, machine.id)
+            before = ledger.vnodes.get(id)
+            if before is not None and before.resources == taken:
+                continue
+            if before is not None:
+                ledger.drop(id)
+            size = taken & ledger.free(machine.id)
+            if size:
+                ledger.add(
+                    VNode(
+                        id=id,
+                        cluster=DEFAULT,
+                        parent=machine.id,
+                        machine=machine.id,
+                        kind=VNodeKind.FLEXIBLE,
+                        resources=size,
+                        labels=machine.labels,
+                    )
+                )
+
+    def _refill(self) -> None:
+        """Find new places for what was lost with a machine, where Ray does not do it itself."""
+        for id in sorted(self._troubles):
+            entry = self.books.entries.get(id)
+            if entry is None or entry.waiting or id in self._starting:
+                continue
+            missing, least = self._missing(entry.request)
+            if not missing and not least:
+                if all(group.id in self._ready for group in self.books.groups.of_cluster(id)):
+                    del self._troubles[id]
+                    self._note(id, "recovered", "")
+                continue
+            pinned = [index for index in missing if not self._moves(_vnode_id(id, index))]
+            if not pinned and not least:
+                continue
+            found = refill(self.books.ledger, entry.request, pinned, least)
+            if isinstance(found, Admit):
+                self._let_in(found)
+
+    def _missing(self, request: Request) -> tuple[list[int], Resources]:
+        """The fixed-size nodes and the flexible resources that a virtual cluster lacks."""
+        ledger = self.books.ledger
+        count = sum(len(group.bundles) for group in request.groups)
+        missing = [n for n in range(count) if _vnode_id(request.id, n) not in ledger.vnodes]
+        return missing, request.least.beyond(ledger.flexible_total(request.id))
+
+    def _moves(self, vnode: VNodeId) -> bool:
+        return any(group.movable for group in self.books.groups.of_vnode(vnode))
+
+    def _give_back(self) -> None:
+        """Give back what is due and unused, lower clusters before upper ones."""
+        now = self._clock()
+        again = True
+        while again:
+            again = False
+            for loan in [each for each in self.books.ledger.loans() if each.until <= now]:
+                again |= self._return(loan)
+
+    def _return(self, loan: Loan) -> bool:
+        ledger = self.books.ledger
+        if not loan.resources.fits(ledger.free(loan.vnode)):
+            return False
+        above = ledger.vnodes[loan.vnode].parent
+        twin = ledger.copy()
+        twin.give_back(loan)
+        touched = {loan.vnode, VNodeId(above)} & {*ledger.vnodes}
+        cut = self._recut(twin, touched)
+        if isinstance(cut, Stuck):
+            return False
+        cluster = ledger.vnodes[loan.vnode].cluster
+        ledger.give_back(loan)
+        self._apply(cut)
+        self._note(cluster, "gave back", str(loan.resources))
+        return True
+
+    # -- letting in, taking back, ending ------------------------------------------------------
+
+    def _check(self, request: Request) -> None:
+        if request.id in (ROOT, DEFAULT):
+            raise NameTaken(request.id)
+        parent = request.parent
+        if parent != ROOT and parent not in self.books.ledger.clusters:
+            raise NoSuchCluster(parent, sorted(self.books.ledger.clusters))
+        impossible = never(self.books.ledger, request)
+        if impossible is not None:
+            raise NeverFits(request.id, impossible.reason, impossible.most)
+
+    def _admit(self) -> None:
+        """Let in whoever has places now."""
+        now = self._clock()
+        resting = {
+            self.books.entries[id].request.parent
+            for id, until in self._pinned.items()
+            if until > now and id in self.books.entries and self.books.entries[id].waiting
+        }
+        waiting = [each for each in self.books.waiting if each.parent not in resting]
+        for decision in decide(self.books.ledger, waiting, now, self.settings.policy):
+            match decision:
+                case Admit(request):
+                    stuck = self._let_in(decision)
+                    if stuck is not None:
+                        self._told[request.id] = Wait(request, 1, stuck.reason)
+                        break
+                case Expire(request, reason):
+                    self._end(request.id, reason)
+                case Wait(request):
+                    self._told[request.id] = decision
+
+    def _let_in(self, found: Admit) -> Stuck | None:
+        """Write down that somebody gets places, if the pieces can be cut so."""
+        id, books = found.request.id, self.books
+        until = self._clock() + self.settings.lease_s
+        twin = books.ledger.copy()
+        apply(twin, found, until)
+        fixed = groups_for(found, self._new_id, pinned=id in self._pinned)
+        given: dict[VNodeId, Resources] = {}
+        for group in fixed:
+            for piece in group.pieces:
+                if piece.vnode is not None:
+                    given[piece.vnode] = piece.resources
+        steps = [step for growth in found.growths for step in growth.steps]
+        touched = {
+            *(vnode.id for vnode in found.vnodes),
+            *(VNodeId(vnode.parent) for vnode in found.vnodes),
+            *(step.vnode for step in steps),
+            *(VNodeId(step.parent) for step in steps),
+        } & twin.vnodes.keys()
+        cut = self._recut(twin, touched, given)
+        if isinstance(cut, Stuck):
+            return cut
+        apply(books.ledger, found, until)
+        self._apply(Recut(cut.remove, (*fixed, *cut.make)))
+        for step in steps:
+            self._note(step.cluster, "borrowed", str(step.by))
+        if books.entries[id].waiting:
+            books.admit(id)
+            self._told.pop(id, None)
+            self._troubles.pop(id, None)
+            self._starting[id] = self._clock()
+            self._note(id, "admitted", "")
+            if not books.groups.of_cluster(id):
+                self._started(id)
+        return None
+
+    def _started(self, id: ClusterId) -> None:
+        """All that it holds is there."""
+        if self._starting.pop(id, None) is not None:
+            self._note(id, "active", "")
+            self._wake(id)
+
+    def _take_back(self, id: ClusterId, why: str) -> None:
+        """Ray has not got what the books said was free: it waits again, where it stood."""
+        if id not in self._starting:
+            return
+        entry = self.books.entries[id]
+        below = self.books.ledger.subtree(id)
+        self._remove(below)
+        for each in below[:-1]:
+            self._strike(each, f"{id}, which it is in, lost its places")
+        self.books.enter(replace(entry, waiting=True))
+        self._starting.pop(id, None)
+        self._pinned[id] = self._clock() + self.settings.settle_s
+        self._troubles[id] = f"others took what was free ({why.lower().replace('_', ' ')})"
+        self._note(id, "waits again", self._troubles[id])
+
+    def _end(self, id: ClusterId, why: str) -> tuple[ClusterId, ...]:
+        """Somebody ends, with all inside it."""
+        ended: tuple[ClusterId, ...] = (id,)
+        if id in self.books.ledger.clusters:
+            ended = self.books.ledger.subtree(id)
+            self._remove(ended)
+        over = {*ended}
+        for each in ended:
+            self._strike(each, why if each == id else f"{id}, which it is in, ended")
+        for entry in list(self.books.entries.values()):
+            if entry.request.parent in over:
+                self._strike(entry.request.id, f"{entry.request.parent}, which it is in, ended")
+        return ended
+
+    def _remove(self, ended: tuple[ClusterId, ...]) -> None:
+        """Take what these hold, a cluster and all below it."""
+        ledger, groups = self.books.ledger, self.books.groups
+        mine = [vnode for each in ended for vnode in ledger.of(each)]
+        carriers = [group for each in ended for group in groups.of_cluster(each)]
+        ledger.end(ended[-1])
+        order = _Order(remove=carriers)
+        for group in carriers:
+            groups.drop(group.id)
+        self._orders.append(order)
+        above = {VNodeId(vnode.parent) for vnode in mine} & ledger.vnodes.keys()
+        cut = self._recut(ledger, above)
+        if isinstance(cut, Recut):  # more room for the parents, so nothing can be in the way
+            self._apply(cut)
+
+    def _strike(self, id: ClusterId, why: str) -> None:
+        self.books.strike(id)
+        for known in (self._told, self._starting, self._pinned, self._troubles):
+            known.pop(id, None)
+        self._endings[id] = why
+        while len(self._endings) > 10_000:
+            del self._endings[next(iter(self._endings))]
+        self._note(id, "ended", why)
+        self._wake(id)
+
+    # -- placement groups ---------------------------------------------------------------------
+
+    def _recut(
+        self,
+        ledger: Ledger,
+        vnodes: Iterable[VNodeId],
+        given: Mapping[VNodeId, Resources] | None = None,
+    ) -> Recut | Stuck:
+        ours = [each for each in vnodes if ledger.vnodes[each].cluster != DEFAULT]
+        return recut(ledger, self.books.groups, ours, self._new_id, given=given)
+
+    def _apply(self, cut: Recut) -> None:
+        """Write a cut down, and order that it is made."""
+        gone = [self.books.groups[id] for id in cut.remove]
+        self.books.groups.apply(cut)
+        self._orders.append(_Order(gone, list(cut.make)))
+
+    def _settle(self, group: Group, found: Seen) -> None:
+        """A placement group has its places: write down where they are."""
+        ledger, moved = self.books.ledger, dict[VNodeId, MachineId]()
+        try:
+            if group.movable:
+                for piece, host in zip(group.pieces, found.hosts, strict=True):
+                    if piece.vnode is None or host is None or host not in ledger.machines:
+                        continue
+                    known = ledger.vnodes.get(piece.vnode)
+                    if known is None:
+                        ledger.add(self._vnode(group, piece.vnode, piece.resources, host))
+                        self._note(group.cluster, "moved", f"{piece.vnode} is on {host[:8]} now")
+                    elif known.machine != host:
+                        moved[piece.vnode] = host
+                if moved:
+                    ledger.move(moved)
+        except LedgerError as error:
+            self._take_back(group.cluster, str(error))
+            return
+        if all(host is not None for host in found.hosts):
+            self._ready.add(group.id)
+        held = self.books.groups.of_cluster(group.cluster)
+        if group.cluster in self._starting and all(each.id in self._ready for each in held):
+            self._started(group.cluster)
+
+    def _vnode(self, group: Group, id: VNodeId, resources: Resources, host: MachineId) -> VNode:
+        """A fixed-size node that Ray has found a new machine for."""
+        request = self.books.entries[group.cluster].request
+        own = request.labels[int(id.rpartition("/")[2])] if request.labels else {}
+        labels = {**self.books.ledger.machines[host].labels, **own}
+        return VNode(
+            id=id,
+            cluster=group.cluster,
+            parent=host,
+            machine=host,
+            kind=VNodeKind.FIXED,
+            resources=resources,
+            labels=labels,
+        )
+
+    def _commit(self) -> list[asyncio.Task[None]]:
+        """Save the books, then have done what was ordered."""
+        orders = [order for order in self._orders if order.remove or order.make]
+        self._orders = []
+        self._file.save(self.books)
+        started = []
+        for order in orders:
+            self._in_flight.update(group.id for group in (*order.remove, *order.make))
+            started.append(asyncio.create_task(self._carry_out(order)))
+        self._doing.update(started)
+        for task in started:
+            task.add_done_callback(self._doing.discard)
+        return started
+
+    async def _carry_out(self, order: _Order) -> None:
+        try:
+            await asyncio.gather(*(self._unmake(group) for group in order.remove))
+            await asyncio.gather(*(self._make(group) for group in order.make))
+        finally:
+            self._in_flight.subtract(group.id for group in (*order.remove, *order.make))
+            self._in_flight = +self._in_flight
+        if self._orders:
+            self._commit()
+
+    async def _unmake(self, group: Group) -> None:
+        await self._try(self._ray.remove(group.id))
+        self._ready.discard(group.id)
+        self._touch(group)
+
+    async def _make(self, group: Group) -> None:
+        labels = [machine.labels for machine in self.books.ledger.machines.values()]
+        name = f"{self._name}:{group.cluster}:{group.id[:12]}"
+        await self._try(self._ray.create(group, name, labels))
+        there = await self._try(self._ray.wait(group.id, self.settings.grace_s))
+        self._touch(group)
+        if not there:
+            return  # the next turn sees to it
+        found = await self._try(self._ray.look(group.id))
+        if found is not None and group.id in self.books.groups:
+            self._settle(self.books.groups[group.id], found)
+            self._file.save(self.books)
+
+    async def _try(self, call: Coroutine[Any, Any, Any]) -> Any:
+        """Ask Ray; what it does not do, a later turn asks again."""
+        try:
+            return await call
+        except (OSError, FabricError) as error:
+            log.warning("Ray did not do what was asked, and will be asked again: %s", error)
+            return None
+
+    def _touch(self, group: Group) -> None:
+        now = self._clock()
+        if group.movable:
+            self._touched.update(dict.fromkeys(self.books.ledger.machines, now))
+        else:
+            self._touched.update({p.machine: now for p in group.pieces if p.machine is not None})
+
+    # -- telling ------------------------------------------------------------------------------
+
+    def _trouble(self, id: ClusterId, why: str) -> None:
+        if self._troubles.get(id) != why and id in self.books.entries:
+            self._troubles[id] = why
+            self._note(id, "recovering", why)
+
+    def _note(self, id: ClusterId, event: str, why: str) -> None:
+        number = next(self._numbers)
+        self._history.append(
+            {
+                "number": number,
+                "time": self._clock(),
+                "cluster": id,
+                "event": event,
+                "reason": why,
+            }
+        )
+        log.info("%s: %s %s", id, event, why)
+
+    def _wake(self, id: ClusterId) -> None:
+        event = self._events.pop(id, None)
+        if event is not None:
+            event.set()
+
+
+def _vnode_id(cluster: ClusterId, index: int) -> VNodeId:
+    return VNodeId(f"{cluster}/{index}")
+
+
+def _stray(found: Seen) -> Group:
+    """A placement group of ours that is in no book."""
+    from .core.groups import Piece
+    from .core.records import SchedulingPolicy
+
+    pieces = tuple(
+        Piece(vnode=None, resources=carried, machine=host)
+        for carried, host in zip(found.carries, found.hosts, strict=True)
+    )
+    return Group(id=found.id, cluster=ClusterId(""), policy=SchedulingPolicy.PACK, pieces=pieces)
+
+
+def total(many: Iterable[Resources]) -> Resources:
+    """All of these together."""
+    return reduce(add, many, Resources())

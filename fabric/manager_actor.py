@@ -1,0 +1,149 @@
+"""The manager as Ray runs it: one detached actor per Ray cluster, on the machine of its head.
+
+Every driver, task and actor of the cluster finds it by its name; whoever comes first makes it. Ray
+starts it again when it dies, and calls that were not answered are made again, so all of its methods
+may be called twice. Its books are a file in the folder of Ray's session on that machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+import threading
+import time
+from collections.abc import Coroutine, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from .core.books import Entry, JobId
+from .core.groups import GroupId
+from .core.records import ClusterId
+from .errors import FabricError
+from .keeper import Keeper, KeeperSettings
+from .ledger_file import LedgerFile
+from .snapshot import snapshot
+
+NAME, NAMESPACE = "virtual_cluster_manager", "fedpilot"
+CALLS = 2000
+"""How many callers may wait at the same time."""
+START_TIMEOUT_S = 60.0
+log = logging.getLogger(__name__)
+Answer = TypeVar("Answer")
+
+
+class ManagerActor:
+    """What runs inside the actor: a keeper with a loop of its own, and its calls."""
+
+    def __init__(self, folder: str, settings: KeeperSettings) -> None:
+        self._settings = settings
+        self._loop = asyncio.new_event_loop()
+        threading.Thread(target=self._loop.run_forever, name="keeper", daemon=True).start()
+        self._keeper = self._wait(self._begin(Path(folder)))
+        self._turning = asyncio.run_coroutine_threadsafe(self._turn(), self._loop)
+
+    async def create(self, entry: Entry, wait_s: float) -> Mapping[str, Any]:
+        """Let a virtual cluster in, or have it wait; what has become of it after `wait_s`."""
+        await self._in(self._keeper.create(entry, wait_s=wait_s))
+        return await self.show(entry.request.id)
+
+    async def delete(self, id: ClusterId) -> tuple[ClusterId, ...]:
+        """End a virtual cluster and all inside it."""
+        return await self._in(self._keeper.delete(id))
+
+    async def show(self, id: ClusterId) -> Mapping[str, Any]:
+        """One virtual cluster as a document."""
+        return await self._in(self._show(id))
+
+    async def snapshot(self) -> Mapping[str, Any]:
+        """Everything as a document."""
+        return await self._in(self._snapshot())
+
+    async def history(self) -> tuple[Mapping[str, Any], ...]:
+        """What has happened last."""
+        return self._keeper.history()
+
+    async def pid(self) -> int:
+        """The process that this runs in."""
+        return os.getpid()
+
+    async def _begin(self, folder: Path) -> Keeper:
+        import ray
+
+        from .gcs import Gcs
+
+        context = ray.get_runtime_context()
+        job = JobId(context.get_job_id())
+        folder.mkdir(parents=True, exist_ok=True)
+        keeper = Keeper(
+            Gcs(context.gcs_address, job),
+            LedgerFile(folder / "ledger.sqlite"),
+            clock=time.time,
+            new_id=lambda: GroupId(secrets.token_hex(14) + job),
+            settings=self._settings,
+        )
+        await keeper.start()
+        return keeper
+
+    async def _turn(self) -> None:
+        while True:
+            await asyncio.sleep(self._settings.turn_s)
+            try:
+                await self._keeper.turn()
+            except Exception:
+                log.exception("a look at Ray failed; the next is in %s s", self._settings.turn_s)
+
+    async def _show(self, id: ClusterId) -> Mapping[str, Any]:
+        return snapshot(self._keeper).cluster(id)
+
+    async def _snapshot(self) -> Mapping[str, Any]:
+        return snapshot(self._keeper).document()
+
+    async def _in(self, work: Coroutine[Any, Any, Answer]) -> Answer:
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
+
+    def _wait(self, work: Coroutine[Any, Any, Answer]) -> Answer:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(START_TIMEOUT_S)
+
+
+def find_or_create(settings: KeeperSettings | None = None) -> Any:
+    """The manager of the Ray cluster that this process is in; it is made if there is none."""
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    try:
+        return ray.get_actor(NAME, namespace=NAMESPACE)
+    except ValueError:
+        pass
+    head = _head()
+    actor: Any = ray.remote(ManagerActor)
+    return actor.options(
+        name=NAME,
+        namespace=NAMESPACE,
+        lifetime="detached",
+        get_if_exists=True,
+        num_cpus=0,
+        max_restarts=-1,
+        max_task_retries=-1,
+        max_concurrency=CALLS,
+        scheduling_strategy=NodeAffinitySchedulingStrategy(head, soft=False),
+    ).remote(_folder(), settings or KeeperSettings())
+
+
+def _head() -> str:
+    import ray
+
+    nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
+    for node in nodes:
+        if node["Alive"] and "node:__internal_head__" in node["Resources"]:
+            return str(node["NodeID"])
+    raise FabricError("this Ray cluster has no head machine that is alive")
+
+
+def _folder() -> str:
+    """A folder that lives as long as this Ray cluster: of its session, the same on all machines."""
+    from ray._private.worker import global_worker
+
+    node: Any = global_worker.node
+    return str(Path(node.get_session_dir_path()) / "fedpilot")

@@ -1,0 +1,123 @@
+"""What the manager tells of itself: the tree of virtual clusters as plain JSON values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from .core.ledger import Ledger
+from .core.records import ROOT, VCLUSTER_LABEL, VNODE_LABEL, ClusterId, PlaceId, VNode
+from .core.resources import Resources
+from .errors import NoSuchCluster
+from .keeper import DEFAULT, Keeper, total
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A keeper's books at one moment."""
+
+    keeper: Keeper
+
+    @property
+    def _ledger(self) -> Ledger:
+        return self.keeper.books.ledger
+
+    def document(self) -> dict[str, Any]:
+        """All machines and all virtual clusters, parents before their children."""
+        shown: list[dict[str, Any]] = []
+        todo = [ROOT]
+        while todo:
+            parent = todo.pop(0)
+            below = [
+                id for id, e in self.keeper.books.entries.items() if e.request.parent == parent
+            ]
+            if parent == ROOT and DEFAULT in self._ledger.clusters:
+                below.append(DEFAULT)
+            shown += [self.cluster(id) for id in below]
+            todo += below
+        return {"machines": self.machines(), "clusters": shown}
+
+    def machines(self) -> list[dict[str, Any]]:
+        """The machines, by their names."""
+        return [
+            {
+                "id": machine.id,
+                "hostname": machine.hostname,
+                "total": machine.total.to_ray(),
+                "available": self._ledger.free(machine.id).to_ray(),
+                "labels": dict(machine.labels),
+            }
+            for machine in sorted(self._ledger.machines.values(), key=lambda m: (m.hostname, m.id))
+        ]
+
+    def cluster(self, id: ClusterId) -> dict[str, Any]:
+        """One virtual cluster; NoSuchCluster."""
+        keeper, ledger = self.keeper, self._ledger
+        entry = keeper.books.entries.get(id)
+        if entry is None and (id != DEFAULT or DEFAULT not in ledger.clusters):
+            raise NoSuchCluster(id, sorted(keeper.books.entries))
+        vnodes = ledger.of(id)
+        return {
+            "id": id,
+            "parent": ROOT if entry is None else entry.request.parent,
+            "state": "active" if entry is None else keeper.state(id),
+            "reason": "" if entry is None else keeper.reason(id),
+            "position": None if entry is None else keeper.position(id),
+            "owner": None if entry is None else entry.owner,
+            "asked_at": None if entry is None else entry.asked_at,
+            "priority": 0 if entry is None else entry.request.priority,
+            "deadline": None if entry is None else entry.request.deadline,
+            "spec": {} if entry is None else dict(entry.spec),
+            "total": total(each.resources for each in vnodes).to_ray(),
+            "available": total(self._free(each.id) for each in vnodes).to_ray(),
+            "borrowed": total(ledger.borrowed(each.id) for each in vnodes).to_ray(),
+            "children": list(ledger.children(id)),
+            "nodes": [self.vnode(each) for each in vnodes],
+        }
+
+    def vnode(self, vnode: VNode) -> dict[str, Any]:
+        """One vnode."""
+        ledger = self._ledger
+        known = ledger.machines.get(vnode.machine)
+        return {
+            "id": vnode.id,
+            "kind": str(vnode.kind),
+            "parent": vnode.parent,
+            "machine": vnode.machine,
+            "hostname": known.hostname if known else "",
+            "total": vnode.resources.to_ray(),
+            "available": self._free(vnode.id).to_ray(),
+            "labels": {
+                **vnode.labels,
+                VNODE_LABEL: vnode.id,
+                VCLUSTER_LABEL: vnode.cluster,
+            },
+            "loans": [
+                {"resources": loan.resources.to_ray(), "until": loan.until}
+                for loan in ledger.loans_of(vnode.id)
+            ],
+            "groups": [
+                {"id": group.id, "bundle": bundle, "resources": piece.resources.to_ray()}
+                for group in self.keeper.books.groups.of_vnode(vnode.id)
+                for bundle, piece in enumerate(group.pieces)
+                if piece.vnode == vnode.id
+            ],
+        }
+
+    def _free(self, place: PlaceId) -> Resources:
+        return Resources() if self._ledger.owner(place) == DEFAULT else self._ledger.free(place)
+
+
+def snapshot(keeper: Keeper) -> Snapshot:
+    """The keeper's books as they are now."""
+    return Snapshot(keeper)
+
+
+def find(document: Mapping[str, Any], id: str) -> Mapping[str, Any]:
+    """A virtual cluster in a document; NoSuchCluster."""
+    for cluster in document["clusters"]:
+        if cluster["id"] == id:
+            found: Mapping[str, Any] = cluster
+            return found
+    raise NoSuchCluster(id, [cluster["id"] for cluster in document["clusters"]])

@@ -1,0 +1,136 @@
+"""VirtualClusters: the virtual clusters of the Ray cluster that this process is in.
+
+Any driver, task or actor may ask; the answers come from the cluster's manager, which is made when
+the first of them asks.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from .core.admission import Request
+from .core.books import Entry, JobId
+from .core.records import ROOT, ClusterId
+from .core.resources import UNIT
+from .core.selectors import check_value
+from .errors import FabricError, SpecError
+from .keeper import KeeperSettings
+from .spec import VirtualCluster
+
+CALL_TIMEOUT_S = 60.0
+"""How long a manager may take for an answer, beyond what the caller wants to wait."""
+
+
+class VirtualClusters:
+    """Asks the manager."""
+
+    def __init__(self, settings: KeeperSettings | None = None) -> None:
+        """Find the manager of the Ray that this process has initialized, or make it."""
+        from .manager_actor import find_or_create
+
+        self._manager = find_or_create(settings)
+
+    def create(
+        self,
+        name: str,
+        spec: VirtualCluster,
+        *,
+        parent: str = ROOT,
+        priority: int = 0,
+        wait_s: float = 30.0,
+        deadline_s: float | None = None,
+        detached: bool = False,
+    ) -> Mapping[str, Any]:
+        """Reserve a virtual cluster: all that it needs at once, or it waits for it.
+
+        Returns its document after `wait_s` seconds at most, in state `active` or `waiting`; it
+        goes on waiting until it gets its places, `deadline_s` seconds are over, or it is deleted.
+        It ends with the job of this process unless it is `detached`. Raises SpecError, NameTaken,
+        NoSuchCluster for the parent, NeverFits, NotInTime.
+        """
+        now = time.time()
+        entry = Entry(
+            request=request_for(
+                name,
+                spec,
+                parent=ClusterId(parent),
+                priority=priority,
+                deadline=None if deadline_s is None else now + deadline_s,
+            ),
+            spec=spec.to_dict(),
+            owner=None if detached else _job(),
+            asked_at=now,
+        )
+        found: Mapping[str, Any] = self._call("create", entry, wait_s, patience_s=wait_s)
+        return found
+
+    def delete(self, name: str) -> tuple[str, ...]:
+        """End a virtual cluster and all inside it; says which. Raises NoSuchCluster."""
+        ended: tuple[str, ...] = self._call("delete", ClusterId(name))
+        return ended
+
+    def show(self, name: str) -> Mapping[str, Any]:
+        """One virtual cluster as a document. Raises NoSuchCluster."""
+        found: Mapping[str, Any] = self._call("show", ClusterId(name))
+        return found
+
+    def snapshot(self) -> Mapping[str, Any]:
+        """All machines and virtual clusters as one document."""
+        found: Mapping[str, Any] = self._call("snapshot")
+        return found
+
+    def history(self) -> tuple[Mapping[str, Any], ...]:
+        """What has happened last, oldest first."""
+        found: tuple[Mapping[str, Any], ...] = self._call("history")
+        return found
+
+    def _call(self, method: str, *args: Any, patience_s: float = 0.0) -> Any:
+        import ray
+        from ray.exceptions import GetTimeoutError, RayError, RayTaskError
+
+        asked = getattr(self._manager, method).remote(*args)
+        try:
+            return ray.get(asked, timeout=patience_s + CALL_TIMEOUT_S)
+        except RayTaskError as error:
+            if isinstance(error.cause, FabricError):
+                raise error.cause from None
+            raise FabricError(f"the manager failed: {error}") from error
+        except (GetTimeoutError, RayError) as error:
+            raise FabricError(f"the manager does not answer: {error}") from error
+
+
+def request_for(
+    name: str,
+    spec: VirtualCluster,
+    *,
+    parent: ClusterId = ROOT,
+    priority: int = 0,
+    deadline: float | None = None,
+) -> Request:
+    """What a spec asks the ledger for."""
+    if not name or "/" in name or "@" in name or ":" in name:
+        raise SpecError(f"name: wanted text without '/', '@' and ':', found {name!r}")
+    try:
+        check_value(name)
+    except ValueError as error:
+        raise SpecError(f"name: {error}") from error
+    groups = spec.node_groups
+    return Request(
+        id=ClusterId(name),
+        parent=parent,
+        groups=tuple(group.group() for group in groups),
+        labels=tuple(dict(node.labels) for group in groups for node in group.nodes),
+        least=spec.least,
+        limits={n: round(most * UNIT) for n, most in spec.flex_resource_max.items()},
+        flexible=spec.flexible,
+        priority=priority,
+        deadline=deadline,
+    )
+
+
+def _job() -> JobId:
+    import ray
+
+    return JobId(ray.get_runtime_context().get_job_id())
