@@ -102,6 +102,16 @@ class Gcs:
         request = messages.RemovePlacementGroupRequest(placement_group_id=bytes.fromhex(id))
         await self._groups.RemovePlacementGroup(request, timeout=RPC_TIMEOUT_S)
 
+    async def available(self) -> Mapping[MachineId, Resources]:
+        """What the GCS takes to be free on each machine."""
+        answer = await self._usage.GetAllAvailableResources(
+            messages.GetAllAvailableResourcesRequest(), timeout=RPC_TIMEOUT_S
+        )
+        return {
+            MachineId(each.node_id.hex()): offered(each.resources_available)
+            for each in answer.resources_list
+        }
+
     async def observe(self) -> Observed:
         """Look at the whole cluster."""
         nodes, groups, usage, jobs = await asyncio.gather(

@@ -33,13 +33,16 @@ from .core.admission import (
     refill,
 )
 from .core.books import Books, Entry, JobId
-from .core.groups import Group, GroupId, Recut, Stuck, groups_for, recut
+from .core.groups import Group, GroupId, Piece, Recut, Stuck, groups_for, recut
 from .core.ledger import Cluster, Ledger, LedgerError, Loan, flexible_id
+from .core.placement import Misfit, fit
 from .core.records import (
     ROOT,
+    Bundle,
     ClusterId,
     Machine,
     MachineId,
+    SchedulingPolicy,
     VNode,
     VNodeId,
     VNodeKind,
@@ -52,6 +55,8 @@ DEFAULT = ClusterId("default")
 """The virtual cluster of all jobs that name none: whatever runs on Ray without us."""
 
 PREFIX = "fedpilot"
+ROOM_S, ROOM_POLL_S = 0.4, 0.005
+"""How long Ray may need to see that something is free again, and how often to ask."""
 log = logging.getLogger(__name__)
 
 
@@ -91,6 +96,7 @@ class Ray(Protocol):
     async def wait(self, id: GroupId, timeout_s: float, /) -> bool: ...
     async def look(self, id: GroupId, /) -> Seen | None: ...
     async def remove(self, id: GroupId, /) -> None: ...
+    async def available(self) -> Mapping[MachineId, Resources]: ...
     async def observe(self) -> Observed: ...
 
 
@@ -142,6 +148,8 @@ class Keeper:
         self._in_flight: Counter[GroupId] = Counter()
         self._touched: dict[MachineId, float] = {}
         """When we last did something on a machine."""
+        self._made_room = 0.0
+        """When we last removed a placement group."""
         self._starting: dict[ClusterId, float] = {}
         """Since when those that were let in wait for Ray."""
         self._ready: set[GroupId] = set()
@@ -621,10 +629,12 @@ class Keeper:
 
     async def _unmake(self, group: Group) -> None:
         await self._try(self._ray.remove(group.id))
+        self._made_room = self._clock()
         self._ready.discard(group.id)
         self._touch(group)
 
     async def _make(self, group: Group) -> None:
+        await self._room(group)
         labels = [machine.labels for machine in self.books.ledger.machines.values()]
         name = f"{self._name}:{group.cluster}:{group.id[:12]}"
         await self._try(self._ray.create(group, name, labels))
@@ -636,6 +646,19 @@ class Keeper:
         if found is not None and group.id in self.books.groups:
             self._settle(self.books.groups[group.id], found)
             self._file.save(self.books)
+
+    async def _room(self, group: Group) -> None:
+        """Wait until Ray knows of the room that we have just made.
+
+        It takes Ray a tenth of a second to see that a placement group is gone. One that is asked
+        for before that is put off by up to a second.
+        """
+        until = self._made_room + ROOM_S
+        while self._clock() < until:
+            free = await self._try(self._ray.available())
+            if free is None or _fits(group, self.books.ledger.machines.values(), free):
+                return
+            await asyncio.sleep(ROOM_POLL_S)
 
     async def _try(self, call: Coroutine[Any, Any, Any]) -> Any:
         """Ask Ray; what it does not do, a later turn asks again."""
@@ -682,11 +705,21 @@ def _vnode_id(cluster: ClusterId, index: int) -> VNodeId:
     return VNodeId(f"{cluster}/{index}")
 
 
+def _fits(group: Group, machines: Iterable[Machine], free: Mapping[MachineId, Resources]) -> bool:
+    """Whether Ray would find places for a placement group now."""
+    there = [replace(m, total=free.get(m.id, Resources())) for m in machines]
+    if group.movable:
+        bundles = [Bundle(resources=p.resources, selector=p.selector) for p in group.pieces]
+        return not isinstance(fit(bundles, group.policy, there), Misfit)
+    needed: dict[MachineId, Resources] = {}
+    for piece in group.pieces:
+        if piece.machine is not None:
+            needed[piece.machine] = needed.get(piece.machine, Resources()) + piece.resources
+    return all(need.fits(free.get(id, Resources())) for id, need in needed.items())
+
+
 def _stray(found: Seen) -> Group:
     """A placement group of ours that is in no book."""
-    from .core.groups import Piece
-    from .core.records import SchedulingPolicy
-
     pieces = tuple(
         Piece(vnode=None, resources=carried, machine=host)
         for carried, host in zip(found.carries, found.hosts, strict=True)

@@ -169,7 +169,14 @@ def never(ledger: Ledger, request: Request) -> NoRoom | None:
 
 
 def place(ledger: Ledger, request: Request) -> Admit | NoRoom:
-    """Find places for all that a request needs at once; the ledger is not changed."""
+    """Find places for all that a request needs at once; the ledger is not changed.
+
+    Its parent grows for it only if what the parent has does not do.
+    """
+    if request.parent != ROOT:
+        trial = _Trial(ledger.copy(), request, growing=False)
+        if not (trial.fixed() or trial.flexible()):
+            return trial.admitted()
     trial = _Trial(ledger.copy(), request)
     return trial.fixed() or trial.flexible() or trial.admitted()
 
@@ -189,9 +196,10 @@ def refill(
 class _Trial:
     """A request that takes its places on a copy of the ledger, one after the other."""
 
-    def __init__(self, ledger: Ledger, request: Request) -> None:
+    def __init__(self, ledger: Ledger, request: Request, *, growing: bool = True) -> None:
         self._ledger = ledger
         self._request = request
+        self._growing = growing
         self._growths: list[Growth] = []
         self._vnodes: list[VNode] = []
         if request.id not in ledger.clusters:
@@ -319,8 +327,11 @@ class _Trial:
                 _Room.on(ledger, each.id, each.machine, ledger.free(each.id)) for each in fixed
             ]
             for machine in sorted(ledger.machines):
-                room = obtainable(ledger, parent, machine)
                 id = flexible_id(parent, machine)
+                if self._growing:
+                    room = obtainable(ledger, parent, machine)
+                else:
+                    room = ledger.free(id) if id in ledger.vnodes else Resources()
                 rooms.append(_Room.on(ledger, id, machine, room, grows=True))
         return {room.seen.id: room for room in rooms if room.seen.total}
 

@@ -598,3 +598,14 @@ def test_the_order_in_which_things_end_makes_no_difference(data: st.DataObject) 
                 twin.stop(WorkId(name))
         found_by_order.append(contents(twin))
     assert found_by_order[0] == found_by_order[1]
+
+
+def test_a_parent_does_not_borrow_for_a_child_while_it_has_room() -> None:
+    ledger = machines(a=4, b=4)
+    admit(ledger, asks("job", least=2, most=4))
+    (there,) = ledger.of(ClusterId("job"))
+    other = MachineId("a" if there.machine == "b" else "b")
+    admit(ledger, asks("in", group(1), inside="job"))
+    assert [each.parent for each in ledger.of(ClusterId("in"))] == [there.id]
+    assert ledger.flexible(ClusterId("job"), other) is None
+    assert not ledger.loans()
