@@ -9,6 +9,7 @@ FabricError
 ├── NoSuchCluster        there is no virtual cluster of that name
 ├── NeverFits            a virtual cluster could never get its places
 ├── NotInTime            a virtual cluster did not get its places in time
+├── TooLarge             work could never run in its virtual cluster
 ├── ClusterStartFailed   an embedded Ray did not start
 ├── ClusterUnreachable   a Ray cluster could not be attached to
 ├── WorkerLost           the process or the machine of a worker is gone
@@ -112,6 +113,17 @@ class NotInTime(FabricError):
 
     def __str__(self) -> str:
         return f"virtual cluster {self.name!r} waited {self.waited_s:.1f} s in vain: {self.reason}"
+
+
+class TooLarge(FabricError):
+    """A task or an actor could never run in its virtual cluster."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return self.reason
 
 
 class ClusterStartFailed(FabricError):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import grpc
@@ -50,6 +50,7 @@ class Gcs:
         self._groups = services.PlacementGroupInfoGcsServiceStub(channel)
         self._nodes = services.NodeInfoGcsServiceStub(channel)
         self._usage = services.NodeResourceInfoGcsServiceStub(channel)
+        self._actors = services.ActorInfoGcsServiceStub(channel)
         self._jobs = services.JobInfoGcsServiceStub(channel)
 
     async def create(self, group: Group, name: str, labels: Iterable[Mapping[str, str]]) -> None:
@@ -112,6 +113,20 @@ class Gcs:
             for each in answer.resources_list
         }
 
+    async def dead(self, actors: Collection[str]) -> frozenset[str]:
+        """Which of these actors have ended, or were never there."""
+        if not actors:
+            return frozenset()
+        answer = await self._actors.GetAllActorInfo(
+            messages.GetAllActorInfoRequest(), timeout=RPC_TIMEOUT_S
+        )
+        alive = {
+            each.actor_id.hex()
+            for each in answer.actor_table_data
+            if each.state != tables.ActorTableData.DEAD
+        }
+        return frozenset({*actors} - alive)
+
     async def observe(self) -> Observed:
         """Look at the whole cluster."""
         nodes, groups, usage, jobs = await asyncio.gather(
@@ -146,6 +161,13 @@ class Gcs:
                 MachineId(each.node_id.hex()): offered(each.resources_available)
                 for each in usage.resource_usage_data.batch
             },
+            in_use=frozenset(
+                GroupId(name.rpartition("_")[2])
+                for each in usage.resource_usage_data.batch
+                for name, amount in each.resources_total.items()
+                if name.startswith("bundle_group_")
+                and each.resources_available.get(name, 0.0) < amount
+            ),
             jobs=frozenset(
                 JobId(job.job_id.hex()) for job in jobs.job_info_list if not job.is_dead
             ),

@@ -15,7 +15,7 @@ import contextlib
 import itertools
 import logging
 from collections import Counter, deque
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from operator import add
@@ -50,6 +50,7 @@ from .core.records import (
 from .core.resources import Resources
 from .errors import FabricError, NameTaken, NeverFits, NoSuchCluster, NotInTime
 from .ledger_file import LedgerFile
+from .router import Router
 
 DEFAULT = ClusterId("default")
 """The virtual cluster of all jobs that name none: whatever runs on Ray without us."""
@@ -85,6 +86,8 @@ class Observed:
     """What nobody uses of each machine."""
     jobs: frozenset[JobId]
     """Those that run."""
+    in_use: frozenset[GroupId] = frozenset()
+    """The placement groups that something runs in."""
 
 
 class Ray(Protocol):
@@ -97,6 +100,7 @@ class Ray(Protocol):
     async def look(self, id: GroupId, /) -> Seen | None: ...
     async def remove(self, id: GroupId, /) -> None: ...
     async def available(self) -> Mapping[MachineId, Resources]: ...
+    async def dead(self, actors: Collection[str], /) -> frozenset[str]: ...
     async def observe(self) -> Observed: ...
 
 
@@ -143,6 +147,8 @@ class Keeper:
         self._new_id = new_id
         self.settings = settings or KeeperSettings()
         self.books = Books()
+        self.router = Router(self, clock)
+        self._in_use: frozenset[GroupId] = frozenset()
         self._orders: list[_Order] = []
         self._doing: set[asyncio.Task[None]] = set()
         self._in_flight: Counter[GroupId] = Counter()
@@ -167,6 +173,7 @@ class Keeper:
     async def start(self) -> None:
         """Read the books, look at Ray, and set right what has happened meanwhile."""
         self.books = self._file.load()
+        self.router = Router(self, self._clock)
         self._name = f"{PREFIX}:{self._file.name}"
         for id, entry in self.books.entries.items():
             if not entry.waiting:
@@ -189,7 +196,7 @@ class Keeper:
             self.books.enter(entry)
             self._note(id, "asked", "")
             self._admit()
-            self._commit()
+            self.commit()
         elif (known.spec, known.owner, known.request.parent) != (
             entry.spec,
             entry.owner,
@@ -215,7 +222,7 @@ class Keeper:
             raise NoSuchCluster(id, sorted(self.books.entries))
         ended = self._end(id, "it was deleted")
         self._admit()
-        for task in self._commit():
+        for task in self.commit():
             await task
         return ended
 
@@ -256,15 +263,18 @@ class Keeper:
         """Look at Ray, and set right what differs from the books."""
         skip = set(self._in_flight)
         seen = await self._ray.observe()
+        dead = await self._ray.dead(self.router.actors())
         skip.update(self._in_flight)
+        self._in_use = seen.in_use
         self._see_machines(seen)
         self._see_groups(seen, skip)
         self._see_jobs(seen)
         self._see_others(seen)
         self._refill()
+        self.router.look(seen.in_use, dead)
         self._give_back()
         self._admit()
-        self._commit()
+        self.commit()
 
     def _see_machines(self, seen: Observed) -> None:
         ledger = self.books.ledger
@@ -279,6 +289,7 @@ class Keeper:
         """A machine is gone: forget its vnodes, and what only they needed."""
         hostname = self.books.ledger.machines[machine].hostname
         lost = {vnode.id: vnode for vnode in self.books.ledger.machine_down(machine)}
+        self.router.lost(lost.keys())
         order = _Order()
         for vnode in sorted(lost):
             for group in self.books.groups.of_vnode(vnode):
@@ -408,12 +419,12 @@ class Keeper:
         twin = ledger.copy()
         twin.give_back(loan)
         touched = {loan.vnode, VNodeId(above)} & {*ledger.vnodes}
-        cut = self._recut(twin, touched)
+        cut = self.cut(twin, touched)
         if isinstance(cut, Stuck):
             return False
         cluster = ledger.vnodes[loan.vnode].cluster
         ledger.give_back(loan)
-        self._apply(cut)
+        self.order(cut)
         self._note(cluster, "gave back", str(loan.resources))
         return True
 
@@ -453,10 +464,14 @@ class Keeper:
     def _let_in(self, found: Admit) -> Stuck | None:
         """Write down that somebody gets places, if the pieces can be cut so."""
         id, books = found.request.id, self.books
-        until = self._clock() + self.settings.lease_s
+        until = self.due()
         twin = books.ledger.copy()
         apply(twin, found, until)
-        fixed = groups_for(found, self._new_id, pinned=id in self._pinned)
+        asked = books.entries[id].group if books.entries[id].waiting else None
+        ids = iter([asked] if asked else [])
+        fixed = groups_for(
+            found, lambda: next(ids, None) or self._new_id(), pinned=id in self._pinned
+        )
         given: dict[VNodeId, Resources] = {}
         for group in fixed:
             for piece in group.pieces:
@@ -469,11 +484,11 @@ class Keeper:
             *(step.vnode for step in steps),
             *(VNodeId(step.parent) for step in steps),
         } & twin.vnodes.keys()
-        cut = self._recut(twin, touched, given)
+        cut = self.cut(twin, touched, given)
         if isinstance(cut, Stuck):
             return cut
         apply(books.ledger, found, until)
-        self._apply(Recut(cut.remove, (*fixed, *cut.make)))
+        self.order(Recut(cut.remove, (*fixed, *cut.make)))
         for step in steps:
             self._note(step.cluster, "borrowed", str(step.by))
         if books.entries[id].waiting:
@@ -526,15 +541,17 @@ class Keeper:
         ledger, groups = self.books.ledger, self.books.groups
         mine = [vnode for each in ended for vnode in ledger.of(each)]
         carriers = [group for each in ended for group in groups.of_cluster(each)]
+        for each in ended:
+            self.router.end(each)
         ledger.end(ended[-1])
         order = _Order(remove=carriers)
         for group in carriers:
             groups.drop(group.id)
         self._orders.append(order)
         above = {VNodeId(vnode.parent) for vnode in mine} & ledger.vnodes.keys()
-        cut = self._recut(ledger, above)
+        cut = self.cut(ledger, above)
         if isinstance(cut, Recut):  # more room for the parents, so nothing can be in the way
-            self._apply(cut)
+            self.order(cut)
 
     def _strike(self, id: ClusterId, why: str) -> None:
         self.books.strike(id)
@@ -548,16 +565,22 @@ class Keeper:
 
     # -- placement groups ---------------------------------------------------------------------
 
-    def _recut(
+    def cut(
         self,
         ledger: Ledger,
         vnodes: Iterable[VNodeId],
         given: Mapping[VNodeId, Resources] | None = None,
     ) -> Recut | Stuck:
+        """Say how these vnodes of a ledger get the pieces that they should have."""
         ours = [each for each in vnodes if ledger.vnodes[each].cluster != DEFAULT]
-        return recut(ledger, self.books.groups, ours, self._new_id, given=given)
+        busy = self.books.works.busy() | self._in_use
+        return recut(ledger, self.books.groups, ours, self._new_id, busy=busy, given=given)
 
-    def _apply(self, cut: Recut) -> None:
+    def due(self) -> float:
+        """When what is borrowed now has to go back."""
+        return self._clock() + self.settings.lease_s
+
+    def order(self, cut: Recut) -> None:
         """Write a cut down, and order that it is made."""
         gone = [self.books.groups[id] for id in cut.remove]
         self.books.groups.apply(cut)
@@ -603,7 +626,7 @@ class Keeper:
             labels=labels,
         )
 
-    def _commit(self) -> list[asyncio.Task[None]]:
+    def commit(self) -> list[asyncio.Task[None]]:
         """Save the books, then have done what was ordered."""
         orders = [order for order in self._orders if order.remove or order.make]
         self._orders = []
@@ -625,7 +648,7 @@ class Keeper:
             self._in_flight.subtract(group.id for group in (*order.remove, *order.make))
             self._in_flight = +self._in_flight
         if self._orders:
-            self._commit()
+            self.commit()
 
     async def _unmake(self, group: Group) -> None:
         await self._try(self._ray.remove(group.id))

@@ -35,10 +35,11 @@ from .core.records import (
 )
 from .core.resources import Resources
 from .core.selectors import Condition, Selector, parse
+from .core.work import Work, WorkState
 from .errors import FabricError
 
 FORMAT = 1
-TABLES = ("machines", "clusters", "vnodes", "works", "entries", "groups")
+TABLES = ("machines", "clusters", "vnodes", "uses", "entries", "groups", "works")
 
 _SCHEMA = (
     "".join(f"CREATE TABLE {name} (id TEXT PRIMARY KEY, what TEXT NOT NULL);" for name in TABLES)
@@ -81,7 +82,7 @@ class LedgerFile:
             clusters=[_cluster(id, what) for id, what in rows["clusters"].items()],
             vnodes=[_vnode(id, what) for id, what in rows["vnodes"].items()],
             loans=[loan for id, what in rows["vnodes"].items() for loan in _loans(id, what)],
-            uses={WorkId(id): _use(what) for id, what in rows["works"].items()},
+            uses={WorkId(id): _use(what) for id, what in rows["uses"].items()},
         )
         broken = ledger.broken()
         if broken:
@@ -93,6 +94,7 @@ class LedgerFile:
             ledger,
             [_entry(id, what) for id, what in order],
             [_group(id, what) for id, what in rows["groups"].items()],
+            sorted((_work(*row) for row in rows["works"].items()), key=lambda work: work.number),
         )
 
     def save(self, books: Books) -> None:
@@ -110,9 +112,10 @@ class LedgerFile:
                 self._write("machines", changes.machines, ledger.machines, _machine_row)
                 self._write("clusters", changes.clusters, ledger.clusters, _cluster_row)
                 self._write("vnodes", changes.vnodes, ledger.vnodes, partial(_vnode_row, ledger))
-                self._write("works", changes.works, ledger.uses, _use_row)
+                self._write("uses", changes.works, ledger.uses, _use_row)
                 self._write("entries", entries, books.entries, partial(_entry_row, self._asked))
                 self._write("groups", books.groups.changes(), books.groups, _group_row)
+                self._write("works", books.works.changes(), books.works, _work_row)
                 self._file.execute("COMMIT")
             except BaseException:
                 self._file.close()  # what was not written is told nobody, and must be loaded anew
@@ -246,6 +249,7 @@ def _entry_row(asked: Mapping[ClusterId, int], entry: Entry) -> dict[str, Any]:
         "spec": dict(entry.spec),
         "owner": entry.owner,
         "asked_at": entry.asked_at,
+        "group": entry.group,
         "waiting": entry.waiting,
         "parent": request.parent,
         "groups": [[group.policy, _bundle_rows(group)] for group in request.groups],
@@ -283,6 +287,7 @@ def _entry(id: str, what: Mapping[str, Any]) -> Entry:
         spec=what["spec"],
         owner=what["owner"],
         asked_at=what["asked_at"],
+        group=what["group"],
         waiting=what["waiting"],
     )
 
@@ -326,4 +331,35 @@ def _group(id: str, what: Mapping[str, Any]) -> Group:
             )
             for vnode, units, machine, selector in what["pieces"]
         ),
+    )
+
+
+def _work_row(work: Work) -> dict[str, Any]:
+    return {
+        "number": work.number,
+        "cluster": work.cluster,
+        "demand": work.demand.units,
+        "selector": _selector_row(work.selector),
+        "actor": work.actor,
+        "owner": work.owner,
+        "group": work.group,
+        "bundle": work.bundle,
+        "vnode": work.vnode,
+        "state": work.state,
+    }
+
+
+def _work(id: str, what: Mapping[str, Any]) -> Work:
+    return Work(
+        id=WorkId(id),
+        number=what["number"],
+        cluster=ClusterId(what["cluster"]),
+        demand=_resources(what["demand"]),
+        selector=_selector(what["selector"]),
+        actor=what["actor"],
+        owner=what["owner"],
+        group=GroupId(what["group"]),
+        bundle=what["bundle"],
+        vnode=what["vnode"],
+        state=WorkState(what["state"]),
     )

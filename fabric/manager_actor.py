@@ -8,21 +8,24 @@ may be called twice. Its books are a file in the folder of Ray's session on that
 from __future__ import annotations
 
 import asyncio
+import importlib
 import logging
 import os
 import secrets
 import threading
 import time
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 from .core.books import Entry, JobId
 from .core.groups import GroupId
+from .core.ledger import WorkId
 from .core.records import ClusterId
 from .errors import FabricError
 from .keeper import Keeper, KeeperSettings
 from .ledger_file import LedgerFile
+from .router import Ask, Placed, Router
 from .snapshot import snapshot
 
 NAME, NAMESPACE = "virtual_cluster_manager", "fedpilot"
@@ -60,6 +63,28 @@ class ManagerActor:
         """Everything as a document."""
         return await self._in(self._snapshot())
 
+    async def place(self, ask: Ask) -> Placed | None:
+        """Say where a task or an actor runs; None if it may not wait and there is no room."""
+        return await self._in(self._place(ask))
+
+    async def begun(self, id: WorkId, actor: str) -> None:
+        """Work turns out to be this actor."""
+        await self._in(self._router(lambda router: router.begun(id, actor)))
+
+    async def done(self, owner: str, ids: Sequence[WorkId]) -> None:
+        """A process is there, and says which of its work has ended."""
+
+        def tell(router: Router) -> None:
+            router.heard(owner)
+            router.done(ids)
+
+        await self._in(self._router(tell))
+
+    async def cluster_of(self, group: GroupId) -> tuple[str, str, bool] | None:
+        """Whose a placement group is: its cluster, that cluster's parent, and whether it was asked
+        for as a placement group."""
+        return await self._in(self._cluster_of(group))
+
     async def history(self) -> tuple[Mapping[str, Any], ...]:
         """What has happened last."""
         return self._keeper.history()
@@ -93,6 +118,27 @@ class ManagerActor:
                 await self._keeper.turn()
             except Exception:
                 log.exception("a look at Ray failed; the next is in %s s", self._settings.turn_s)
+
+    async def _place(self, ask: Ask) -> Placed | None:
+        work = self._keeper.router.place(ask)
+        self._keeper.commit()
+        if work is None:
+            return None
+        known = self._keeper.books.groups.get(work.group)
+        sizes = [p.resources.to_ray() for p in known.pieces] if known else []
+        return Placed(work.group, work.bundle, tuple(sizes), str(work.state))
+
+    async def _router(self, tell: Callable[[Router], None]) -> None:
+        tell(self._keeper.router)
+        self._keeper.commit()
+
+    async def _cluster_of(self, group: GroupId) -> tuple[str, str, bool] | None:
+        books = self._keeper.books
+        if group not in books.groups:
+            return None
+        id = books.groups[group].cluster
+        entry = books.entries.get(id)
+        return None if entry is None else (id, entry.request.parent, entry.group is not None)
 
     async def _show(self, id: ClusterId) -> Mapping[str, Any]:
         return snapshot(self._keeper).cluster(id)
@@ -132,10 +178,8 @@ def find_or_create(settings: KeeperSettings | None = None) -> Any:
 
 
 def _head() -> str:
-    import ray
-
-    nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
-    for node in nodes:
+    ray_state: Any = importlib.import_module("ray._private.state")
+    for node in ray_state.state.node_table():  # inside a virtual cluster `ray.nodes` tells of that
         if node["Alive"] and "node:__internal_head__" in node["Resources"]:
             return str(node["NodeID"])
     raise FabricError("this Ray cluster has no head machine that is alive")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from .core.ledger import Ledger
 from .core.records import ROOT, VCLUSTER_LABEL, VNODE_LABEL, ClusterId, PlaceId, VNode
 from .core.resources import Resources
+from .core.work import WorkState
 from .errors import NoSuchCluster
 from .keeper import DEFAULT, Keeper, total
 
@@ -36,7 +38,20 @@ class Snapshot:
                 below.append(DEFAULT)
             shown += [self.cluster(id) for id in below]
             todo += below
-        return {"machines": self.machines(), "clusters": shown}
+        return {"machines": self.machines(), "clusters": shown, "demand": self.demand()}
+
+    def demand(self) -> list[dict[str, float]]:
+        """What only more machines could give, for an autoscaler."""
+        waiting = [
+            bundle.resources
+            for entry in self.keeper.books.entries.values()
+            if entry.waiting and entry.request.parent == ROOT
+            for group in entry.request.groups
+            for bundle in group.bundles
+        ]
+        least = [e.request.least for e in self.keeper.books.entries.values() if e.waiting]
+        wanted = [*waiting, *(each for each in least if each), *self.keeper.router.demand()]
+        return [each.to_ray() for each in wanted]
 
     def machines(self) -> list[dict[str, Any]]:
         """The machines, by their names."""
@@ -72,6 +87,7 @@ class Snapshot:
             "total": total(each.resources for each in vnodes).to_ray(),
             "available": total(self._free(each.id) for each in vnodes).to_ray(),
             "borrowed": total(ledger.borrowed(each.id) for each in vnodes).to_ray(),
+            "work": self._work(id),
             "children": list(ledger.children(id)),
             "nodes": [self.vnode(each) for each in vnodes],
         }
@@ -104,6 +120,11 @@ class Snapshot:
                 if piece.vnode == vnode.id
             ],
         }
+
+    def _work(self, id: ClusterId) -> dict[str, int]:
+        """How much work is in each state."""
+        counts = Counter(work.state for work in self.keeper.books.works.of(id))
+        return {str(state): counts[state] for state in WorkState}
 
     def _free(self, place: PlaceId) -> Resources:
         return Resources() if self._ledger.owner(place) == DEFAULT else self._ledger.free(place)

@@ -10,10 +10,11 @@ from __future__ import annotations
 import difflib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from numbers import Real
-from typing import Any
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
 
 from .core.placement import GPU
 from .core.records import Bundle, BundleGroup, SchedulingPolicy
@@ -21,7 +22,13 @@ from .core.resources import UNIT, Resources
 from .core.selectors import Condition, check_label, check_value, describe, parse
 from .errors import SpecError
 
+if TYPE_CHECKING:
+    from .introspection import VirtualClusterInfo
+
 __all__ = ["FixedSizeNode", "FixedSizeNodes", "SchedulingPolicy", "VirtualCluster", "inside"]
+
+_blocks: list[tuple[int, AbstractContextManager[VirtualClusterInfo]]] = []
+"""The `with` blocks that are open, by the identity of their specs."""
 
 OURS = "ray.io/"
 """Labels that begin so are given by Ray and by the fabric."""
@@ -197,6 +204,38 @@ class VirtualCluster:
                 _read_group(f"fixed_size_nodes[{i}]", each) for i, each in enumerate(groups)
             ),
         )
+
+    def __enter__(self) -> VirtualClusterInfo:
+        """Reserve it inside the current virtual cluster, and work in it until the block ends.
+
+        Waits until it has its places. NeverFits; NotInTime if it was deleted meanwhile.
+        """
+        from .session import entered
+
+        block = entered(self)
+        _blocks.append((id(self), block))
+        try:
+            return block.__enter__()
+        except BaseException:
+            _blocks.remove((id(self), block))
+            raise
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        mine = [each for each in _blocks if each[0] == id(self)][-1]
+        _blocks.remove(mine)
+        mine[1].__exit__(kind, error, trace)
+
+    def options(self, target: Any, **options: Any) -> Any:
+        """The task or actor class with these options, for work inside this virtual cluster.
+
+        `node_labels={"rank": In("0")}` says which of its nodes may run it.
+        """
+        return target.options(**options)
 
     def __str__(self) -> str:
         least, most = Resources.of(self.flex_resource_min), self.flex_resource_max

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Self
 
 from .core.admission import Request
 from .core.books import Entry, JobId
+from .core.groups import GroupId
 from .core.records import ROOT, ClusterId
 from .core.resources import UNIT
 from .core.selectors import check_value
@@ -32,6 +33,13 @@ class VirtualClusters:
 
         self._manager = find_or_create(settings)
 
+    @classmethod
+    def asking(cls, manager: Any) -> Self:
+        """Ask a manager that has been found already."""
+        asking = cls.__new__(cls)
+        asking._manager = manager
+        return asking
+
     def create(
         self,
         name: str,
@@ -42,12 +50,14 @@ class VirtualClusters:
         wait_s: float = 30.0,
         deadline_s: float | None = None,
         detached: bool = False,
+        group: str | None = None,
     ) -> Mapping[str, Any]:
         """Reserve a virtual cluster: all that it needs at once, or it waits for it.
 
         Returns its document after `wait_s` seconds at most, in state `active` or `waiting`; it
         goes on waiting until it gets its places, `deadline_s` seconds are over, or it is deleted.
-        It ends with the job of this process unless it is `detached`. Raises SpecError, NameTaken,
+        It ends with the job of this process unless it is `detached`. Its placement group gets the
+        id `group`, if that is given. Raises SpecError, NameTaken,
         NoSuchCluster for the parent, NeverFits, NotInTime.
         """
         now = time.time()
@@ -62,31 +72,33 @@ class VirtualClusters:
             spec=spec.to_dict(),
             owner=None if detached else _job(),
             asked_at=now,
+            group=None if group is None else GroupId(group),
         )
-        found: Mapping[str, Any] = self._call("create", entry, wait_s, patience_s=wait_s)
+        found: Mapping[str, Any] = self.call("create", entry, wait_s, patience_s=wait_s)
         return found
 
     def delete(self, name: str) -> tuple[str, ...]:
         """End a virtual cluster and all inside it; says which. Raises NoSuchCluster."""
-        ended: tuple[str, ...] = self._call("delete", ClusterId(name))
+        ended: tuple[str, ...] = self.call("delete", ClusterId(name))
         return ended
 
     def show(self, name: str) -> Mapping[str, Any]:
         """One virtual cluster as a document. Raises NoSuchCluster."""
-        found: Mapping[str, Any] = self._call("show", ClusterId(name))
+        found: Mapping[str, Any] = self.call("show", ClusterId(name))
         return found
 
     def snapshot(self) -> Mapping[str, Any]:
         """All machines and virtual clusters as one document."""
-        found: Mapping[str, Any] = self._call("snapshot")
+        found: Mapping[str, Any] = self.call("snapshot")
         return found
 
     def history(self) -> tuple[Mapping[str, Any], ...]:
         """What has happened last, oldest first."""
-        found: tuple[Mapping[str, Any], ...] = self._call("history")
+        found: tuple[Mapping[str, Any], ...] = self.call("history")
         return found
 
-    def _call(self, method: str, *args: Any, patience_s: float = 0.0) -> Any:
+    def call(self, method: str, *args: Any, patience_s: float = 0.0) -> Any:
+        """Have the manager do something; FabricError, also where it does not answer in time."""
         import ray
         from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NewType
 
 from .admission import Request
-from .groups import Group, Groups
+from .groups import Group, GroupId, Groups
 from .ledger import Ledger
 from .records import ClusterId
+from .work import Work, Works
 
 JobId = NewType("JobId", str)
 """A job of Ray's, in hex."""
@@ -26,21 +27,25 @@ class Entry:
     """The job with which it ends; without, it stays until it is deleted."""
     asked_at: float = 0.0
     """Seconds since the epoch."""
+    group: GroupId | None = None
+    """The id that its placement group has to have, if it was asked for as a placement group."""
     waiting: bool = True
     """Whether it has yet to get its places."""
 
 
 class Books:
-    """The ledger, whoever asked, and the placement groups; `changes` is for writing them down."""
+    """The ledger, who asked for what, the placement groups, and the work in them."""
 
     def __init__(
         self,
         ledger: Ledger | None = None,
         entries: Iterable[Entry] = (),
         groups: Iterable[Group] = (),
+        works: Iterable[Work] = (),
     ) -> None:
         self.ledger = ledger or Ledger()
         self.groups = Groups(groups)
+        self.works = Works(works)
         self.entries: dict[ClusterId, Entry] = {entry.request.id: entry for entry in entries}
         """In the order in which they asked."""
         self._changed: set[ClusterId] = set()

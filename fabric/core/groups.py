@@ -25,6 +25,7 @@ from .selectors import Selector
 
 GroupId = NewType("GroupId", str)
 Key = TypeVar("Key")
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +104,10 @@ class Groups:
     def __getitem__(self, id: GroupId) -> Group:
         return self._by_id[id]
 
+    def get(self, id: GroupId) -> Group | None:
+        """A group, if it is known."""
+        return self._by_id.get(id)
+
     def of_vnode(self, vnode: VNodeId) -> tuple[Group, ...]:
         """The groups with pieces of a vnode, oldest first."""
         return tuple(self._by_id[id] for id in self._by_vnode.get(vnode, ()))
@@ -126,8 +131,8 @@ class Groups:
         group = self._by_id.pop(id)
         self._changed.add(id)
         for vnode in group.vnodes:
-            _forget(self._by_vnode, vnode, id)
-        _forget(self._by_cluster, group.cluster, id)
+            forget(self._by_vnode, vnode, id)
+        forget(self._by_cluster, group.cluster, id)
 
     def apply(self, cut: Recut) -> None:
         """Write a new cut down."""
@@ -182,6 +187,7 @@ def recut(
     Groups in which work runs stay, unless their vnode is gone. What is `given` to a vnode by groups
     that are about to be made is counted as there.
     """
+    given = given or {}
     removed: dict[GroupId, Group] = {}
     short = dict.fromkeys(sorted(vnodes))
     for vnode in list(short):
@@ -189,7 +195,9 @@ def recut(
             gone: Iterable[Group] = groups.of_vnode(vnode)
         else:
             left = [each for each in groups.of_vnode(vnode) if each.id not in removed]
-            extra = _carried(left, vnode).beyond(ledger.own(vnode))
+            extra = (_carried(left, vnode) + given.get(vnode, Resources())).beyond(
+                ledger.own(vnode)
+            )
             chosen = _cheapest(left, vnode, extra, busy)
             if chosen is None:
                 return Stuck(vnode, extra)
@@ -202,7 +210,7 @@ def recut(
         if vnode not in ledger.vnodes:
             continue
         there = _carried((g for g in groups.of_vnode(vnode) if g.id not in removed), vnode)
-        lacking = ledger.own(vnode).beyond(there + (given or {}).get(vnode, Resources()))
+        lacking = ledger.own(vnode).beyond(there + given.get(vnode, Resources()))
         if lacking:
             made.append(_alone(ledger, vnode, lacking, new_id()))
     return Recut(tuple(removed), tuple(made))
@@ -248,7 +256,8 @@ def _units(resources: Resources) -> int:
     return sum(amount for _, amount in resources.units)
 
 
-def _forget(index: dict[Key, dict[GroupId, None]], key: Key, id: GroupId) -> None:
+def forget(index: dict[Key, dict[Value, None]], key: Key, id: Value) -> None:
+    """Take something out of an index, which keeps no empty entries."""
     known = index[key]
     del known[id]
     if not known:

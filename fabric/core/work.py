@@ -1,0 +1,290 @@
+"""Where work inside a virtual cluster runs: the tasks and actors that are submitted there.
+
+Work goes into a bundle that has room for the whole of it; else into a new one, cut out of what its
+vnode has free, for which the virtual cluster may have to grow. If there is no room it waits: in
+the queue that Ray keeps for a placement group, where its fixed-size nodes can run it, or for a
+placement group of its own, whose id it is given before that exists.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from .borrowing import Growth, Unmet, find_growth
+from .groups import Group, GroupId, Groups, forget
+from .ledger import Ledger, WorkId
+from .records import VCLUSTER_LABEL, VNODE_LABEL, ClusterId, Machine, VNode, VNodeId, VNodeKind
+from .resources import Resources
+from .selectors import Selector, matches
+
+ANY = -1
+"""A bundle of Ray's choice."""
+
+
+class WorkState(StrEnum):
+    """Whether work has its resources."""
+
+    PLACED = "placed"
+    """Its bundle has room for it."""
+    QUEUED = "queued"
+    """Ray runs it when its placement group has room."""
+    HELD = "held"
+    """It waits for a placement group of its own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """A task or an actor, from its submission to its end."""
+
+    id: WorkId
+    number: int
+    """Who submitted first has the lower."""
+    cluster: ClusterId
+    demand: Resources
+    selector: Selector = field(default_factory=dict, hash=False)
+    """Which vnodes may run it, by their labels."""
+    actor: str = ""
+    """The id of the actor, once it is known; empty for a task."""
+    owner: str = ""
+    """The process that submitted it."""
+    group: GroupId
+    bundle: int = 0
+    vnode: VNodeId | None = None
+    """None until it is placed."""
+    state: WorkState = WorkState.HELD
+
+
+@dataclass(frozen=True, slots=True)
+class Into:
+    """It runs in this bundle."""
+
+    group: GroupId
+    bundle: int
+    vnode: VNodeId
+
+
+@dataclass(frozen=True, slots=True)
+class Apart:
+    """It gets a placement group of its own on this vnode, once that has grown."""
+
+    vnode: VNodeId
+    growth: Growth
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """It waits in Ray's queue for a placement group."""
+
+    group: GroupId
+    bundle: int
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """It waits until there is room for a placement group of its own."""
+
+    reason: str
+    physical: bool
+    """Whether another machine would help."""
+
+
+@dataclass(frozen=True, slots=True)
+class Never:
+    """The virtual cluster could not run it if nothing else ran there."""
+
+    reason: str
+
+
+Load = Mapping[tuple[GroupId, int], Resources]
+"""What work holds of each bundle."""
+
+
+def choose(
+    ledger: Ledger,
+    groups: Groups,
+    load: Load,
+    queued: Mapping[GroupId, int],
+    cluster: ClusterId,
+    demand: Resources,
+    selector: Selector,
+) -> Into | Apart | Queue | Hold | Never:
+    """Say where work runs, the tightest place first; ties are broken by name."""
+    mine = [vnode for vnode in ledger.of(cluster) if _allows(vnode, selector)]
+    rooms = [
+        (_units(left), group.id, bundle, vnode.id)
+        for vnode in mine
+        for group, bundle, size in _bundles(groups, vnode)
+        if demand.fits(left := size - load.get((group.id, bundle), Resources()))
+    ]
+    if rooms:
+        _, group_id, bundle, vnode_id = min(rooms)
+        return Into(group_id, bundle, vnode_id)
+    found = apart(ledger, cluster, demand, selector)
+    if isinstance(found, Apart):
+        return found
+    queues = [
+        (queued.get(group.id, 0), group.id, bundle)
+        for vnode in mine
+        if vnode.kind is VNodeKind.FIXED
+        for group, bundle, size in _bundles(groups, vnode)
+        if demand.fits(size)
+    ]
+    if queues:
+        _, group_id, bundle = min(queues)
+        everywhere = not selector and len(groups[group_id].pieces) > 1
+        return Queue(group_id, ANY if everywhere else bundle)
+    return _never(ledger, cluster, demand, mine, selector) or Hold(found.reason, found.physical)
+
+
+def apart(
+    ledger: Ledger, cluster: ClusterId, demand: Resources, selector: Selector
+) -> Apart | Hold:
+    """Say where work could have a placement group of its own."""
+    free = [
+        (_units(ledger.free(vnode.id)), vnode)
+        for vnode in ledger.of(cluster)
+        if _allows(vnode, selector) and demand.fits(ledger.free(vnode.id))
+    ]
+    if free:
+        _, vnode = min(free, key=lambda each: (each[0], each[1].id))
+        return Apart(vnode.id, Growth(vnode.machine, ()))
+    found = find_growth(ledger, cluster, demand, allowed=_allowed(ledger, cluster, selector))
+    if isinstance(found, Unmet):
+        return Hold(found.reason, found.physical)
+    return Apart(found.steps[-1].vnode, found)
+
+
+def _allowed(ledger: Ledger, cluster: ClusterId, selector: Selector) -> Callable[[Machine], bool]:
+    def allowed(machine: Machine) -> bool:
+        there = ledger.flexible(cluster, machine.id)
+        if there is not None:
+            return _allows(there, selector)
+        return matches(selector, {**machine.labels, VCLUSTER_LABEL: cluster})
+
+    return allowed
+
+
+def _allows(vnode: VNode, selector: Selector) -> bool:
+    ours = {VNODE_LABEL: vnode.id, VCLUSTER_LABEL: vnode.cluster}
+    return matches(selector, {**vnode.labels, **ours})
+
+
+def _never(
+    ledger: Ledger,
+    cluster: ClusterId,
+    demand: Resources,
+    mine: Iterable[VNode],
+    selector: Selector,
+) -> Never | None:
+    """Why it cannot run there even if nothing else does."""
+    known = ledger.clusters[cluster]
+    if any(demand.fits(vnode.resources) for vnode in mine):
+        return None
+    over = [name for name, most in known.limits.items() if demand[name] > most]
+    if known.flexible and not over:
+        allowed = _allowed(ledger, cluster, selector)
+        machines = [each for each in ledger.machines.values() if allowed(each)]
+        if machines or not selector:
+            return None  # a machine that comes may be large enough
+        return Never(f"no machine of {cluster} has labels that {dict(selector)} allows")
+    biggest = max((vnode.resources for vnode in mine), key=_units, default=Resources())
+    what = "its limit" if known.flexible else f"its largest node, which has {biggest}"
+    return Never(f"{demand} is more than {cluster} may run at once: {what}")
+
+
+def _bundles(groups: Groups, vnode: VNode) -> Iterable[tuple[Group, int, Resources]]:
+    for group in groups.of_vnode(vnode.id):
+        for bundle, piece in enumerate(group.pieces):
+            if piece.vnode == vnode.id:
+                yield group, bundle, piece.resources
+
+
+def _units(resources: Resources) -> int:
+    return sum(amount for _, amount in resources.units)
+
+
+class Works:
+    """All work that is known, in the order of submission, by what it is on."""
+
+    def __init__(self, works: Iterable[Work] = ()) -> None:
+        self._by_id: dict[WorkId, Work] = {}
+        self._by_group: dict[GroupId, dict[WorkId, None]] = {}
+        self._by_cluster: dict[ClusterId, dict[WorkId, None]] = {}
+        self._load: dict[tuple[GroupId, int], Resources] = {}
+        self._changed: set[WorkId] = set()
+        for work in works:
+            self.put(work)
+        self._changed.clear()
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def __iter__(self) -> Iterator[Work]:
+        return iter(self._by_id.values())
+
+    def __contains__(self, id: object) -> bool:
+        return id in self._by_id
+
+    def __getitem__(self, id: WorkId) -> Work:
+        return self._by_id[id]
+
+    @property
+    def load(self) -> Load:
+        """What placed work holds of each bundle."""
+        return self._load
+
+    def on(self, group: GroupId) -> tuple[Work, ...]:
+        """The work that was given a placement group, oldest first."""
+        return tuple(self._by_id[id] for id in self._by_group.get(group, ()))
+
+    def of(self, cluster: ClusterId) -> tuple[Work, ...]:
+        """The work of a virtual cluster, oldest first."""
+        return tuple(self._by_id[id] for id in self._by_cluster.get(cluster, ()))
+
+    def busy(self) -> frozenset[GroupId]:
+        """The placement groups that work was given."""
+        return frozenset(self._by_group)
+
+    def queued(self) -> Mapping[GroupId, int]:
+        """How much work waits in Ray's queue for each placement group."""
+        return Counter(w.group for w in self._by_id.values() if w.state is WorkState.QUEUED)
+
+    def put(self, work: Work) -> None:
+        """Add work, or write it down anew, where it stood."""
+        before = self._by_id.get(work.id)
+        if before is not None:
+            self._uncount(before)
+        self._by_id[work.id] = work
+        self._changed.add(work.id)
+        self._by_group.setdefault(work.group, {})[work.id] = None
+        self._by_cluster.setdefault(work.cluster, {})[work.id] = None
+        if work.state is WorkState.PLACED:
+            at = (work.group, work.bundle)
+            self._load[at] = self._load.get(at, Resources()) + work.demand
+
+    def drop(self, id: WorkId) -> Work | None:
+        """Forget work, if it is known."""
+        work = self._by_id.pop(id, None)
+        if work is not None:
+            self._changed.add(id)
+            self._uncount(work)
+            forget(self._by_cluster, work.cluster, id)
+        return work
+
+    def changes(self) -> set[WorkId]:
+        """What has changed since this was asked the last time, for whoever writes it down."""
+        changed, self._changed = self._changed, set()
+        return changed
+
+    def _uncount(self, work: Work) -> None:
+        forget(self._by_group, work.group, work.id)
+        if work.state is WorkState.PLACED:
+            at = (work.group, work.bundle)
+            left = self._load[at] - work.demand
+            if left:
+                self._load[at] = left
+            else:
+                del self._load[at]

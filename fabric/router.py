@@ -1,0 +1,268 @@
+"""Router: sends the work inside virtual clusters to placement groups, and keeps account of it.
+
+Whoever submits a task or an actor chooses an id for it and asks where it runs. The answer is always
+a placement group, sometimes one that does not exist yet: Ray then holds the work until the router
+has had it made. The id of the work is the id of that placement group.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from .core.books import Books
+from .core.borrowing import borrow
+from .core.groups import Group, GroupId, Piece, Recut, Stuck
+from .core.ledger import Ledger, Use, WorkId
+from .core.records import ClusterId, SchedulingPolicy, VNodeId
+from .core.resources import Resources
+from .core.selectors import Selector
+from .core.work import ANY, Apart, Hold, Into, Never, Queue, Work, WorkState, apart, choose
+from .errors import NoSuchCluster, TooLarge
+
+SOMETHING = Resources.of({"CPU": 0.0001})
+"""What work without demands is given where it needs a placement group: none can be empty."""
+
+TRIES = 64
+"""How many of those that are held in one virtual cluster are looked at in one turn."""
+
+SILENCE_S = 20.0
+"""After which the work of a process that says nothing is forgotten, if Ray does not run it."""
+
+
+class Fabric(Protocol):
+    """What the router needs of the keeper."""
+
+    books: Books
+
+    def cut(
+        self, ledger: Ledger, vnodes: Iterable[VNodeId], given: Mapping[VNodeId, Resources], /
+    ) -> Recut | Stuck: ...
+    def order(self, cut: Recut, /) -> None: ...
+    def due(self) -> float: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """A task or an actor that is about to be submitted."""
+
+    id: WorkId
+    """18 bytes in hex, which name a placement group if it needs one of its own."""
+    cluster: ClusterId
+    demand: Resources
+    selector: Selector
+    owner: str
+    """The process that submits it."""
+    wait: bool = True
+    """Whether it may wait; otherwise it is refused where there is no room now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """Where work runs, as its submitter is told."""
+
+    group: GroupId
+    bundle: int
+    sizes: tuple[Mapping[str, float], ...]
+    """What the bundles of the placement group have; nothing if it does not exist yet."""
+    state: str
+
+
+class Router:
+    """Work and where it runs."""
+
+    def __init__(self, fabric: Fabric, clock: Callable[[], float]) -> None:
+        self._fabric = fabric
+        self._clock = clock
+        self._heard: dict[str, float] = {}
+        self._why: dict[WorkId, Hold] = {}
+        self._numbers = itertools.count(
+            max((work.number for work in fabric.books.works), default=0) + 1
+        )
+
+    def place(self, ask: Ask) -> Work | None:
+        """Say where work runs; None if it may not wait and there is no room.
+
+        Asking again is answered like the first time. NoSuchCluster; TooLarge for what could never
+        run there.
+        """
+        books = self._fabric.books
+        self._heard[ask.owner] = self._clock()
+        if ask.id in books.works:
+            return books.works[ask.id]
+        if ask.cluster not in books.ledger.clusters:
+            raise NoSuchCluster(ask.cluster, sorted(books.ledger.clusters))
+        found = choose(
+            books.ledger,
+            books.groups,
+            books.works.load,
+            books.works.queued(),
+            ask.cluster,
+            ask.demand,
+            ask.selector,
+        )
+        if isinstance(found, Never):
+            raise TooLarge(found.reason)
+        work = Work(
+            id=ask.id,
+            number=next(self._numbers),
+            cluster=ask.cluster,
+            demand=ask.demand,
+            selector=ask.selector,
+            owner=ask.owner,
+            group=GroupId(ask.id),
+        )
+        match found:
+            case Into(group, bundle, vnode):
+                self._start(replace(work, group=group, bundle=bundle), vnode)
+            case Apart() if self._set_apart(work, found):
+                pass
+            case Queue(group, bundle) if ask.wait:
+                queued = replace(work, group=group, bundle=bundle, state=WorkState.QUEUED)
+                books.works.put(queued)
+            case _ if ask.wait:
+                if isinstance(found, Hold):
+                    self._why[work.id] = found
+                books.works.put(work)
+            case _:
+                return None
+        return books.works[ask.id]
+
+    def begun(self, id: WorkId, actor: str) -> None:
+        """Work turns out to be this actor."""
+        works = self._fabric.books.works
+        if id in works:
+            works.put(replace(works[id], actor=actor))
+
+    def done(self, ids: Iterable[WorkId]) -> None:
+        """Work has ended; its room goes to whoever waits."""
+        for id in ids:
+            self._forget(id)
+        self.serve()
+
+    def heard(self, owner: str) -> None:
+        """A process is there, with work that has not ended."""
+        self._heard[owner] = self._clock()
+
+    def actors(self) -> dict[str, WorkId]:
+        """The actors among the work, by their ids."""
+        return {work.actor: work.id for work in self._fabric.books.works if work.actor}
+
+    def look(self, in_use: Collection[GroupId], dead: Iterable[str]) -> None:
+        """Forget work that Ray no longer knows: dead actors, and what silent processes left."""
+        works, now = self._fabric.books.works, self._clock()
+        by_actor = self.actors()
+        for actor in dead:
+            if actor in by_actor:
+                self._forget(by_actor[actor])
+        for work in list(works):
+            silent = now > self._heard.setdefault(work.owner, now) + SILENCE_S
+            if silent and work.group not in in_use:
+                self._forget(work.id)
+        for owner in self._heard.keys() - {work.owner for work in works}:
+            if now > self._heard[owner] + SILENCE_S:
+                del self._heard[owner]
+        self.serve()
+
+    def end(self, cluster: ClusterId) -> None:
+        """A virtual cluster is about to end, with all its work."""
+        for work in self._fabric.books.works.of(cluster):
+            self._forget(work.id)
+
+    def lost(self, vnodes: Collection[VNodeId]) -> None:
+        """These vnodes died: what ran there and is started again runs where room is found.
+
+        It looks for the same placement group, so that is made anew, unless Ray moves it.
+        """
+        books = self._fabric.books
+        again: set[GroupId] = set()
+        for work in list(books.works):
+            if work.vnode not in vnodes and not (
+                work.state is WorkState.QUEUED
+                and work.group in books.groups
+                and books.groups[work.group].vnodes & {*vnodes}
+            ):
+                continue
+            known = books.groups.get(work.group)
+            moves = known is not None and known.movable
+            state = WorkState.QUEUED if moves or work.group in again else WorkState.HELD
+            if not moves:
+                again.add(work.group)
+            books.works.put(replace(work, state=state, vnode=None))
+
+    def serve(self) -> None:
+        """Give those that wait what has become free, first come, first served."""
+        books = self._fabric.books
+        waiting = [work for work in books.works if work.state is not WorkState.PLACED]
+        tries: dict[ClusterId, int] = {}
+        for work in sorted(waiting, key=lambda work: work.number):
+            if work.state is WorkState.QUEUED:
+                self._promote(work)
+                continue
+            tries[work.cluster] = tries.get(work.cluster, 0) + 1
+            if tries[work.cluster] > TRIES:
+                continue
+            found = apart(books.ledger, work.cluster, work.demand or SOMETHING, work.selector)
+            if isinstance(found, Hold):
+                self._why[work.id] = found
+            else:
+                self._set_apart(work, found)
+
+    def demand(self) -> tuple[Resources, ...]:
+        """What is held and only another machine could give."""
+        works = self._fabric.books.works
+        return tuple(
+            works[id].demand for id, why in self._why.items() if why.physical and id in works
+        )
+
+    def _set_apart(self, work: Work, found: Apart) -> bool:
+        """Have a placement group made for work; False if the pieces cannot be cut so."""
+        books = self._fabric.books
+        needed = work.demand or SOMETHING
+        twin = books.ledger.copy()
+        borrow(twin, found.growth, 0.0)
+        steps = found.growth.steps
+        touched = {found.vnode, *(s.vnode for s in steps), *(VNodeId(s.parent) for s in steps)}
+        if not needed.fits(twin.own(found.vnode)):
+            return False  # it has no demands, and its vnode nothing to spare
+        cut = self._fabric.cut(twin, touched & twin.vnodes.keys(), {found.vnode: needed})
+        if isinstance(cut, Stuck):
+            self._why[work.id] = Hold(cut.reason, physical=False)
+            return False
+        borrow(books.ledger, found.growth, self._fabric.due())
+        known = books.ledger.vnodes[found.vnode]
+        piece = Piece(vnode=known.id, resources=needed, machine=known.machine)
+        group = Group(
+            id=work.group, cluster=work.cluster, policy=SchedulingPolicy.PACK, pieces=(piece,)
+        )
+        self._fabric.order(Recut(cut.remove, (group, *cut.make)))
+        self._start(replace(work, bundle=0), known.id)
+        return True
+
+    def _start(self, work: Work, vnode: VNodeId) -> None:
+        books = self._fabric.books
+        books.ledger.start(work.id, Use(vnode=vnode, resources=work.demand))
+        books.works.put(replace(work, vnode=vnode, state=WorkState.PLACED))
+        self._why.pop(work.id, None)
+
+    def _promote(self, work: Work) -> None:
+        """Count work that Ray will have started, since its placement group has room for it."""
+        books = self._fabric.books
+        if work.group not in books.groups:
+            return
+        for bundle, piece in enumerate(books.groups[work.group].pieces):
+            if piece.vnode not in books.ledger.vnodes or work.bundle not in (ANY, bundle):
+                continue
+            held = books.works.load.get((work.group, bundle), Resources())
+            if (held + work.demand).fits(piece.resources):
+                self._start(replace(work, bundle=bundle), VNodeId(str(piece.vnode)))
+                return
+
+    def _forget(self, id: WorkId) -> None:
+        books = self._fabric.books
+        self._why.pop(id, None)
+        work = books.works.drop(id)
+        if work is not None and id in books.ledger.uses:
+            books.ledger.stop(id)
