@@ -1,10 +1,11 @@
 """fabric: one Ray cluster, shared as virtual clusters of reserved nodes.
 
-Importing this package does not import Ray; the first use of `RayCluster` does.
+Importing this package does not import Ray; the first use of what speaks to Ray does.
 """
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from .cluster import Cluster, Group, GroupState, Worker
@@ -19,16 +20,25 @@ from .errors import (
     GangExists,
     GangInfeasible,
     GangTimeout,
+    NameTaken,
+    NeverFits,
+    NoSuchCluster,
+    NotInTime,
     SpecError,
+    TooLarge,
     WorkerFailed,
     WorkerLost,
 )
+from .keeper import KeeperSettings
 from .local import local_machine
 from .manager import Gang, VirtualClusterManager, check_feasible
 from .spec import FixedSizeNode, FixedSizeNodes, SchedulingPolicy, VirtualCluster
 
 if TYPE_CHECKING:
+    from .introspection import VirtualClusterInfo, VirtualNodeInfo
     from .ray_cluster import RayCluster
+    from .session import current_cluster, current_node, init, shutdown
+    from .virtual_clusters import VirtualClusters
 
 __all__ = [
     "Bundle",
@@ -48,31 +58,55 @@ __all__ = [
     "Group",
     "GroupState",
     "In",
+    "KeeperSettings",
     "Machine",
     "MachineId",
+    "NameTaken",
+    "NeverFits",
+    "NoSuchCluster",
     "NotIn",
+    "NotInTime",
     "RayCluster",
     "Resources",
     "SchedulingPolicy",
     "SpecError",
+    "TooLarge",
     "VNode",
     "VNodeId",
     "VirtualCluster",
+    "VirtualClusterInfo",
     "VirtualClusterManager",
+    "VirtualClusters",
+    "VirtualNodeInfo",
     "Worker",
     "WorkerFailed",
     "WorkerLost",
     "check_feasible",
+    "current_cluster",
+    "current_node",
+    "init",
     "local_machine",
     "most",
+    "shutdown",
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name == "RayCluster":
-        from .ray_cluster import RayCluster
+_LATER = {
+    "RayCluster": "ray_cluster",
+    "VirtualClusterInfo": "introspection",
+    "VirtualClusters": "virtual_clusters",
+    "VirtualNodeInfo": "introspection",
+    "current_cluster": "session",
+    "current_node": "session",
+    "init": "session",
+    "shutdown": "session",
+}
+"""What is imported when it is used, and from where."""
 
-        return RayCluster
+
+def __getattr__(name: str) -> Any:
+    if name in _LATER:
+        return getattr(importlib.import_module(f".{_LATER[name]}", __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -11,6 +11,7 @@ This is cooperation, not a wall: who wants to, gets round it (docs/reference/con
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import os
 import secrets
@@ -180,11 +181,12 @@ def _route(
     id = WorkId(_new_group_id())
     wanted = {**selector, **affinity}
     nested = here is not None
-    placed = _place(cluster, id, demand, wanted, wait=not nested, soft=soft, affinity=affinity)
+    ask = functools.partial(_place, cluster, id, demand, actor=actor)
+    placed = ask(wanted, wait=not nested, soft=soft, affinity=affinity)
     if placed is None:  # no room anywhere else: it can always wait for that of its parent
         if demand.fits(_assigned()):
             return None
-        placed = _place(cluster, id, demand, wanted, wait=True, soft=soft, affinity=affinity)
+        placed = ask(wanted, wait=True, soft=soft, affinity=affinity)
     assert placed is not None
     sent = {k: v for k, v in options.items() if k not in ("label_selector", "fallback_strategy")}
     sizes = [dict(size) for size in placed.sizes] or [demand.to_ray() or {"CPU": 0.0001}]
@@ -204,6 +206,7 @@ def _place(
     demand: Resources,
     selector: Mapping[str, Condition],
     *,
+    actor: bool,
     wait: bool,
     soft: bool,
     affinity: Mapping[str, Condition],
@@ -214,6 +217,7 @@ def _place(
         demand=demand,
         selector=selector,
         owner=_reporter().owner,
+        actor=actor,
         wait=wait,
     )
     try:
@@ -221,7 +225,9 @@ def _place(
     except TooLarge as error:
         if soft:
             plain = {k: v for k, v in selector.items() if k not in affinity}
-            return _place(cluster, id, demand, plain, wait=wait, soft=False, affinity={})
+            return _place(
+                cluster, id, demand, plain, actor=actor, wait=wait, soft=False, affinity={}
+            )
         raise ValueError(f"this cannot run in virtual cluster {cluster!r}: {error}") from error
     return found
 

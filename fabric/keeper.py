@@ -572,7 +572,8 @@ class Keeper:
         given: Mapping[VNodeId, Resources] | None = None,
     ) -> Recut | Stuck:
         """Say how these vnodes of a ledger get the pieces that they should have."""
-        ours = [each for each in vnodes if ledger.vnodes[each].cluster != DEFAULT]
+        others = {vnode.id for vnode in ledger.of(DEFAULT)}
+        ours = [id for id in vnodes if id not in others]
         busy = self.books.works.busy() | self._in_use
         return recut(ledger, self.books.groups, ours, self._new_id, busy=busy, given=given)
 

@@ -19,14 +19,26 @@ from .core.ledger import Ledger, Use, WorkId
 from .core.records import ClusterId, SchedulingPolicy, VNodeId
 from .core.resources import Resources
 from .core.selectors import Selector
-from .core.work import ANY, Apart, Hold, Into, Never, Queue, Work, WorkState, apart, choose
+from .core.work import (
+    ANY,
+    Apart,
+    Hold,
+    Into,
+    Never,
+    Queue,
+    Work,
+    WorkState,
+    apart,
+    batch_limit,
+    choose,
+)
 from .errors import NoSuchCluster, TooLarge
 
 SOMETHING = Resources.of({"CPU": 0.0001})
 """What work without demands is given where it needs a placement group: none can be empty."""
 
-TRIES = 64
-"""How many of those that are held in one virtual cluster are looked at in one turn."""
+TRIES = 16
+"""How many different demands that cannot be met are looked at in one virtual cluster at a time."""
 
 SILENCE_S = 20.0
 """After which the work of a process that says nothing is forgotten, if Ray does not run it."""
@@ -55,6 +67,7 @@ class Ask:
     selector: Selector
     owner: str
     """The process that submits it."""
+    actor: bool = False
     wait: bool = True
     """Whether it may wait; otherwise it is refused where there is no room now."""
 
@@ -78,6 +91,8 @@ class Router:
         self._clock = clock
         self._heard: dict[str, float] = {}
         self._why: dict[WorkId, Hold] = {}
+        self._batches: dict[tuple[object, ...], tuple[GroupId, int]] = {}
+        """The placement group that tasks alike were promised last, and how many of them."""
         self._numbers = itertools.count(
             max((work.number for work in fabric.books.works), default=0) + 1
         )
@@ -94,15 +109,7 @@ class Router:
             return books.works[ask.id]
         if ask.cluster not in books.ledger.clusters:
             raise NoSuchCluster(ask.cluster, sorted(books.ledger.clusters))
-        found = choose(
-            books.ledger,
-            books.groups,
-            books.works.load,
-            books.works.queued(),
-            ask.cluster,
-            ask.demand,
-            ask.selector,
-        )
+        found = self._choose(ask, lasting=ask.actor)
         if isinstance(found, Never):
             raise TooLarge(found.reason)
         work = Work(
@@ -119,16 +126,36 @@ class Router:
                 self._start(replace(work, group=group, bundle=bundle), vnode)
             case Apart() if self._set_apart(work, found):
                 pass
+            case Apart() if ask.actor and isinstance(into := self._choose(ask), Into):
+                self._start(replace(work, group=into.group, bundle=into.bundle), into.vnode)
             case Queue(group, bundle) if ask.wait:
                 queued = replace(work, group=group, bundle=bundle, state=WorkState.QUEUED)
                 books.works.put(queued)
             case _ if ask.wait:
                 if isinstance(found, Hold):
                     self._why[work.id] = found
-                books.works.put(work)
+                self._hold(work, together=not ask.actor)
             case _:
                 return None
         return books.works[ask.id]
+
+    def _hold(self, work: Work, *, together: bool) -> None:
+        """Have work wait for a placement group: of its own, or of a task like it."""
+        works = self._fabric.books.works
+        if not together:
+            works.put(work)
+            return
+        alike = (work.cluster, work.demand, tuple(sorted(work.selector.items(), key=str)))
+        waiting = sum(works.count(work.cluster, s) for s in (WorkState.HELD, WorkState.QUEUED))
+        limit = batch_limit(waiting, works.count(work.cluster, WorkState.PLACED))
+        group, size = self._batches.get(alike, (work.group, limit))
+        if size < limit and works.on(group):
+            works.put(replace(work, group=group, bundle=0, state=WorkState.QUEUED))
+            self._why.pop(work.id, None)
+            self._batches[alike] = (group, size + 1)
+        else:
+            works.put(work)
+            self._batches[alike] = (work.group, 1)
 
     def begun(self, id: WorkId, actor: str) -> None:
         """Work turns out to be this actor."""
@@ -138,9 +165,15 @@ class Router:
 
     def done(self, ids: Iterable[WorkId]) -> None:
         """Work has ended; its room goes to whoever waits."""
-        for id in ids:
-            self._forget(id)
-        self.serve()
+        works = self._fabric.books.works
+        ended = [works[id] for id in ids if id in works]
+        for work in ended:
+            self._forget(work.id)
+        for group in dict.fromkeys(work.group for work in ended):
+            self._promote(group)
+        if ended:
+            for cluster in works.holding():
+                self._serve(cluster)
 
     def heard(self, owner: str) -> None:
         """A process is there, with work that has not ended."""
@@ -195,26 +228,45 @@ class Router:
     def serve(self) -> None:
         """Give those that wait what has become free, first come, first served."""
         books = self._fabric.books
-        waiting = [work for work in books.works if work.state is not WorkState.PLACED]
-        tries: dict[ClusterId, int] = {}
-        for work in sorted(waiting, key=lambda work: work.number):
-            if work.state is WorkState.QUEUED:
-                self._promote(work)
+        for group in tuple(books.works.queued):
+            self._promote(group)
+        for cluster in books.works.holding():
+            self._serve(cluster)
+
+    def _serve(self, cluster: ClusterId) -> None:
+        """Have placement groups made for what is held in a virtual cluster."""
+        books = self._fabric.books
+        refused: set[tuple[object, ...]] = set()
+        for work in books.works.held(cluster):
+            alike = (work.demand, tuple(sorted(work.selector.items(), key=str)))
+            if alike in refused:
                 continue
-            tries[work.cluster] = tries.get(work.cluster, 0) + 1
-            if tries[work.cluster] > TRIES:
-                continue
-            found = apart(books.ledger, work.cluster, work.demand or SOMETHING, work.selector)
+            found = apart(books.ledger, cluster, work.demand or SOMETHING, work.selector)
             if isinstance(found, Hold):
                 self._why[work.id] = found
-            else:
-                self._set_apart(work, found)
+            if isinstance(found, Hold) or not self._set_apart(work, found):
+                refused.add(alike)
+            if len(refused) > TRIES:
+                return
 
     def demand(self) -> tuple[Resources, ...]:
         """What is held and only another machine could give."""
         works = self._fabric.books.works
         return tuple(
             works[id].demand for id, why in self._why.items() if why.physical and id in works
+        )
+
+    def _choose(self, ask: Ask, *, lasting: bool = False) -> Into | Apart | Queue | Hold | Never:
+        books = self._fabric.books
+        return choose(
+            books.ledger,
+            books.groups,
+            books.works.load,
+            books.works.queued,
+            ask.cluster,
+            ask.demand,
+            ask.selector,
+            lasting=lasting,
         )
 
     def _set_apart(self, work: Work, found: Apart) -> bool:
@@ -247,22 +299,33 @@ class Router:
         books.works.put(replace(work, vnode=vnode, state=WorkState.PLACED))
         self._why.pop(work.id, None)
 
-    def _promote(self, work: Work) -> None:
+    def _promote(self, group: GroupId) -> None:
         """Count work that Ray will have started, since its placement group has room for it."""
         books = self._fabric.books
-        if work.group not in books.groups:
+        known = books.groups.get(group)
+        if known is None:
             return
-        for bundle, piece in enumerate(books.groups[work.group].pieces):
-            if piece.vnode not in books.ledger.vnodes or work.bundle not in (ANY, bundle):
+        for work in books.works.on(group):
+            if work.state is not WorkState.QUEUED:
                 continue
-            held = books.works.load.get((work.group, bundle), Resources())
-            if (held + work.demand).fits(piece.resources):
-                self._start(replace(work, bundle=bundle), VNodeId(str(piece.vnode)))
+            for bundle, piece in enumerate(known.pieces):
+                if piece.vnode not in books.ledger.vnodes or work.bundle not in (ANY, bundle):
+                    continue
+                held = books.works.load.get((group, bundle), Resources())
+                if (held + work.demand).fits(piece.resources):
+                    self._start(replace(work, bundle=bundle), VNodeId(str(piece.vnode)))
+                    break
+            else:
                 return
 
     def _forget(self, id: WorkId) -> None:
         books = self._fabric.books
         self._why.pop(id, None)
         work = books.works.drop(id)
-        if work is not None and id in books.ledger.uses:
+        if work is None:
+            return
+        if id in books.ledger.uses:
             books.ledger.stop(id)
+        behind = [each for each in books.works.on(work.group) if each.state is WorkState.QUEUED]
+        if behind and work.state is WorkState.HELD:
+            books.works.put(replace(behind[0], state=WorkState.HELD))

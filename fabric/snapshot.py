@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -123,8 +122,8 @@ class Snapshot:
 
     def _work(self, id: ClusterId) -> dict[str, int]:
         """How much work is in each state."""
-        counts = Counter(work.state for work in self.keeper.books.works.of(id))
-        return {str(state): counts[state] for state in WorkState}
+        works = self.keeper.books.works
+        return {str(state): works.count(id, state) for state in WorkState}
 
     def _free(self, place: PlaceId) -> Resources:
         return Resources() if self._ledger.owner(place) == DEFAULT else self._ledger.free(place)

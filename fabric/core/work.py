@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import TypeVar
 
 from .borrowing import Growth, Unmet, find_growth
 from .groups import Group, GroupId, Groups, forget
@@ -19,6 +20,11 @@ from .ledger import Ledger, WorkId
 from .records import VCLUSTER_LABEL, VNODE_LABEL, ClusterId, Machine, VNode, VNodeId, VNodeKind
 from .resources import Resources
 from .selectors import Selector, matches
+
+BATCHES = 8
+"""Among how many batches per running task those that wait are divided."""
+
+Key = TypeVar("Key")
 
 ANY = -1
 """A bundle of Ray's choice."""
@@ -110,8 +116,14 @@ def choose(
     cluster: ClusterId,
     demand: Resources,
     selector: Selector,
+    *,
+    lasting: bool = False,
 ) -> Into | Apart | Queue | Hold | Never:
-    """Say where work runs, the tightest place first; ties are broken by name."""
+    """Say where work runs, the tightest place first; ties are broken by name.
+
+    Work that is `lasting`, as actors are, gets a flexible piece for itself if it can: one that it
+    shared would stay uncut for as long as it lives.
+    """
     mine = [vnode for vnode in ledger.of(cluster) if _allows(vnode, selector)]
     rooms = [
         (_units(left), group.id, bundle, vnode.id)
@@ -119,12 +131,16 @@ def choose(
         for group, bundle, size in _bundles(groups, vnode)
         if demand.fits(left := size - load.get((group.id, bundle), Resources()))
     ]
-    if rooms:
-        _, group_id, bundle, vnode_id = min(rooms)
+    alone = [room for room in rooms if not lasting or not room[0] or _fixed(ledger, room[3])]
+    if alone:
+        _, group_id, bundle, vnode_id = min(alone)
         return Into(group_id, bundle, vnode_id)
     found = apart(ledger, cluster, demand, selector)
     if isinstance(found, Apart):
         return found
+    if rooms:
+        _, group_id, bundle, vnode_id = min(rooms)
+        return Into(group_id, bundle, vnode_id)
     queues = [
         (queued.get(group.id, 0), group.id, bundle)
         for vnode in mine
@@ -195,6 +211,10 @@ def _never(
     return Never(f"{demand} is more than {cluster} may run at once: {what}")
 
 
+def _fixed(ledger: Ledger, vnode: VNodeId) -> bool:
+    return ledger.vnodes[vnode].kind is VNodeKind.FIXED
+
+
 def _bundles(groups: Groups, vnode: VNode) -> Iterable[tuple[Group, int, Resources]]:
     for group in groups.of_vnode(vnode.id):
         for bundle, piece in enumerate(group.pieces):
@@ -214,6 +234,9 @@ class Works:
         self._by_group: dict[GroupId, dict[WorkId, None]] = {}
         self._by_cluster: dict[ClusterId, dict[WorkId, None]] = {}
         self._load: dict[tuple[GroupId, int], Resources] = {}
+        self._queued: Counter[GroupId] = Counter()
+        self._states: Counter[tuple[ClusterId, WorkState]] = Counter()
+        self._held: dict[ClusterId, dict[WorkId, None]] = {}
         self._changed: set[WorkId] = set()
         for work in works:
             self.put(work)
@@ -248,9 +271,22 @@ class Works:
         """The placement groups that work was given."""
         return frozenset(self._by_group)
 
+    @property
     def queued(self) -> Mapping[GroupId, int]:
         """How much work waits in Ray's queue for each placement group."""
-        return Counter(w.group for w in self._by_id.values() if w.state is WorkState.QUEUED)
+        return self._queued
+
+    def count(self, cluster: ClusterId, state: WorkState) -> int:
+        """How much work of a virtual cluster is in a state."""
+        return self._states[cluster, state]
+
+    def held(self, cluster: ClusterId) -> Iterator[Work]:
+        """The work that waits for placement groups of its own, oldest first."""
+        return (self._by_id[id] for id in tuple(self._held.get(cluster, ())))
+
+    def holding(self) -> tuple[ClusterId, ...]:
+        """The virtual clusters in which work is held."""
+        return tuple(self._held)
 
     def put(self, work: Work) -> None:
         """Add work, or write it down anew, where it stood."""
@@ -261,9 +297,15 @@ class Works:
         self._changed.add(work.id)
         self._by_group.setdefault(work.group, {})[work.id] = None
         self._by_cluster.setdefault(work.cluster, {})[work.id] = None
-        if work.state is WorkState.PLACED:
-            at = (work.group, work.bundle)
-            self._load[at] = self._load.get(at, Resources()) + work.demand
+        self._states[work.cluster, work.state] += 1
+        match work.state:
+            case WorkState.PLACED:
+                at = (work.group, work.bundle)
+                self._load[at] = self._load.get(at, Resources()) + work.demand
+            case WorkState.QUEUED:
+                self._queued[work.group] += 1
+            case WorkState.HELD:
+                self._held.setdefault(work.cluster, {})[work.id] = None
 
     def drop(self, id: WorkId) -> Work | None:
         """Forget work, if it is known."""
@@ -281,10 +323,31 @@ class Works:
 
     def _uncount(self, work: Work) -> None:
         forget(self._by_group, work.group, work.id)
-        if work.state is WorkState.PLACED:
-            at = (work.group, work.bundle)
-            left = self._load[at] - work.demand
-            if left:
-                self._load[at] = left
-            else:
-                del self._load[at]
+        _less(self._states, (work.cluster, work.state))
+        match work.state:
+            case WorkState.PLACED:
+                at = (work.group, work.bundle)
+                left = self._load[at] - work.demand
+                if left:
+                    self._load[at] = left
+                else:
+                    self._load.pop(at)
+            case WorkState.QUEUED:
+                _less(self._queued, work.group)
+            case WorkState.HELD:
+                forget(self._held, work.cluster, work.id)
+
+
+def batch_limit(waiting: int, running: int) -> int:
+    """How many short tasks may share the placement group that one of them waits for.
+
+    A share of all that wait, so that the groups are few and their ends still close together
+    (guided self-scheduling: Polychronopoulos and Kuck, 1987).
+    """
+    return max(1, waiting // (BATCHES * max(1, running)))
+
+
+def _less(counts: Counter[Key], key: Key) -> None:
+    counts[key] -= 1
+    if not counts[key]:
+        del counts[key]
