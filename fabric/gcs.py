@@ -16,6 +16,7 @@ from typing import Any
 import grpc
 from ray._private.grpc_utils import init_grpc_channel
 
+from .core.audit import Running
 from .core.books import JobId
 from .core.groups import Group, GroupId
 from .core.records import Machine, MachineId
@@ -31,6 +32,8 @@ services: Any = importlib.import_module("ray.core.generated.gcs_service_pb2_grpc
 
 NODE_LABEL = "ray.io/node-id"
 RPC_TIMEOUT_S = 10.0
+TASKS = 10_000
+"""As many tasks as are looked at in an audit."""
 
 _STATES = {
     tables.PlacementGroupTableData.PENDING: "pending",
@@ -51,6 +54,7 @@ class Gcs:
         self._nodes = services.NodeInfoGcsServiceStub(channel)
         self._usage = services.NodeResourceInfoGcsServiceStub(channel)
         self._actors = services.ActorInfoGcsServiceStub(channel)
+        self._tasks = services.TaskInfoGcsServiceStub(channel)
         self._jobs = services.JobInfoGcsServiceStub(channel)
 
     async def create(self, group: Group, name: str, labels: Iterable[Mapping[str, str]]) -> None:
@@ -127,6 +131,42 @@ class Gcs:
         }
         return frozenset({*actors} - alive)
 
+    async def running(self, jobs: Collection[JobId]) -> tuple[Running, ...]:
+        """The actors and tasks of these jobs that run now, as far as Ray reports them."""
+        filters = messages.GetTaskEventsRequest.Filters(exclude_driver=True)
+        filters.state_filters.add(state="RUNNING", predicate=messages.FilterPredicate.EQUAL)
+        actors, tasks = await asyncio.gather(
+            self._actors.GetAllActorInfo(messages.GetAllActorInfoRequest(), timeout=RPC_TIMEOUT_S),
+            self._tasks.GetTaskEvents(
+                messages.GetTaskEventsRequest(limit=TASKS, filters=filters), timeout=RPC_TIMEOUT_S
+            ),
+        )
+        alive = [
+            (each, "actor", each.actor_id.hex(), each.class_name, each.required_resources)
+            for each in actors.actor_table_data
+            if each.state == tables.ActorTableData.ALIVE
+        ]
+        alive += [
+            (
+                each,
+                "task",
+                each.task_id.hex(),
+                each.task_info.name,
+                each.task_info.required_resources,
+            )
+            for each in tasks.events_by_task
+            if each.task_info.type == common.TaskType.NORMAL_TASK
+        ]
+        found = []
+        for each, kind, id, name, required in alive:
+            if (job := JobId(each.job_id.hex())) in jobs:
+                resources, group = held(required)
+                running = Running(
+                    job=job, kind=kind, id=id, name=name, group=group, resources=resources
+                )
+                found.append(running)
+        return tuple(found)
+
     async def observe(self) -> Observed:
         """Look at the whole cluster."""
         nodes, groups, usage, jobs = await asyncio.gather(
@@ -189,6 +229,21 @@ def offered(resources: Mapping[str, float]) -> Resources:
             and name != "object_store_memory"
         }
     )
+
+
+def held(required: Mapping[str, float]) -> tuple[Resources, GroupId | None]:
+    """What work holds, and of which placement group.
+
+    Ray asks for `CPU_group_1_<id>` and `CPU_group_<id>` where work said one CPU in bundle 1.
+    """
+    plain = offered(required)
+    group = None
+    for name, amount in required.items():
+        what, of, where = name.rpartition("_group_")
+        if of and what != "bundle":
+            group = GroupId(where.rpartition("_")[2])
+            plain |= Resources.of({what: amount})
+    return plain, group
 
 
 def _seen(table: Any) -> Seen | None:

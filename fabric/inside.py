@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any
 
+from .core.books import JobId
 from .core.groups import GroupId
 from .core.ledger import WorkId
 from .core.records import ClusterId
@@ -67,7 +68,7 @@ def install() -> None:
         for cls, actor in ((RemoteFunction, False), (ActorClass, True)):
             _wrap(cls, "_remote", _submission(actor))
             _wrap(cls, "options", _with_labels)
-        # Others hold references to these two, so their code is replaced, not their names.
+        # Others hold references to these, so their code is replaced, not their names.
         _reroute(groups.placement_group, "placement_group", _placement_group)
         _reroute(groups.remove_placement_group, "remove_placement_group", _remove_group)
         for name, answer in (
@@ -75,10 +76,30 @@ def install() -> None:
             ("available_resources", available_resources_of),
             ("nodes", nodes_of),
         ):
-            original = getattr(state, name)
-            _originals[name] = original
-            for module in (state, ray):
-                setattr(module, name, _introspection(original, answer))
+            _reroute(getattr(state, name), name, _introspection(answer))
+        if os.environ.get(JOB_VARIABLE):
+            _originals["init"] = ray.init
+            ray.init = _announced(ray.init)
+
+
+def announce(cluster: str) -> None:
+    """Tell the manager that this process's job works in a virtual cluster."""
+    import ray
+
+    job = JobId(ray.get_runtime_context().get_job_id())
+    _ask("attach", ClusterId(cluster), job)
+
+
+def _announced(original: Callable[..., Any]) -> Callable[..., Any]:
+    """`ray.init` of a script that was started inside a virtual cluster."""
+
+    @functools.wraps(original)
+    def init(*args: Any, **kwargs: Any) -> Any:
+        made = original(*args, **kwargs)
+        announce(os.environ[JOB_VARIABLE])
+        return made
+
+    return init
 
 
 def current_id() -> str | None:
@@ -130,9 +151,13 @@ def current_vnode() -> tuple[str, str] | None:
 
 def _submission(actor: bool) -> Callable[..., Any]:
     def submit(original: Callable[..., Any], self: Any, *given: Any, **options: Any) -> Any:
+        import ray
+
         cluster = current_id()
         if cluster is None or _is_ours(self):
             return original(self, *given, **options)
+        if not ray.is_initialized():
+            ray.init()
         sent = _route(cluster, options, actor=actor)
         if sent is None:
             return original(self, *given, **options)
@@ -536,8 +561,8 @@ def _reroute(function: Any, name: str, wrapper: Callable[..., Any]) -> None:
     inner.__code__ = made[name].__code__
 
 
-def _introspection(original: Any, answer: Callable[..., Any]) -> Callable[[], Any]:
-    def asked() -> Any:
+def _introspection(answer: Callable[..., Any]) -> Callable[..., Any]:
+    def asked(original: Callable[[], Any]) -> Any:
         cluster = current_id()
         if cluster is None:
             return original()

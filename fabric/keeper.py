@@ -15,7 +15,7 @@ import contextlib
 import itertools
 import logging
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from operator import add
@@ -32,6 +32,7 @@ from .core.admission import (
     never,
     refill,
 )
+from .core.audit import Escape, Running, escapes, jobs_in
 from .core.books import Books, Entry, JobId
 from .core.groups import Group, GroupId, Piece, Recut, Stuck, groups_for, recut
 from .core.ledger import Cluster, Ledger, LedgerError, Loan, flexible_id
@@ -56,6 +57,7 @@ DEFAULT = ClusterId("default")
 """The virtual cluster of all jobs that name none: whatever runs on Ray without us."""
 
 PREFIX = "fedpilot"
+PAST = 1000
 ROOM_S, ROOM_POLL_S = 0.4, 0.005
 """How long Ray may need to see that something is free again, and how often to ask."""
 log = logging.getLogger(__name__)
@@ -101,6 +103,7 @@ class Ray(Protocol):
     async def remove(self, id: GroupId, /) -> None: ...
     async def available(self) -> Mapping[MachineId, Resources]: ...
     async def dead(self, actors: Collection[str], /) -> frozenset[str]: ...
+    async def running(self, jobs: Collection[JobId], /) -> Sequence[Running]: ...
     async def observe(self) -> Observed: ...
 
 
@@ -117,6 +120,8 @@ class KeeperSettings:
     to have been faster and the virtual cluster waits again."""
     settle_s: float = 1.5
     """Seconds until Ray's own view of a machine shows what has just been done there."""
+    audit_s: float = 2.0
+    """Seconds between two looks at what runs beyond its virtual cluster."""
     turn_s: float = 0.25
     """Seconds between two looks at Ray."""
 
@@ -160,6 +165,10 @@ class Keeper:
         """Since when those that were let in wait for Ray."""
         self._ready: set[GroupId] = set()
         self._told: dict[ClusterId, Wait] = {}
+        self.escapes: tuple[Escape, ...] = ()
+        self._audited = 0.0
+        self._past: deque[GroupId] = deque(maxlen=PAST)
+        """The placement groups that we removed last."""
         self._pinned: dict[ClusterId, float] = {}
         """Those for whom Ray found other places than the ledger, and when they may try again."""
         self._troubles: dict[ClusterId, str] = {}
@@ -191,7 +200,7 @@ class Keeper:
         id = entry.request.id
         known = self.books.entries.get(id)
         if known is None:
-            self._check(entry.request)
+            self.check(entry.request)
             self._endings.pop(id, None)
             self.books.enter(entry)
             self._note(id, "asked", "")
@@ -226,6 +235,14 @@ class Keeper:
             await task
         return ended
 
+    def attach(self, id: ClusterId, job: JobId) -> None:
+        """A job works inside a virtual cluster, and should take nothing beyond it."""
+        entry = self.books.entries.get(id)
+        if entry is None:
+            raise NoSuchCluster(id, sorted(self.books.entries))
+        self.books.enter(replace(entry, jobs=entry.jobs | {job}))
+        self.commit()
+
     def state(self, id: ClusterId) -> str:
         """`waiting`, `starting`, `active` or `recovering`."""
         if self.books.entries[id].waiting:
@@ -257,6 +274,11 @@ class Keeper:
         while self._doing:
             await asyncio.gather(*self._doing)
 
+    @property
+    def lost(self) -> bool:
+        """Whether the books could not be written, so that what is here may never have been."""
+        return self._file.closed
+
     # -- one turn of the loop -----------------------------------------------------------------
 
     async def turn(self) -> None:
@@ -275,6 +297,20 @@ class Keeper:
         self._give_back()
         self._admit()
         self.commit()
+        await self._audit()
+
+    async def _audit(self) -> None:
+        """Look for what runs beyond the virtual cluster of its job."""
+        jobs = jobs_in(self.books)
+        if self._clock() < self._audited + self.settings.audit_s:
+            return
+        self._audited = self._clock()
+        running = await self._ray.running(jobs.keys()) if jobs else ()
+        before = {escape.what.id for escape in self.escapes}
+        self.escapes = escapes(self.books, jobs, running, self._past)
+        for escape in self.escapes:
+            if escape.what.id not in before:
+                self._note(escape.cluster, "escape", escape.reason)
 
     def _see_machines(self, seen: Observed) -> None:
         ledger = self.books.ledger
@@ -430,7 +466,8 @@ class Keeper:
 
     # -- letting in, taking back, ending ------------------------------------------------------
 
-    def _check(self, request: Request) -> None:
+    def check(self, request: Request) -> None:
+        """Refuse what could never be let in. NameTaken, NoSuchCluster, NeverFits."""
         if request.id in (ROOT, DEFAULT):
             raise NameTaken(request.id)
         parent = request.parent
@@ -654,6 +691,7 @@ class Keeper:
     async def _unmake(self, group: Group) -> None:
         await self._try(self._ray.remove(group.id))
         self._made_room = self._clock()
+        self._past.append(group.id)
         self._ready.discard(group.id)
         self._touch(group)
 

@@ -56,6 +56,8 @@ class LedgerFile:
         self._name = "a ledger in memory" if path is None else str(path)
         self._asked: dict[ClusterId, int] = {}
         """The places in the order of asking."""
+        self.closed = False
+        """Whether it was closed, as it also is when something cannot be written."""
         self._order = itertools.count()
         with self._explained():
             self._file = sqlite3.connect(path or ":memory:", isolation_level=None)
@@ -118,11 +120,12 @@ class LedgerFile:
                 self._write("works", books.works.changes(), books.works, _work_row)
                 self._file.execute("COMMIT")
             except BaseException:
-                self._file.close()  # what was not written is told nobody, and must be loaded anew
+                self.close()  # what was not written is told nobody, and must be loaded anew
                 raise
 
     def close(self) -> None:
         """Close the file; may be called twice."""
+        self.closed = True
         self._file.close()
 
     def _rows(self, table: str) -> dict[str, Any]:
@@ -248,6 +251,7 @@ def _entry_row(asked: Mapping[ClusterId, int], entry: Entry) -> dict[str, Any]:
         "asked": asked[request.id],
         "spec": dict(entry.spec),
         "owner": entry.owner,
+        "jobs": sorted(entry.jobs),
         "asked_at": entry.asked_at,
         "group": entry.group,
         "waiting": entry.waiting,
@@ -286,6 +290,7 @@ def _entry(id: str, what: Mapping[str, Any]) -> Entry:
         request=request,
         spec=what["spec"],
         owner=what["owner"],
+        jobs=frozenset(what["jobs"]),
         asked_at=what["asked_at"],
         group=what["group"],
         waiting=what["waiting"],

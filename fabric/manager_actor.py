@@ -12,17 +12,19 @@ import importlib
 import logging
 import os
 import secrets
+import sys
 import threading
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from .core.admission import Request
 from .core.books import Entry, JobId
 from .core.groups import GroupId
 from .core.ledger import WorkId
 from .core.records import ClusterId
-from .errors import FabricError
+from .errors import FabricError, NameTaken
 from .keeper import Keeper, KeeperSettings
 from .ledger_file import LedgerFile
 from .router import Ask, Placed, Router
@@ -50,6 +52,14 @@ class ManagerActor:
         """Let a virtual cluster in, or have it wait; what has become of it after `wait_s`."""
         await self._in(self._keeper.create(entry, wait_s=wait_s))
         return await self.show(entry.request.id)
+
+    async def check(self, request: Request) -> None:
+        """Refuse what could never be let in."""
+        await self._in(self._check(request))
+
+    async def attach(self, cluster: ClusterId, job: JobId) -> None:
+        """A job of Ray's works in a virtual cluster, and should in nothing else."""
+        await self._in(self._attach(cluster, job))
 
     async def delete(self, id: ClusterId) -> tuple[ClusterId, ...]:
         """End a virtual cluster and all inside it."""
@@ -89,6 +99,10 @@ class ManagerActor:
         """What has happened last."""
         return self._keeper.history()
 
+    async def python(self) -> str:
+        """The Python that this Ray cluster runs on, where it is on the head's machine."""
+        return sys.executable
+
     async def pid(self) -> int:
         """The process that this runs in."""
         return os.getpid()
@@ -118,6 +132,17 @@ class ManagerActor:
                 await self._keeper.turn()
             except Exception:
                 log.exception("a look at Ray failed; the next is in %s s", self._settings.turn_s)
+            if self._keeper.lost:
+                log.error("the books can no longer be written: starting again from what is there")
+                os._exit(1)
+
+    async def _check(self, request: Request) -> None:
+        if request.id in self._keeper.books.entries:
+            raise NameTaken(request.id)
+        self._keeper.check(request)
+
+    async def _attach(self, cluster: ClusterId, job: JobId) -> None:
+        self._keeper.attach(cluster, job)
 
     async def _place(self, ask: Ask) -> Placed | None:
         work = self._keeper.router.place(ask)

@@ -60,6 +60,7 @@ def init(
         else:
             asking.show(name)
         os.environ[inside.JOB_VARIABLE] = name
+        inside.announce(name)
     except BaseException:
         shutdown()
         raise

@@ -87,6 +87,7 @@ class Snapshot:
             "available": total(self._free(each.id) for each in vnodes).to_ray(),
             "borrowed": total(ledger.borrowed(each.id) for each in vnodes).to_ray(),
             "work": self._work(id),
+            "escapes": [e.reason for e in keeper.escapes if e.cluster == id],
             "children": list(ledger.children(id)),
             "nodes": [self.vnode(each) for each in vnodes],
         }

@@ -77,6 +77,10 @@ class VirtualClusters:
         found: Mapping[str, Any] = self.call("create", entry, wait_s, patience_s=wait_s)
         return found
 
+    def check(self, name: str, spec: VirtualCluster, *, parent: str = ROOT) -> None:
+        """Refuse what `create` would refuse. NameTaken, NoSuchCluster, NeverFits, SpecError."""
+        self.call("check", request_for(name, spec, parent=ClusterId(parent)))
+
     def delete(self, name: str) -> tuple[str, ...]:
         """End a virtual cluster and all inside it; says which. Raises NoSuchCluster."""
         ended: tuple[str, ...] = self.call("delete", ClusterId(name))

@@ -25,6 +25,8 @@ class Entry:
     """What was asked for, as a document."""
     owner: JobId | None = None
     """The job with which it ends; without, it stays until it is deleted."""
+    jobs: frozenset[JobId] = frozenset()
+    """The jobs that work inside it, and should take nothing beyond it."""
     asked_at: float = 0.0
     """Seconds since the epoch."""
     group: GroupId | None = None

@@ -1,0 +1,51 @@
+"""Python imports this when it starts, if this folder is in its path: in every Python of a job.
+
+It wraps Ray as soon as somebody imports it, so that the script need not know of virtual clusters.
+A `sitecustomize` of the user's own, further down the path, runs as it would without this one.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import os
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+
+
+class _WhenRayComes(importlib.abc.MetaPathFinder):
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if fullname != "ray":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec("ray")
+        if spec is None or spec.loader is None:
+            return spec
+        execute = spec.loader.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            execute(module)
+            from fedpilot.fabric import inside
+
+            inside.install()
+
+        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+
+def _others() -> None:
+    """Run the `sitecustomize` that this one hides."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    path = [entry for entry in sys.path if os.path.abspath(entry or ".") != here]
+    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", path)
+    if spec is not None and spec.loader is not None:
+        spec.loader.exec_module(importlib.util.module_from_spec(spec))
+
+
+if os.environ.get("FEDPILOT_VIRTUAL_CLUSTER"):
+    sys.meta_path.insert(0, _WhenRayComes())
+_others()

@@ -1,0 +1,73 @@
+"""Who takes resources beyond the virtual cluster of its job: what is not prevented is detected."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass
+
+from .books import Books, JobId
+from .groups import GroupId
+from .records import ClusterId
+from .resources import Resources
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Running:
+    """An actor or a task that holds resources of a machine."""
+
+    job: JobId
+    kind: str
+    """`actor` or `task`."""
+    id: str
+    name: str
+    group: GroupId | None
+    """The placement group that it runs in."""
+    resources: Resources
+
+
+@dataclass(frozen=True, slots=True)
+class Escape:
+    """Something that runs where its job should not."""
+
+    cluster: ClusterId
+    what: Running
+
+    @property
+    def reason(self) -> str:
+        what = self.what
+        where = (
+            f"placement group {what.group[:8]}, which is none of its" if what.group else "no group"
+        )
+        return f"{what.kind} {what.name} of job {what.job} holds {what.resources} in {where}"
+
+
+def jobs_in(books: Books) -> dict[JobId, ClusterId]:
+    """The jobs that should take nothing beyond a virtual cluster, by which."""
+    return {job: id for id, entry in books.entries.items() for job in sorted(entry.jobs)}
+
+
+def escapes(
+    books: Books,
+    jobs: Mapping[JobId, ClusterId],
+    running: Iterable[Running],
+    past: Container[GroupId] = frozenset(),
+) -> tuple[Escape, ...]:
+    """What runs beyond the virtual cluster of its job and those inside it.
+
+    Ray tells of the end of a task a second late, so what ran in a `past` group of ours is none.
+    """
+    allowed: dict[ClusterId, frozenset[GroupId]] = {}
+    found = []
+    for what in running:
+        cluster = jobs.get(what.job)
+        if cluster is None or cluster not in books.ledger.clusters or not what.resources:
+            continue
+        if cluster not in allowed:
+            below = books.ledger.subtree(cluster)
+            mine = {group.id for each in below for group in books.groups.of_cluster(each)}
+            allowed[cluster] = frozenset(mine) | {
+                work.group for each in below for work in books.works.of(each)
+            }
+        if what.group not in allowed[cluster] and what.group not in past:
+            found.append(Escape(cluster, what))
+    return tuple(found)

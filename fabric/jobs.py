@@ -1,0 +1,225 @@
+"""Jobs: unmodified Ray scripts inside virtual clusters of their own, through Ray's job API.
+
+A job is a job of Ray's; its command is run by `confine`, which reserves its virtual cluster first.
+Ray's job server is part of the dashboard, so the head has to run one (`pip install ray[default]`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import secrets
+import shlex
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .core.records import ROOT
+from .errors import ClusterUnreachable, FabricError, NoSuchCluster
+from .inside import JOB_VARIABLE, SETUP_HOOK
+from .spec import VirtualCluster
+from .virtual_clusters import VirtualClusters
+
+KEY = "fedpilot.virtual_cluster"
+"""Where the metadata of a job names its virtual cluster."""
+
+
+START_S = 30.0
+"""How long Ray's job server may need to start."""
+
+NOT_YET = "No available agent"
+"""What it says until then."""
+
+
+class NoSuchJob(FabricError):
+    """There is no job of that id."""
+
+    def __init__(self, id: str) -> None:
+        super().__init__(id)
+        self.id = id
+
+    def __str__(self) -> str:
+        return f"there is no job {self.id!r}; see `fedpilot job list`"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A job of Ray's, and its virtual cluster if it has one."""
+
+    id: str
+    status: str
+    """`PENDING`, `RUNNING`, `STOPPED`, `SUCCEEDED` or `FAILED`, as Ray has it; `WAITING` while its
+    virtual cluster has yet to get its places."""
+    message: str
+    entrypoint: str
+    started: float | None
+    ended: float | None
+    virtual_cluster: str | None
+    cluster: Mapping[str, Any] | None
+    """The document of its virtual cluster, while there is one."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The job as a document."""
+        return {
+            "id": self.id,
+            "status": self.status,
+            "message": self.message,
+            "entrypoint": self.entrypoint,
+            "started": self.started,
+            "ended": self.ended,
+            "virtual_cluster": self.virtual_cluster,
+            "cluster": self.cluster,
+        }
+
+
+class Jobs:
+    """The jobs of the Ray cluster that this process is in."""
+
+    def __init__(self) -> None:
+        from ray.job_submission import JobSubmissionClient
+
+        self._asking = VirtualClusters()
+        url = _dashboard()
+        try:
+            self._client = JobSubmissionClient(url)
+        except (RuntimeError, ConnectionError, ImportError) as error:
+            raise ClusterUnreachable(url, f"its job server does not answer: {error}") from error
+
+    def submit(
+        self,
+        command: Sequence[str],
+        spec: VirtualCluster | None = None,
+        *,
+        join: str | None = None,
+        id: str | None = None,
+        priority: int = 0,
+        deadline_s: float | None = None,
+        runtime_env: Mapping[str, Any] | None = None,
+    ) -> str:
+        """Have Ray run a command inside a virtual cluster of its own, or inside `join`.
+
+        Returns the id of the job. Refuses at once what could never be: SpecError, NeverFits,
+        NoSuchCluster for `join`.
+        """
+        name = join or id or f"job-{secrets.token_hex(4)}"
+        id = id or (f"job-{secrets.token_hex(4)}" if join else name)
+        given = spec or VirtualCluster()
+        if join:
+            self._asking.show(join)
+        else:
+            self._asking.check(name, given, parent=ROOT)
+        confine = [self._asking.call("python"), "-m", "fedpilot.fabric.confine", "--name", name]
+        if join:
+            confine += ["--join"]
+        else:
+            confine += ["--spec", json.dumps(given.to_dict()), "--priority", str(priority)]
+        if deadline_s is not None:
+            confine += ["--deadline", str(deadline_s)]
+        env = dict(runtime_env or {})
+        env["env_vars"] = {**env.get("env_vars", {}), JOB_VARIABLE: name}
+        env["worker_process_setup_hook"] = SETUP_HOOK
+        self._submit(
+            entrypoint=shlex.join([*confine, "--", *command]),
+            submission_id=id,
+            runtime_env=env,
+            metadata={KEY: name, "fedpilot.command": shlex.join(command)},
+        )
+        return id
+
+    def _submit(self, **job: Any) -> None:
+        """Submit, once Ray's job server has started, which takes it seconds after Ray itself."""
+        end = time.monotonic() + START_S
+        while True:
+            try:
+                self._client.submit_job(**job)
+            except RuntimeError as error:
+                if NOT_YET in str(error) and time.monotonic() < end:
+                    time.sleep(0.5)
+                    continue
+                raise FabricError(f"Ray refuses the job: {error}") from error
+            return
+
+    def list(self) -> list[Job]:
+        """All jobs, the latest first."""
+        clusters = {each["id"]: each for each in self._asking.snapshot()["clusters"]}
+        found = [self._job(each, clusters) for each in self._client.list_jobs()]
+        return sorted(found, key=lambda job: -(job.started or 0.0))
+
+    def show(self, id: str) -> Job:
+        """One job. NoSuchJob."""
+        try:
+            found = self._client.get_job_info(id)
+        except RuntimeError as error:
+            raise NoSuchJob(id) from error
+        clusters = {each["id"]: each for each in self._asking.snapshot()["clusters"]}
+        return self._job(found, clusters)
+
+    def logs(self, id: str) -> str:
+        """What a job has printed so far. NoSuchJob."""
+        try:
+            text: str = self._client.get_job_logs(id)
+        except RuntimeError as error:
+            raise NoSuchJob(id) from error
+        return text
+
+    def follow(self, id: str) -> Iterator[str]:
+        """What a job prints, until it ends."""
+        import asyncio
+
+        loop = asyncio.new_event_loop()
+        lines = self._client.tail_job_logs(id)
+        try:
+            while True:
+                try:
+                    yield loop.run_until_complete(anext(lines))
+                except StopAsyncIteration:
+                    return
+        finally:
+            loop.close()
+
+    def stop(self, id: str) -> bool:
+        """Tell a job to end; False if it had ended. NoSuchJob."""
+        job = self.show(id)
+        try:
+            told = bool(self._client.stop_job(id))
+        except RuntimeError as error:
+            raise NoSuchJob(id) from error
+        if job.virtual_cluster and job.cluster and job.cluster["state"] == "waiting":
+            with contextlib.suppress(NoSuchCluster):
+                self._asking.delete(job.virtual_cluster)
+        return told
+
+    def _job(self, found: Any, clusters: Mapping[str, Mapping[str, Any]]) -> Job:
+        metadata = found.metadata or {}
+        name = metadata.get(KEY)
+        cluster = clusters.get(name) if name else None
+        status = str(found.status.value)
+        waits = cluster is not None and cluster["state"] == "waiting" and status == "RUNNING"
+        reason = str(cluster["reason"]) if waits and cluster else str(found.message or "")
+        return Job(
+            id=found.submission_id or found.job_id or "",
+            status="WAITING" if waits else status,
+            message=reason,
+            entrypoint=metadata.get("fedpilot.command") or found.entrypoint,
+            started=None if found.start_time is None else found.start_time / 1000,
+            ended=None if not found.end_time else found.end_time / 1000,
+            virtual_cluster=name,
+            cluster=cluster,
+        )
+
+
+def _dashboard() -> str:
+    """Where Ray's dashboard is. ClusterUnreachable without one."""
+    import ray
+
+    worker: Any = importlib.import_module("ray._private.worker")
+    url = worker.get_dashboard_url()
+    if not url:
+        raise ClusterUnreachable(
+            ray.get_runtime_context().gcs_address,
+            "jobs need Ray's dashboard, and its head runs none: `pip install 'ray[default]'` there "
+            "and start the head with --include-dashboard=true",
+        )
+    return f"http://{url}"
