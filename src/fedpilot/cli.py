@@ -24,7 +24,7 @@ class Entry:
     section: str
 
 
-RUNS, SET_UP = "Train", "Set up"
+RUNS, SHARE, SET_UP = "Train", "Share a Ray cluster", "Set up"
 COMMANDS = {
     "run": Entry(
         "fedpilot.federated.cli:run", "Train a federation, or resume an interrupted run.", RUNS
@@ -34,6 +34,11 @@ COMMANDS = {
     ),
     "runs": Entry(
         "fedpilot.federated.cli:runs", "List, show and verify the runs of a folder.", RUNS
+    ),
+    "cluster": Entry(
+        "fedpilot.fabric.cli:cluster",
+        "Virtual clusters: create, list, draw, explain, delete.",
+        SHARE,
     ),
     "init": Entry("fedpilot.federated.cli:init", "Write a commented starter config.", SET_UP),
     "doctor": Entry(

@@ -1,0 +1,656 @@
+"""`fedpilot cluster`: errors come before anything is started, waits are explained, JSON is bare."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from rich.console import Console, RenderableType
+
+from fedpilot.cli import main
+from fedpilot.fabric import ClusterUnreachable, FabricError, VirtualCluster
+from fedpilot.fabric.core.records import ROOT
+from fedpilot.fabric.errors import NameTaken, NeverFits, NoSuchCluster
+from fedpilot.fabric.snapshot import find
+from fedpilot.fabric.tree import details, duration, ordinal, picture, sentences, table
+from fedpilot.fabric.virtual_clusters import VirtualClusters
+
+NOW = 1_700_000_000.0
+A, B = "a" * 56, "b" * 56
+Document = dict[str, Any]
+
+
+def machine(id: str, cpus: float, free: float, hostname: str = "", **more: float) -> Document:
+    return {
+        "id": id,
+        "hostname": hostname or f"host-{id[0]}",
+        "total": {"CPU": cpus, **more},
+        "available": {"CPU": free, **more} if free else dict(more),
+        "labels": {"ray.io/node-id": id},
+    }
+
+
+def vnode(id: str, machine: str, cpus: float, borrowed: float = 0, until: float = 0) -> Document:
+    return {
+        "id": id,
+        "kind": "flexible" if "@" in id else "fixed",
+        "parent": machine,
+        "machine": machine,
+        "hostname": f"host-{machine[0]}",
+        "total": {"CPU": cpus},
+        "available": {"CPU": cpus},
+        "labels": {"ray.io/node-id": machine, "rank": "7"},
+        "loans": [{"resources": {"CPU": borrowed}, "until": until}] if borrowed else [],
+        "groups": [],
+    }
+
+
+def held(id: str, *nodes: Document, **changes: Any) -> Document:
+    """A virtual cluster that is active."""
+    cpus = sum(node["total"]["CPU"] for node in nodes)
+    borrowed = sum(loan["resources"]["CPU"] for node in nodes for loan in node["loans"])
+    return {
+        "id": id,
+        "parent": ROOT,
+        "state": "active",
+        "reason": "",
+        "position": None,
+        "owner": None,
+        "asked_at": NOW - 100,
+        "priority": 0,
+        "deadline": None,
+        "spec": {"flex_resource_min": {"CPU": cpus}},
+        "total": {"CPU": cpus} if cpus else {},
+        "available": {"CPU": cpus} if cpus else {},
+        "borrowed": {"CPU": borrowed} if borrowed else {},
+        "work": {"placed": 0, "queued": 0, "held": 0},
+        "children": [],
+        "nodes": list(nodes),
+        **changes,
+    }
+
+
+def waiting(id: str, position: int, cpus: float, reason: str, **changes: Any) -> Document:
+    spec = {"flex_resource_min": {"CPU": cpus}}
+    state = {"state": "waiting", "position": position, "reason": reason, "spec": spec}
+    return held(id, **{**state, **changes})
+
+
+def shared() -> Document:
+    """Two machines, shared by two teams and a job; two more wait."""
+    return {
+        "machines": [machine(A, 4, 1), machine(B, 4, 1)],
+        "clusters": [
+            held(
+                "vision",
+                vnode("vision/0", A, 1),
+                vnode("vision/1", B, 1),
+                available={"CPU": 1.0},
+                work={"placed": 1, "queued": 0, "held": 2},
+            ),
+            held(
+                "speech",
+                vnode(f"speech@{A}", A, 3, 2, NOW + 42),
+                children=["eval"],
+                available={"CPU": 1.0},
+            ),
+            waiting("tabular", 1, 5, "2 CPU are free", deadline=NOW + 600),
+            waiting("genomics", 2, 1, "tabular is before it"),
+            held("default", vnode(f"default@{B}", B, 1), asked_at=None, spec={}, available={}),
+            held("eval", vnode("eval/0", A, 2), parent="speech", owner="01000000"),
+        ],
+    }
+
+
+class FakeClusters(VirtualClusters):
+    """A manager without Ray: hands out a document, and remembers what it was asked."""
+
+    def __init__(self, document: Document, *, becomes: Sequence[Document] = ()) -> None:
+        self.document = document
+        self.becomes = list(becomes)
+        self.created: list[tuple[str, Mapping[str, Any], Mapping[str, Any]]] = []
+        self.deleted: list[str] = []
+        self.events: list[Document] = []
+        self.fails: FabricError | None = None
+
+    def create(self, name: str, spec: VirtualCluster, **options: Any) -> Mapping[str, Any]:
+        if self.fails is not None:
+            raise self.fails
+        self.created.append((name, spec.to_dict(), options))
+        return self.show(name)
+
+    def delete(self, name: str) -> tuple[str, ...]:
+        find(self.document, name)
+        self.deleted.append(name)
+        ended = [e["id"] for e in self.document["clusters"] if name in (e["id"], e["parent"])]
+        kept = [each for each in self.document["clusters"] if each["id"] not in ended]
+        self.document = {**self.document, "clusters": kept}
+        return tuple(reversed(ended))
+
+    def show(self, name: str) -> Mapping[str, Any]:
+        if self.becomes:
+            others = [each for each in self.document["clusters"] if each["id"] != name]
+            self.document = {**self.document, "clusters": [*others, self.becomes.pop(0)]}
+        return find(self.document, name)
+
+    def snapshot(self) -> Mapping[str, Any]:
+        return self.document
+
+    def history(self) -> tuple[Mapping[str, Any], ...]:
+        return tuple(self.events)
+
+
+def opening(clusters: VirtualClusters) -> Callable[..., AbstractContextManager[VirtualClusters]]:
+    @contextmanager
+    def opened(address: str, auth_mode: str | None) -> Iterator[VirtualClusters]:
+        yield clusters
+
+    return opened
+
+
+def invoke(clusters: VirtualClusters | None, *arguments: str, stdin: str | None = None) -> Result:
+    def refused(address: str, auth_mode: str | None) -> AbstractContextManager[VirtualClusters]:
+        raise ClusterUnreachable(address, "nothing listens there")
+
+    obj = refused if clusters is None else opening(clusters)
+    runner = CliRunner()
+    return runner.invoke(main, ["cluster", *arguments], input=stdin, obj=obj)
+
+
+@pytest.fixture(autouse=True)
+def _without_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedpilot.fabric.cli.FIRST_POLL_S", 0.001)
+    monkeypatch.setattr("fedpilot.fabric.cli.LAST_POLL_S", 0.001)
+
+
+def printed(what: RenderableType, width: int = 100) -> str:
+    console = Console(width=width, color_system=None)
+    with console.capture() as capture:
+        console.print(what)
+    return "\n".join(line.rstrip() for line in capture.get().splitlines())
+
+
+SPREAD = {"nodes": [{"resources": {"CPU": 1.0, "GPU": 0.5}}] * 2}
+SPECS = [
+    pytest.param([], None, {}, id="nothing is whatever is free"),
+    pytest.param(
+        ["--min", "CPU=2,memory=4GiB", "--max", "CPU=8"],
+        None,
+        {
+            "flex_resource_min": {"CPU": 2.0, "memory": 4.0 * 2**30},
+            "flex_resource_max": {"CPU": 8.0},
+        },
+        id="flexible, with a binary unit",
+    ),
+    pytest.param(
+        ["--node", "2xCPU=1,GPU=0.5", "--policy", "STRICT_SPREAD"],
+        None,
+        {"fixed_size_nodes": [{**SPREAD, "scheduling_policy": "STRICT_SPREAD"}]},
+        id="two equal nodes, each on a machine",
+    ),
+    pytest.param(
+        ["--node", "CPU=1,GPU=0.5", "--node", "CPU=1,GPU=0.5"],
+        None,
+        {"fixed_size_nodes": [{**SPREAD, "scheduling_policy": "PACK"}]},
+        id="nodes one by one",
+    ),
+    pytest.param(
+        ["--json-spec", '{"flex_resource_min": {"CPU": 1}}'],
+        None,
+        {"flex_resource_min": {"CPU": 1.0}},
+        id="JSON",
+    ),
+    pytest.param(
+        ["--spec", "-"],
+        "flex_resource_min: {CPU: 1}",
+        {"flex_resource_min": {"CPU": 1.0}},
+        id="YAML from stdin",
+    ),
+]
+
+
+@pytest.mark.parametrize(("arguments", "stdin", "spec"), SPECS)
+def test_a_spec_can_be_given_in_many_ways(
+    arguments: list[str], stdin: str | None, spec: Mapping[str, Any]
+) -> None:
+    clusters = FakeClusters(shared(), becomes=[held("new", vnode("new/0", A, 1))])
+    done = invoke(clusters, "create", "new", *arguments, stdin=stdin)
+    assert (done.exit_code, done.stderr) == (0, "")
+    [(name, asked, options)] = clusters.created
+    assert (name, asked) == ("new", spec)
+    assert options["detached"] is True, "what is made by a command outlives it"
+    assert "holds 1 CPU in 1 vnode on 1 machine" in done.stdout
+
+
+BAD = [
+    pytest.param(
+        "fixed_size_nodes:\n  - nodes:\n      - resources:\n          CPU: two\n",
+        ["team.yaml:4", "fixed_size_nodes[0].nodes[0].resources.CPU", "a number", "'two'"],
+        id="text where a number belongs",
+    ),
+    pytest.param(
+        "flex_resource_min: {CPU: 1}\nfixed_size_node: []\n",
+        ["team.yaml:2", "'fixed_size_node'", "allowed are", "did you mean 'fixed_size_nodes'?"],
+        id="a key that does not exist",
+    ),
+    pytest.param(
+        "fixed_size_nodes:\n- nodes: [{resources: {CPU: 1}}]\n  scheduling_policy: SPRED\n",
+        ["team.yaml:3", "wanted one of PACK, SPREAD, STRICT_PACK, STRICT_SPREAD", "'SPRED'"],
+        id="a policy that does not exist",
+    ),
+    pytest.param("a: 1\na: 2\n", ["team.yaml:2", "duplicate key"], id="a key twice"),
+    pytest.param("a: [1\n", ["team.yaml:2", "expected"], id="no YAML at all"),
+    pytest.param("", ["team.yaml", "wanted a mapping, found None"], id="an empty file"),
+]
+
+
+@pytest.mark.parametrize(("text", "told"), BAD)
+def test_a_bad_file_is_told_with_its_line_before_anything_is_started(
+    text: str, told: list[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "team.yaml"
+    path.write_text(text)
+    done = invoke(None, "create", "new", "--spec", str(path))
+    assert (done.exit_code, done.stdout) == (2, "")
+    for part in told:
+        assert part in done.stderr
+
+
+USAGE = [
+    pytest.param(["--min", "CPU"], ["--min", "NAME=AMOUNT", "'CPU'"], id="no amount"),
+    pytest.param(["--min", "CPU=-1"], ["--min", "'CPU=-1'"], id="less than nothing"),
+    pytest.param(["--min", "CPU=1,CPU=2"], ["CPU is given twice"], id="an amount twice"),
+    pytest.param(["--node", "0xCPU=1"], ["--node", "one node or more"], id="no nodes"),
+    pytest.param(["--node", "GPU=1.5"], ["--node GPU=1.5", "whole GPUs"], id="a GPU and a half"),
+    pytest.param(["--min", "CPU=3", "--max", "CPU=2"], ["--max", "which is 2"], id="min over max"),
+    pytest.param(["--policy", "SPREAD"], ["--node"], id="a policy for no nodes"),
+    pytest.param(["--policy", "NEAR", "--node", "CPU=1"], ["STRICT_SPREAD"], id="no such policy"),
+    pytest.param(["--json-spec", "{"], ["--json-spec", "wanted JSON"], id="no JSON"),
+    pytest.param(["--json-spec", "{}", "--min", "CPU=1"], ["give one of"], id="two specs"),
+    pytest.param(["--spec", "nowhere.yaml"], ["nowhere.yaml"], id="no such file"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "told"), USAGE)
+def test_bad_usage_is_told_before_anything_is_started(
+    arguments: list[str], told: list[str]
+) -> None:
+    done = invoke(None, "create", "new", *arguments)
+    assert (done.exit_code, done.stdout) == (2, "")
+    for part in told:
+        assert part in done.stderr
+
+
+def test_a_bad_name_is_told_before_anything_is_started() -> None:
+    done = invoke(None, "create", "a/b")
+    assert done.exit_code == 2
+    assert "name: wanted text without '/'" in done.stderr
+
+
+def in_time(position: int | None) -> list[Document]:
+    return [waiting("new", position or 1, 3, "2 CPU are free"), held("new", vnode("new/0", A, 3))]
+
+
+WAITING = waiting("new", 2, 3, "tabular is before it")
+WAITS = [
+    pytest.param(["--wait", "10"], in_time(1), 0, "active", id="it gets its places in time"),
+    pytest.param(["--wait", "0.01"], [WAITING], 3, "waiting", id="it does not, and is refused"),
+    pytest.param(["--wait", "0"], [WAITING], 0, "waiting", id="it was only to be asked for"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "becomes", "code", "state"), WAITS)
+def test_it_waits_as_long_as_it_is_told_to(
+    arguments: list[str], becomes: list[Document], code: int, state: str
+) -> None:
+    done = invoke(FakeClusters(shared(), becomes=becomes), "create", "new", *arguments, "--json")
+    assert (done.exit_code, done.stderr) == (code, "")
+    assert json.loads(done.stdout)["state"] == state
+
+
+def test_who_waits_still_is_told_why_and_what_to_do() -> None:
+    clusters = FakeClusters(shared(), becomes=[WAITING])
+    done = invoke(clusters, "create", "new", "--wait", "0.01", "--address", "host:1")
+    assert done.exit_code == 3
+    assert "○ waiting" in done.stdout
+    assert "2nd in line" in done.stdout
+    assert "tabular is before it" in done.stdout
+    assert "fedpilot cluster explain new --address host:1" in done.stdout
+    assert "fedpilot cluster delete new --address host:1" in done.stdout
+
+
+def test_giving_up_at_the_deadline_is_a_refusal_with_its_reason() -> None:
+    class GivesUp(FakeClusters):
+        def show(self, name: str) -> Mapping[str, Any]:
+            if self.becomes:
+                return self.becomes.pop(0)
+            raise NoSuchCluster(name)
+
+    clusters = GivesUp(shared(), becomes=[WAITING])
+    clusters.events = [event("new", "asked"), event("new", "ended", "tabular is before it")]
+    done = invoke(clusters, "create", "new", "--deadline", "1", "--wait", "9")
+    assert done.exit_code == 3
+    assert "in vain: tabular is before it" in done.stderr
+
+
+def test_an_interruption_leaves_it_in_the_queue_and_says_how_to_go_on() -> None:
+    class Interrupted(FakeClusters):
+        def show(self, name: str) -> Mapping[str, Any]:
+            if self.becomes:
+                return self.becomes.pop(0)
+            raise KeyboardInterrupt
+
+    done = invoke(Interrupted(shared(), becomes=[WAITING]), "create", "new", "--wait", "9")
+    assert (done.exit_code, done.stdout) == (130, "")
+    assert "new keeps its place in the queue" in done.stderr
+    assert "fedpilot cluster explain new" in done.stderr
+    assert "fedpilot cluster delete new" in done.stderr
+
+
+REFUSALS = [
+    pytest.param(NeverFits("new", "one node needs 9 CPU, the most is 4 CPU", 0), 3, id="too large"),
+    pytest.param(NameTaken("new"), 2, id="the name is taken"),
+    pytest.param(NoSuchCluster("nowhere", ["speech"]), 2, id="no such parent"),
+    pytest.param(FabricError("the manager does not answer"), 1, id="the manager is silent"),
+]
+
+
+@pytest.mark.parametrize(("error", "code"), REFUSALS)
+def test_every_refusal_has_its_exit_code(error: FabricError, code: int) -> None:
+    clusters = FakeClusters(shared())
+    clusters.fails = error
+    done = invoke(clusters, "create", "new")
+    assert (done.exit_code, done.stdout) == (code, "")
+    assert str(error) in done.stderr
+
+
+def test_who_never_fits_is_told_how_many_would() -> None:
+    clusters = FakeClusters(shared())
+    clusters.fails = NeverFits("new", "STRICT_SPREAD needs 3 machines, found 2", 2)
+    assert "at most 2 of its fixed-size nodes fit" in invoke(clusters, "create", "new").stderr
+
+
+@pytest.mark.parametrize("command", [["list"], ["tree"], ["show", "a"], ["explain", "a"]])
+def test_a_ray_that_is_not_there_is_code_4(command: list[str]) -> None:
+    done = invoke(None, *command)
+    assert (done.exit_code, done.stdout) == (4, "")
+    assert "nothing listens there" in done.stderr
+
+
+def event(cluster: str, event: str, reason: str = "", ago: float = 5) -> Document:
+    return {"number": 1, "time": NOW - ago, "cluster": cluster, "event": event, "reason": reason}
+
+
+JSON = [
+    pytest.param(["list"], lambda d: {"clusters": d["clusters"]}, id="list"),
+    pytest.param(["tree"], lambda d: d, id="tree"),
+    pytest.param(["show", "speech"], lambda d: d["clusters"][1], id="show"),
+]
+
+
+@pytest.mark.parametrize(("command", "told"), JSON)
+def test_json_is_the_document_and_nothing_else(
+    command: list[str], told: Callable[[Document], Document]
+) -> None:
+    done = invoke(FakeClusters(shared()), *command, "--json")
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert json.loads(done.stdout) == told(shared())
+
+
+@pytest.mark.parametrize("command", [["list"], ["tree"], ["show", "speech"], ["explain", "speech"]])
+def test_text_is_printed_for_people(command: list[str]) -> None:
+    done = invoke(FakeClusters(shared()), *command)
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert "speech" in done.stdout
+    assert "\x1b" not in done.stdout, "no colours where there is no terminal"
+
+
+def test_explain_as_json_has_state_sentences_and_history() -> None:
+    clusters = FakeClusters(shared())
+    clusters.events = [event("tabular", "asked"), event("speech", "asked")]
+    found = json.loads(invoke(clusters, "explain", "tabular", "--json").stdout)
+    assert (found["id"], found["state"], found["cluster"]["position"]) == ("tabular", "waiting", 1)
+    assert [each["cluster"] for each in found["history"]] == ["tabular"]
+    assert found["sentences"]
+
+
+@pytest.mark.parametrize("command", ["show", "explain"])
+def test_a_name_that_nobody_has_is_told_with_those_that_are(command: str) -> None:
+    done = invoke(FakeClusters(shared()), command, "nobody")
+    assert done.exit_code == 2
+    assert "no virtual cluster 'nobody'; there are: vision, speech" in done.stderr
+
+
+DELETIONS = [
+    pytest.param(["vision"], ["vision"], id="one"),
+    pytest.param(["eval", "vision"], ["eval", "vision"], id="two"),
+    pytest.param(["speech", "eval"], ["eval", "speech"], id="one, and what is in it"),
+    pytest.param(["speech", "--yes"], ["eval", "speech"], id="one with what is in it"),
+    pytest.param(["--all", "--yes"], ["vision", "eval", "speech", "tabular", "genomics"], id="all"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "ended"), DELETIONS)
+def test_deleting_says_what_ended(arguments: list[str], ended: list[str]) -> None:
+    clusters = FakeClusters(shared())
+    done = invoke(clusters, "delete", *arguments, "--json")
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert json.loads(done.stdout) == {"ended": ended}
+
+
+KEPT = [
+    pytest.param(["speech"], "would also end eval", id="somebody inside who was not named"),
+    pytest.param(["--all"], "would also end vision", id="all, without being sure"),
+    pytest.param(["vision", "nobody"], "'nobody'", id="one of them does not exist"),
+    pytest.param(["default"], "outside all virtual clusters", id="what is nobody's"),
+    pytest.param([], "--all", id="nothing is named"),
+    pytest.param(["vision", "--all"], "--all", id="one, and all"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "told"), KEPT)
+def test_nothing_is_deleted_when_in_doubt(arguments: list[str], told: str) -> None:
+    clusters = FakeClusters(shared())
+    done = invoke(clusters, "delete", *arguments)
+    assert (done.exit_code, done.stdout, clusters.deleted) == (2, "", [])
+    assert told in done.stderr
+
+
+# -- what is drawn and told ---------------------------------------------------------------------
+
+PICTURE = """\
+Ray cluster of 2 machines
+
+  in all  ██████··  6 of 8 CPU held
+  host-a  ██████··  3 of 4 CPU held
+  host-b  ██████··  3 of 4 CPU held
+
+Ray cluster                   CPU                               8 CPU
+├── vision    ● active        ████░░░░························  2 CPU
+│   work: 1 running, 2 waiting for room
+│   host-a: 1 CPU in 1 fixed-size vnode
+│   host-b: 1 CPU in 1 fixed-size vnode
+├── speech    ● active        ········▒▒▒▒▒▒▒▒░░░░············  3 CPU
+│   2 CPU borrowed from the Ray cluster for another 42 s
+│   host-a: 3 CPU in a flexible vnode
+│   └── eval  ● active        ········░░░░░░░░················  2 CPU
+│       host-a: 2 CPU in 1 fixed-size vnode
+├── default   ● active        ····················████········  1 CPU
+│   what runs on Ray outside all virtual clusters
+├── tabular   ○ waiting, 1st  wants 5 CPU
+│   2 CPU are free
+│   asked 1 min 40 s ago, gives up in 10 min
+└── genomics  ○ waiting, 2nd  wants 1 CPU
+    tabular is before it
+    asked 1 min 40 s ago
+
+█ in use   ▒ handed on to those inside   ░ held and idle   · the rest of the Ray cluster"""
+
+
+def test_the_picture() -> None:
+    assert printed(picture(shared(), NOW)) == PICTURE
+
+
+def test_the_picture_of_an_empty_cluster_says_what_to_do() -> None:
+    assert "fedpilot cluster create" in printed(picture({"machines": [], "clusters": []}, NOW))
+
+
+def test_gpus_have_a_bar_of_their_own_and_equal_hosts_are_told_apart() -> None:
+    document = shared()
+    document["machines"] = [machine(A, 4, 1, "vm", GPU=1), machine(B, 4, 1, "vm", memory=2.0**31)]
+    drawn = printed(picture(document, NOW), width=120)
+    assert "CPU               GPU               8 CPU, 1 GPU, 2 GiB memory" in drawn
+    assert f"vm ({A[:8]}): 3 CPU in a flexible vnode" in drawn
+
+
+@pytest.mark.parametrize("count", [7, 40, 500])
+def test_bars_lie_side_by_side_and_none_is_invisible(count: int) -> None:
+    clusters = [held(f"t{n:03}", vnode(f"t{n:03}/0", A, 1)) for n in range(count)]
+    document = {"machines": [machine(A, count, 0)], "clusters": clusters}
+    lines = printed(picture(document, NOW), width=160).splitlines()
+    bars = [line.split("● active  ")[1][:32] for line in lines if "● active  " in line]
+    assert len(bars) == count
+    assert all(len(bar) == 32 and set(bar) <= {"░", "·"} and "░" in bar for bar in bars)
+    for before, after in pairwise(bars):
+        assert before.index("░") <= after.index("░")
+
+
+def test_the_table_has_a_line_for_each() -> None:
+    lines = printed(table(shared(), NOW)).splitlines()[2:]
+    names = ["vision", "speech", "eval", "default", "tabular", "genomics"]
+    assert [line.split()[0] for line in lines] == names
+    assert "with job 01000000" in lines[2]
+    assert "wants 5 CPU" in lines[4]
+
+
+def test_details_have_labels_loans_and_what_is_inside() -> None:
+    shown = printed(details(shared(), "speech", NOW))
+    assert "2 CPU from the Ray cluster, for another 42 s" in shown
+    assert "eval; together 2 CPU" in shown
+    assert f"speech@{A[:8]} " in shown, "long names of vnodes are cut"
+    assert "rank=7" in shown
+    assert "ray.io" not in shown
+
+
+def explained(name: str, *events: Document, document: Document | None = None) -> str:
+    return " ".join(sentences(document or shared(), name, events, NOW))
+
+
+def recovering() -> Document:
+    lost = held("vision", vnode("vision/0", A, 1), state="recovering", reason="machine b died")
+    lost["spec"] = {"fixed_size_nodes": [{"nodes": [{"resources": {"CPU": 1}}] * 2}]}
+    return {"machines": [machine(A, 4, 0)], "clusters": [lost, held("x", vnode("x/0", A, 3))]}
+
+
+STORIES = [
+    pytest.param(
+        "tabular",
+        [],
+        None,
+        [
+            "1st of 2",
+            "2 CPU are free",
+            "lacks 3 CPU",
+            "an end of speech (3 CPU), vision (2 CPU) or what runs outside of them (1 CPU)",
+            "gives up in 10 min",
+            "Once it has its places, it stays until it is deleted",
+        ],
+        id="the first in the queue lacks something",
+    ),
+    pytest.param(
+        "genomics",
+        [],
+        None,
+        ["Before it is tabular", "holds up all behind", "fedpilot cluster delete tabular"],
+        id="the second waits for the first",
+    ),
+    pytest.param(
+        "speech",
+        [event("speech", "active", ago=65)],
+        None,
+        ["active, for 1 min 5 s now", "2 CPU of that is borrowed", "Inside it: eval"],
+        id="an active one that has borrowed",
+    ),
+    pytest.param(
+        "vision",
+        [],
+        None,
+        ["Tasks and actors in it: 1 running, 2 waiting for room; 1 CPU is idle"],
+        id="an active one with work",
+    ),
+    pytest.param("eval", [], None, ["ends with Ray's job 01000000"], id="one of a job"),
+    pytest.param("default", [], None, ["outside all virtual clusters"], id="what is nobody's"),
+    pytest.param(
+        "vision",
+        [],
+        recovering(),
+        ["machine b died", "lacks 1 CPU", "an end of x (3 CPU)"],
+        id="one that has lost a machine",
+    ),
+    pytest.param(
+        "gone",
+        [event("gone", "asked"), event("gone", "ended", "2 CPU are free")],
+        None,
+        ["is no more", "without having got its places: 2 CPU are free"],
+        id="one that waited in vain",
+    ),
+    pytest.param(
+        "gone",
+        [event("gone", "asked"), event("gone", "admitted"), event("gone", "ended", "deleted")],
+        None,
+        ["is no more: it ended 5 s ago: deleted"],
+        id="one that was deleted",
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "events", "document", "told"), STORIES)
+def test_it_is_explained(
+    name: str, events: list[Document], document: Document | None, told: list[str]
+) -> None:
+    story = explained(name, *events, document=document)
+    for part in told:
+        assert part in story
+
+
+def test_pieces_that_do_not_fit_are_not_called_a_lack() -> None:
+    document = shared()
+    document["clusters"][2] = waiting("tabular", 1, 2, "one node needs 2 CPU")
+    assert "enough in all, but not in pieces that fit" in explained("tabular", document=document)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        (0, "0 s"),
+        (59.6, "1 min"),
+        (61, "1 min 1 s"),
+        (7200, "2 h"),
+        (90_000, "1 d 1 h"),
+        (-5, "0 s"),
+    ],
+)
+def test_durations_are_short(seconds: float, said: str) -> None:
+    assert duration(seconds) == said
+
+
+def test_ordinals() -> None:
+    said = [ordinal(number) for number in (1, 2, 3, 4, 11, 12, 13, 21, 112)]
+    assert said == ["1st", "2nd", "3rd", "4th", "11th", "12th", "13th", "21st", "112th"]
+
+
+def test_what_runs_outside_of_its_cluster_is_told_everywhere() -> None:
+    document = shared()
+    document["clusters"][0]["escapes"] = ["task f of job 01000000 holds 1 CPU in no group"]
+    for told in (
+        printed(picture(document, NOW)),
+        printed(details(document, "vision", NOW)),
+        explained("vision", document=document),
+    ):
+        assert "task f of job 01000000 holds 1 CPU in no group" in told

@@ -1,0 +1,127 @@
+"""`fedpilot cluster` on a real Ray, each command a process of its own, as at a terminal."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from real_ray import ENVIRONMENT, eventually, fedpilot, free_port, ray_head
+
+pytestmark = pytest.mark.ray
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    with ray_head(num_cpus=4) as address:
+        yield address
+
+
+def cluster(
+    address: str, *arguments: str, environment: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "fedpilot", "cluster", *arguments, "--address", address],
+        env=environment or ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def asked(address: str, *arguments: str, code: int = 0) -> Any:
+    """The document that a command prints; nothing else is printed."""
+    done = cluster(address, *arguments, "--json")
+    assert (done.returncode, done.stderr) == (code, "")
+    return json.loads(done.stdout)
+
+
+@pytest.fixture
+def shared(address: str) -> Iterator[str]:
+    """The address of a Ray that is emptied again."""
+    yield address
+    asked(address, "delete", "--all", "--yes")
+
+
+def test_a_team_gets_a_cluster_and_another_waits_until_it_is_deleted(shared: str) -> None:
+    made = asked(shared, "create", "vision", "--node", "2xCPU=1", "--policy", "PACK")
+    assert (made["state"], made["owner"], made["created"]) == ("active", None, True)
+    again = asked(shared, "create", "vision", "--node", "2xCPU=1")
+    assert (again["state"], again["created"]) == ("active", False)
+
+    late = asked(shared, "create", "speech", "--min", "CPU=3", "--wait", "1", code=3)
+    assert (late["state"], late["position"]) == ("waiting", 1)
+    story = asked(shared, "explain", "speech")
+    assert "an end of vision (2 CPU)" in " ".join(story["sentences"])
+
+    drawn = cluster(shared, "tree")
+    assert (drawn.returncode, drawn.stderr) == (0, "")
+    lines = [line.split() for line in drawn.stdout.splitlines()]
+    assert next(line for line in lines if "vision" in line)[-2:] == ["2", "CPU"]
+    assert next(line for line in lines if "speech" in line)[-3:] == ["wants", "3", "CPU"]
+
+    assert asked(shared, "delete", "vision") == {"ended": ["vision"]}
+    eventually(lambda: asked(shared, "show", "speech")["state"] == "active", 20, "it has room")
+    assert "it was deleted" in " ".join(asked(shared, "explain", "vision")["sentences"])
+    assert [each["id"] for each in asked(shared, "list")["clusters"]][:1] == ["speech"]
+
+
+def test_who_is_inside_another_ends_with_it(shared: str) -> None:
+    asked(shared, "create", "speech", "--min", "CPU=1", "--max", "CPU=3")
+    asked(shared, "create", "eval", "--node", "CPU=2", "--parent", "speech")
+    speech = asked(shared, "show", "speech")
+    assert (speech["children"], speech["borrowed"]) == (["eval"], {"CPU": 1.0})
+    refused = cluster(shared, "delete", "speech")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "would also end eval" in refused.stderr
+    assert asked(shared, "delete", "speech", "--yes") == {"ended": ["eval", "speech"]}
+
+
+def test_what_can_never_be_is_refused_with_the_most_that_could(address: str) -> None:
+    done = cluster(address, "create", "huge", "--node", "6xCPU=1")
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "the cluster has 4 CPU; at most 4 of its fixed-size nodes fit together" in done.stderr
+    assert cluster(address, "create", "huge", "--min", "CPU=1", "--parent", "no").returncode == 2
+
+
+def test_who_gives_up_at_its_deadline_is_gone_and_says_so(shared: str) -> None:
+    asked(shared, "create", "vision", "--node", "CPU=4")
+    done = cluster(shared, "create", "brief", "--min", "CPU=1", "--deadline", "1")
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "'brief' waited" in done.stderr
+    assert asked(shared, "explain", "brief")["state"] == "ended"
+
+
+def test_an_interruption_leaves_it_in_the_queue(shared: str, tmp_path: Path) -> None:
+    asked(shared, "create", "vision", "--node", "CPU=4")
+    command = ["cluster", "create", "later", "--min", "CPU=2", "--wait", "60"]
+    with fedpilot([*command, "--address", shared], tmp_path) as waiting:
+        eventually(
+            lambda: any(e["id"] == "later" for e in asked(shared, "list")["clusters"]), 30, "asked"
+        )
+        waiting.signal(signal.SIGINT)
+        assert waiting.finish(30) == 130
+        told = waiting.error()
+    assert "later keeps its place in the queue" in told
+    assert f"fedpilot cluster delete later --address {shared}" in told
+    assert "Traceback" not in told
+    assert asked(shared, "show", "later")["state"] == "waiting"
+
+
+def test_auto_is_what_ray_itself_takes_it_for(address: str) -> None:
+    environment = {**ENVIRONMENT, "RAY_ADDRESS": address}
+    done = cluster("auto", "list", "--json", environment=environment)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert set(json.loads(done.stdout)) == {"clusters"}
+
+
+def test_where_there_is_no_ray_it_cannot_be_reached() -> None:
+    done = cluster(f"127.0.0.1:{free_port()}", "tree", "--json")
+    assert (done.returncode, done.stdout) == (4, "")
+    assert "nothing listens there" in done.stderr
