@@ -5,47 +5,43 @@ What is asked for goes to stdout, as text or as one JSON document; everything el
 
 from __future__ import annotations
 
-import json
-import math
-import re
 import shlex
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import click
 
-from .core.records import ROOT, ClusterId, SchedulingPolicy
-from .errors import (
-    ClusterUnreachable,
-    FabricError,
-    NameTaken,
-    NeverFits,
-    NoSuchCluster,
-    NotInTime,
-    SpecError,
+from .cli_access import (
+    BAD_INPUT,
+    INTERRUPTED,
+    REFUSED,
+    Spinner,
+    check_name,
+    display,
+    exit_codes,
+    fail,
+    interruptions,
+    place_of,
+    print_json,
+    spec_from,
+    stdout_console,
+    with_access,
+    with_spec,
 )
-from .spec import FixedSizeNode, FixedSizeNodes, VirtualCluster
+from .core.records import ROOT
+from .errors import NoSuchCluster, NotInTime
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
-
     from .virtual_clusters import VirtualClusters
 
-FAILED, BAD_INPUT, REFUSED, UNREACHABLE, INTERRUPTED = 1, 2, 3, 4, 130
 FIRST_POLL_S, LAST_POLL_S = 0.2, 2.0
 """How often a waiting one is looked at: at first, and after a while."""
-PLAIN_WIDTH = 120
-"""Columns where there is no terminal to ask."""
 EVENTS = 20
 """How much of the history `explain` prints; `--json` gives all."""
-BINARY = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
-AMOUNTS = "NAME=AMOUNT[,...]"
-Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 class Opened(Protocol):
@@ -64,29 +60,6 @@ def attached(address: str, auth_mode: str | None) -> Iterator[VirtualClusters]:
 
     with RayCluster.connect(address, auth_mode):
         yield VirtualClusters()
-
-
-def _with_access(command: Command) -> Command:
-    """Add what every command needs to reach a Ray cluster, and `--json`."""
-    for option in (
-        click.option("--json", "as_json", is_flag=True, help="Print one JSON document, no text."),
-        click.option(
-            "--auth-mode",
-            type=click.Choice(["disabled", "token"]),
-            help="How Ray authenticates; by default RAY_AUTH_MODE, or else disabled. For token, "
-            "RAY_AUTH_TOKEN_PATH names the file of the token.",
-        ),
-        click.option(
-            "--address",
-            metavar="HOST:PORT",
-            default="auto",
-            show_default=True,
-            help="The head of the Ray cluster; auto is RAY_ADDRESS, or the Ray that was started "
-            "last on this machine.",
-        ),
-    ):
-        command = option(command)
-    return command
 
 
 @click.group()
@@ -108,32 +81,7 @@ def cluster() -> None:
 
 @cluster.command()
 @click.argument("name")
-@click.option(
-    "--spec",
-    "spec_file",
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="A YAML file; - for stdin.",
-)
-@click.option("--json-spec", metavar="JSON", help="The same as text.")
-@click.option(
-    "--min", "least", metavar=AMOUNTS, multiple=True, help="Flexible resources it needs to start."
-)
-@click.option(
-    "--max", "most", metavar=AMOUNTS, multiple=True, help="The most flexible resources it may hold."
-)
-@click.option(
-    "--node",
-    "nodes",
-    metavar=f"[COUNTx]{AMOUNTS}",
-    multiple=True,
-    help="A fixed-size node, or COUNT equal ones. May be given several times.",
-)
-@click.option(
-    "--policy",
-    type=click.Choice([str(policy) for policy in SchedulingPolicy]),
-    help="How the fixed-size nodes lie on machines; by default PACK.",
-)
+@with_spec("--json-spec")
 @click.option("--parent", metavar="NAME", help="Make it inside this virtual cluster.")
 @click.option(
     "--priority",
@@ -158,7 +106,7 @@ def cluster() -> None:
     type=click.FloatRange(min=0, min_open=True),
     help="Give up, and leave the queue, if it has not got its places by then. By default never.",
 )
-@_with_access
+@with_access
 def create(
     name: str,
     spec_file: Path | None,
@@ -197,16 +145,16 @@ def create(
     Exit codes: 0 active (or asked for, with --wait 0); 2 the spec or the name is wrong;
     3 it waits still, gave up, or could never fit; 4 no Ray there; 130 interrupted, it waits on.
     """
-    with _exit_codes():
-        spec = _spec(spec_file, json_spec, least, most, nodes, policy)
-        _check_name(name)
+    with exit_codes():
+        spec = spec_from(spec_file, json_spec, least, most, nodes, policy)
+        check_name(name)
         asked_at = time.time()
         asked = False
         say = _Commands(address, auth_mode)
         try:
             with (
-                _interruptions(),
-                _Spinner(f"asking {_place(address)} for {name}") as spinner,
+                interruptions(),
+                Spinner(f"asking {place_of(address)} for {name}") as spinner,
                 _open(address, auth_mode) as clusters,
             ):
                 asked = True
@@ -222,8 +170,8 @@ def create(
                 found = _follow(clusters, found, asked_at, wait_s, spinner)
         except KeyboardInterrupt:
             if not asked:
-                _fail("interrupted; nothing was asked for", INTERRUPTED)
-            _fail(
+                fail("interrupted; nothing was asked for", INTERRUPTED)
+            fail(
                 f"interrupted; {name} keeps its place in the queue\n"
                 f"  look at it: {say('explain', name)}\n  give it up: {say('delete', name)}",
                 INTERRUPTED,
@@ -231,7 +179,7 @@ def create(
         active = found["state"] not in ("waiting", "starting")
         new = found["asked_at"] >= asked_at
         if as_json:
-            _print_json({**found, "created": new})
+            print_json({**found, "created": new})
         else:
             _print_created(found, new=new, say=say)
     sys.exit(0 if active or wait_s == 0 else REFUSED)
@@ -242,7 +190,7 @@ def _follow(
     found: Mapping[str, Any],
     asked_at: float,
     wait_s: float,
-    spinner: _Spinner,
+    spinner: Spinner,
 ) -> Mapping[str, Any]:
     """Look at one that waits until it is active or the time is over."""
     from .tree import duration, ending, ordinal, short
@@ -271,7 +219,7 @@ def _print_created(found: Mapping[str, Any], *, new: bool, say: _Commands) -> No
     from .tree import holding, ordinal, short, status
 
     name = found["id"]
-    console = _console()
+    console = stdout_console()
     already = "" if new else " (it was asked for already, in the same way)"
     if found["state"] not in ("waiting", "starting"):
         console.print(status(found), f"{name}{already} holds {holding(found)}")
@@ -285,7 +233,7 @@ def _print_created(found: Mapping[str, Any], *, new: bool, say: _Commands) -> No
 
 
 @cluster.command("list")
-@_with_access
+@with_access
 def list_(address: str, auth_mode: str | None, as_json: bool) -> None:
     """List the virtual clusters, each followed by those inside it.
 
@@ -296,19 +244,19 @@ def list_(address: str, auth_mode: str | None, as_json: bool) -> None:
       fedpilot cluster list
       fedpilot cluster list --json | jq -r '.clusters[] | select(.state == "waiting") | .id'
     """
-    with _exit_codes():
+    with exit_codes():
         document = _ask(address, auth_mode, lambda clusters: clusters.snapshot())
         if as_json:
-            _print_json({"clusters": document["clusters"]})
+            print_json({"clusters": document["clusters"]})
             return
         from .tree import table
 
-        _print(table(document, time.time()))
+        display(table(document, time.time()))
 
 
 @cluster.command()
 @click.argument("name")
-@_with_access
+@with_access
 def show(name: str, address: str, auth_mode: str | None, as_json: bool) -> None:
     """Show virtual cluster NAME: what it holds where, what it borrowed, what it asked for.
 
@@ -317,21 +265,21 @@ def show(name: str, address: str, auth_mode: str | None, as_json: bool) -> None:
       fedpilot cluster show vision
       fedpilot cluster show vision --json | jq '.nodes[].hostname'
     """
-    with _exit_codes():
+    with exit_codes():
         from .snapshot import find
 
         document = _ask(address, auth_mode, lambda clusters: clusters.snapshot())
         found = find(document, name)
         if as_json:
-            _print_json(found)
+            print_json(found)
             return
         from .tree import details
 
-        _print(details(document, name, time.time()))
+        display(details(document, name, time.time()))
 
 
 @cluster.command()
-@_with_access
+@with_access
 def tree(address: str, auth_mode: str | None, as_json: bool) -> None:
     """Draw the Ray cluster: what its machines have, who holds it, who waits for what.
 
@@ -344,19 +292,19 @@ def tree(address: str, auth_mode: str | None, as_json: bool) -> None:
       fedpilot cluster tree --address 10.0.0.5:6379
       fedpilot cluster tree --json | jq '.machines[] | {hostname, available}'
     """
-    with _exit_codes():
+    with exit_codes():
         document = _ask(address, auth_mode, lambda clusters: clusters.snapshot())
         if as_json:
-            _print_json(document)
+            print_json(document)
             return
         from .tree import picture
 
-        _print(picture(document, time.time()))
+        display(picture(document, time.time()))
 
 
 @cluster.command()
 @click.argument("name")
-@_with_access
+@with_access
 def explain(name: str, address: str, auth_mode: str | None, as_json: bool) -> None:
     """Say why virtual cluster NAME is in its state, what would help, and what has happened to it.
 
@@ -367,7 +315,7 @@ def explain(name: str, address: str, auth_mode: str | None, as_json: bool) -> No
       fedpilot cluster explain speech
       fedpilot cluster explain speech --json | jq -r '.sentences[]'
     """
-    with _exit_codes():
+    with exit_codes():
         from .tree import chronicle, sentences
 
         document, history = _ask(
@@ -378,7 +326,7 @@ def explain(name: str, address: str, auth_mode: str | None, as_json: bool) -> No
         if as_json:
             there = [each for each in document["clusters"] if each["id"] == name]
             told = [dict(event) for event in history if event["cluster"] == name]
-            _print_json(
+            print_json(
                 {
                     "id": name,
                     "state": there[0]["state"] if there else "ended",
@@ -388,7 +336,7 @@ def explain(name: str, address: str, auth_mode: str | None, as_json: bool) -> No
                 }
             )
             return
-        console = _console()
+        console = stdout_console()
         for sentence in said:
             console.print(sentence)
         if any(event["cluster"] == name for event in history):
@@ -400,7 +348,7 @@ def explain(name: str, address: str, auth_mode: str | None, as_json: bool) -> No
 @click.argument("names", metavar="NAME...", nargs=-1)
 @click.option("--all", "everything", is_flag=True, help="All virtual clusters of the Ray cluster.")
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
-@_with_access
+@with_access
 def delete(
     names: Sequence[str],
     everything: bool,
@@ -422,7 +370,7 @@ def delete(
     """
     if bool(names) == everything:
         raise click.UsageError("give either NAME..., or --all.")
-    with _exit_codes(), _open(address, auth_mode) as clusters:
+    with exit_codes(), _open(address, auth_mode) as clusters:
         document = clusters.snapshot()
         named = _to_delete(document, names, everything)
         doomed = _with_children(document, named)
@@ -436,7 +384,7 @@ def delete(
             except NoSuchCluster:  # it ended before we came to it, as it was to
                 continue
         if as_json:
-            _print_json({"ended": ended})
+            print_json({"ended": ended})
             return
         for name in ended:
             click.echo(f"ended {name}")
@@ -454,7 +402,7 @@ def _to_delete(document: Mapping[str, Any], names: Sequence[str], everything: bo
         return [name for name in there if parents[name] == ROOT]
     for name in names:
         if name == DEFAULT:
-            _fail(f"{name} is what runs outside all virtual clusters: it stays", BAD_INPUT)
+            fail(f"{name} is what runs outside all virtual clusters: it stays", BAD_INPUT)
         if name not in there:
             raise NoSuchCluster(name, there)
     return list(dict.fromkeys(names))
@@ -473,137 +421,8 @@ def _confirm(doomed: Sequence[str], surprising: Sequence[str], as_json: bool) ->
     from .tree import listed
 
     if as_json or not sys.stdin.isatty():
-        _fail(f"that would also end {listed(surprising)}; say --yes if it shall", BAD_INPUT)
+        fail(f"that would also end {listed(surprising)}; say --yes if it shall", BAD_INPUT)
     click.confirm(f"End {listed(doomed, 20)}, and all that runs there?", abort=True, err=True)
-
-
-# -- what was asked for ---------------------------------------------------------------------------
-
-
-def _spec(
-    spec_file: Path | None,
-    json_spec: str | None,
-    least: Sequence[str],
-    most: Sequence[str],
-    nodes: Sequence[str],
-    policy: str | None,
-) -> VirtualCluster:
-    """The spec, from wherever it is given; SpecError names the place and the key."""
-    given = [spec_file is not None, json_spec is not None, bool(least or most or nodes or policy)]
-    if sum(given) > 1:
-        raise click.UsageError(
-            "give one of --spec FILE, --json-spec JSON, or --min, --max, --node and --policy."
-        )
-    if spec_file is not None:
-        return _from_yaml(spec_file)
-    if json_spec is not None:
-        try:
-            document = json.loads(json_spec)
-        except ValueError as error:
-            raise SpecError(f"--json-spec: wanted JSON, found {json_spec!r}: {error}") from error
-        with _naming("--json-spec"):
-            return VirtualCluster.from_dict(document)
-    if policy and not nodes:
-        raise click.UsageError("--policy says how fixed-size nodes lie; give --node too.")
-    group = [node for text in nodes for node in _nodes(text)]
-    how = SchedulingPolicy(policy or SchedulingPolicy.PACK)
-    with _naming("--min, --max"):
-        return VirtualCluster(
-            flex_resource_min=_amounts("--min", least),
-            flex_resource_max=_amounts("--max", most),
-            fixed_size_nodes=[FixedSizeNodes(nodes=group, scheduling_policy=how)] if group else [],
-        )
-
-
-def _nodes(text: str) -> list[FixedSizeNode]:
-    """`CPU=1` is a node, `4xCPU=1` are four."""
-    count, times, rest = text.partition("x")
-    if not (times and count.isdecimal()):
-        count, rest = "1", text
-    if int(count) == 0:
-        raise click.BadParameter(f"wanted one node or more, found {text!r}", param_hint="--node")
-    with _naming(f"--node {text}"):
-        return [FixedSizeNode(resources=_amounts("--node", [rest]))] * int(count)
-
-
-def _amounts(option: str, texts: Sequence[str]) -> dict[str, float]:
-    """`CPU=2,memory=4GiB` as amounts by name."""
-    found: dict[str, float] = {}
-    for part in ",".join(texts).split(",") if texts else []:
-        name, equals, value = (piece.strip() for piece in part.partition("="))
-        number = re.fullmatch(rf"(.*?)\s*({'|'.join(BINARY)})?", value)
-        try:
-            amount = float(number[1]) * BINARY.get(number[2], 1) if number else math.nan
-        except ValueError:
-            amount = math.nan
-        if not (name and equals and math.isfinite(amount) and amount >= 0):
-            raise click.BadParameter(
-                f"wanted {AMOUNTS} such as CPU=2,GPU=0.5,memory=4GiB, found {part.strip()!r}",
-                param_hint=option,
-            )
-        if name in found:
-            raise click.BadParameter(f"{name} is given twice", param_hint=option)
-        found[name] = amount
-    return found
-
-
-def _from_yaml(file: Path) -> VirtualCluster:
-    """Read a spec; what is wrong is told with its line."""
-    from ruamel.yaml import YAML
-    from ruamel.yaml.error import MarkedYAMLError, YAMLError
-
-    path = "stdin" if str(file) == "-" else str(file)
-    try:
-        text = sys.stdin.read() if path == "stdin" else file.read_text(encoding="utf-8")
-        document = YAML(typ="safe").load(text)
-    except OSError as error:
-        raise SpecError(f"{path}: it cannot be read: {error.strerror or error}") from error
-    except MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        line = f":{mark.line + 1}" if mark else ""
-        what = " ".join((error.problem or error.context or "this is not YAML").split())
-        raise SpecError(f"{path}{line}: {what}") from error
-    except (YAMLError, UnicodeDecodeError) as error:
-        raise SpecError(f"{path}: this is not YAML: {error}") from error
-    try:
-        return VirtualCluster.from_dict(document)
-    except SpecError as error:
-        line = _line(YAML(typ="rt").load(text), str(error))
-        raise SpecError(f"{path}{line}: {error}") from error
-
-
-def _line(document: Any, message: str) -> str:
-    """The line of the key that a message begins with, as far as the document has it."""
-    found = ""
-    at, _, rest = message.partition(": ")
-    unknown = re.match(r"unknown key '([^']*)'", rest)
-    place = document
-    for step in [*re.findall(r"[^.\[\]]+", at), *([unknown[1]] if unknown else [])]:
-        if isinstance(place, list) and step.isdecimal() and int(step) < len(place):
-            found = f":{place.lc.item(int(step))[0] + 1}"  # type: ignore[attr-defined]
-            place = place[int(step)]
-        elif isinstance(place, dict) and step in place:
-            found = f":{place.lc.key(step)[0] + 1}"  # type: ignore[attr-defined]
-            place = place[step]
-        elif place is not document:
-            break
-    return found
-
-
-@contextmanager
-def _naming(where: str) -> Iterator[None]:
-    """Say where a spec comes from that is wrong."""
-    try:
-        yield
-    except SpecError as error:
-        raise SpecError(f"{where}: {error}") from error
-
-
-def _check_name(name: str) -> None:
-    """Refuse a name before anything is started."""
-    from .virtual_clusters import request_for
-
-    request_for(name, VirtualCluster(), parent=ClusterId(ROOT))
 
 
 # -- asking and printing --------------------------------------------------------------------------
@@ -614,44 +433,13 @@ Answer = TypeVar("Answer")
 def _ask(
     address: str, auth_mode: str | None, question: Callable[[VirtualClusters], Answer]
 ) -> Answer:
-    with _Spinner(f"asking {_place(address)}"), _open(address, auth_mode) as clusters:
+    with Spinner(f"asking {place_of(address)}"), _open(address, auth_mode) as clusters:
         return question(clusters)
-
-
-def _place(address: str) -> str:
-    return "the Ray of this machine" if address == "auto" else address
 
 
 def _open(address: str, auth_mode: str | None) -> AbstractContextManager[VirtualClusters]:
     opened: Opened = click.get_current_context().obj or attached
     return opened(address, auth_mode)
-
-
-class _Spinner:
-    """Says on a terminal what is waited for; nothing elsewhere."""
-
-    def __init__(self, text: str) -> None:
-        self._text = text
-        self._status: AbstractContextManager[Any] = nullcontext()
-
-    def say(self, text: str) -> None:
-        """Something else is waited for now."""
-        from rich.text import Text
-
-        if not isinstance(self._status, nullcontext):
-            self._status.update(Text(text))  # type: ignore[attr-defined]
-
-    def __enter__(self) -> _Spinner:
-        if sys.stderr.isatty():
-            from rich.console import Console
-            from rich.text import Text
-
-            self._status = Console(stderr=True).status(Text(self._text))
-        self._status.__enter__()
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        self._status.__exit__(*error)
 
 
 class _Commands:
@@ -663,73 +451,3 @@ class _Commands:
 
     def __call__(self, command: str, name: str) -> str:
         return shlex.join(["fedpilot", "cluster", command, name, *self._options])
-
-
-def _console() -> Console:
-    from rich.console import Console
-
-    plain = None if sys.stdout.isatty() else PLAIN_WIDTH
-    return Console(file=sys.stdout, width=plain, highlight=False, markup=False, emoji=False)
-
-
-def _print(what: RenderableType) -> None:
-    _console().print(what)
-
-
-def _print_json(document: Mapping[str, Any]) -> None:
-    click.echo(json.dumps(document, indent=2))
-
-
-@contextmanager
-def _interruptions() -> Iterator[None]:
-    """Let SIGINT, SIGTERM and SIGHUP interrupt once, and what follows from it be undisturbed."""
-    before = {
-        number: signal.getsignal(number)
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    }
-
-    def interrupt(number: int, frame: object) -> None:
-        for each in before:
-            signal.signal(each, signal.SIG_IGN)
-        raise KeyboardInterrupt
-
-    for number, handler in before.items():
-        if handler is not signal.SIG_IGN:
-            signal.signal(number, interrupt)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-@contextmanager
-def _exit_codes() -> Iterator[None]:
-    """Turn what went wrong into a message on stderr and the exit code that docs promise."""
-    try:
-        yield
-    except NeverFits as error:
-        most = f"; at most {error.most} of its fixed-size nodes fit together" if error.most else ""
-        _fail(f"{error}{most}", REFUSED)
-    except FabricError as error:
-        _fail(str(error), _code_of(error))
-    except BrokenPipeError:
-        sys.exit(FAILED)  # nobody reads any more
-    except KeyboardInterrupt:
-        sys.exit(INTERRUPTED)
-
-
-def _code_of(error: FabricError) -> int:
-    match error:
-        case SpecError() | NameTaken() | NoSuchCluster():
-            return BAD_INPUT
-        case NotInTime():
-            return REFUSED
-        case ClusterUnreachable():
-            return UNREACHABLE
-    return FAILED
-
-
-def _fail(message: str, code: int) -> NoReturn:
-    click.echo(f"fedpilot: {message}", err=True)
-    sys.exit(code)

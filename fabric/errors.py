@@ -10,6 +10,7 @@ FabricError
 ├── NeverFits            a virtual cluster could never get its places
 ├── NotInTime            a virtual cluster did not get its places in time
 ├── TooLarge             work could never run in its virtual cluster
+├── ManagerUnreachable   the manager of a Ray cluster does not answer
 ├── ClusterStartFailed   an embedded Ray did not start
 ├── ClusterUnreachable   a Ray cluster could not be attached to
 ├── WorkerLost           the process or the machine of a worker is gone
@@ -21,6 +22,9 @@ Each keeps its facts as fields, and its `args` rebuild it, since exceptions trav
 from __future__ import annotations
 
 from collections.abc import Sequence
+
+RESERVED = ("physical", "default")
+"""Names that the fabric uses: of the Ray cluster itself, and of what runs there without us."""
 
 
 class FabricError(Exception):
@@ -78,6 +82,8 @@ class NameTaken(FabricError):
         self.name = name
 
     def __str__(self) -> str:
+        if self.name in RESERVED:
+            return f"{self.name!r} is no name for a virtual cluster: the fabric uses it itself"
         return f"there is a virtual cluster {self.name!r} already; delete it or choose a new name"
 
 
@@ -124,6 +130,17 @@ class TooLarge(FabricError):
 
     def __str__(self) -> str:
         return self.reason
+
+
+class ManagerUnreachable(FabricError):
+    """The manager of a Ray cluster does not answer."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"the manager of this Ray cluster does not answer: {self.reason}"
 
 
 class ClusterStartFailed(FabricError):

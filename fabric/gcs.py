@@ -80,7 +80,7 @@ class Gcs:
             elif piece.selector:
                 bundle.label_selector.update(to_ray(piece.selector, known))
         request = messages.CreatePlacementGroupRequest(placement_group_spec=spec)
-        answer = await self._groups.CreatePlacementGroup(request, timeout=RPC_TIMEOUT_S)
+        answer = await _ask(self._groups.CreatePlacementGroup, request)
         _check(answer.status)
 
     async def wait(self, id: GroupId, timeout_s: float) -> bool:
@@ -91,13 +91,13 @@ class Gcs:
         except grpc.aio.AioRpcError as error:
             if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
                 return False
-            raise
+            raise _explained(error) from error
         return int(answer.status.code) == 0
 
     async def look(self, id: GroupId) -> Seen | None:
         """What has become of a placement group; None if there is none."""
         request = messages.GetPlacementGroupRequest(placement_group_id=bytes.fromhex(id))
-        answer = await self._groups.GetPlacementGroup(request, timeout=RPC_TIMEOUT_S)
+        answer = await _ask(self._groups.GetPlacementGroup, request)
         if not answer.HasField("placement_group_table_data"):
             return None
         return _seen(answer.placement_group_table_data)
@@ -105,12 +105,12 @@ class Gcs:
     async def remove(self, id: GroupId) -> None:
         """Remove a placement group, and what runs in it; one that is gone is no error."""
         request = messages.RemovePlacementGroupRequest(placement_group_id=bytes.fromhex(id))
-        await self._groups.RemovePlacementGroup(request, timeout=RPC_TIMEOUT_S)
+        await _ask(self._groups.RemovePlacementGroup, request)
 
     async def available(self) -> Mapping[MachineId, Resources]:
         """What the GCS takes to be free on each machine."""
-        answer = await self._usage.GetAllAvailableResources(
-            messages.GetAllAvailableResourcesRequest(), timeout=RPC_TIMEOUT_S
+        answer = await _ask(
+            self._usage.GetAllAvailableResources, messages.GetAllAvailableResourcesRequest()
         )
         return {
             MachineId(each.node_id.hex()): offered(each.resources_available)
@@ -121,9 +121,7 @@ class Gcs:
         """Which of these actors have ended, or were never there."""
         if not actors:
             return frozenset()
-        answer = await self._actors.GetAllActorInfo(
-            messages.GetAllActorInfoRequest(), timeout=RPC_TIMEOUT_S
-        )
+        answer = await _ask(self._actors.GetAllActorInfo, messages.GetAllActorInfoRequest())
         alive = {
             each.actor_id.hex()
             for each in answer.actor_table_data
@@ -136,9 +134,10 @@ class Gcs:
         filters = messages.GetTaskEventsRequest.Filters(exclude_driver=True)
         filters.state_filters.add(state="RUNNING", predicate=messages.FilterPredicate.EQUAL)
         actors, tasks = await asyncio.gather(
-            self._actors.GetAllActorInfo(messages.GetAllActorInfoRequest(), timeout=RPC_TIMEOUT_S),
-            self._tasks.GetTaskEvents(
-                messages.GetTaskEventsRequest(limit=TASKS, filters=filters), timeout=RPC_TIMEOUT_S
+            _ask(self._actors.GetAllActorInfo, messages.GetAllActorInfoRequest()),
+            _ask(
+                self._tasks.GetTaskEvents,
+                messages.GetTaskEventsRequest(limit=TASKS, filters=filters),
             ),
         )
         alive = [
@@ -170,18 +169,14 @@ class Gcs:
     async def observe(self) -> Observed:
         """Look at the whole cluster."""
         nodes, groups, usage, jobs = await asyncio.gather(
-            self._nodes.GetAllNodeInfo(messages.GetAllNodeInfoRequest(), timeout=RPC_TIMEOUT_S),
-            self._groups.GetAllPlacementGroup(
-                messages.GetAllPlacementGroupRequest(), timeout=RPC_TIMEOUT_S
-            ),
-            self._usage.GetAllResourceUsage(
-                messages.GetAllResourceUsageRequest(), timeout=RPC_TIMEOUT_S
-            ),
-            self._jobs.GetAllJobInfo(
+            _ask(self._nodes.GetAllNodeInfo, messages.GetAllNodeInfoRequest()),
+            _ask(self._groups.GetAllPlacementGroup, messages.GetAllPlacementGroupRequest()),
+            _ask(self._usage.GetAllResourceUsage, messages.GetAllResourceUsageRequest()),
+            _ask(
+                self._jobs.GetAllJobInfo,
                 messages.GetAllJobInfoRequest(
                     skip_submission_job_info_field=True, skip_is_running_tasks_field=True
                 ),
-                timeout=RPC_TIMEOUT_S,
             ),
         )
         there = [_seen(each) for each in groups.placement_group_table_data]
@@ -216,6 +211,17 @@ class Gcs:
     async def close(self) -> None:
         """Close the channel."""
         await self._channel.close()
+
+
+async def _ask(call: Any, request: Any) -> Any:
+    try:
+        return await call(request, timeout=RPC_TIMEOUT_S)
+    except grpc.aio.AioRpcError as error:
+        raise _explained(error) from error
+
+
+def _explained(error: grpc.aio.AioRpcError) -> FabricError:
+    return FabricError(f"Ray does not answer: {error.code().name}: {error.details()}")
 
 
 def offered(resources: Mapping[str, float]) -> Resources:

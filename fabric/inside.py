@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
+import inspect
 import os
 import secrets
 import threading
@@ -29,7 +30,12 @@ from .core.records import ClusterId
 from .core.resources import Resources
 from .core.selectors import Condition, DoesNotExist, Exists, In, parse
 from .errors import NoSuchCluster, SpecError, TooLarge
-from .introspection import available_resources_of, cluster_resources_of, nodes_of
+from .introspection import (
+    attainable_of,
+    available_resources_of,
+    cluster_resources_of,
+    nodes_of,
+)
 from .manager_actor import find_or_create
 from .router import Ask, Placed
 from .spec import FixedSizeNode, FixedSizeNodes, SchedulingPolicy, VirtualCluster
@@ -42,6 +48,12 @@ SETUP_HOOK = "fedpilot.fabric.inside.install"
 """What workers call when they start."""
 
 HEARTBEAT_S = 5.0
+
+_SIZING = "_AutoscalingCoordinatorActor"
+"""The actor that tells Ray's libraries how large the cluster is, and asks for a larger one."""
+
+_BESIDE = frozenset({_SIZING, "_StatsActor", "_UsageCollectionActor"})
+"""Actors of Ray's libraries that hold nothing, and are beside the virtual clusters they tell of."""
 
 _entered: ContextVar[tuple[str, ...]] = ContextVar("entered")
 _last_entered: list[str] = []
@@ -158,6 +170,12 @@ def _submission(actor: bool) -> Callable[..., Any]:
             return original(self, *given, **options)
         if not ray.is_initialized():
             ray.init()
+        if options.get("get_if_exists"):  # Ray comes here again if it does not exist
+            if _class_name(self) == _SIZING:
+                given, options = (), _sizing(cluster, self, options)
+            return original(self, *given, **options)
+        if _class_name(self) in _BESIDE:
+            return original(self, *given, **{"scheduling_strategy": "DEFAULT", **options})
         sent = _route(cluster, options, actor=actor)
         if sent is None:
             return original(self, *given, **options)
@@ -178,8 +196,39 @@ def _submission(actor: bool) -> Callable[..., Any]:
 
 
 def _is_ours(target: Any) -> bool:
+    return _class_name(target).endswith("ManagerActor")
+
+
+def _class_name(target: Any) -> str:
+    """Of an actor that is about to be made; empty for a task."""
     meta = getattr(target, "__ray_metadata__", None)
-    return getattr(meta, "class_name", "").endswith("ManagerActor")
+    return str(getattr(meta, "class_name", ""))
+
+
+def _sizing(cluster: str, target: Any, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Have one for this process, which tells of its virtual cluster, and asks for no machines.
+
+    Ray's is one for all jobs, and stays.
+    """
+    nodes = functools.partial(attainable_nodes, cluster)
+    answers = {"get_cluster_nodes": nodes, "send_resources_request": ask_for_nothing}
+    known = inspect.signature(target.__ray_metadata__.modified_class.__init__).parameters
+    return {
+        **options,
+        "namespace": f"{options.get('namespace')}@{cluster}@{_reporter().owner}",
+        "lifetime": None,
+        "kwargs": {name: answer for name, answer in answers.items() if name in known},
+    }
+
+
+def attainable_nodes(cluster: str) -> list[dict[str, Any]]:
+    """The machines of a virtual cluster, as large as its parts of them could be now."""
+    machines = _originals["nodes"]()
+    return attainable_of(VirtualClusters.asking(_manager()), cluster, machines)
+
+
+def ask_for_nothing(bundles: Any, label_selectors: Any = None) -> None:
+    """Ask for no machines: work that finds no room is demand already."""
 
 
 def _route(

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from .core.records import ROOT
-from .errors import FabricError
+from .errors import FabricError, NoSuchCluster
 from .spec import VirtualCluster
 from .virtual_clusters import VirtualClusters
+
+UNDIVIDED = ("memory", "object_store_memory")
+"""What is of a machine, and no virtual node has for itself unless it asked for it."""
 
 
 @dataclass(frozen=True)
@@ -150,3 +153,79 @@ def nodes_of(asking: VirtualClusters, cluster: str) -> list[dict[str, Any]]:
         }
         for node in asking.show(cluster)["nodes"]
     ]
+
+
+def attainable_of(
+    asking: VirtualClusters, cluster: str, machines: Sequence[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """The machines of a virtual cluster, each as large as its part of it could be now.
+
+    Libraries that divide a whole cluster among their work ask for this: a virtual cluster grows by
+    the work that it is given, so they would never use more than they see. What nobody divides, as
+    the memory for objects, is counted by the share of the machine's CPUs (or GPUs).
+    """
+    document = asking.snapshot()
+    found = []
+    left: dict[str, float] | None = None
+    for machine in machines:
+        total, room = _part(document, cluster, machine["NodeID"])
+        limits = _left(document, cluster) if left is None else left
+        left = dict(limits)
+        for name, amount in room.items():
+            granted = min(amount, left.get(name, amount))
+            total[name] = total.get(name, 0.0) + granted
+            if name in left:
+                left[name] -= granted
+        total = {name: amount for name, amount in total.items() if amount > 0}
+        if not total or not machine["Alive"]:
+            continue
+        whole = machine["Resources"]
+        share = max(
+            (total[n] / whole[n] for n in ("CPU", "GPU") if n in total and whole.get(n)), default=0
+        )
+        memory = {n: whole[n] * min(share, 1.0) for n in whole if n in UNDIVIDED and n not in total}
+        found.append({**machine, "Resources": {**total, **memory}})
+    return found
+
+
+def _part(
+    document: Mapping[str, Any], cluster: str, machine: str
+) -> tuple[dict[str, float], dict[str, float]]:
+    """What a virtual cluster has of a machine, and what more it could borrow there now."""
+    known = _find(document, cluster)
+    total = _sum(node["total"] for node in known["nodes"] if node["machine"] == machine)
+    if not VirtualCluster.from_dict(known["spec"]).flexible:
+        return total, {}
+    if known["parent"] == ROOT:
+        free = [each["available"] for each in document["machines"] if each["id"] == machine]
+        return total, _sum(free)
+    above = _find(document, known["parent"])
+    nearer = [node["available"] for node in above["nodes"] if node["machine"] == machine]
+    limits = _left(document, known["parent"])
+    further = _part(document, known["parent"], machine)[1]
+    further = {name: min(amount, limits.get(name, amount)) for name, amount in further.items()}
+    return total, _sum([*nearer, further])
+
+
+def _left(document: Mapping[str, Any], cluster: str) -> dict[str, float]:
+    """What the limits of a virtual cluster leave it to borrow."""
+    known = _find(document, cluster)
+    held = _sum(node["total"] for node in known["nodes"] if node["kind"] == "flexible")
+    limits = VirtualCluster.from_dict(known["spec"]).flex_resource_max
+    return {name: most - held.get(name, 0.0) for name, most in limits.items()}
+
+
+def _sum(many: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    total: dict[str, float] = {}
+    for each in many:
+        for name, amount in each.items():
+            total[name] = total.get(name, 0.0) + amount
+    return total
+
+
+def _find(document: Mapping[str, Any], cluster: str) -> Mapping[str, Any]:
+    found: Mapping[str, Any]
+    for found in document["clusters"]:
+        if found["id"] == cluster:
+            return found
+    raise NoSuchCluster(cluster, [each["id"] for each in document["clusters"]])

@@ -132,6 +132,8 @@ class _Order:
 
     remove: list[Group] = field(default_factory=list)
     make: list[Group] = field(default_factory=list)
+    removed: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set once everything that was to be removed is gone."""
 
 
 class Keeper:
@@ -159,6 +161,8 @@ class Keeper:
         self._in_flight: Counter[GroupId] = Counter()
         self._touched: dict[MachineId, float] = {}
         """When we last did something on a machine."""
+        self._hosts: dict[GroupId, frozenset[MachineId]] = {}
+        """Where placement groups were seen last."""
         self._made_room = 0.0
         """When we last removed a placement group."""
         self._starting: dict[ClusterId, float] = {}
@@ -185,8 +189,12 @@ class Keeper:
         self.router = Router(self, self._clock)
         self._name = f"{PREFIX}:{self._file.name}"
         for id, entry in self.books.entries.items():
-            if not entry.waiting:
+            if entry.waiting:
+                continue
+            if not entry.begun:
                 self._starting[id] = self._clock()
+            if any(self._missing(entry.request)):
+                self._trouble(id, "some of its nodes died")
         if DEFAULT not in self.books.ledger.clusters:
             self.books.ledger.begin(Cluster(id=DEFAULT, parent=ROOT), ())
         await self.turn()
@@ -225,14 +233,21 @@ class Keeper:
             raise NotInTime(id, waited, self._endings.get(id, "it was deleted"))
         return self.state(id)
 
-    async def delete(self, id: ClusterId) -> tuple[ClusterId, ...]:
-        """End a virtual cluster and all inside it; says which, children before their parents."""
+    async def delete(self, id: ClusterId, key: str = "") -> tuple[str, ...]:
+        """End a virtual cluster and all inside it; says which, children before their parents.
+
+        Asking again with the same key is answered like the first time. NoSuchCluster.
+        """
+        if key in self.books.answers:
+            return self.books.answers[key]
         if id not in self.books.entries:
             raise NoSuchCluster(id, sorted(self.books.entries))
         ended = self._end(id, "it was deleted")
+        if key:
+            self.books.answer(key, ended)
         self._admit()
-        for task in self.commit():
-            await task
+        order = self.commit()
+        await order.removed.wait()
         return ended
 
     def attach(self, id: ClusterId, job: JobId) -> None:
@@ -265,6 +280,19 @@ class Keeper:
         told = self._told.get(id)
         return told.position if told and self.books.entries[id].waiting else None
 
+    def physical_demand(self) -> tuple[Resources, ...]:
+        """What machines are needed for, if more are needed than there are: all that is held, and
+        all that waits. Ray's autoscaler is told the whole size that a cluster should have."""
+        ledger = self.books.ledger
+        waiting = [each for each in self.books.waiting if each.parent == ROOT]
+        unmet = [bundle.resources for r in waiting for g in r.groups for bundle in g.bundles]
+        unmet += [request.least for request in waiting if request.least]
+        unmet += self.router.demand()
+        if not unmet:
+            return ()
+        held = [each.resources for each in ledger.vnodes.values() if each.parent in ledger.machines]
+        return (*held, *unmet)
+
     def history(self) -> tuple[Mapping[str, Any], ...]:
         """What has happened last, oldest first."""
         return tuple(self._history)
@@ -283,14 +311,15 @@ class Keeper:
 
     async def turn(self) -> None:
         """Look at Ray, and set right what differs from the books."""
-        skip = set(self._in_flight)
+        skip, before = set(self._in_flight), {*self.books.entries}
+        known = {group.id for group in self.books.groups}
         seen = await self._ray.observe()
         dead = await self._ray.dead(self.router.actors())
-        skip.update(self._in_flight)
+        skip.update(self._in_flight, {group.id for group in self.books.groups} - known)
         self._in_use = seen.in_use
         self._see_machines(seen)
         self._see_groups(seen, skip)
-        self._see_jobs(seen)
+        self._see_jobs(seen, before)
         self._see_others(seen)
         self._refill()
         self.router.look(seen.in_use, dead)
@@ -355,23 +384,39 @@ class Keeper:
                 self._ready.discard(group.id)
                 if group.cluster not in self._starting:
                     self._trouble(group.cluster, "somebody removed one of its placement groups")
-                order.make.append(group)
-            elif found.state == "created":
+                if all(piece.vnode for piece in group.pieces):
+                    order.make.append(group)
+                else:  # a part of it has nowhere to be
+                    self.books.groups.drop(group.id)
+                    cut = self.cut(
+                        self.books.ledger, group.vnodes & self.books.ledger.vnodes.keys()
+                    )
+                    if isinstance(cut, Recut):
+                        self.order(cut)
+            elif _there(group, found):
                 self._settle(group, found)
             elif found.state == "pending" and group.cluster in self._starting:
                 since = self._starting[group.cluster]
                 if self._clock() > since + self.settings.grace_s:
                     self._take_back(group.cluster, found.why)
+            elif found.state == "rescheduling" and group.cluster in self._starting:
+                del self._starting[group.cluster]
+                self._trouble(group.cluster, "a machine died with some of its nodes")
+                self._wake(group.cluster)
+            elif found.state == "pending":
+                self._trouble(group.cluster, "Ray has no room for one of its placement groups")
+        for id in list(self._starting):
+            self._check_started(id)
         for found in seen.groups.values():
             ours = found.name.startswith(f"{self._name}:")
             if ours and found.id not in self.books.groups and found.id not in skip:
                 order.remove.append(_stray(found))
         self._orders.append(order)
 
-    def _see_jobs(self, seen: Observed) -> None:
+    def _see_jobs(self, seen: Observed, before: set[ClusterId]) -> None:
         for id, entry in list(self.books.entries.items()):
             dead = entry.owner is not None and entry.owner not in seen.jobs
-            if dead and id in self.books.entries:
+            if dead and id in before and id in self.books.entries:
                 self._end(id, "its job ended")
 
     def _see_others(self, seen: Observed) -> None:
@@ -471,8 +516,9 @@ class Keeper:
         if request.id in (ROOT, DEFAULT):
             raise NameTaken(request.id)
         parent = request.parent
-        if parent != ROOT and parent not in self.books.ledger.clusters:
-            raise NoSuchCluster(parent, sorted(self.books.ledger.clusters))
+        there = self.books.ledger.clusters.keys() - {DEFAULT}
+        if parent != ROOT and parent not in there:
+            raise NoSuchCluster(parent, sorted(there))
         impossible = never(self.books.ledger, request)
         if impossible is not None:
             raise NeverFits(request.id, impossible.reason, impossible.most)
@@ -507,7 +553,9 @@ class Keeper:
         asked = books.entries[id].group if books.entries[id].waiting else None
         ids = iter([asked] if asked else [])
         fixed = groups_for(
-            found, lambda: next(ids, None) or self._new_id(), pinned=id in self._pinned
+            found,
+            lambda: next(ids, None) or self._new_id(),
+            pinned=id in self._pinned or id in books.ledger.clusters,
         )
         given: dict[VNodeId, Resources] = {}
         for group in fixed:
@@ -534,13 +582,15 @@ class Keeper:
             self._troubles.pop(id, None)
             self._starting[id] = self._clock()
             self._note(id, "admitted", "")
-            if not books.groups.of_cluster(id):
-                self._started(id)
+            self._check_started(id)
         return None
 
-    def _started(self, id: ClusterId) -> None:
-        """All that it holds is there."""
-        if self._starting.pop(id, None) is not None:
+    def _check_started(self, id: ClusterId) -> None:
+        """It is active once all that it holds is there."""
+        held = self.books.groups.of_cluster(id)
+        if id in self._starting and all(each.id in self._ready for each in held):
+            del self._starting[id]
+            self.books.enter(replace(self.books.entries[id], begun=True))
             self._note(id, "active", "")
             self._wake(id)
 
@@ -553,6 +603,7 @@ class Keeper:
         self._remove(below)
         for each in below[:-1]:
             self._strike(each, f"{id}, which it is in, lost its places")
+        self._strike_inside({*below}, "lost its places")
         self.books.enter(replace(entry, waiting=True))
         self._starting.pop(id, None)
         self._pinned[id] = self._clock() + self.settings.settle_s
@@ -568,10 +619,16 @@ class Keeper:
         over = {*ended}
         for each in ended:
             self._strike(each, why if each == id else f"{id}, which it is in, ended")
-        for entry in list(self.books.entries.values()):
-            if entry.request.parent in over:
-                self._strike(entry.request.id, f"{entry.request.parent}, which it is in, ended")
+        self._strike_inside(over, "ended")
         return ended
+
+    def _strike_inside(self, over: set[ClusterId], why: str) -> None:
+        """Nobody waits inside those that hold nothing any more; parents asked before children."""
+        for entry in list(self.books.entries.values()):
+            parent, id = entry.request.parent, entry.request.id
+            if parent in over and id in self.books.entries:
+                over.add(id)
+                self._strike(id, f"{parent}, which it is in, {why}")
 
     def _remove(self, ended: tuple[ClusterId, ...]) -> None:
         """Take what these hold, a cluster and all below it."""
@@ -626,6 +683,7 @@ class Keeper:
 
     def _settle(self, group: Group, found: Seen) -> None:
         """A placement group has its places: write down where they are."""
+        self._hosts[group.id] = frozenset(host for host in found.hosts if host is not None)
         ledger, moved = self.books.ledger, dict[VNodeId, MachineId]()
         try:
             if group.movable:
@@ -643,11 +701,9 @@ class Keeper:
         except LedgerError as error:
             self._take_back(group.cluster, str(error))
             return
-        if all(host is not None for host in found.hosts):
+        if _there(group, found):
             self._ready.add(group.id)
-        held = self.books.groups.of_cluster(group.cluster)
-        if group.cluster in self._starting and all(each.id in self._ready for each in held):
-            self._started(group.cluster)
+        self._check_started(group.cluster)
 
     def _vnode(self, group: Group, id: VNodeId, resources: Resources, host: MachineId) -> VNode:
         """A fixed-size node that Ray has found a new machine for."""
@@ -664,50 +720,62 @@ class Keeper:
             labels=labels,
         )
 
-    def commit(self) -> list[asyncio.Task[None]]:
+    def commit(self) -> _Order:
         """Save the books, then have done what was ordered."""
-        orders = [order for order in self._orders if order.remove or order.make]
-        self._orders = []
+        orders, self._orders = self._orders, []
+        order = _Order(
+            [group for each in orders for group in each.remove],
+            [group for each in orders for group in each.make],
+        )  # as one: what is made may need the room of anything that is removed
         self._file.save(self.books)
-        started = []
-        for order in orders:
-            self._in_flight.update(group.id for group in (*order.remove, *order.make))
-            started.append(asyncio.create_task(self._carry_out(order)))
-        self._doing.update(started)
-        for task in started:
-            task.add_done_callback(self._doing.discard)
-        return started
+        if not (order.remove or order.make):
+            order.removed.set()
+            return order
+        self._in_flight.update(group.id for group in (*order.remove, *order.make))
+        task = asyncio.create_task(self._carry_out(order))
+        self._doing.add(task)
+        task.add_done_callback(self._doing.discard)
+        return order
 
     async def _carry_out(self, order: _Order) -> None:
         try:
             await asyncio.gather(*(self._unmake(group) for group in order.remove))
+            order.removed.set()
             await asyncio.gather(*(self._make(group) for group in order.make))
         finally:
+            order.removed.set()
             self._in_flight.subtract(group.id for group in (*order.remove, *order.make))
             self._in_flight = +self._in_flight
         if self._orders:
             self.commit()
 
     async def _unmake(self, group: Group) -> None:
+        self._touch(group)
         await self._try(self._ray.remove(group.id))
         self._made_room = self._clock()
         self._past.append(group.id)
         self._ready.discard(group.id)
         self._touch(group)
+        self._hosts.pop(group.id, None)
 
     async def _make(self, group: Group) -> None:
         await self._room(group)
+        if group.id not in self.books.groups:
+            return  # it was given up meanwhile
         labels = [machine.labels for machine in self.books.ledger.machines.values()]
         name = f"{self._name}:{group.cluster}:{group.id[:12]}"
         await self._try(self._ray.create(group, name, labels))
+        if group.id not in self.books.groups:
+            await self._unmake(group)
+            return
         there = await self._try(self._ray.wait(group.id, self.settings.grace_s))
-        self._touch(group)
         if not there:
             return  # the next turn sees to it
         found = await self._try(self._ray.look(group.id))
         if found is not None and group.id in self.books.groups:
             self._settle(self.books.groups[group.id], found)
-            self._file.save(self.books)
+            self._touch(group)
+            self.commit()
 
     async def _room(self, group: Group) -> None:
         """Wait until Ray knows of the room that we have just made.
@@ -731,11 +799,10 @@ class Keeper:
             return None
 
     def _touch(self, group: Group) -> None:
-        now = self._clock()
-        if group.movable:
-            self._touched.update(dict.fromkeys(self.books.ledger.machines, now))
-        else:
-            self._touched.update({p.machine: now for p in group.pieces if p.machine is not None})
+        """What Ray tells of these machines may be of before, for a while."""
+        pinned = {piece.machine for piece in group.pieces if piece.machine is not None}
+        machines = pinned | self._hosts.get(group.id, frozenset())
+        self._touched.update(dict.fromkeys(machines, self._clock()))
 
     # -- telling ------------------------------------------------------------------------------
 
@@ -778,6 +845,15 @@ def _fits(group: Group, machines: Iterable[Machine], free: Mapping[MachineId, Re
         if piece.machine is not None:
             needed[piece.machine] = needed.get(piece.machine, Resources()) + piece.resources
     return all(need.fits(free.get(id, Resources())) for id, need in needed.items())
+
+
+def _there(group: Group, found: Seen) -> bool:
+    """Whether all of a placement group has its places, but for what died with a machine."""
+    return all(
+        host is not None
+        for piece, host in zip(group.pieces, found.hosts, strict=True)
+        if piece.vnode is not None
+    )
 
 
 def _stray(found: Seen) -> Group:

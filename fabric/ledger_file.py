@@ -39,7 +39,7 @@ from .core.work import Work, WorkState
 from .errors import FabricError
 
 FORMAT = 1
-TABLES = ("machines", "clusters", "vnodes", "uses", "entries", "groups", "works")
+TABLES = ("machines", "clusters", "vnodes", "uses", "entries", "groups", "works", "answers")
 
 _SCHEMA = (
     "".join(f"CREATE TABLE {name} (id TEXT PRIMARY KEY, what TEXT NOT NULL);" for name in TABLES)
@@ -92,12 +92,16 @@ class LedgerFile:
         order = sorted(rows["entries"].items(), key=lambda row: int(row[1]["asked"]))
         self._asked = {ClusterId(id): int(row["asked"]) for id, row in order}
         self._order = itertools.count(max(self._asked.values(), default=-1) + 1)
-        return Books(
+        books = Books(
             ledger,
             [_entry(id, what) for id, what in order],
             [_group(id, what) for id, what in rows["groups"].items()],
             sorted((_work(*row) for row in rows["works"].items()), key=lambda work: work.number),
         )
+        for key, ended in rows["answers"].items():
+            books.answer(key, tuple(ended["ended"]))
+        books.changed_answers()
+        return books
 
     def save(self, books: Books) -> None:
         """Write what has changed since the last time; the same books have to be given each time."""
@@ -118,6 +122,8 @@ class LedgerFile:
                 self._write("entries", entries, books.entries, partial(_entry_row, self._asked))
                 self._write("groups", books.groups.changes(), books.groups, _group_row)
                 self._write("works", books.works.changes(), books.works, _work_row)
+                answers = books.changed_answers()
+                self._write("answers", answers, books.answers, lambda ended: {"ended": ended})
                 self._file.execute("COMMIT")
             except BaseException:
                 self.close()  # what was not written is told nobody, and must be loaded anew
@@ -255,6 +261,7 @@ def _entry_row(asked: Mapping[ClusterId, int], entry: Entry) -> dict[str, Any]:
         "asked_at": entry.asked_at,
         "group": entry.group,
         "waiting": entry.waiting,
+        "begun": entry.begun,
         "parent": request.parent,
         "groups": [[group.policy, _bundle_rows(group)] for group in request.groups],
         "labels": [dict(labels) for labels in request.labels],
@@ -294,6 +301,7 @@ def _entry(id: str, what: Mapping[str, Any]) -> Entry:
         asked_at=what["asked_at"],
         group=what["group"],
         waiting=what["waiting"],
+        begun=what["begun"],
     )
 
 

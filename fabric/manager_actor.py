@@ -24,6 +24,7 @@ from .core.books import Entry, JobId
 from .core.groups import GroupId
 from .core.ledger import WorkId
 from .core.records import ClusterId
+from .core.resources import Resources
 from .errors import FabricError, NameTaken
 from .keeper import Keeper, KeeperSettings
 from .ledger_file import LedgerFile
@@ -61,9 +62,9 @@ class ManagerActor:
         """A job of Ray's works in a virtual cluster, and should in nothing else."""
         await self._in(self._attach(cluster, job))
 
-    async def delete(self, id: ClusterId) -> tuple[ClusterId, ...]:
-        """End a virtual cluster and all inside it."""
-        return await self._in(self._keeper.delete(id))
+    async def delete(self, id: ClusterId, key: str) -> tuple[str, ...]:
+        """End a virtual cluster and all inside it; a key is answered once."""
+        return await self._in(self._keeper.delete(id, key))
 
     async def show(self, id: ClusterId) -> Mapping[str, Any]:
         """One virtual cluster as a document."""
@@ -126,10 +127,15 @@ class ManagerActor:
         return keeper
 
     async def _turn(self) -> None:
+        asked: tuple[Resources, ...] = ()
         while True:
             await asyncio.sleep(self._settings.turn_s)
             try:
                 await self._keeper.turn()
+                wanted = self._keeper.physical_demand()
+                if wanted != asked:
+                    await asyncio.to_thread(publish, wanted)
+                    asked = wanted
             except Exception:
                 log.exception("a look at Ray failed; the next is in %s s", self._settings.turn_s)
             if self._keeper.lost:
@@ -176,6 +182,13 @@ class ManagerActor:
 
     def _wait(self, work: Coroutine[Any, Any, Answer]) -> Answer:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(START_TIMEOUT_S)
+
+
+def publish(demand: Sequence[Resources]) -> None:
+    """Tell Ray's autoscaler how large the Ray cluster should be; nothing leaves it to itself."""
+    from ray.autoscaler.sdk import request_resources
+
+    request_resources(bundles=[each.to_ray() for each in demand])
 
 
 def find_or_create(settings: KeeperSettings | None = None) -> Any:

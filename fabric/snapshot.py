@@ -41,16 +41,8 @@ class Snapshot:
 
     def demand(self) -> list[dict[str, float]]:
         """What only more machines could give, for an autoscaler."""
-        waiting = [
-            bundle.resources
-            for entry in self.keeper.books.entries.values()
-            if entry.waiting and entry.request.parent == ROOT
-            for group in entry.request.groups
-            for bundle in group.bundles
-        ]
-        least = [e.request.least for e in self.keeper.books.entries.values() if e.waiting]
-        wanted = [*waiting, *(each for each in least if each), *self.keeper.router.demand()]
-        return [each.to_ray() for each in wanted]
+        held = sum(vnode.parent in self._ledger.machines for vnode in self._ledger.vnodes.values())
+        return [each.to_ray() for each in self.keeper.physical_demand()[held:]]
 
     def machines(self) -> list[dict[str, Any]]:
         """The machines, by their names."""

@@ -6,6 +6,7 @@ the first of them asks.
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Mapping
 from typing import Any, Self
@@ -16,7 +17,7 @@ from .core.groups import GroupId
 from .core.records import ROOT, ClusterId
 from .core.resources import UNIT
 from .core.selectors import check_value
-from .errors import FabricError, SpecError
+from .errors import FabricError, ManagerUnreachable, SpecError
 from .keeper import KeeperSettings
 from .spec import VirtualCluster
 
@@ -83,7 +84,7 @@ class VirtualClusters:
 
     def delete(self, name: str) -> tuple[str, ...]:
         """End a virtual cluster and all inside it; says which. Raises NoSuchCluster."""
-        ended: tuple[str, ...] = self.call("delete", ClusterId(name))
+        ended: tuple[str, ...] = self.call("delete", ClusterId(name), secrets.token_hex(8))
         return ended
 
     def show(self, name: str) -> Mapping[str, Any]:
@@ -114,7 +115,7 @@ class VirtualClusters:
                 raise error.cause from None
             raise FabricError(f"the manager failed: {error}") from error
         except (GetTimeoutError, RayError) as error:
-            raise FabricError(f"the manager does not answer: {error}") from error
+            raise ManagerUnreachable(brief(str(error))) from error
 
 
 def request_for(
@@ -144,6 +145,11 @@ def request_for(
         priority=priority,
         deadline=deadline,
     )
+
+
+def brief(text: str) -> str:
+    """The first line of what Ray says."""
+    return text.strip().partition("\n")[0]
 
 
 def _job() -> JobId:

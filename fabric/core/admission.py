@@ -120,7 +120,7 @@ def decide(
             apply(trial, found, now)
             made.append(found)
         elif request.deadline is not None and request.deadline <= now:
-            made.append(Expire(request, found.reason))
+            made.append(Expire(request, f"its deadline is over; {found.reason}"))
         else:
             held_up.setdefault(parent, request.id)
             position = next(positions.setdefault(parent, count(1)))
@@ -214,6 +214,8 @@ class _Trial:
         if not nodes:
             return None
         rooms = self._rooms()
+        if not rooms and self._ledger.machines:
+            return NoRoom("nothing is free", 0)
         found = fit_all(self._request.groups, [room.seen for room in rooms.values()])
         if not isinstance(found, Placement):
             reason = found.reason if isinstance(found, Misfit) else "the search gave up"
@@ -264,7 +266,7 @@ class _Trial:
             best = max(rooms, key=lambda room: _covered(rest, room), default=None)
             part = Resources() if best is None else _part(rest, best.seen.total)
             if best is None or not part:
-                return NoRoom(f"no more than {self._found()} of {self._wanted()} is free", 0)
+                return NoRoom(self._too_little(), 0)
             used.add(best.machine)
             id = flexible_id(self._request.id, best.machine)
             refused = self._take(id, VNodeKind.FLEXIBLE, best, part, {})
@@ -273,11 +275,11 @@ class _Trial:
             rest -= part
         return None
 
-    def _wanted(self) -> str:
-        return f"the {self._request.least} that it needs besides its fixed-size nodes"
-
-    def _found(self) -> Resources:
-        return self._ledger.flexible_total(self._request.id)
+    def _too_little(self) -> str:
+        least, found = self._request.least, self._ledger.flexible_total(self._request.id)
+        beside = "beside its fixed-size nodes " if self._request.groups else ""
+        room = f"{found} only" if found else "none of it"
+        return f"{beside}it needs {least}, and there is room for {room}"
 
     def _take(
         self,

@@ -12,6 +12,9 @@ from .ledger import Ledger
 from .records import ClusterId
 from .work import Work, Works
 
+ANSWERS = 256
+"""How many answers are remembered."""
+
 JobId = NewType("JobId", str)
 """A job of Ray's, in hex."""
 
@@ -33,6 +36,8 @@ class Entry:
     """The id that its placement group has to have, if it was asked for as a placement group."""
     waiting: bool = True
     """Whether it has yet to get its places."""
+    begun: bool = False
+    """Whether all of them have been there once: then it keeps them, whatever happens."""
 
 
 class Books:
@@ -51,6 +56,9 @@ class Books:
         self.entries: dict[ClusterId, Entry] = {entry.request.id: entry for entry in entries}
         """In the order in which they asked."""
         self._changed: set[ClusterId] = set()
+        self.answers: dict[str, tuple[str, ...]] = {}
+        """What was answered to requests that may be made again, by their keys."""
+        self._answered: set[str] = set()
 
     @property
     def waiting(self) -> list[Request]:
@@ -70,6 +78,20 @@ class Books:
         """It is no longer wanted."""
         self._changed.add(cluster)
         return self.entries.pop(cluster, None)
+
+    def answer(self, key: str, ended: tuple[str, ...]) -> None:
+        """Remember an answer; the oldest are forgotten."""
+        self.answers[key] = ended
+        self._answered.add(key)
+        while len(self.answers) > ANSWERS:
+            oldest = next(iter(self.answers))
+            del self.answers[oldest]
+            self._answered.add(oldest)
+
+    def changed_answers(self) -> set[str]:
+        """What has changed since this was asked the last time, for whoever writes it down."""
+        changed, self._answered = self._answered, set()
+        return changed
 
     def changed_entries(self) -> set[ClusterId]:
         """What has changed since this was asked the last time, for whoever writes it down."""

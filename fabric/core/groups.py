@@ -11,6 +11,7 @@ Ids are chosen here, not by Ray: Ray lets work wait for a placement group that d
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import reduce
@@ -155,21 +156,24 @@ def groups_for(
     Right below the Ray cluster, Ray chooses the machines, unless they are `pinned` to those that
     the ledger chose. Inside another virtual cluster they have to be where its vnodes are.
     """
-    request, vnodes = admitted.request, iter(admitted.vnodes)
+    request, vnodes = admitted.request, {vnode.id: vnode for vnode in admitted.vnodes}
+    ids = (VNodeId(f"{request.id}/{number}") for number in itertools.count())
     free = request.parent == ROOT and not pinned
     made = []
     for asked in request.groups:
         pieces = tuple(
             Piece(
-                vnode=vnode.id,
+                vnode=id,
                 resources=bundle.resources,
-                machine=None if free else vnode.machine,
+                machine=None if free else vnodes[id].machine,
                 selector=bundle.selector if free else {},
             )
-            for bundle, vnode in zip(asked.bundles, vnodes, strict=False)
+            for bundle, id in zip(asked.bundles, ids, strict=False)
+            if id in vnodes  # those that were not lost have theirs
         )
         policy = asked.policy if free else SchedulingPolicy.PACK
-        made.append(Group(id=new_id(), cluster=request.id, policy=policy, pieces=pieces))
+        if pieces:
+            made.append(Group(id=new_id(), cluster=request.id, policy=policy, pieces=pieces))
     return tuple(made)
 
 
