@@ -494,7 +494,7 @@ class Keeper:
 
     def _return(self, loan: Loan) -> bool:
         ledger = self.books.ledger
-        if not loan.resources.fits(ledger.free(loan.vnode)):
+        if not ledger.unused(loan):
             return False
         above = ledger.vnodes[loan.vnode].parent
         twin = ledger.copy()

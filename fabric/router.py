@@ -21,6 +21,7 @@ from .core.resources import Resources
 from .core.selectors import Selector
 from .core.work import (
     ANY,
+    SOMETHING,
     Apart,
     Hold,
     Into,
@@ -33,9 +34,6 @@ from .core.work import (
     choose,
 )
 from .errors import NoSuchCluster, TooLarge
-
-SOMETHING = Resources.of({"CPU": 0.0001})
-"""What work without demands is given where it needs a placement group: none can be empty."""
 
 TRIES = 16
 """How many different demands that cannot be met are looked at in one virtual cluster at a time."""
@@ -241,7 +239,7 @@ class Router:
             alike = (work.demand, tuple(sorted(work.selector.items(), key=str)))
             if alike in refused:
                 continue
-            found = apart(books.ledger, cluster, work.demand or SOMETHING, work.selector)
+            found = apart(books.ledger, cluster, work.demand, work.selector)
             if isinstance(found, Hold):
                 self._why[work.id] = found
             if isinstance(found, Hold) or not self._set_apart(work, found):

@@ -94,9 +94,9 @@ def give_back(ledger: Ledger, now: float) -> tuple[Loan, ...]:
     """Give back every loan that is due and unused, and say which: lower clusters before upper."""
     given: list[Loan] = []
     due = [loan for loan in ledger.loans() if loan.until <= now]
-    while ready := [loan for loan in due if loan.resources.fits(ledger.free(loan.vnode))]:
+    while ready := [loan for loan in due if ledger.unused(loan)]:
         for loan in ready:
-            if loan.resources.fits(ledger.free(loan.vnode)):  # it may have given back another
+            if ledger.unused(loan):  # it may have given back another
                 ledger.give_back(loan)
                 given.append(loan)
                 due.remove(loan)

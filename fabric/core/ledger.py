@@ -153,7 +153,7 @@ class Ledger:
 
     def carved(self, place: PlaceId) -> bool:
         """Whether anything is carved out of a place, or works on it."""
-        return place in self._taken
+        return place in self._taken or place in self._work
 
     def owner(self, place: PlaceId) -> ClusterId | None:
         """The cluster that a place belongs to; None if there is no such place."""
@@ -194,6 +194,15 @@ class Ledger:
     def loans(self) -> tuple[Loan, ...]:
         """Everything that is borrowed, by the names of the vnodes, oldest first."""
         return tuple(loan for vnode in sorted(self._loans) for loan in self._loans[vnode])
+
+    def unused(self, loan: Loan) -> bool:
+        """Whether a loan could go back: nothing holds it, or works on a vnode that is nothing else.
+
+        Work that holds no resources is somewhere all the same.
+        """
+        all_of_it = loan.resources == self.vnodes[loan.vnode].resources
+        fits = loan.resources.fits(self.free(loan.vnode))
+        return fits and not (all_of_it and self.carved(loan.vnode))
 
     def children(self, cluster: ClusterId) -> tuple[ClusterId, ...]:
         """The clusters that were made inside this one, in the order of their names."""
@@ -305,7 +314,7 @@ class Ledger:
     def give_back(self, loan: Loan) -> None:
         """A vnode gives a loan back, which nothing must be using; an empty one is dropped."""
         now, loans = self.vnodes[loan.vnode], list(self._loans.get(loan.vnode, ()))
-        if loan not in loans or not loan.resources.fits(self.free(loan.vnode)):
+        if loan not in loans or not self.unused(loan):
             raise LedgerError(f"{loan.vnode} has no such loan, or uses it")
         loans.remove(loan)
         self._changed.vnodes.add(loan.vnode)
@@ -423,7 +432,7 @@ class Ledger:
         _put(self._members, each.cluster, each.id)
 
     def _uncarve(self, vnode: VNodeId) -> None:
-        if self._taken.get(vnode):
+        if self.carved(vnode):
             raise LedgerError(f"something is carved out of {vnode}")
         each = self.vnodes.pop(vnode)
         self._changed.vnodes.add(vnode)
@@ -436,9 +445,13 @@ class Ledger:
         self._count(place, wanted)
 
     def _count(self, place: PlaceId, taken: Resources) -> None:
+        if not taken:
+            return  # work may hold nothing
         self._taken[place] = self._taken.get(place, Resources()) + taken
 
     def _release(self, place: PlaceId, given: Resources) -> None:
+        if not given:
+            return
         left = self._taken[place] - given
         if left:
             self._taken[place] = left

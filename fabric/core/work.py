@@ -21,6 +21,9 @@ from .records import VCLUSTER_LABEL, VNODE_LABEL, ClusterId, Machine, VNode, VNo
 from .resources import Resources
 from .selectors import Selector, matches
 
+SOMETHING = Resources.of({"CPU": 0.0001})
+"""What work without demands is given where it needs a placement group: none can be empty."""
+
 BATCHES = 8
 """Among how many batches per running task those that wait are divided."""
 
@@ -159,6 +162,7 @@ def apart(
     ledger: Ledger, cluster: ClusterId, demand: Resources, selector: Selector
 ) -> Apart | Hold:
     """Say where work could have a placement group of its own."""
+    demand = demand or SOMETHING
     free = [
         (_units(ledger.free(vnode.id)), vnode)
         for vnode in ledger.of(cluster)
@@ -299,7 +303,7 @@ class Works:
         self._by_cluster.setdefault(work.cluster, {})[work.id] = None
         self._states[work.cluster, work.state] += 1
         match work.state:
-            case WorkState.PLACED:
+            case WorkState.PLACED if work.demand:
                 at = (work.group, work.bundle)
                 self._load[at] = self._load.get(at, Resources()) + work.demand
             case WorkState.QUEUED:
@@ -325,7 +329,7 @@ class Works:
         forget(self._by_group, work.group, work.id)
         _less(self._states, (work.cluster, work.state))
         match work.state:
-            case WorkState.PLACED:
+            case WorkState.PLACED if work.demand:
                 at = (work.group, work.bundle)
                 left = self._load[at] - work.demand
                 if left:

@@ -1,0 +1,417 @@
+"""Work inside virtual clusters goes where it fits, or waits, after any history."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from itertools import count
+from typing import Any
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle as Names, RuleBasedStateMachine, invariant, multiple, rule
+
+from fedpilot.fabric import NoSuchCluster, Resources, SchedulingPolicy, TooLarge, VNodeId
+from fedpilot.fabric.core.admission import Admit, Request, apply, place
+from fedpilot.fabric.core.books import Books
+from fedpilot.fabric.core.borrowing import give_back
+from fedpilot.fabric.core.groups import GroupId, Recut, Stuck, groups_for, recut
+from fedpilot.fabric.core.ledger import Ledger, WorkId
+from fedpilot.fabric.core.records import ROOT, Bundle, BundleGroup, ClusterId, MachineId
+from fedpilot.fabric.core.selectors import In, Selector
+from fedpilot.fabric.core.work import ANY, Work, WorkState, batch_limit
+from fedpilot.fabric.router import SILENCE_S, Ask, Router
+from fedpilot.fabric.testing import ManualClock, fake_machine
+
+PLACED, QUEUED, HELD = WorkState.PLACED, WorkState.QUEUED, WorkState.HELD
+
+
+class Bench:
+    """A router with books and no Ray: what it orders is done at once."""
+
+    def __init__(self, **machines: int) -> None:
+        self.clock = ManualClock()
+        self.books = Books(Ledger([fake_machine(id, CPU=n) for id, n in machines.items()]))
+        self.router = Router(self, self.clock)
+        self.ids = count()
+        self.in_use: frozenset[GroupId] = frozenset()
+        self.ordered: list[Recut] = []
+
+    def cut(
+        self, ledger: Ledger, vnodes: Iterable[VNodeId], given: Mapping[VNodeId, Resources]
+    ) -> Recut | Stuck:
+        busy = self.books.works.busy() | self.in_use
+        return recut(ledger, self.books.groups, vnodes, self.new_id, busy=busy, given=given)
+
+    def order(self, cut: Recut) -> None:
+        self.ordered.append(cut)
+        self.books.groups.apply(cut)
+
+    def due(self) -> float:
+        return self.clock() + 10
+
+    def new_id(self) -> GroupId:
+        return GroupId(f"g{next(self.ids)}")
+
+    def begin(
+        self,
+        name: str,
+        *fixed: int,
+        least: int = 0,
+        most: int | None = None,
+        inside: str = ROOT,
+        labels: tuple[Mapping[str, str], ...] = (),
+        apart: bool = False,
+    ) -> None:
+        """Let a virtual cluster in: nodes of so many CPUs, and flexible ones."""
+        bundles = [Bundle(resources=cpus(n)) for n in fixed]
+        asked = [(b,) for b in bundles] if apart else [tuple(bundles)]
+        request = Request(
+            id=ClusterId(name),
+            parent=ClusterId(inside),
+            groups=tuple(
+                BundleGroup(bundles=each, policy=SchedulingPolicy.PACK) for each in asked if each
+            ),
+            labels=labels,
+            least=cpus(least),
+            limits={} if most is None else {"CPU": most * 10_000},
+            flexible=bool(least) or most is not None or not fixed,
+        )
+        found = place(self.books.ledger, request)
+        assert isinstance(found, Admit), found
+        above = {VNodeId(vnode.parent) for vnode in found.vnodes}
+        twin = self.books.ledger.copy()
+        apply(twin, found, 0.0)
+        fixed_groups = groups_for(found, self.new_id)
+        given: dict[VNodeId, Resources] = {
+            p.vnode: p.resources for g in fixed_groups for p in g.pieces if p.vnode is not None
+        }
+        touched = ({v.id for v in found.vnodes} | above) & twin.vnodes.keys()
+        cut = self.cut(twin, touched, given)
+        assert isinstance(cut, Recut)
+        apply(self.books.ledger, found, 0.0)
+        self.order(Recut(cut.remove, (*fixed_groups, *cut.make)))
+
+    def submit(
+        self,
+        cluster: str,
+        demand: float = 1,
+        *,
+        actor: bool = False,
+        wait: bool = True,
+        where: Selector | None = None,
+        owner: str = "driver",
+    ) -> Work | None:
+        return self.router.place(
+            Ask(
+                id=WorkId(f"w{next(self.ids)}"),
+                cluster=ClusterId(cluster),
+                demand=Resources.of({"CPU": demand}),
+                selector=where or {},
+                owner=owner,
+                actor=actor,
+                wait=wait,
+            )
+        )
+
+    def runs(self, cluster: str, demand: float = 1, **how: Any) -> Work:
+        work = self.submit(cluster, demand, **how)
+        assert work is not None
+        return work
+
+    def now(self, work: Work) -> Work:
+        return self.books.works[work.id]
+
+
+def cpus(amount: float) -> Resources:
+    return Resources.of({"CPU": amount})
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench(a=4, b=4)
+
+
+class TestFixed:
+    def test_work_fills_the_nodes_and_then_waits_in_rays_queue(self, bench: Bench) -> None:
+        bench.begin("job", 1, 1)
+        first, second, third = (bench.runs("job") for _ in range(3))
+        assert (first.state, second.state, third.state) == (PLACED, PLACED, QUEUED)
+        assert first.group == second.group == third.group
+        assert {first.bundle, second.bundle} == {0, 1}
+        assert third.bundle == ANY
+        bench.router.done([second.id])
+        assert bench.now(third).state is PLACED
+        assert bench.now(third).bundle == second.bundle
+
+    def test_labels_say_which_node(self, bench: Bench) -> None:
+        bench.begin("job", 1, 1, labels=({"rank": "0"}, {"rank": "1"}))
+        where = {"rank": In("1")}
+        assert bench.runs("job", where=where).bundle == 1
+        waits = bench.runs("job", where=where)
+        assert (waits.state, waits.bundle) == (QUEUED, 1)
+
+    def test_those_that_wait_spread_over_several_groups(self, bench: Bench) -> None:
+        bench.begin("job", 1, 1, apart=True)
+        works = [bench.runs("job") for _ in range(6)]
+        assert [work.state for work in works] == [PLACED] * 2 + [QUEUED] * 4
+        assert len({work.group for work in works[2:4]}) == 2
+
+    def test_more_than_its_largest_node_is_refused(self, bench: Bench) -> None:
+        bench.begin("job", 1, 2)
+        with pytest.raises(TooLarge, match="largest node, which has 2 CPU"):
+            bench.submit("job", 3)
+
+    def test_who_may_not_wait_is_told_so(self, bench: Bench) -> None:
+        bench.begin("job", 1)
+        assert bench.submit("job", wait=False) is not None
+        assert bench.submit("job", wait=False) is None
+
+
+class TestFlexible:
+    def test_the_seeds_walk_through(self) -> None:
+        bench = Bench(a=2)
+        bench.begin("job", least=1)
+        first, second, third = (bench.runs("job") for _ in range(3))
+        assert [first.state, second.state, third.state] == [PLACED, PLACED, HELD]
+        (vnode,) = bench.books.ledger.of(ClusterId("job"))
+        assert vnode.resources == cpus(2)
+        assert bench.router.demand() == (cpus(1),)
+        bench.books.ledger.machine_up(fake_machine("b", CPU=2))
+        bench.router.serve()
+        assert bench.now(third).state is PLACED
+        assert bench.now(third).group == third.group
+        assert [v.machine for v in bench.books.ledger.of(ClusterId("job"))] == ["a", "b"]
+        assert bench.router.demand() == ()
+
+    def test_one_that_grew_runs_a_task_of_its_whole_size(self, bench: Bench) -> None:
+        bench.begin("job", least=1, most=2)
+        small = [bench.runs("job") for _ in range(2)]
+        large = bench.runs("job", 2)
+        assert large.state is HELD
+        bench.router.done([work.id for work in small])
+        assert bench.now(large).state is PLACED
+        (group,) = bench.books.groups.of_cluster(ClusterId("job"))
+        assert (group.id, group.pieces[0].resources) == (large.group, cpus(2))
+
+    def test_its_limit_holds(self, bench: Bench) -> None:
+        bench.begin("job", least=0, most=2)
+        works = [bench.runs("job") for _ in range(4)]
+        assert [work.state for work in works].count(PLACED) == 2
+        with pytest.raises(TooLarge, match="its limit"):
+            bench.submit("job", 3)
+
+    def test_actors_get_pieces_of_their_own(self, bench: Bench) -> None:
+        bench.begin("job", least=4, most=4)
+        first, second = bench.runs("job", actor=True), bench.runs("job", actor=True)
+        assert first.group != second.group
+        assert bench.books.groups[first.group].pieces[0].resources == cpus(1)
+
+    def test_tasks_that_wait_are_promised_few_groups(self, bench: Bench) -> None:
+        bench.begin("job", least=1, most=1)
+        works = [bench.runs("job", 1) for _ in range(400)]
+        promised = {work.group for work in works[1:]}
+        assert 8 < len(promised) < 100
+        todo = [work for work in works if bench.now(work).state is PLACED]
+        finished = 0
+        while todo:
+            finished += len(todo)
+            bench.router.done([work.id for work in todo])
+            todo = [work for work in bench.books.works if work.state is PLACED]
+        assert finished == 400
+
+    def test_who_was_first_in_a_batch_and_is_cancelled_leaves_the_rest_waiting(
+        self, bench: Bench
+    ) -> None:
+        bench.begin("job", least=1, most=1)
+        running = bench.runs("job")
+        works = [bench.runs("job") for _ in range(40)]
+        leader = next(w for w in works if len(bench.books.works.on(w.group)) > 1)
+        behind = bench.books.works.on(leader.group)[1]
+        bench.router.done([leader.id])
+        assert bench.now(behind).state is HELD
+        bench.router.done([running.id, *(w.id for w in works if w.id not in (behind.id,))])
+        assert bench.now(behind).state is PLACED
+
+    def test_what_a_machine_took_along_is_found_room_elsewhere_under_the_same_id(
+        self, bench: Bench
+    ) -> None:
+        bench.begin("job", least=0)
+        work = bench.runs("job", 2)
+        lost = bench.books.ledger.vnodes[VNodeId(str(work.vnode))].machine
+        vnodes = {v.id for v in bench.books.ledger.machine_down(lost)}
+        bench.router.lost(vnodes)
+        bench.books.groups.drop(work.group)
+        assert bench.now(work).state is HELD
+        bench.router.serve()
+        again = bench.now(work)
+        assert again.state is PLACED
+        assert bench.books.groups[work.group].pieces[0].machine != lost
+
+
+class TestAccount:
+    def test_asking_twice_is_answered_alike(self, bench: Bench) -> None:
+        bench.begin("job", 2)
+        ask = Ask(id=WorkId("w"), cluster=ClusterId("job"), demand=cpus(1), selector={}, owner="me")
+        assert bench.router.place(ask) == bench.router.place(ask)
+        assert len(bench.books.works) == 1
+
+    def test_a_virtual_cluster_that_is_not_there_is_named(self, bench: Bench) -> None:
+        with pytest.raises(NoSuchCluster, match="'job'"):
+            bench.submit("job")
+
+    def test_dead_actors_are_forgotten(self, bench: Bench) -> None:
+        bench.begin("job", 1)
+        work, waits = bench.runs("job", actor=True), bench.runs("job", actor=True)
+        bench.router.begun(work.id, "aa")
+        assert bench.router.actors() == {"aa": work.id}
+        bench.router.look(in_use=(), dead=["aa"])
+        assert work.id not in bench.books.works
+        assert bench.now(waits).state is PLACED
+
+    def test_what_a_silent_process_left_goes_once_ray_does_not_run_it(self, bench: Bench) -> None:
+        bench.begin("job", 1, 1, apart=True)
+        runs, gone = bench.runs("job"), bench.runs("job")
+        bench.clock.advance(SILENCE_S + 1)
+        bench.router.look(in_use=[runs.group], dead=())
+        assert runs.id in bench.books.works
+        assert gone.id not in bench.books.works
+
+    def test_what_ends_takes_its_work_along(self, bench: Bench) -> None:
+        bench.begin("job", least=1, most=1)
+        for _ in range(20):
+            bench.runs("job")
+        bench.router.end(ClusterId("job"))
+        assert len(bench.books.works) == 0
+        assert not bench.books.ledger.uses
+
+
+@pytest.mark.parametrize(
+    ("waiting", "running", "limit"),
+    [(0, 0, 1), (7, 1, 1), (16, 1, 2), (1000, 4, 31), (10_000, 4, 312)],
+)
+def test_batches_are_a_share_of_those_that_wait(waiting: int, running: int, limit: int) -> None:
+    assert batch_limit(waiting, running) == limit
+
+
+class Histories(RuleBasedStateMachine):
+    """Work comes and goes, vnodes grow, machines die, in any order."""
+
+    clusters = Names("clusters")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bench = Bench(m0=6, m1=3)
+        self.made = 0
+
+    @rule(
+        target=clusters,
+        fixed=st.lists(st.integers(1, 3), max_size=3),
+        apart=st.booleans(),
+        least=st.integers(0, 2),
+        more=st.none() | st.integers(0, 4),
+    )
+    def begin(self, fixed: list[int], apart: bool, least: int, more: int | None) -> Any:
+        self.made += 1
+        name = f"c{self.made}"
+        most = None if more is None else least + more
+        try:
+            self.bench.begin(name, *fixed, least=least, most=most, apart=apart)
+        except AssertionError:  # there is no room now
+            return multiple()
+        return name
+
+    @rule(
+        name=clusters,
+        demand=st.sampled_from([0, 0.5, 1, 2, 3]),
+        actor=st.booleans(),
+        wait=st.booleans(),
+        times=st.integers(1, 12),
+    )
+    def submit(self, name: str, demand: float, actor: bool, wait: bool, times: int) -> None:
+        for _ in range(times):
+            try:
+                self.bench.submit(name, demand, actor=actor, wait=wait)
+            except (TooLarge, NoSuchCluster):
+                return
+
+    @rule(data=st.data())
+    def done(self, data: st.DataObject) -> None:
+        known = sorted(work.id for work in self.bench.books.works)
+        if known:
+            self.bench.router.done(data.draw(st.lists(st.sampled_from(known), unique=True)))
+
+    @rule(passed=st.integers(1, 20))
+    def time_passes(self, passed: int) -> None:
+        self.bench.clock.advance(passed)
+        twin = self.bench.books.ledger.copy()
+        given = {loan.vnode for loan in give_back(twin, self.bench.clock())}
+        cut = self.bench.cut(twin, given, {})
+        if isinstance(cut, Recut):
+            give_back(self.bench.books.ledger, self.bench.clock())
+            self.bench.order(cut)
+            self.bench.router.serve()
+
+    @rule(name=clusters)
+    def end(self, name: str) -> None:
+        books = self.bench.books
+        if name not in books.ledger.clusters:
+            return
+        self.bench.router.end(ClusterId(name))
+        books.ledger.end(ClusterId(name))
+        for group in books.groups.of_cluster(ClusterId(name)):
+            books.groups.drop(group.id)
+        self.bench.router.serve()
+
+    @rule(data=st.data(), cpus=st.integers(1, 6))
+    def a_machine_dies_and_another_comes(self, data: st.DataObject, cpus: int) -> None:
+        books = self.bench.books
+        lost: MachineId = data.draw(st.sampled_from(sorted(books.ledger.machines)))
+        vnodes = {v.id for v in books.ledger.machine_down(lost)}
+        self.bench.router.lost(vnodes)
+        for vnode in vnodes:
+            for group in books.groups.of_vnode(vnode):
+                if group.movable:
+                    continue  # Ray looks for other places
+                keep = dataclasses.replace(
+                    group,
+                    pieces=tuple(
+                        dataclasses.replace(p, vnode=None) if p.vnode in vnodes else p
+                        for p in group.pieces
+                    ),
+                )
+                books.groups.drop(group.id)
+                if keep.vnodes:
+                    books.groups.put(keep)
+        self.made += 1
+        books.ledger.machine_up(fake_machine(f"m{self.made}", CPU=cpus))
+        self.bench.router.serve()
+
+    @invariant()
+    def nothing_is_over_capacity(self) -> None:
+        books = self.bench.books
+        assert not books.ledger.broken()
+        for (group, bundle), load in books.works.load.items():
+            assert load.fits(books.groups[group].pieces[bundle].resources)
+
+    @invariant()
+    def the_account_is_right(self) -> None:
+        books = self.bench.books
+        placed = {work.id for work in books.works if work.state is PLACED}
+        assert placed == books.ledger.uses.keys()
+        for work in books.works:
+            if work.state is PLACED:
+                piece = books.groups[work.group].pieces[work.bundle]
+                assert piece.vnode == work.vnode == books.ledger.uses[work.id].vnode
+
+    @invariant()
+    def whoever_waits_will_be_served(self) -> None:
+        """Every promised group has somebody for whom it will be made."""
+        books = self.bench.books
+        for work in books.works:
+            if work.state is QUEUED and work.group not in books.groups:
+                leaders = [w for w in books.works.on(work.group) if w.state is HELD]
+                assert leaders, work
+
+
+TestHistories = Histories.TestCase
