@@ -120,6 +120,10 @@ class FakeRay:
         await self._pass("dead")
         return frozenset(actors) - self._actors
 
+    async def bury(self) -> tuple[MachineId, ...]:
+        """No machine dies here without being seen."""
+        return ()
+
     async def running(self, jobs: Collection[JobId], /) -> Sequence[Running]:
         """What of these jobs runs now, as far as it was told by `reports`."""
         await self._pass("running")

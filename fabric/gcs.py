@@ -32,6 +32,7 @@ services: Any = importlib.import_module("ray.core.generated.gcs_service_pb2_grpc
 
 NODE_LABEL = "ray.io/node-id"
 RPC_TIMEOUT_S = 10.0
+REFUSALS, KNOCK_TIMEOUT_S = 3, 0.5
 TASKS = 10_000
 """As many tasks as are looked at in an audit."""
 
@@ -48,6 +49,7 @@ class Gcs:
 
     def __init__(self, address: str, job: JobId) -> None:
         self._job = bytes.fromhex(job)
+        self._raylets: dict[MachineId, tuple[str, int]] = {}
         channel = init_grpc_channel(address, asynchronous=True)
         self._channel = channel
         self._groups = services.PlacementGroupInfoGcsServiceStub(channel)
@@ -166,6 +168,27 @@ class Gcs:
                 found.append(running)
         return tuple(found)
 
+    async def bury(self) -> tuple[MachineId, ...]:
+        """Tell Ray of machines that are there, but whose raylet is not; says which.
+
+        Ray asks a raylet for 15 seconds before it takes it for dead. Where the machine itself says
+        that nobody listens at the raylet's port, it is: raylets never come back under their id.
+        """
+        asked = list(self._raylets.items())
+        gone = await asyncio.gather(*(_nobody_listens(*where) for _, where in asked))
+        dead = [id for (id, _), nobody in zip(asked, gone, strict=True) if nobody]
+        for id in dead:
+            info = common.NodeDeathInfo(
+                reason=common.NodeDeathInfo.UNEXPECTED_TERMINATION,
+                reason_message="nothing listens at the port of its raylet any more",
+            )
+            request = messages.UnregisterNodeRequest(
+                node_id=bytes.fromhex(id), node_death_info=info
+            )
+            await _ask(self._nodes.UnregisterNode, request)
+            del self._raylets[id]
+        return tuple(dead)
+
     async def observe(self) -> Observed:
         """Look at the whole cluster."""
         nodes, groups, usage, jobs = await asyncio.gather(
@@ -179,6 +202,11 @@ class Gcs:
                 ),
             ),
         )
+        self._raylets = {
+            MachineId(node.node_id.hex()): (node.node_manager_address, node.node_manager_port)
+            for node in nodes.node_info_list
+            if node.state == tables.GcsNodeInfo.ALIVE
+        }
         there = [_seen(each) for each in groups.placement_group_table_data]
         return Observed(
             machines=tuple(
@@ -211,6 +239,22 @@ class Gcs:
     async def close(self) -> None:
         """Close the channel."""
         await self._channel.close()
+
+
+async def _nobody_listens(host: str, port: int) -> bool:
+    """Whether a machine refuses connections to a port, time after time."""
+    for _ in range(REFUSALS):
+        try:
+            async with asyncio.timeout(KNOCK_TIMEOUT_S):
+                _, writer = await asyncio.open_connection(host, port)
+        except ConnectionRefusedError:
+            await asyncio.sleep(KNOCK_TIMEOUT_S / REFUSALS)
+            continue
+        except OSError:  # it cannot be reached, which may pass: TimeoutError is one of these
+            return False
+        writer.close()
+        return False
+    return True
 
 
 async def _ask(call: Any, request: Any) -> Any:

@@ -103,6 +103,7 @@ class Ray(Protocol):
     async def remove(self, id: GroupId, /) -> None: ...
     async def available(self) -> Mapping[MachineId, Resources]: ...
     async def dead(self, actors: Collection[str], /) -> frozenset[str]: ...
+    async def bury(self) -> Sequence[MachineId]: ...
     async def running(self, jobs: Collection[JobId], /) -> Sequence[Running]: ...
     async def observe(self) -> Observed: ...
 
@@ -120,6 +121,8 @@ class KeeperSettings:
     to have been faster and the virtual cluster waits again."""
     settle_s: float = 1.5
     """Seconds until Ray's own view of a machine shows what has just been done there."""
+    knock_s: float = 1.0
+    """Seconds between two looks for machines whose Ray is gone, which Ray notices late."""
     audit_s: float = 2.0
     """Seconds between two looks at what runs beyond its virtual cluster."""
     turn_s: float = 0.25
@@ -170,7 +173,7 @@ class Keeper:
         self._ready: set[GroupId] = set()
         self._told: dict[ClusterId, Wait] = {}
         self.escapes: tuple[Escape, ...] = ()
-        self._audited = 0.0
+        self._audited = self._knocked = 0.0
         self._past: deque[GroupId] = deque(maxlen=PAST)
         """The placement groups that we removed last."""
         self._pinned: dict[ClusterId, float] = {}
@@ -311,6 +314,10 @@ class Keeper:
 
     async def turn(self) -> None:
         """Look at Ray, and set right what differs from the books."""
+        if self._clock() >= self._knocked + self.settings.knock_s:
+            self._knocked = self._clock()
+            for id in await self._ray.bury():
+                log.warning("machine %s is gone, and Ray was told so", id)
         skip, before = set(self._in_flight), {*self.books.entries}
         known = {group.id for group in self.books.groups}
         seen = await self._ray.observe()

@@ -1,0 +1,23 @@
+"""Fifty kills at random moments while virtual clusters come and go: books and Ray always agree."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from integration.test_virtual_cluster_kills import besieged
+
+pytestmark = [pytest.mark.ray, pytest.mark.soak, pytest.mark.timeout(3600)]
+
+KILLS = 50
+SEED = int(os.environ.get("FEDPILOT_SOAK_SEED", "7"))
+
+
+def test_managers_drivers_and_machines_are_killed_over_and_over() -> None:
+    with besieged(SEED) as siege:
+        kinds = [siege.manager, siege.driver, siege.raylet]
+        for number in range(KILLS):
+            kill = siege.dice.choice(kinds)
+            print(f"{number + 1} of {KILLS}: {kill.__name__}", flush=True)
+            kill()
