@@ -19,14 +19,32 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .errors import FabricError
+from .errors import FabricError, NoSuchCluster, NotInTime
 from .inside import JOB_VARIABLE
 from .spec import VirtualCluster
 
 GRACE_S = 2.5
 """How long a command may take to end when it is told to: Ray kills all of a job after three."""
 
-POLL_S = 5.0
+FIRST_WAIT_S = 1.0
+"""It is not said to wait before."""
+FIRST_POLL_S, LAST_POLL_S = 0.2, 2.0
+
+FATED = """\
+import ctypes, os, sys
+if sys.platform == "linux":
+    ctypes.CDLL(None).prctl(1, 9)
+if os.getppid() != int(sys.argv[1]):
+    sys.exit(1)
+try:
+    os.execvp(sys.argv[2], sys.argv[2:])
+except OSError as error:
+    sys.exit(f"fedpilot: {sys.argv[2]}: {error.strerror}")
+"""
+"""Becomes the command, and is killed with us, whatever kills us."""
+
+READY = "its command starts"
+"""How the last line ends that is not of the command."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -80,8 +98,7 @@ def _run(given: argparse.Namespace, command: Sequence[str]) -> int:
     signal.signal(signal.SIGTERM, _stop)  # Ray has one of its own
     asking = VirtualClusters()
     try:
-        if not given.join:
-            _reserve(asking, given)
+        _wait(asking, given)
         return _child(command, environment(given.name))
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -90,30 +107,41 @@ def _run(given: argparse.Namespace, command: Sequence[str]) -> int:
                 asking.delete(given.name)
 
 
-def _reserve(asking: Any, given: argparse.Namespace) -> None:
+def _wait(asking: Any, given: argparse.Namespace) -> None:
     """Wait for the places, saying why whenever that changes."""
-    spec = VirtualCluster.from_dict(json.loads(given.spec))
-    said = ""
-    while True:
-        found: Mapping[str, Any] = asking.create(
-            given.name,
-            spec,
-            priority=given.priority,
-            deadline_s=given.deadline,
-            wait_s=POLL_S,
-        )
-        if found["state"] not in ("waiting", "starting"):
-            _say(f"virtual cluster {given.name} is {found['state']}")
-            return
+    name, said, began, pause = given.name, "", time.monotonic(), FIRST_POLL_S
+    found = asking.show(name) if given.join else _reserve(asking, given)
+    while found["state"] in ("waiting", "starting"):
         place = f" (position {found['position']})" if found["position"] else ""
-        now = f"virtual cluster {given.name} is {found['state']}{place}: {found['reason']}"
+        now = f"virtual cluster {name} is {found['state']}{place}: {found['reason']}"
         if now != said:
             said = now
             _say(now)
+        time.sleep(pause)
+        pause = min(LAST_POLL_S, 1.2 * pause)
+        try:
+            found = asking.show(name)
+        except NoSuchCluster:  # asking for it once more would bring it back
+            told = [e["reason"] for e in asking.history() if e["cluster"] == name]
+            why = told[-1] if told else "it was deleted"
+            raise NotInTime(name, time.monotonic() - began, why) from None
+    _say(f"virtual cluster {name} is {found['state']}; {READY}")
+
+
+def _reserve(asking: Any, given: argparse.Namespace) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = asking.create(
+        given.name,
+        VirtualCluster.from_dict(json.loads(given.spec)),
+        priority=given.priority,
+        deadline_s=given.deadline,
+        wait_s=FIRST_WAIT_S,
+    )
+    return found
 
 
 def _child(command: Sequence[str], env: Mapping[str, str]) -> int:
-    with subprocess.Popen(command, env=env) as child:
+    fated = [sys.executable, "-I", "-S", "-c", FATED, str(os.getpid()), *command]
+    with subprocess.Popen(fated, env=env) as child:
         try:
             code = child.wait()
         except BaseException:

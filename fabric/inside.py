@@ -474,7 +474,15 @@ class Reporter:
         self._changed = threading.Event()
         self._lock = threading.Lock()
         self._told = 0.0
-        threading.Thread(target=self._run, name="fedpilot-work", daemon=True).start()
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="fedpilot-work", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop, before Ray is shut down."""
+        self._closed = True
+        self._changed.set()
+        self._thread.join(1.0)
 
     def follow(self, work: WorkId, made: Any) -> None:
         """Watch a task by what it returns."""
@@ -503,11 +511,11 @@ class Reporter:
         import ray
 
         while True:
-            if not self._open and not self._actors:
+            if not self._open and not self._actors and not self._closed:
                 self._changed.wait()
             self._changed.clear()
             try:
-                if not ray.is_initialized():
+                if self._closed or not ray.is_initialized():
                     return
                 with self._lock:
                     refs = list(self._open)
@@ -526,6 +534,8 @@ class Reporter:
                     self._changed.wait(HEARTBEAT_S)
                 if time.monotonic() > self._told + HEARTBEAT_S:
                     self.ended([])
+            except SystemExit:  # so Ray says that it has been shut down
+                return
             except Exception:  # Ray is shutting down, or the manager is starting again
                 time.sleep(0.2)
 
@@ -559,6 +569,8 @@ def _ask(method: str, *args: Any) -> Any:
 
 def forget() -> None:
     """Ray was shut down: what is known belongs to the past."""
+    for reporter in _reporters.values():
+        reporter.close()
     _managers.clear()
     _owners.clear()
     _reporters.clear()

@@ -17,14 +17,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from .core.records import ROOT
-from .errors import ClusterUnreachable, FabricError, NoSuchCluster
+from .errors import ClusterUnreachable, FabricError, NoSuchCluster, SpecError
 from .inside import JOB_VARIABLE, SETUP_HOOK
 from .spec import VirtualCluster
 from .virtual_clusters import VirtualClusters
 
-KEY = "fedpilot.virtual_cluster"
-"""Where the metadata of a job names its virtual cluster."""
+KEY, JOINED, COMMAND = "fedpilot.virtual_cluster", "fedpilot.joined", "fedpilot.command"
+"""The metadata of a job: its virtual cluster, that this is not its own, and its command."""
 
+LOGS = ", last available logs (truncated to 20,000 chars):"
+"""What Ray ends the first line with where a log follows."""
+
+HOOK = "worker_process_setup_hook"
+
+ENDED = ("SUCCEEDED", "FAILED", "STOPPED")
 
 START_S = 30.0
 """How long Ray's job server may need to start."""
@@ -44,6 +50,17 @@ class NoSuchJob(FabricError):
         return f"there is no job {self.id!r}; see `fedpilot job list`"
 
 
+class JobExists(FabricError):
+    """There has been a job of that id, and Ray remembers it."""
+
+    def __init__(self, id: str) -> None:
+        super().__init__(id)
+        self.id = id
+
+    def __str__(self) -> str:
+        return f"there is or was a job {self.id!r}; choose a new id, or leave it out"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """A job of Ray's, and its virtual cluster if it has one."""
@@ -53,10 +70,13 @@ class Job:
     """`PENDING`, `RUNNING`, `STOPPED`, `SUCCEEDED` or `FAILED`, as Ray has it; `WAITING` while its
     virtual cluster has yet to get its places."""
     message: str
+    """One line; all of it is in the log."""
     entrypoint: str
     started: float | None
     ended: float | None
     virtual_cluster: str | None
+    joined: bool
+    """Whether it is in a virtual cluster that others made, which stays when it ends."""
     cluster: Mapping[str, Any] | None
     """The document of its virtual cluster, while there is one."""
 
@@ -70,6 +90,7 @@ class Job:
             "started": self.started,
             "ended": self.ended,
             "virtual_cluster": self.virtual_cluster,
+            "joined": self.joined,
             "cluster": self.cluster,
         }
 
@@ -80,7 +101,7 @@ class Jobs:
     def __init__(self) -> None:
         from ray.job_submission import JobSubmissionClient
 
-        self._asking = VirtualClusters()
+        self.clusters = VirtualClusters()
         url = _dashboard()
         try:
             self._client = JobSubmissionClient(url)
@@ -101,16 +122,16 @@ class Jobs:
         """Have Ray run a command inside a virtual cluster of its own, or inside `join`.
 
         Returns the id of the job. Refuses at once what could never be: SpecError, NeverFits,
-        NoSuchCluster for `join`.
+        NoSuchCluster for `join`, JobExists.
         """
         name = join or id or f"job-{secrets.token_hex(4)}"
         id = id or (f"job-{secrets.token_hex(4)}" if join else name)
         given = spec or VirtualCluster()
         if join:
-            self._asking.show(join)
+            self.clusters.show(join)
         else:
-            self._asking.check(name, given, parent=ROOT)
-        confine = [self._asking.call("python"), "-m", "fedpilot.fabric.confine", "--name", name]
+            self.clusters.check(name, given, parent=ROOT)
+        confine = [self.clusters.call("python"), "-m", "fedpilot.fabric.confine", "--name", name]
         if join:
             confine += ["--join"]
         else:
@@ -118,13 +139,19 @@ class Jobs:
         if deadline_s is not None:
             confine += ["--deadline", str(deadline_s)]
         env = dict(runtime_env or {})
+        if HOOK in env:
+            raise SpecError(f"runtime_env.{HOOK}: virtual clusters need it for themselves")
         env["env_vars"] = {**env.get("env_vars", {}), JOB_VARIABLE: name}
-        env["worker_process_setup_hook"] = SETUP_HOOK
+        env[HOOK] = SETUP_HOOK
         self._submit(
             entrypoint=shlex.join([*confine, "--", *command]),
             submission_id=id,
             runtime_env=env,
-            metadata={KEY: name, "fedpilot.command": shlex.join(command)},
+            metadata={
+                KEY: name,
+                COMMAND: shlex.join(command),
+                **({JOINED: "yes"} if join else {}),
+            },
         )
         return id
 
@@ -138,76 +165,100 @@ class Jobs:
                 if NOT_YET in str(error) and time.monotonic() < end:
                     time.sleep(0.5)
                     continue
-                raise FabricError(f"Ray refuses the job: {error}") from error
+                if "already exists" in str(error):
+                    raise JobExists(job["submission_id"]) from error
+                raise FabricError(f"Ray refuses the job: {_line(error)}") from error
+            except (TypeError, ValueError) as error:
+                raise SpecError(f"runtime_env: {_line(error)}") from error
             return
 
     def list(self) -> list[Job]:
-        """All jobs, the latest first."""
-        clusters = {each["id"]: each for each in self._asking.snapshot()["clusters"]}
-        found = [self._job(each, clusters) for each in self._client.list_jobs()]
+        """All jobs that were submitted, the latest first."""
+        clusters = {each["id"]: each for each in self.clusters.snapshot()["clusters"]}
+        jobs = [each for each in self._client.list_jobs() if each.submission_id]
+        found = [self._job(each, clusters) for each in jobs]
         return sorted(found, key=lambda job: -(job.started or 0.0))
 
     def show(self, id: str) -> Job:
         """One job. NoSuchJob."""
-        try:
+        with _of(id):
             found = self._client.get_job_info(id)
-        except RuntimeError as error:
-            raise NoSuchJob(id) from error
-        clusters = {each["id"]: each for each in self._asking.snapshot()["clusters"]}
+        clusters = {each["id"]: each for each in self.clusters.snapshot()["clusters"]}
         return self._job(found, clusters)
 
     def logs(self, id: str) -> str:
         """What a job has printed so far. NoSuchJob."""
-        try:
+        with _of(id):
             text: str = self._client.get_job_logs(id)
-        except RuntimeError as error:
-            raise NoSuchJob(id) from error
         return text
 
     def follow(self, id: str) -> Iterator[str]:
-        """What a job prints, until it ends."""
+        """What a job has printed and prints, until it ends. NoSuchJob."""
         import asyncio
 
-        loop = asyncio.new_event_loop()
-        lines = self._client.tail_job_logs(id)
-        try:
-            while True:
-                try:
-                    yield loop.run_until_complete(anext(lines))
-                except StopAsyncIteration:
-                    return
-        finally:
-            loop.close()
+        self.show(id)
+        lines: Any = self._client.tail_job_logs(id)
+        with _of(id), asyncio.Runner() as runner:
+
+            async def following() -> str | None:
+                return await anext(lines, None)
+
+            try:
+                while (text := runner.run(following())) is not None:
+                    yield text
+            finally:
+                runner.run(lines.aclose())
 
     def stop(self, id: str) -> bool:
         """Tell a job to end; False if it had ended. NoSuchJob."""
         job = self.show(id)
-        try:
+        with _of(id):
             told = bool(self._client.stop_job(id))
-        except RuntimeError as error:
-            raise NoSuchJob(id) from error
-        if job.virtual_cluster and job.cluster and job.cluster["state"] == "waiting":
+        if job.cluster and not job.joined and job.cluster["state"] == "waiting":
             with contextlib.suppress(NoSuchCluster):
-                self._asking.delete(job.virtual_cluster)
+                self.clusters.delete(job.cluster["id"])
         return told
 
     def _job(self, found: Any, clusters: Mapping[str, Mapping[str, Any]]) -> Job:
         metadata = found.metadata or {}
         name = metadata.get(KEY)
-        cluster = clusters.get(name) if name else None
         status = str(found.status.value)
+        cluster = clusters.get(name) if name and status not in ENDED else None
         waits = cluster is not None and cluster["state"] == "waiting" and status == "RUNNING"
-        reason = str(cluster["reason"]) if waits and cluster else str(found.message or "")
+        reason = str(cluster["reason"]) if waits and cluster else _line(found.message)
         return Job(
-            id=found.submission_id or found.job_id or "",
+            id=found.submission_id,
             status="WAITING" if waits else status,
             message=reason,
-            entrypoint=metadata.get("fedpilot.command") or found.entrypoint,
+            entrypoint=metadata.get(COMMAND) or found.entrypoint,
             started=None if found.start_time is None else found.start_time / 1000,
             ended=None if not found.end_time else found.end_time / 1000,
             virtual_cluster=name,
+            joined=JOINED in metadata,
             cluster=cluster,
         )
+
+
+@contextlib.contextmanager
+def _of(id: str) -> Iterator[None]:
+    """Say what Ray's client means. NoSuchJob, ClusterUnreachable."""
+    import aiohttp
+    import requests
+
+    try:
+        yield
+    except RuntimeError as error:
+        if "does not exist" in str(error):
+            raise NoSuchJob(id) from error
+        raise FabricError(f"Ray says of job {id!r}: {_line(error)}") from error
+    except (requests.RequestException, aiohttp.ClientError, OSError) as error:
+        why = f"its job server is gone: {_line(error)}"
+        raise ClusterUnreachable(_dashboard(), why) from error
+
+
+def _line(text: object) -> str:
+    """The first line of what Ray says, which may go on with all of a log."""
+    return str(text or "").strip().partition("\n")[0].removesuffix(LOGS)
 
 
 def _dashboard() -> str:

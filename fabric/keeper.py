@@ -211,11 +211,19 @@ class Keeper:
         id = entry.request.id
         known = self.books.entries.get(id)
         if known is None:
-            self.check(entry.request)
+            if (over := self.books.answers.get(_asking(entry))) is not None:
+                raise NotInTime(id, self._clock() - entry.asked_at, over[0])
+            self._check_names(entry.request)
             self._endings.pop(id, None)
             self.books.enter(entry)
             self._note(id, "asked", "")
             self._admit()
+            if id in self.books.entries and self.books.entries[id].waiting:
+                impossible = never(self.books.ledger, entry.request)
+                if impossible is not None:
+                    self._strike(id, impossible.reason)
+                    self.commit()
+                    raise NeverFits(id, impossible.reason, impossible.most)
             self.commit()
         elif (known.spec, known.owner, known.request.parent) != (
             entry.spec,
@@ -520,15 +528,17 @@ class Keeper:
 
     def check(self, request: Request) -> None:
         """Refuse what could never be let in. NameTaken, NoSuchCluster, NeverFits."""
-        if request.id in (ROOT, DEFAULT):
-            raise NameTaken(request.id)
-        parent = request.parent
-        there = self.books.ledger.clusters.keys() - {DEFAULT}
-        if parent != ROOT and parent not in there:
-            raise NoSuchCluster(parent, sorted(there))
+        self._check_names(request)
         impossible = never(self.books.ledger, request)
         if impossible is not None:
             raise NeverFits(request.id, impossible.reason, impossible.most)
+
+    def _check_names(self, request: Request) -> None:
+        if request.id in (ROOT, DEFAULT):
+            raise NameTaken(request.id)
+        there = self.books.ledger.clusters.keys() - {DEFAULT}
+        if request.parent != ROOT and request.parent not in there:
+            raise NoSuchCluster(request.parent, sorted(there))
 
     def _admit(self) -> None:
         """Let in whoever has places now."""
@@ -555,15 +565,13 @@ class Keeper:
         """Write down that somebody gets places, if the pieces can be cut so."""
         id, books = found.request.id, self.books
         until = self.due()
-        twin = books.ledger.copy()
+        right_in_ray = found.request.parent == ROOT  # then no pieces have to be cut for it
+        pinned = id in self._pinned or id in books.ledger.clusters
+        twin = books.ledger if right_in_ray else books.ledger.copy()
         apply(twin, found, until)
         asked = books.entries[id].group if books.entries[id].waiting else None
         ids = iter([asked] if asked else [])
-        fixed = groups_for(
-            found,
-            lambda: next(ids, None) or self._new_id(),
-            pinned=id in self._pinned or id in books.ledger.clusters,
-        )
+        fixed = groups_for(found, lambda: next(ids, None) or self._new_id(), pinned=pinned)
         given: dict[VNodeId, Resources] = {}
         for group in fixed:
             for piece in group.pieces:
@@ -579,7 +587,8 @@ class Keeper:
         cut = self.cut(twin, touched, given)
         if isinstance(cut, Stuck):
             return cut
-        apply(books.ledger, found, until)
+        if not right_in_ray:
+            apply(books.ledger, found, until)
         self.order(Recut(cut.remove, (*fixed, *cut.make)))
         for step in steps:
             self._note(step.cluster, "borrowed", str(step.by))
@@ -655,7 +664,9 @@ class Keeper:
             self.order(cut)
 
     def _strike(self, id: ClusterId, why: str) -> None:
-        self.books.strike(id)
+        entry = self.books.strike(id)
+        if entry is not None:
+            self.books.answer(_asking(entry), (why,))
         for known in (self._told, self._starting, self._pinned, self._troubles):
             known.pop(id, None)
         self._endings[id] = why
@@ -835,6 +846,11 @@ class Keeper:
         event = self._events.pop(id, None)
         if event is not None:
             event.set()
+
+
+def _asking(entry: Entry) -> str:
+    """What tells a request that is made again from another for the same name."""
+    return f"{entry.request.id} asked at {entry.asked_at!r}"
 
 
 def _vnode_id(cluster: ClusterId, index: int) -> VNodeId:

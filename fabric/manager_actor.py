@@ -13,11 +13,10 @@ import logging
 import os
 import secrets
 import sys
-import threading
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from .core.admission import Request
 from .core.books import Entry, JobId
@@ -28,77 +27,96 @@ from .core.resources import Resources
 from .errors import FabricError, NameTaken
 from .keeper import Keeper, KeeperSettings
 from .ledger_file import LedgerFile
-from .router import Ask, Placed, Router
+from .router import Ask, Placed
 from .snapshot import snapshot
 
 NAME, NAMESPACE = "virtual_cluster_manager", "fedpilot"
 CALLS = 2000
 """How many callers may wait at the same time."""
-START_TIMEOUT_S = 60.0
 log = logging.getLogger(__name__)
-Answer = TypeVar("Answer")
 
 
 class ManagerActor:
-    """What runs inside the actor: a keeper with a loop of its own, and its calls."""
+    """What runs inside the actor: a keeper, in the loop in which its calls are answered."""
 
     def __init__(self, folder: str, settings: KeeperSettings) -> None:
-        self._settings = settings
-        self._loop = asyncio.new_event_loop()
-        threading.Thread(target=self._loop.run_forever, name="keeper", daemon=True).start()
-        self._keeper = self._wait(self._begin(Path(folder)))
-        self._turning = asyncio.run_coroutine_threadsafe(self._turn(), self._loop)
+        import ray
+
+        self._folder, self._settings = Path(folder), settings
+        self._begun: asyncio.Future[Keeper] | None = None
+        # The loop exists once there is a call: this one comes without anybody asking.
+        ray.get_runtime_context().current_actor.begin.remote()
+
+    async def begin(self) -> None:
+        """Read the books and keep them from now on, unless that has begun."""
+        await self._keeper()
 
     async def create(self, entry: Entry, wait_s: float) -> Mapping[str, Any]:
         """Let a virtual cluster in, or have it wait; what has become of it after `wait_s`."""
-        await self._in(self._keeper.create(entry, wait_s=wait_s))
-        return await self.show(entry.request.id)
+        keeper = await self._keeper()
+        await keeper.create(entry, wait_s=wait_s)
+        return snapshot(keeper).cluster(entry.request.id)
 
     async def check(self, request: Request) -> None:
         """Refuse what could never be let in."""
-        await self._in(self._check(request))
+        keeper = await self._keeper()
+        if request.id in keeper.books.entries:
+            raise NameTaken(request.id)
+        keeper.check(request)
 
     async def attach(self, cluster: ClusterId, job: JobId) -> None:
         """A job of Ray's works in a virtual cluster, and should in nothing else."""
-        await self._in(self._attach(cluster, job))
+        (await self._keeper()).attach(cluster, job)
 
     async def delete(self, id: ClusterId, key: str) -> tuple[str, ...]:
         """End a virtual cluster and all inside it; a key is answered once."""
-        return await self._in(self._keeper.delete(id, key))
+        return await (await self._keeper()).delete(id, key)
 
     async def show(self, id: ClusterId) -> Mapping[str, Any]:
         """One virtual cluster as a document."""
-        return await self._in(self._show(id))
+        return snapshot(await self._keeper()).cluster(id)
 
     async def snapshot(self) -> Mapping[str, Any]:
         """Everything as a document."""
-        return await self._in(self._snapshot())
+        return snapshot(await self._keeper()).document()
 
     async def place(self, ask: Ask) -> Placed | None:
         """Say where a task or an actor runs; None if it may not wait and there is no room."""
-        return await self._in(self._place(ask))
+        keeper = await self._keeper()
+        work = keeper.router.place(ask)
+        keeper.commit()
+        if work is None:
+            return None
+        known = keeper.books.groups.get(work.group)
+        sizes = [piece.resources.to_ray() for piece in known.pieces] if known else []
+        return Placed(work.group, work.bundle, tuple(sizes), str(work.state))
 
     async def begun(self, id: WorkId, actor: str) -> None:
         """Work turns out to be this actor."""
-        await self._in(self._router(lambda router: router.begun(id, actor)))
+        keeper = await self._keeper()
+        keeper.router.begun(id, actor)
+        keeper.commit()
 
     async def done(self, owner: str, ids: Sequence[WorkId]) -> None:
         """A process is there, and says which of its work has ended."""
-
-        def tell(router: Router) -> None:
-            router.heard(owner)
-            router.done(ids)
-
-        await self._in(self._router(tell))
+        keeper = await self._keeper()
+        keeper.router.heard(owner)
+        keeper.router.done(ids)
+        keeper.commit()
 
     async def cluster_of(self, group: GroupId) -> tuple[str, str, bool] | None:
-        """Whose a placement group is: its cluster, that cluster's parent, and whether it was asked
-        for as a placement group."""
-        return await self._in(self._cluster_of(group))
+        """Whose a placement group is: its virtual cluster, the one that is in, and whether it was
+        asked for as a placement group. None if it is none of ours."""
+        books = (await self._keeper()).books
+        if group not in books.groups:
+            return None
+        id = books.groups[group].cluster
+        entry = books.entries.get(id)
+        return None if entry is None else (id, entry.request.parent, entry.group is not None)
 
     async def history(self) -> tuple[Mapping[str, Any], ...]:
         """What has happened last."""
-        return self._keeper.history()
+        return (await self._keeper()).history()
 
     async def python(self) -> str:
         """The Python that this Ray cluster runs on, where it is on the head's machine."""
@@ -108,80 +126,47 @@ class ManagerActor:
         """The process that this runs in."""
         return os.getpid()
 
-    async def _begin(self, folder: Path) -> Keeper:
+    async def _keeper(self) -> Keeper:
+        """The keeper, once it has begun."""
+        if self._begun is None:
+            self._begun = asyncio.ensure_future(self._begin())
+        return await asyncio.shield(self._begun)
+
+    async def _begin(self) -> Keeper:
         import ray
 
         from .gcs import Gcs
 
         context = ray.get_runtime_context()
         job = JobId(context.get_job_id())
-        folder.mkdir(parents=True, exist_ok=True)
+        self._folder.mkdir(parents=True, exist_ok=True)
         keeper = Keeper(
             Gcs(context.gcs_address, job),
-            LedgerFile(folder / "ledger.sqlite"),
+            LedgerFile(self._folder / "ledger.sqlite"),
             clock=time.time,
             new_id=lambda: GroupId(secrets.token_hex(14) + job),
             settings=self._settings,
         )
         await keeper.start()
+        self._turning = asyncio.create_task(self._turn(keeper))
         return keeper
 
-    async def _turn(self) -> None:
+    async def _turn(self, keeper: Keeper) -> None:
+        """Look at Ray again and again."""
         asked: tuple[Resources, ...] = ()
         while True:
             await asyncio.sleep(self._settings.turn_s)
             try:
-                await self._keeper.turn()
-                wanted = self._keeper.physical_demand()
+                await keeper.turn()
+                wanted = keeper.physical_demand()
                 if wanted != asked:
                     await asyncio.to_thread(publish, wanted)
                     asked = wanted
             except Exception:
                 log.exception("a look at Ray failed; the next is in %s s", self._settings.turn_s)
-            if self._keeper.lost:
+            if keeper.lost:
                 log.error("the books can no longer be written: starting again from what is there")
                 os._exit(1)
-
-    async def _check(self, request: Request) -> None:
-        if request.id in self._keeper.books.entries:
-            raise NameTaken(request.id)
-        self._keeper.check(request)
-
-    async def _attach(self, cluster: ClusterId, job: JobId) -> None:
-        self._keeper.attach(cluster, job)
-
-    async def _place(self, ask: Ask) -> Placed | None:
-        work = self._keeper.router.place(ask)
-        self._keeper.commit()
-        if work is None:
-            return None
-        known = self._keeper.books.groups.get(work.group)
-        sizes = [p.resources.to_ray() for p in known.pieces] if known else []
-        return Placed(work.group, work.bundle, tuple(sizes), str(work.state))
-
-    async def _router(self, tell: Callable[[Router], None]) -> None:
-        tell(self._keeper.router)
-        self._keeper.commit()
-
-    async def _cluster_of(self, group: GroupId) -> tuple[str, str, bool] | None:
-        books = self._keeper.books
-        if group not in books.groups:
-            return None
-        id = books.groups[group].cluster
-        entry = books.entries.get(id)
-        return None if entry is None else (id, entry.request.parent, entry.group is not None)
-
-    async def _show(self, id: ClusterId) -> Mapping[str, Any]:
-        return snapshot(self._keeper).cluster(id)
-
-    async def _snapshot(self) -> Mapping[str, Any]:
-        return snapshot(self._keeper).document()
-
-    async def _in(self, work: Coroutine[Any, Any, Answer]) -> Answer:
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
-
-    def _wait(self, work: Coroutine[Any, Any, Answer]) -> Answer:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(START_TIMEOUT_S)
 
 
 def publish(demand: Sequence[Resources]) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from .core.ledger import Ledger
-from .core.records import ROOT, VCLUSTER_LABEL, VNODE_LABEL, ClusterId, PlaceId, VNode
+from .core.records import ROOT, VCLUSTER_LABEL, VNODE_LABEL, ClusterId, PlaceId, VNode, VNodeId
 from .core.resources import Resources
 from .core.work import WorkState
 from .errors import NoSuchCluster
@@ -64,6 +64,7 @@ class Snapshot:
         if entry is None and (id != DEFAULT or DEFAULT not in ledger.clusters):
             raise NoSuchCluster(id, sorted(keeper.books.entries))
         vnodes = ledger.of(id)
+        pieces = self._pieces(id)
         return {
             "id": id,
             "parent": ROOT if entry is None else entry.request.parent,
@@ -81,11 +82,11 @@ class Snapshot:
             "work": self._work(id),
             "escapes": [e.reason for e in keeper.escapes if e.cluster == id],
             "children": list(ledger.children(id)),
-            "nodes": [self.vnode(each) for each in vnodes],
+            "nodes": [self.vnode(each, pieces.get(each.id, [])) for each in vnodes],
         }
 
-    def vnode(self, vnode: VNode) -> dict[str, Any]:
-        """One vnode."""
+    def vnode(self, vnode: VNode, pieces: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """One vnode, and the bundles that carry it."""
         ledger = self._ledger
         known = ledger.machines.get(vnode.machine)
         return {
@@ -105,13 +106,17 @@ class Snapshot:
                 {"resources": loan.resources.to_ray(), "until": loan.until}
                 for loan in ledger.loans_of(vnode.id)
             ],
-            "groups": [
-                {"id": group.id, "bundle": bundle, "resources": piece.resources.to_ray()}
-                for group in self.keeper.books.groups.of_vnode(vnode.id)
-                for bundle, piece in enumerate(group.pieces)
-                if piece.vnode == vnode.id
-            ],
+            "groups": list(pieces),
         }
+
+    def _pieces(self, id: ClusterId) -> dict[VNodeId | None, list[dict[str, Any]]]:
+        """The bundles that carry the vnodes of a virtual cluster."""
+        found: dict[VNodeId | None, list[dict[str, Any]]] = {}
+        for group in self.keeper.books.groups.of_cluster(id):
+            for bundle, piece in enumerate(group.pieces):
+                told = {"id": group.id, "bundle": bundle, "resources": piece.resources.to_ray()}
+                found.setdefault(piece.vnode, []).append(told)
+        return found
 
     def _work(self, id: ClusterId) -> dict[str, int]:
         """How much work is in each state."""

@@ -105,11 +105,12 @@ def decide(
     ledger: Ledger, waiting: Sequence[Request], now: float, policy: QueuePolicy = QueuePolicy.FIFO
 ) -> tuple[Decision, ...]:
     """Say what becomes of everybody who waits, given in the order in which they asked."""
-    trial = ledger.copy()
+    trial = ledger.copy() if len(waiting) > 1 else ledger
     made: list[Decision] = []
     positions: dict[ClusterId, count[int]] = {}
     held_up: dict[ClusterId, ClusterId] = {}
-    for request in ordered(waiting, policy):
+    queue = ordered(waiting, policy)
+    for number, request in enumerate(queue):
         parent = request.parent
         first = held_up.get(parent)
         if first is not None:
@@ -117,7 +118,8 @@ def decide(
         else:
             found = place(trial, request)
         if isinstance(found, Admit):
-            apply(trial, found, now)
+            if number + 1 < len(queue):
+                apply(trial, found, now)
             made.append(found)
         elif request.deadline is not None and request.deadline <= now:
             made.append(Expire(request, f"its deadline is over; {found.reason}"))
@@ -152,18 +154,16 @@ def apply(ledger: Ledger, admitted: Admit, until: float) -> None:
 
 def never(ledger: Ledger, request: Request) -> NoRoom | None:
     """Why a request could not be met even if its parent held nothing else; None if it could."""
-    idle = ledger.copy()
-    above = request.parent
-    chain = {above}
+    above, chain = request.parent, list[ClusterId]()
     while above != ROOT:
-        above = idle.clusters[above].parent
-        chain.add(above)
-    for id in sorted(chain):
-        for child in idle.children(id):
-            if child not in chain:
-                idle.end(child)
-    for work in sorted(idle.uses):
-        idle.stop(work)
+        chain.insert(0, above)
+        above = ledger.clusters[above].parent
+    idle = Ledger(ledger.machines.values())
+    for id in chain:
+        idle.begin(ledger.clusters[id], ledger.of(id))
+        for vnode in ledger.of(id):
+            for loan in ledger.loans_of(vnode.id):
+                idle.lend(loan)
     found = place(idle, request)
     return found if isinstance(found, NoRoom) else None
 
