@@ -197,6 +197,8 @@ def _follow(
 
     name, pause = found["id"], FIRST_POLL_S
     until = time.time() + wait_s - min(wait_s, FIRST_POLL_S)
+    if found["state"] not in ("waiting", "starting"):
+        return clusters.show(name)
     most = duration(wait_s)
     while found["state"] in ("waiting", "starting") and (left := until - time.time()) > 0:
         place = f"{ordinal(found['position'])} in line: " if found["position"] else ""

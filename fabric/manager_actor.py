@@ -52,10 +52,10 @@ class ManagerActor:
         await self._keeper()
 
     async def create(self, entry: Entry, wait_s: float) -> Mapping[str, Any]:
-        """Let a virtual cluster in, or have it wait; what has become of it after `wait_s`."""
+        """Let a virtual cluster in, or have it wait; its state after `wait_s`."""
         keeper = await self._keeper()
         await keeper.create(entry, wait_s=wait_s)
-        return snapshot(keeper).cluster(entry.request.id)
+        return snapshot(keeper).brief(entry.request.id)
 
     async def check(self, request: Request) -> None:
         """Refuse what could never be let in."""

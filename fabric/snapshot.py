@@ -66,13 +66,9 @@ class Snapshot:
         vnodes = ledger.of(id)
         pieces = self._pieces(id)
         return {
-            "id": id,
+            **self.brief(id),
             "parent": ROOT if entry is None else entry.request.parent,
-            "state": "active" if entry is None else keeper.state(id),
-            "reason": "" if entry is None else keeper.reason(id),
-            "position": None if entry is None else keeper.position(id),
             "owner": None if entry is None else entry.owner,
-            "asked_at": None if entry is None else entry.asked_at,
             "priority": 0 if entry is None else entry.request.priority,
             "deadline": None if entry is None else entry.request.deadline,
             "spec": {} if entry is None else dict(entry.spec),
@@ -83,6 +79,18 @@ class Snapshot:
             "escapes": [e.reason for e in keeper.escapes if e.cluster == id],
             "children": list(ledger.children(id)),
             "nodes": [self.vnode(each, pieces.get(each.id, [])) for each in vnodes],
+        }
+
+    def brief(self, id: ClusterId) -> dict[str, Any]:
+        """The state of one virtual cluster, without what it holds."""
+        keeper = self.keeper
+        entry = keeper.books.entries.get(id)
+        return {
+            "id": id,
+            "state": "active" if entry is None else keeper.state(id),
+            "reason": "" if entry is None else keeper.reason(id),
+            "position": None if entry is None else keeper.position(id),
+            "asked_at": None if entry is None else entry.asked_at,
         }
 
     def vnode(self, vnode: VNode, pieces: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

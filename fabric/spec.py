@@ -107,13 +107,15 @@ class FixedSizeNodes:
         object.__setattr__(self, "scheduling_policy", policy)
 
     def group(self) -> BundleGroup:
+        made = {id(node): node.bundle() for node in self.nodes}  # one node given often is one
         return BundleGroup(
-            bundles=tuple(node.bundle() for node in self.nodes), policy=self.scheduling_policy
+            bundles=tuple(made[id(node)] for node in self.nodes), policy=self.scheduling_policy
         )
 
     def to_dict(self) -> dict[str, Any]:
         """The document."""
-        nodes = [node.to_dict() for node in self.nodes]
+        made = {id(node): node.to_dict() for node in self.nodes}
+        nodes = [made[id(node)] for node in self.nodes]
         return {"nodes": nodes, "scheduling_policy": str(self.scheduling_policy)}
 
     def __str__(self) -> str:

@@ -55,8 +55,9 @@ class VirtualClusters:
     ) -> Mapping[str, Any]:
         """Reserve a virtual cluster: all that it needs at once, or it waits for it.
 
-        Returns its document after `wait_s` seconds at most, in state `active` or `waiting`; it
-        goes on waiting until it gets its places, `deadline_s` seconds are over, or it is deleted.
+        Returns its `id`, `state`, `reason`, `position` in the queue, and `asked_at`, after `wait_s`
+        seconds at most; what it holds, `show` tells. In state `waiting` it goes on waiting until it
+        gets its places, `deadline_s` seconds are over, or it is deleted.
         It ends with the job of this process unless it is `detached`. Its placement group gets the
         id `group`, if that is given. Raises SpecError, NameTaken,
         NoSuchCluster for the parent, NeverFits, NotInTime.

@@ -164,7 +164,8 @@ def besieged(seed: int, *, clients: int = 3) -> Iterator[Siege]:
     """Three machines with clients; in the end all is deleted, and nothing is left."""
     with machines() as at, foreign(at) as somebody:
         clusters = VirtualClusters()
-        (node,) = clusters.create("kept", on(at.head), detached=True)["nodes"]
+        clusters.create("kept", on(at.head), detached=True)
+        (node,) = clusters.show("kept")["nodes"]
         kept = Steady(handle(node["groups"][0]["id"]))
         with contextlib.ExitStack() as stack:
             asking: list[Client] = [

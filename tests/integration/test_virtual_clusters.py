@@ -451,6 +451,14 @@ def placed(document: Mapping[str, Any]) -> list[tuple[str, float]]:
     return sorted((each["machine"], each["total"]["CPU"]) for each in document["nodes"])
 
 
+def made(
+    clusters: VirtualClusters, name: str, spec: VirtualCluster, **how: Any
+) -> Mapping[str, Any]:
+    """Reserve, and show what was got."""
+    clusters.create(name, spec, **how)
+    return clusters.show(name)
+
+
 def really(document: Mapping[str, Any]) -> list[tuple[str, float]]:
     """(machine, CPUs) of each bundle of its placement groups, by Ray."""
     of_it = [
@@ -484,11 +492,11 @@ def really(document: Mapping[str, Any]) -> list[tuple[str, float]]:
 def test_ray_holds_what_the_manager_says_until_it_is_deleted(
     clusters: VirtualClusters, spec: VirtualCluster, machines_used: set[int]
 ) -> None:
-    document = clusters.create("one", spec)
+    document = made(clusters, "one", spec)
     assert document["state"] == "active"
     assert really(document) == placed(document)
     assert len({machine for machine, _ in placed(document)}) in machines_used
-    assert clusters.create("one", spec)["nodes"] == document["nodes"]  # asked again
+    assert made(clusters, "one", spec)["nodes"] == document["nodes"]  # asked again
     assert clusters.delete("one") == ("one",)
     assert really(document) == []
     with pytest.raises(NoSuchCluster):
@@ -496,8 +504,8 @@ def test_ray_holds_what_the_manager_says_until_it_is_deleted(
 
 
 def test_a_child_holds_part_of_what_its_parent_has(clusters: VirtualClusters) -> None:
-    parent = clusters.create("parent", fixed(3, 3, policy=SchedulingPolicy.STRICT_SPREAD))
-    child = clusters.create("child", fixed(1, 2), parent="parent")
+    parent = made(clusters, "parent", fixed(3, 3, policy=SchedulingPolicy.STRICT_SPREAD))
+    child = made(clusters, "child", fixed(1, 2), parent="parent")
     assert child["state"] == "active"
     assert really(child) == placed(child)
     eventually(
@@ -512,12 +520,12 @@ def test_who_waits_gets_what_is_deleted_and_who_never_fits_is_told(
     clusters: VirtualClusters,
 ) -> None:
     clusters.create("first", VirtualCluster(flex_resource_min={"CPU": 9}))
-    second = clusters.create("second", fixed(3), wait_s=0)
+    second = made(clusters, "second", fixed(3), wait_s=0)
     assert (second["state"], second["position"], really(second)) == ("waiting", 1, [])
     with pytest.raises(NeverFits):
         clusters.create("third", fixed(CPUS + 1))
     clusters.delete("first")
-    second = clusters.create("second", fixed(3))
+    second = made(clusters, "second", fixed(3))
     assert second["state"] == "active"
     assert really(second) == placed(second)
     clusters.delete("second")
