@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any, Protocol
 
 from .core.records import Bundle, Machine, MachineId, SchedulingPolicy, VNode
+from .core.resources import Resources
 
 
 class GroupState(StrEnum):
@@ -74,6 +75,15 @@ class Cluster(Protocol):
 
     def create_group(self, name: str, bundles: Sequence[Bundle], policy: SchedulingPolicy) -> Group:
         """Ask for bundles; `GangExists` when the name is taken."""
+        ...
+
+    @property
+    def shared(self) -> bool:
+        """Whether others use it too, so that its own manager has to be asked for room."""
+        ...
+
+    def adopt_group(self, id: str, bundles: Sequence[Resources]) -> Group:
+        """A group that the manager of a shared cluster made; it is the manager who ends it."""
         ...
 
     def put(self, value: Any) -> Any:

@@ -1,8 +1,8 @@
-"""Owns the virtual clusters of one Ray cluster: reserves each as a whole, and gives it back.
+"""Reserves gangs for this process: virtual clusters of fixed-size nodes, with workers on them.
 
-In this version a virtual cluster is made of fixed-size nodes only, and lives no longer than the
-process that reserved it: its groups and workers have driver lifetime, so Ray removes them when that
-process dies, however it dies.
+A gang lives no longer than the process that reserved it. On a Ray of our own its groups have driver
+lifetime, so Ray removes them when that process dies, however it dies. On a Ray that is shared, the
+manager of that cluster is asked, like everybody else asks it, and ends what dead jobs leave.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from .cluster import Cluster, Group, GroupState, Worker
 from .core import placement
 from .core.records import (
+    ROOT,
     VCLUSTER_LABEL,
     VNODE_LABEL,
     ClusterId,
@@ -25,8 +26,20 @@ from .core.records import (
     VNode,
     VNodeId,
 )
-from .errors import FabricError, GangExists, GangInfeasible, GangTimeout, SpecError
+from .core.resources import Resources
+from .errors import (
+    FabricError,
+    GangExists,
+    GangInfeasible,
+    GangTimeout,
+    NameTaken,
+    NeverFits,
+    SpecError,
+)
 from .spec import FixedSizeNode, SchedulingPolicy, VirtualCluster
+
+if TYPE_CHECKING:
+    from .virtual_clusters import VirtualClusters
 
 
 class Gang:
@@ -100,6 +113,8 @@ class VirtualClusterManager:
         # 3. Ask for every group, then wait for all of them under one deadline. Whatever stops us
         #    on the way, the groups that exist by then are removed.
         started = self._clock()
+        if self._cluster.shared:
+            return self._ask(spec, name, timeout_s)
         with ExitStack() as undo:
             undo.callback(self._gangs.pop, name, None)
             groups = []
@@ -120,6 +135,49 @@ class VirtualClusterManager:
 
             # 4. It is ours: from here on the gang owns the undoing.
             slots = self._slots(name, spec, groups, hosts)
+            gang = self._gangs[name] = Gang(name, slots, self._cluster, undo.pop_all())
+        return gang
+
+    def _ask(self, spec: VirtualCluster, name: str, timeout_s: float) -> Gang:
+        """Have the manager of a shared cluster reserve a gang."""
+        from .inside import enclosing
+        from .virtual_clusters import VirtualClusters
+
+        started = self._clock()
+        clusters = VirtualClusters()
+        with ExitStack() as undo:
+            undo.callback(self._gangs.pop, name, None)
+            try:
+                found = clusters.create(name, spec, parent=enclosing() or ROOT, wait_s=timeout_s)
+            except NameTaken as taken:
+                raise GangExists(name) from taken
+            except NeverFits as never:
+                raise GangInfeasible(name, str(spec), never.most, never.reason) from never
+            undo.callback(_delete, clusters, name)
+            if found["state"] in ("waiting", "starting"):
+                raise GangTimeout(name, self._clock() - started, found["reason"])
+            nodes = clusters.show(name)["nodes"]
+            nodes.sort(key=lambda node: int(node["id"].rpartition("/")[2]))
+            groups = dict.fromkeys(each["id"] for node in nodes for each in node["groups"])
+            sizes: dict[str, list[Resources]] = {id: [] for id in groups}
+            for node in nodes:
+                for each in node["groups"]:
+                    sizes[each["id"]].append(Resources.of(each["resources"]))
+            adopted = {id: self._cluster.adopt_group(id, sizes[id]) for id in groups}
+            for group in adopted.values():
+                undo.callback(group.remove)
+            slots = []
+            for node in nodes:
+                vnode = VNode(
+                    id=VNodeId(node["id"]),
+                    cluster=ClusterId(name),
+                    parent=MachineId(node["parent"]),
+                    machine=MachineId(node["machine"]),
+                    resources=Resources.of(node["total"]),
+                    labels=node["labels"],
+                )
+                (piece,) = node["groups"]
+                slots.append((vnode, adopted[piece["id"]], int(piece["bundle"])))
             gang = self._gangs[name] = Gang(name, slots, self._cluster, undo.pop_all())
         return gang
 
@@ -174,6 +232,11 @@ class VirtualClusterManager:
                 )
                 slots.append((vnode, group, bundle))
         return slots
+
+
+def _delete(clusters: VirtualClusters, name: str) -> None:
+    with suppress(FabricError):  # it ended without us
+        clusters.delete(name)
 
 
 def check_feasible(spec: VirtualCluster, machines: Iterable[Machine], *, name: str) -> None:

@@ -65,7 +65,10 @@ _one_ray = threading.Lock()
 class RayCluster:
     """The Ray cluster that this process uses."""
 
-    def __init__(self, undo: ExitStack, started: RayThread | None = None) -> None:
+    def __init__(
+        self, undo: ExitStack, started: RayThread | None = None, *, shared: bool = False
+    ) -> None:
+        self.shared = shared
         self._undo = undo
         self._started = started
         self._groups: set[RayGroup] = set()
@@ -144,7 +147,7 @@ class RayCluster:
                 ray.wait()
             except Exception as error:
                 raise ClusterUnreachable(found, _brief(str(error))) from error
-            return cls(undo.pop_all(), ray)
+            return cls(undo.pop_all(), ray, shared=True)
 
     @classmethod
     def attach(cls) -> RayCluster:
@@ -208,6 +211,16 @@ class RayCluster:
         self._groups.add(group)
         return group
 
+    def adopt_group(self, id: str, bundles: Sequence[Resources]) -> RayGroup:
+        from ray._raylet import PlacementGroupID
+        from ray.util.placement_group import PlacementGroup
+
+        sizes = [bundle.to_ray() for bundle in bundles]
+        made = PlacementGroup(PlacementGroupID(bytes.fromhex(id)), bundle_cache=sizes)
+        group = RayGroup(made, self._as_actor, self._groups.discard, adopted=True)
+        self._groups.add(group)
+        return group
+
     def put(self, value: Any) -> Any:
         self.wait()
         import ray
@@ -248,8 +261,11 @@ class RayGroup:
         made: PlacementGroup,
         as_actor: Callable[[Any], Any],
         forget: Callable[[RayGroup], None],
+        *,
+        adopted: bool = False,
     ) -> None:
         self._made = made
+        self._adopted = adopted
         self._ready = made.ready()
         self._as_actor = as_actor
         self._forget = forget
@@ -310,7 +326,7 @@ class RayGroup:
         self._removed = True
         for worker in tuple(self._workers):
             worker.kill()
-        if ray.is_initialized():
+        if ray.is_initialized() and not self._adopted:
             remove_placement_group(self._made)
         self._forget(self)
 

@@ -227,6 +227,13 @@ class FakeCluster:
             self._place_waiting()
         return group
 
+    @property
+    def shared(self) -> bool:
+        return False
+
+    def adopt_group(self, id: str, bundles: Sequence[Resources]) -> FakeGroup:
+        raise NotImplementedError("a fake cluster is nobody else's")
+
     def put(self, value: Any) -> Stored:
         return Stored(value)
 
