@@ -1,0 +1,1 @@
+"""A folder for the search path of a confined job: see `sitecustomize`."""
