@@ -35,9 +35,7 @@ class Escape:
     @property
     def reason(self) -> str:
         what = self.what
-        where = (
-            f"placement group {what.group[:8]}, which is none of its" if what.group else "no group"
-        )
+        where = f"placement group {what.group[:8]}, not its own" if what.group else "no group"
         return f"{what.kind} {what.name} of job {what.job} holds {what.resources} in {where}"
 
 
