@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from .control import Observed, Seen
 from .core.audit import Running
 from .core.books import JobId
 from .core.groups import Group, GroupId, Piece
@@ -25,7 +26,6 @@ from .core.placement import Placement, fit
 from .core.records import Bundle, ClusterId, Machine, MachineId, SchedulingPolicy
 from .core.resources import Resources
 from .core.selectors import In, Selector
-from .keeper import Observed, Seen
 from .testing import ManualClock
 
 NODE_LABEL = "ray.io/node-id"

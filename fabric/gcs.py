@@ -16,6 +16,7 @@ from typing import Any
 import grpc
 from ray._private.grpc_utils import init_grpc_channel
 
+from .control import Observed, Seen
 from .core.audit import Running
 from .core.books import JobId
 from .core.groups import Group, GroupId
@@ -23,7 +24,6 @@ from .core.records import Machine, MachineId
 from .core.resources import Resources
 from .core.selectors import to_ray
 from .errors import FabricError
-from .keeper import Observed, Seen
 
 common: Any = importlib.import_module("ray.core.generated.common_pb2")
 tables: Any = importlib.import_module("ray.core.generated.gcs_pb2")

@@ -14,13 +14,14 @@ import asyncio
 import contextlib
 import itertools
 import logging
-from collections import Counter, deque
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from functools import reduce
 from operator import add
-from typing import Any, Protocol
+from typing import Any
 
+from .control import Observed, Ray, Seen
 from .core.admission import (
     Admit,
     Expire,
@@ -32,16 +33,13 @@ from .core.admission import (
     never,
     refill,
 )
-from .core.audit import Escape, Running, escapes, jobs_in
+from .core.audit import Escape, escapes, jobs_in
 from .core.books import Books, Entry, JobId
 from .core.groups import Group, GroupId, Piece, Recut, Stuck, groups_for, recut
 from .core.ledger import Cluster, Ledger, LedgerError, Loan, flexible_id
-from .core.placement import Misfit, fit
 from .core.records import (
     ROOT,
-    Bundle,
     ClusterId,
-    Machine,
     MachineId,
     SchedulingPolicy,
     VNode,
@@ -49,63 +47,16 @@ from .core.records import (
     VNodeKind,
 )
 from .core.resources import Resources
-from .errors import FabricError, NameTaken, NeverFits, NoSuchCluster, NotInTime
+from .errors import NameTaken, NeverFits, NoSuchCluster, NotInTime
 from .ledger_file import LedgerFile
+from .making import Maker, Order
 from .router import Router
 
 DEFAULT = ClusterId("default")
 """The virtual cluster of all jobs that name none: whatever runs on Ray without us."""
 
 PREFIX = "fedpilot"
-PAST = 1000
-ROOM_S, ROOM_POLL_S = 0.4, 0.005
-"""How long Ray may need to see that something is free again, and how often to ask."""
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """A placement group as Ray has it."""
-
-    id: GroupId
-    name: str
-    state: str
-    """`pending`, `created` or `rescheduling`."""
-    hosts: tuple[MachineId | None, ...]
-    """Where each bundle is; None while it is nowhere."""
-    carries: tuple[Resources, ...]
-    why: str = ""
-    """What Ray says of its last attempt to place it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Observed:
-    """A Ray cluster at one moment."""
-
-    machines: tuple[Machine, ...]
-    groups: Mapping[GroupId, Seen]
-    available: Mapping[MachineId, Resources]
-    """What nobody uses of each machine."""
-    jobs: frozenset[JobId]
-    """Those that run."""
-    in_use: frozenset[GroupId] = frozenset()
-    """The placement groups that something runs in."""
-
-
-class Ray(Protocol):
-    """What the keeper asks of Ray."""
-
-    async def create(
-        self, group: Group, name: str, labels: Iterable[Mapping[str, str]], /
-    ) -> None: ...
-    async def wait(self, id: GroupId, timeout_s: float, /) -> bool: ...
-    async def look(self, id: GroupId, /) -> Seen | None: ...
-    async def remove(self, id: GroupId, /) -> None: ...
-    async def available(self) -> Mapping[MachineId, Resources]: ...
-    async def dead(self, actors: Collection[str], /) -> frozenset[str]: ...
-    async def bury(self) -> Sequence[MachineId]: ...
-    async def running(self, jobs: Collection[JobId], /) -> Sequence[Running]: ...
-    async def observe(self) -> Observed: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,16 +80,6 @@ class KeeperSettings:
     """Seconds between two looks at Ray."""
 
 
-@dataclass(slots=True)
-class _Order:
-    """What has to be done once the books are saved."""
-
-    remove: list[Group] = field(default_factory=list)
-    make: list[Group] = field(default_factory=list)
-    removed: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set once everything that was to be removed is gone."""
-
-
 class Keeper:
     """The virtual clusters of one Ray cluster."""
 
@@ -158,24 +99,21 @@ class Keeper:
         self.settings = settings or KeeperSettings()
         self.books = Books()
         self.router = Router(self, clock)
+        self._maker = Maker(
+            ray,
+            clock,
+            lambda: self.books,
+            name=f"{PREFIX}:{file.name}",
+            patience_s=self.settings.grace_s,
+            on_there=self._there,
+        )
         self._in_use: frozenset[GroupId] = frozenset()
-        self._orders: list[_Order] = []
-        self._doing: set[asyncio.Task[None]] = set()
-        self._in_flight: Counter[GroupId] = Counter()
-        self._touched: dict[MachineId, float] = {}
-        """When we last did something on a machine."""
-        self._hosts: dict[GroupId, frozenset[MachineId]] = {}
-        """Where placement groups were seen last."""
-        self._made_room = 0.0
-        """When we last removed a placement group."""
         self._starting: dict[ClusterId, float] = {}
         """Since when those that were let in wait for Ray."""
         self._ready: set[GroupId] = set()
         self._told: dict[ClusterId, Wait] = {}
         self.escapes: tuple[Escape, ...] = ()
         self._audited = self._knocked = 0.0
-        self._past: deque[GroupId] = deque(maxlen=PAST)
-        """The placement groups that we removed last."""
         self._pinned: dict[ClusterId, float] = {}
         """Those for whom Ray found other places than the ledger, and when they may try again."""
         self._troubles: dict[ClusterId, str] = {}
@@ -190,7 +128,6 @@ class Keeper:
         """Read the books, look at Ray, and set right what has happened meanwhile."""
         self.books = self._file.load()
         self.router = Router(self, self._clock)
-        self._name = f"{PREFIX}:{self._file.name}"
         for id, entry in self.books.entries.items():
             if entry.waiting:
                 continue
@@ -310,8 +247,7 @@ class Keeper:
 
     async def settled(self) -> None:
         """Wait until everything that was ordered is done."""
-        while self._doing:
-            await asyncio.gather(*self._doing)
+        await self._maker.settled()
 
     @property
     def lost(self) -> bool:
@@ -326,11 +262,11 @@ class Keeper:
             self._knocked = self._clock()
             for id in await self._ray.bury():
                 log.warning("machine %s is gone, and Ray was told so", id)
-        skip, before = set(self._in_flight), {*self.books.entries}
+        skip, before = self._maker.in_flight, {*self.books.entries}
         known = {group.id for group in self.books.groups}
         seen = await self._ray.observe()
         dead = await self._ray.dead(self.router.actors())
-        skip.update(self._in_flight, {group.id for group in self.books.groups} - known)
+        skip.update(self._maker.in_flight, {group.id for group in self.books.groups} - known)
         self._in_use = seen.in_use
         self._see_machines(seen)
         self._see_groups(seen, skip)
@@ -351,7 +287,7 @@ class Keeper:
         self._audited = self._clock()
         running = await self._ray.running(jobs.keys()) if jobs else ()
         before = {escape.what.id for escape in self.escapes}
-        self.escapes = escapes(self.books, jobs, running, self._past)
+        self.escapes = escapes(self.books, jobs, running, self._maker.past)
         for escape in self.escapes:
             if escape.what.id not in before:
                 self._note(escape.cluster, "escape", escape.reason)
@@ -370,7 +306,6 @@ class Keeper:
         hostname = self.books.ledger.machines[machine].hostname
         lost = {vnode.id: vnode for vnode in self.books.ledger.machine_down(machine)}
         self.router.lost(lost.keys())
-        order = _Order()
         for vnode in sorted(lost):
             for group in self.books.groups.of_vnode(vnode):
                 if group.movable:
@@ -383,14 +318,13 @@ class Keeper:
                 if any(piece.vnode for piece in pieces):
                     self.books.groups.put(replace(group, pieces=pieces))
                 else:
-                    order.remove.append(group)
-        self._orders.append(order)
+                    self._ready.discard(group.id)
+                    self._maker.order(remove=[group])
         for id in sorted({vnode.cluster for vnode in lost.values()} - {DEFAULT}):
             self._trouble(id, f"machine {hostname} ({machine[:8]}) died with some of its nodes")
 
     def _see_groups(self, seen: Observed, skip: set[GroupId]) -> None:
         """Bring the placement groups in line with the books, and the books with where they are."""
-        order = _Order()
         for group in list(self.books.groups):
             if group.id in skip or group.id not in self.books.groups:
                 continue
@@ -400,7 +334,7 @@ class Keeper:
                 if group.cluster not in self._starting:
                     self._trouble(group.cluster, "somebody removed one of its placement groups")
                 if all(piece.vnode for piece in group.pieces):
-                    order.make.append(group)
+                    self._maker.order(make=[group])
                 else:  # a part of it has nowhere to be
                     self.books.groups.drop(group.id)
                     cut = self.cut(
@@ -408,7 +342,7 @@ class Keeper:
                     )
                     if isinstance(cut, Recut):
                         self.order(cut)
-            elif _there(group, found):
+            elif _has_places(group, found):
                 self._settle(group, found)
             elif found.state == "pending" and group.cluster in self._starting:
                 since = self._starting[group.cluster]
@@ -423,10 +357,9 @@ class Keeper:
         for id in list(self._starting):
             self._check_started(id)
         for found in seen.groups.values():
-            ours = found.name.startswith(f"{self._name}:")
-            if ours and found.id not in self.books.groups and found.id not in skip:
-                order.remove.append(_stray(found))
-        self._orders.append(order)
+            known = found.id in self.books.groups or found.id in skip
+            if self._maker.is_ours(found.name) and not known:
+                self._maker.order(remove=[_stray(found)])
 
     def _see_jobs(self, seen: Observed, before: set[ClusterId]) -> None:
         for id, entry in list(self.books.entries.items()):
@@ -436,15 +369,15 @@ class Keeper:
 
     def _see_others(self, seen: Observed) -> None:
         """Write down what runs on Ray without us, as the default virtual cluster."""
-        ledger, now = self.books.ledger, self._clock()
+        ledger = self.books.ledger
         ours: dict[MachineId, Resources] = {}
         for found in seen.groups.values():
-            if found.name.startswith(f"{self._name}:"):
+            if self._maker.is_ours(found.name):
                 for host, carried in zip(found.hosts, found.carries, strict=True):
                     if host is not None:
                         ours[host] = ours.get(host, Resources()) + carried
         for machine in seen.machines:
-            fresh = now < self._touched.get(machine.id, 0.0) + self.settings.settle_s
+            fresh = self._maker.fresh(machine.id, self.settings.settle_s)
             available = seen.available.get(machine.id)
             if fresh or available is None or machine.id not in ledger.machines:
                 continue
@@ -654,10 +587,10 @@ class Keeper:
         for each in ended:
             self.router.end(each)
         ledger.end(ended[-1])
-        order = _Order(remove=carriers)
         for group in carriers:
             groups.drop(group.id)
-        self._orders.append(order)
+            self._ready.discard(group.id)
+        self._maker.order(remove=carriers)
         above = {VNodeId(vnode.parent) for vnode in mine} & ledger.vnodes.keys()
         cut = self.cut(ledger, above)
         if isinstance(cut, Recut):  # more room for the parents, so nothing can be in the way
@@ -697,11 +630,12 @@ class Keeper:
         """Write a cut down, and order that it is made."""
         gone = [self.books.groups[id] for id in cut.remove]
         self.books.groups.apply(cut)
-        self._orders.append(_Order(gone, list(cut.make)))
+        self._ready.difference_update(cut.remove)
+        self._maker.order(remove=gone, make=cut.make)
 
     def _settle(self, group: Group, found: Seen) -> None:
         """A placement group has its places: write down where they are."""
-        self._hosts[group.id] = frozenset(host for host in found.hosts if host is not None)
+        self._maker.found(group, found.hosts)
         ledger, moved = self.books.ledger, dict[VNodeId, MachineId]()
         try:
             if group.movable:
@@ -719,7 +653,7 @@ class Keeper:
         except LedgerError as error:
             self._take_back(group.cluster, str(error))
             return
-        if _there(group, found):
+        if _has_places(group, found):
             self._ready.add(group.id)
         self._check_started(group.cluster)
 
@@ -738,89 +672,14 @@ class Keeper:
             labels=labels,
         )
 
-    def commit(self) -> _Order:
+    def _there(self, group: Group, found: Seen) -> None:
+        self._settle(group, found)
+        self.commit()
+
+    def commit(self) -> Order:
         """Save the books, then have done what was ordered."""
-        orders, self._orders = self._orders, []
-        order = _Order(
-            [group for each in orders for group in each.remove],
-            [group for each in orders for group in each.make],
-        )  # as one: what is made may need the room of anything that is removed
         self._file.save(self.books)
-        if not (order.remove or order.make):
-            order.removed.set()
-            return order
-        self._in_flight.update(group.id for group in (*order.remove, *order.make))
-        task = asyncio.create_task(self._carry_out(order))
-        self._doing.add(task)
-        task.add_done_callback(self._doing.discard)
-        return order
-
-    async def _carry_out(self, order: _Order) -> None:
-        try:
-            await asyncio.gather(*(self._unmake(group) for group in order.remove))
-            order.removed.set()
-            await asyncio.gather(*(self._make(group) for group in order.make))
-        finally:
-            order.removed.set()
-            self._in_flight.subtract(group.id for group in (*order.remove, *order.make))
-            self._in_flight = +self._in_flight
-        if self._orders:
-            self.commit()
-
-    async def _unmake(self, group: Group) -> None:
-        self._touch(group)
-        await self._try(self._ray.remove(group.id))
-        self._made_room = self._clock()
-        self._past.append(group.id)
-        self._ready.discard(group.id)
-        self._touch(group)
-        self._hosts.pop(group.id, None)
-
-    async def _make(self, group: Group) -> None:
-        await self._room(group)
-        if group.id not in self.books.groups:
-            return  # it was given up meanwhile
-        labels = [machine.labels for machine in self.books.ledger.machines.values()]
-        name = f"{self._name}:{group.cluster}:{group.id[:12]}"
-        await self._try(self._ray.create(group, name, labels))
-        if group.id not in self.books.groups:
-            await self._unmake(group)
-            return
-        there = await self._try(self._ray.wait(group.id, self.settings.grace_s))
-        if not there:
-            return  # the next turn sees to it
-        found = await self._try(self._ray.look(group.id))
-        if found is not None and group.id in self.books.groups:
-            self._settle(self.books.groups[group.id], found)
-            self._touch(group)
-            self.commit()
-
-    async def _room(self, group: Group) -> None:
-        """Wait until Ray knows of the room that we have just made.
-
-        It takes Ray a tenth of a second to see that a placement group is gone. One that is asked
-        for before that is put off by up to a second.
-        """
-        until = self._made_room + ROOM_S
-        while self._clock() < until:
-            free = await self._try(self._ray.available())
-            if free is None or _fits(group, self.books.ledger.machines.values(), free):
-                return
-            await asyncio.sleep(ROOM_POLL_S)
-
-    async def _try(self, call: Coroutine[Any, Any, Any]) -> Any:
-        """Ask Ray; what it does not do, a later turn asks again."""
-        try:
-            return await call
-        except (OSError, FabricError) as error:
-            log.warning("Ray did not do what was asked, and will be asked again: %s", error)
-            return None
-
-    def _touch(self, group: Group) -> None:
-        """What Ray tells of these machines may be of before, for a while."""
-        pinned = {piece.machine for piece in group.pieces if piece.machine is not None}
-        machines = pinned | self._hosts.get(group.id, frozenset())
-        self._touched.update(dict.fromkeys(machines, self._clock()))
+        return self._maker.begin()
 
     # -- telling ------------------------------------------------------------------------------
 
@@ -857,21 +716,13 @@ def _vnode_id(cluster: ClusterId, index: int) -> VNodeId:
     return VNodeId(f"{cluster}/{index}")
 
 
-def _fits(group: Group, machines: Iterable[Machine], free: Mapping[MachineId, Resources]) -> bool:
-    """Whether Ray would find places for a placement group now."""
-    there = [replace(m, total=free.get(m.id, Resources())) for m in machines]
-    if group.movable:
-        bundles = [Bundle(resources=p.resources, selector=p.selector) for p in group.pieces]
-        return not isinstance(fit(bundles, group.policy, there), Misfit)
-    needed: dict[MachineId, Resources] = {}
-    for piece in group.pieces:
-        if piece.machine is not None:
-            needed[piece.machine] = needed.get(piece.machine, Resources()) + piece.resources
-    return all(need.fits(free.get(id, Resources())) for id, need in needed.items())
+def total(many: Iterable[Resources]) -> Resources:
+    """All of these together."""
+    return reduce(add, many, Resources())
 
 
-def _there(group: Group, found: Seen) -> bool:
-    """Whether all of a placement group has its places, but for what died with a machine."""
+def _has_places(group: Group, found: Seen) -> bool:
+    """Whether all of a placement group is somewhere, but for what died with a machine."""
     return all(
         host is not None
         for piece, host in zip(group.pieces, found.hosts, strict=True)
@@ -886,8 +737,3 @@ def _stray(found: Seen) -> Group:
         for carried, host in zip(found.carries, found.hosts, strict=True)
     )
     return Group(id=found.id, cluster=ClusterId(""), policy=SchedulingPolicy.PACK, pieces=pieces)
-
-
-def total(many: Iterable[Resources]) -> Resources:
-    """All of these together."""
-    return reduce(add, many, Resources())

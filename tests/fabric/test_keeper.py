@@ -16,7 +16,7 @@ from typing import Any, ParamSpec, TypeVar
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from fedpilot.fabric import Bundle, Machine, Resources, SchedulingPolicy, VNodeId, keeper
+from fedpilot.fabric import Bundle, Machine, Resources, SchedulingPolicy, VNodeId, making
 from fedpilot.fabric.core.admission import QueuePolicy, Request
 from fedpilot.fabric.core.books import Books, Entry, JobId
 from fedpilot.fabric.core.groups import GroupId
@@ -37,7 +37,7 @@ Answer = TypeVar("Answer")
 @pytest.fixture(scope="module", autouse=True)
 def no_pauses() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(keeper, "ROOM_POLL_S", 0.0)
+        patch.setattr(making, "ROOM_POLL_S", 0.0)
         yield
 
 
@@ -110,7 +110,7 @@ class World:
     async def create(self, *entries: Entry) -> list[str]:
         return [await self.do(self.keeper.create(each)) for each in entries]
 
-    async def delete(self, name: str) -> tuple[ClusterId, ...]:
+    async def delete(self, name: str) -> tuple[str, ...]:
         return await self.do(self.keeper.delete(ClusterId(name)))
 
     async def passes(self, seconds: float = 0.25, turn_s: float = 0.25) -> None:
@@ -299,7 +299,9 @@ class TestCreate:
             pytest.param(asks("job", nodes(5)), "one node needs 5 CPU", id="more than a machine"),
             pytest.param(asks("job", nodes(1, zone="z")), "labels", id="labels that none has"),
             pytest.param(asks("job", least=9), "there is room for", id="more than all machines"),
-            pytest.param(asks("job", least=3, inside="up"), "there is room for", id="more than its parent"),
+            pytest.param(
+                asks("job", least=3, inside="up"), "there is room for", id="more than its parent"
+            ),
         ],
     )
     @story
