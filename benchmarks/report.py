@@ -13,6 +13,7 @@ from typing import Any
 
 import accuracy
 import population
+import reserve
 import round_time
 import run
 import whole_process
@@ -103,7 +104,7 @@ def section(name: str, text: Callable[[Mapping[str, list[Run]]], str]) -> Callab
     return lambda results: text(results[name]["runs"]) if name in results else NOTHING
 
 
-SECTIONS = ("peers", "round_time", "whole_process", "population", "accuracy")
+SECTIONS = ("peers", "round_time", "whole_process", "population", "reserve", "accuracy")
 PLACES: dict[str, Callable[[Results], str]] = {
     "picture": picture,
     "workloads": workloads,
@@ -112,6 +113,7 @@ PLACES: dict[str, Callable[[Results], str]] = {
     "round_time": section("round_time", lambda runs: round_time.text(round_time.summary(runs))),
     "whole_process": section("whole_process", whole_process.text),
     "population": section("population", population.text),
+    "reserve": section("reserve", reserve.text),
     "accuracy": section("accuracy", accuracy.text),
 }
 

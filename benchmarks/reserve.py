@@ -139,6 +139,11 @@ def rows(runs: Mapping[str, list[Run]]) -> Iterator[list[str]]:
         ]
 
 
+def text(runs: Mapping[str, list[Run]]) -> str:
+    """The table that the page shows."""
+    return table(HEADER, rows(runs))
+
+
 def _ms(found: Spread) -> str:
     return scaled(found, 1e3).text(1)
 
@@ -178,7 +183,7 @@ def main() -> None:
         return f"{1e3 * over(run):>9,.1f} ms over bare"
 
     found = measured(SECTION, todo, once, say, arguments, ours())
-    print("\n" + table(HEADER, rows(found)))
+    print("\n" + text(found))
 
 
 if __name__ == "__main__":

@@ -190,6 +190,7 @@ def results() -> dict[str, Any]:
         "round_time": facts | {"runs": {"10": [rounds(10, 0.1)], "20": [rounds(20, 0.2)]}},
         "whole_process": facts | {"runs": walls},
         "population": facts | {"runs": {"1,000": [rounds(100, 0.01) | watched]}},
+        "reserve": facts | {"runs": {"1 bundle": [{"manager_s": [0.006], "bare_s": [0.003]}]}},
         "accuracy": facts | {"runs": {"w2": [compared]}},
     }
 
@@ -199,6 +200,7 @@ def test_the_page_is_filled_with_what_was_measured() -> None:
     page = report.filled(report.PAGE.read_text(), results())
     assert report.NOTHING not in page
     assert "| fedpilot, 2 workers |" in page
+    assert "| 3.0 (3.0–3.0) | 2.00 (2.00–2.00) × |" in " ".join(page.split())  # reserving
     assert "75.00 (50.00–100.00) ×" in page  # within each turn
     assert "4.00 (4.00–4.00) ×" in page  # the whole process
     assert "| +0.50 " in page  # points
