@@ -139,7 +139,8 @@ def inside(cluster: str) -> Iterator[None]:
     try:
         yield
     finally:
-        _last_entered.remove(cluster)
+        with contextlib.suppress(ValueError):  # Ray was shut down inside the block
+            _last_entered.remove(cluster)
         _entered.reset(token)
 
 
@@ -575,6 +576,7 @@ def forget() -> None:
     _owners.clear()
     _reporters.clear()
     _last_entered.clear()
+    _entered.set(())
 
 
 def _new_group_id() -> str:

@@ -52,10 +52,7 @@ class VirtualClusterInfo:
         return dict(self._document()["available"])
 
     def used_object_store_memory(self) -> int:
-        """Bytes of the objects that the job of this virtual cluster holds, as Ray's state tells.
-
-        Needs Ray's dashboard, as all of Ray's state does.
-        """
+        """Bytes of the objects that the work of this virtual cluster holds, as Ray tells."""
         from .state import objects
 
         return sum(int(each["object_size"]) for each in objects(self.id))
@@ -165,14 +162,13 @@ def attainable_of(
     the memory for objects, is counted by the share of the machine's CPUs (or GPUs).
     """
     document = asking.snapshot()
-    found = []
-    left: dict[str, float] | None = None
+    found, left = [], _most(document, cluster)
     for machine in machines:
         total, room = _part(document, cluster, machine["NodeID"])
-        limits = _left(document, cluster) if left is None else left
-        left = dict(limits)
         for name, amount in room.items():
-            granted = min(amount, left.get(name, amount))
+            if name in UNDIVIDED:
+                continue
+            granted = max(0.0, min(amount, left.get(name, amount)))
             total[name] = total.get(name, 0.0) + granted
             if name in left:
                 left[name] -= granted
@@ -201,18 +197,21 @@ def _part(
         return total, _sum(free)
     above = _find(document, known["parent"])
     nearer = [node["available"] for node in above["nodes"] if node["machine"] == machine]
-    limits = _left(document, known["parent"])
-    further = _part(document, known["parent"], machine)[1]
-    further = {name: min(amount, limits.get(name, amount)) for name, amount in further.items()}
-    return total, _sum([*nearer, further])
+    return total, _sum([*nearer, _part(document, known["parent"], machine)[1]])
 
 
-def _left(document: Mapping[str, Any], cluster: str) -> dict[str, float]:
-    """What the limits of a virtual cluster leave it to borrow."""
+def _most(document: Mapping[str, Any], cluster: str) -> dict[str, float]:
+    """What a virtual cluster may borrow on all machines together, where something limits that."""
     known = _find(document, cluster)
     held = _sum(node["total"] for node in known["nodes"] if node["kind"] == "flexible")
     limits = VirtualCluster.from_dict(known["spec"]).flex_resource_max
-    return {name: most - held.get(name, 0.0) for name, most in limits.items()}
+    left = {name: most - held.get(name, 0.0) for name, most in limits.items()}
+    if known["parent"] != ROOT:
+        free = _find(document, known["parent"])["available"]
+        for name, most in _most(document, known["parent"]).items():
+            through = most + free.get(name, 0.0)
+            left[name] = min(left.get(name, through), through)
+    return left
 
 
 def _sum(many: Iterable[Mapping[str, float]]) -> dict[str, float]:

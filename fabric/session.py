@@ -79,6 +79,8 @@ def shutdown() -> None:
 @contextlib.contextmanager
 def entered(spec: VirtualCluster, *, wait_s: float = WAIT_S) -> Iterator[VirtualClusterInfo]:
     """A virtual cluster inside the current one, for as long as the block runs."""
+    import ray
+
     inside.install()
     parent = inside.enclosing() or ROOT
     name = f"{'vc' if parent == ROOT else parent}-{secrets.token_hex(4)}"
@@ -88,8 +90,9 @@ def entered(spec: VirtualCluster, *, wait_s: float = WAIT_S) -> Iterator[Virtual
         with inside.inside(name):
             yield VirtualClusterInfo(name)
     finally:
-        with contextlib.suppress(FabricError):  # it ended with what it was in
-            asking.delete(name)
+        if ray.is_initialized():
+            with contextlib.suppress(FabricError):  # it ended with what it was in
+                asking.delete(name)
 
 
 def current_cluster() -> VirtualClusterInfo:

@@ -1,13 +1,17 @@
 """Ray's state of tasks, actors and objects, of the current virtual cluster only.
 
 Ray's state API tells of whole jobs and of placement groups. A task or an actor is in a virtual
-cluster if its placement group is one of its own or of those inside it.
+cluster if its placement group is one of its own or of those inside it, now or before. The API is a
+part of Ray's dashboard; what it reads is asked for here without it.
 """
 
 from __future__ import annotations
 
+import asyncio
+import importlib
 from collections import Counter
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from . import inside
@@ -18,44 +22,35 @@ from .virtual_clusters import VirtualClusters
 LIMIT = 10_000
 """As many rows as Ray's state API tells at once."""
 
+TIMEOUT_S = 30
+TASK_ID = 48
+"""Hexadecimal digits of the id of a task."""
+
 
 def tasks(cluster: str | None = None) -> list[Mapping[str, Any]]:
     """The tasks of a virtual cluster, the current one without a name."""
-    from ray.util.state import list_tasks
-
     groups = _groups(cluster)
-    return [
-        _row(each)
-        for each in list_tasks(limit=LIMIT, detail=True, raise_on_missing_output=False)
-        if each.placement_group_id in groups
-    ]
+    return [each for each in _rows("tasks") if each["placement_group_id"] in groups]
 
 
 def actors(cluster: str | None = None) -> list[Mapping[str, Any]]:
     """The actors of a virtual cluster, the current one without a name."""
-    from ray.util.state import list_actors
-
     groups = _groups(cluster)
-    return [
-        _row(each)
-        for each in list_actors(limit=LIMIT, detail=True, raise_on_missing_output=False)
-        if each.placement_group_id in groups
-    ]
+    return [each for each in _rows("actors") if each["placement_group_id"] in groups]
 
 
 def objects(cluster: str | None = None) -> list[Mapping[str, Any]]:
-    """The objects that processes of a virtual cluster hold, the current one without a name."""
-    from ray.util.state import list_objects, list_workers
-
+    """The objects that tasks of a virtual cluster made or its processes hold, each once."""
+    work = tasks(cluster)
     pids = {int(each["pid"]) for each in actors(cluster)}
-    pids |= {int(each["worker_pid"]) for each in tasks(cluster) if each.get("worker_pid")}
-    workers = list_workers(limit=LIMIT, detail=True, raise_on_missing_output=False)
-    mine = {each.pid for each in workers if each.pid in pids}
-    return [
-        _row(each)
-        for each in list_objects(limit=LIMIT, detail=True, raise_on_missing_output=False)
-        if each.pid in mine
-    ]
+    pids |= {int(each["worker_pid"]) for each in work if each.get("worker_pid")}
+    made = {str(each["task_id"]) for each in work}  # the ids of objects begin with them
+    found = {
+        each["object_id"]: each
+        for each in _rows("objects")
+        if each["pid"] in pids or each["object_id"][:TASK_ID] in made
+    }
+    return list(found.values())
 
 
 def summarize_tasks(cluster: str | None = None) -> dict[str, dict[str, int]]:
@@ -74,9 +69,36 @@ def summarize_objects(cluster: str | None = None) -> dict[str, int]:
     return {"objects": len(found), "bytes": sum(int(each["object_size"]) for each in found)}
 
 
-def _row(found: Any) -> Mapping[str, Any]:
-    row: Mapping[str, Any] = found.asdict()
-    return row
+def _rows(what: str) -> list[Mapping[str, Any]]:
+    """All tasks, actors or objects of this Ray cluster."""
+    import ray
+
+    address = ray.get_runtime_context().gcs_address
+    with ThreadPoolExecutor(1) as apart:  # an event loop may run in this thread
+        found: list[Mapping[str, Any]] = apart.submit(asyncio.run, _ask(what, address)).result()
+    return found
+
+
+async def _ask(what: str, address: str) -> list[Mapping[str, Any]]:
+    grpc_utils: Any = importlib.import_module("ray._private.grpc_utils")
+    aggregator: Any = importlib.import_module("ray.dashboard.state_aggregator")
+    manager: Any = importlib.import_module("ray.util.state.state_manager")
+    common: Any = importlib.import_module("ray.util.state.common")
+    channel, source = grpc_utils.init_grpc_channel(address, asynchronous=True), None
+    try:
+        source = manager.StateDataSourceClient(channel, manager.GcsClient(address=address))
+        with ThreadPoolExecutor(1) as pool:
+            asked = getattr(aggregator.StateAPIManager(source, pool), f"list_{what}")
+            option = common.ListApiOptions(limit=LIMIT, timeout=TIMEOUT_S, detail=True)
+            answer = await asked(option=option)
+    except manager.DataSourceUnavailable as error:
+        raise FabricError(f"Ray does not tell of its {what}: {error}") from error
+    finally:
+        await channel.close()
+        if source is not None:
+            await source._client_session.close()
+    found: list[Mapping[str, Any]] = answer.result
+    return found
 
 
 def _summary(rows: Any) -> dict[str, dict[str, int]]:
@@ -87,15 +109,18 @@ def _summary(rows: Any) -> dict[str, dict[str, int]]:
 
 
 def _groups(cluster: str | None) -> set[str]:
-    """The placement groups of a virtual cluster and of all inside it."""
+    """The placement groups of a virtual cluster and of all inside it, those of the past too."""
+    from ray.util.placement_group import placement_group_table
+
     name = cluster or inside.current_id()
     if name is None:
         raise FabricError("this process works in no virtual cluster: name one")
     document = VirtualClusters().snapshot()
     by_id = {each["id"]: each for each in document["clusters"]}
-    todo, found = [ClusterId(name)], set[str]()
+    todo, names = [ClusterId(name)], set[str]()
     while todo:
-        each = by_id[todo.pop()]
-        todo += each["children"]
-        found |= {group["id"] for node in each["nodes"] for group in node["groups"]}
-    return found
+        each = todo.pop()
+        names.add(each)
+        todo += by_id[each]["children"]
+    made = {id: str(group["name"]).split(":") for id, group in placement_group_table().items()}
+    return {id for id, parts in made.items() if len(parts) == 4 and parts[2] in names}

@@ -134,6 +134,7 @@ def choose(
         for group, bundle, size in _bundles(groups, vnode)
         if demand.fits(left := size - load.get((group.id, bundle), Resources()))
     ]
+    lasting = lasting and bool(demand)  # what holds nothing goes where the least is left
     alone = [room for room in rooms if not lasting or not room[0] or _fixed(ledger, room[3])]
     if alone:
         _, group_id, bundle, vnode_id = min(alone)
