@@ -329,10 +329,10 @@ def exit_codes() -> Iterator[None]:
 
 
 def _code_of(error: FabricError) -> int:
-    from .jobs import JobExists, NoSuchJob
+    from .jobs import NoSuchJob
 
     match error:
-        case SpecError() | NameTaken() | NoSuchCluster() | NoSuchJob() | JobExists():
+        case SpecError() | NameTaken() | NoSuchCluster() | NoSuchJob():
             return BAD_INPUT
         case NotInTime():
             return REFUSED

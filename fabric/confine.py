@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from .errors import FabricError, NoSuchCluster, NotInTime
-from .inside import JOB_VARIABLE
 from .spec import VirtualCluster
+from .where import JOB_VARIABLE
 
 GRACE_S = 2.5
 """How long a command may take to end when it is told to: Ray kills all of a job after three."""
@@ -51,6 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Reserve, run, give back; returns the exit code of the command, or 3 if it never ran."""
     parser = argparse.ArgumentParser(prog="fedpilot.fabric.confine")
     parser.add_argument("--name", required=True)
+    parser.add_argument("--address", default="auto", help="of the Ray cluster")
     parser.add_argument("--spec", default="{}")
     parser.add_argument("--priority", type=int, default=0)
     parser.add_argument("--deadline", type=float, default=None)
@@ -70,13 +71,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 128 + signal.SIGTERM
 
 
-def environment(name: str) -> dict[str, str]:
-    """What makes every Python below us work inside a virtual cluster."""
+def environment(name: str, address: str) -> dict[str, str]:
+    """What makes every Python below us work inside a virtual cluster of the Ray at an address."""
     folder = str(Path(__file__).with_name("confined"))
     there = os.environ.get("PYTHONPATH")
     return {
         **os.environ,
         JOB_VARIABLE: name,
+        "RAY_ADDRESS": address,
         "PYTHONPATH": folder if not there else f"{folder}{os.pathsep}{there}",
     }
 
@@ -94,12 +96,14 @@ def _run(given: argparse.Namespace, command: Sequence[str]) -> int:
 
     from .virtual_clusters import VirtualClusters
 
-    ray.init(log_to_driver=False, logging_level=logging.ERROR)
+    # Ray's job server tells jobs to look for a Ray on their machine, where there may be several.
+    ray.init(given.address, log_to_driver=False, logging_level=logging.ERROR)
     signal.signal(signal.SIGTERM, _stop)  # Ray has one of its own
     asking = VirtualClusters()
     try:
         _wait(asking, given)
-        return _child(command, environment(given.name))
+        address: str = ray.get_runtime_context().gcs_address
+        return _child(command, environment(given.name, address))
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         if not given.join:

@@ -18,9 +18,10 @@ from typing import Any
 
 from .core.records import ROOT
 from .errors import ClusterUnreachable, FabricError, NoSuchCluster, SpecError
-from .inside import JOB_VARIABLE, SETUP_HOOK
+from .inside import SETUP_HOOK
 from .spec import VirtualCluster
 from .virtual_clusters import VirtualClusters
+from .where import JOB_VARIABLE
 
 KEY, JOINED, COMMAND = "fedpilot.virtual_cluster", "fedpilot.joined", "fedpilot.command"
 """The metadata of a job: its virtual cluster, that this is not its own, and its command."""
@@ -48,17 +49,6 @@ class NoSuchJob(FabricError):
 
     def __str__(self) -> str:
         return f"there is no job {self.id!r}; see `fedpilot job list`"
-
-
-class JobExists(FabricError):
-    """There has been a job of that id, and Ray remembers it."""
-
-    def __init__(self, id: str) -> None:
-        super().__init__(id)
-        self.id = id
-
-    def __str__(self) -> str:
-        return f"there is or was a job {self.id!r}; choose a new id, or leave it out"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,8 +112,10 @@ class Jobs:
         """Have Ray run a command inside a virtual cluster of its own, or inside `join`.
 
         Returns the id of the job. Refuses at once what could never be: SpecError, NeverFits,
-        NoSuchCluster for `join`, JobExists.
+        NoSuchCluster for `join`.
         """
+        import ray
+
         name = join or id or f"job-{secrets.token_hex(4)}"
         id = id or (f"job-{secrets.token_hex(4)}" if join else name)
         given = spec or VirtualCluster()
@@ -132,6 +124,7 @@ class Jobs:
         else:
             self.clusters.check(name, given, parent=ROOT)
         confine = [self.clusters.call("python"), "-m", "fedpilot.fabric.confine", "--name", name]
+        confine += ["--address", ray.get_runtime_context().gcs_address]
         if join:
             confine += ["--join"]
         else:
@@ -144,8 +137,8 @@ class Jobs:
         env["env_vars"] = {**env.get("env_vars", {}), JOB_VARIABLE: name}
         env[HOOK] = SETUP_HOOK
         self._submit(
+            id,
             entrypoint=shlex.join([*confine, "--", *command]),
-            submission_id=id,
             runtime_env=env,
             metadata={
                 KEY: name,
@@ -155,18 +148,20 @@ class Jobs:
         )
         return id
 
-    def _submit(self, **job: Any) -> None:
+    def _submit(self, id: str, **job: Any) -> None:
         """Submit, once Ray's job server has started, which takes it seconds after Ray itself."""
         end = time.monotonic() + START_S
         while True:
             try:
-                self._client.submit_job(**job)
+                self._client.submit_job(submission_id=id, **job)
             except RuntimeError as error:
                 if NOT_YET in str(error) and time.monotonic() < end:
                     time.sleep(0.5)
                     continue
                 if "already exists" in str(error):
-                    raise JobExists(job["submission_id"]) from error
+                    raise SpecError(
+                        f"id: there is or was a job {id!r}; choose a new one"
+                    ) from error
                 raise FabricError(f"Ray refuses the job: {_line(error)}") from error
             except (TypeError, ValueError) as error:
                 raise SpecError(f"runtime_env: {_line(error)}") from error
@@ -203,11 +198,8 @@ class Jobs:
             async def following() -> str | None:
                 return await anext(lines, None)
 
-            try:
-                while (text := runner.run(following())) is not None:
-                    yield text
-            finally:
-                runner.run(lines.aclose())
+            while (text := runner.run(following())) is not None:
+                yield text
 
     def stop(self, id: str) -> bool:
         """Tell a job to end; False if it had ended. NoSuchJob."""

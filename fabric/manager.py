@@ -140,8 +140,8 @@ class VirtualClusterManager:
 
     def _ask(self, spec: VirtualCluster, name: str, timeout_s: float) -> Gang:
         """Have the manager of a shared cluster reserve a gang."""
-        from .inside import enclosing
         from .virtual_clusters import VirtualClusters
+        from .where import enclosing
 
         started = self._clock()
         clusters = VirtualClusters()

@@ -11,7 +11,7 @@ import secrets
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from . import inside
+from . import inside, reaching, where
 from .core.records import ROOT
 from .errors import FabricError, NotInTime
 from .introspection import VirtualClusterInfo, VirtualNodeInfo
@@ -44,11 +44,11 @@ def init(
     if isinstance(given, Mapping):
         given = VirtualCluster.from_dict(given)
     name = given if isinstance(given, str) else f"job-{secrets.token_hex(4)}"
-    inside.forget()
+    reaching.forget()
     env = dict(runtime_env or {})
     env["worker_process_setup_hook"] = inside.SETUP_HOOK
     if given is not None:
-        env["env_vars"] = {**env.get("env_vars", {}), inside.JOB_VARIABLE: name}
+        env["env_vars"] = {**env.get("env_vars", {}), where.JOB_VARIABLE: name}
     ray.init(address, runtime_env=env, **options)
     try:
         inside.install()
@@ -59,7 +59,7 @@ def init(
             _begin(asking, name, given, parent=ROOT, priority=priority, wait_s=wait_s)
         else:
             asking.show(name)
-        os.environ[inside.JOB_VARIABLE] = name
+        os.environ[where.JOB_VARIABLE] = name
         inside.announce(name)
     except BaseException:
         shutdown()
@@ -71,8 +71,8 @@ def shutdown() -> None:
     """Leave Ray; the virtual clusters of this job end."""
     import ray
 
-    os.environ.pop(inside.JOB_VARIABLE, None)
-    inside.forget()
+    os.environ.pop(where.JOB_VARIABLE, None)
+    reaching.forget()
     ray.shutdown()
 
 
@@ -82,12 +82,12 @@ def entered(spec: VirtualCluster, *, wait_s: float = WAIT_S) -> Iterator[Virtual
     import ray
 
     inside.install()
-    parent = inside.enclosing() or ROOT
+    parent = where.enclosing() or ROOT
     name = f"{'vc' if parent == ROOT else parent}-{secrets.token_hex(4)}"
     asking = VirtualClusters()
     _begin(asking, name, spec, parent=parent, priority=0, wait_s=wait_s)
     try:
-        with inside.inside(name):
+        with where.inside(name):
             yield VirtualClusterInfo(name)
     finally:
         if ray.is_initialized():
@@ -97,7 +97,7 @@ def entered(spec: VirtualCluster, *, wait_s: float = WAIT_S) -> Iterator[Virtual
 
 def current_cluster() -> VirtualClusterInfo:
     """The virtual cluster that this process works in. FabricError outside of all."""
-    name = inside.current_id()
+    name = where.current_id()
     if name is None:
         raise FabricError("this process works in no virtual cluster: see fedpilot.fabric.init")
     return VirtualClusterInfo(name)
@@ -105,7 +105,7 @@ def current_cluster() -> VirtualClusterInfo:
 
 def current_node() -> VirtualNodeInfo:
     """The virtual node that this worker runs in. FabricError for drivers, which run in none."""
-    found = inside.current_vnode()
+    found = where.current_vnode()
     if found is None:
         raise FabricError("this process runs in no virtual node: only tasks and actors do")
     return VirtualNodeInfo(*found)
@@ -134,4 +134,4 @@ def _begin(
 
 def _of_the_job() -> str | None:
     """The virtual cluster that a submitted job was given."""
-    return os.environ.get(inside.JOB_VARIABLE)
+    return os.environ.get(where.JOB_VARIABLE)

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from . import inside
+from . import where
 from .core.records import ClusterId
 from .errors import FabricError
 from .virtual_clusters import VirtualClusters
@@ -112,7 +112,7 @@ def _groups(cluster: str | None) -> set[str]:
     """The placement groups of a virtual cluster and of all inside it, those of the past too."""
     from ray.util.placement_group import placement_group_table
 
-    name = cluster or inside.current_id()
+    name = cluster or where.current_id()
     if name is None:
         raise FabricError("this process works in no virtual cluster: name one")
     document = VirtualClusters().snapshot()

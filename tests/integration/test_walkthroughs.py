@@ -706,7 +706,7 @@ def test_ray_tells_of_the_virtual_cluster_alone(two: Cluster) -> None:
 
 
 def test_libraries_are_told_how_far_a_cluster_could_grow(two: Cluster, gates: Gates) -> None:
-    from fedpilot.fabric.inside import attainable_nodes
+    from fedpilot.fabric.submission import attainable_nodes
 
     with job(two, flexible(1, 3)) as cluster:
         assert sum(each["Resources"]["CPU"] for each in attainable_nodes(cluster.id)) == 3

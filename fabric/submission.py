@@ -1,0 +1,216 @@
+"""How tasks and actors are submitted inside a virtual cluster: its manager is asked where first."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from .core.ledger import WorkId
+from .core.records import ClusterId
+from .core.resources import Resources
+from .core.selectors import Condition, DoesNotExist, Exists, In, parse
+from .errors import SpecError, TooLarge
+from .introspection import attainable_of
+from .nested_groups import known_group, new_group_id
+from .reaching import ask, manager, reporter
+from .router import Ask, Placed
+from .virtual_clusters import VirtualClusters
+from .where import captures, current_id, is_placement_group, own_group
+from .wrapping import originals
+
+OURS = "fedpilot.fabric.manager_actor"
+
+_SIZING = "_AutoscalingCoordinatorActor"
+"""The actor that tells Ray's libraries how large the cluster is, and asks for a larger one."""
+
+_BESIDE = frozenset({_SIZING, "_StatsActor", "_UsageCollectionActor"})
+"""Actors of Ray's libraries that hold nothing, and are beside the virtual clusters they tell of."""
+
+
+def submission(actor: bool) -> Callable[..., Any]:
+    def submit(original: Callable[..., Any], self: Any, *given: Any, **options: Any) -> Any:
+        import ray
+
+        cluster = current_id()
+        if cluster is None or _is_ours(self):
+            return original(self, *given, **options)
+        if not ray.is_initialized():
+            ray.init()
+        if options.get("get_if_exists"):  # Ray comes here again if it does not exist
+            if _class_name(self) == _SIZING:
+                given, options = (), _sizing(cluster, self, options)
+            return original(self, *given, **options)
+        if _class_name(self) in _BESIDE:
+            return original(self, *given, **{"scheduling_strategy": "DEFAULT", **options})
+        sent = _route(cluster, options, actor=actor)
+        if sent is None:
+            return original(self, *given, **options)
+        work, options = sent
+        try:
+            made = original(self, *given, **options)
+        except BaseException:
+            reporter().ended([work])
+            raise
+        if actor:
+            manager().begun.remote(work, made._actor_id.hex())
+            reporter().follow_actor(work)
+        else:
+            reporter().follow(work, made)
+        return made
+
+    return submit
+
+
+def _is_ours(target: Any) -> bool:
+    meta = getattr(target, "__ray_metadata__", None)
+    return getattr(getattr(meta, "modified_class", None), "__module__", "") == OURS
+
+
+def _class_name(target: Any) -> str:
+    """Of an actor that is about to be made; empty for a task."""
+    meta = getattr(target, "__ray_metadata__", None)
+    return str(getattr(meta, "class_name", ""))
+
+
+def _sizing(cluster: str, target: Any, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Have one for this process, which tells of its virtual cluster, and asks for no machines.
+
+    Ray's is one for all jobs, and stays.
+    """
+    nodes = functools.partial(attainable_nodes, cluster)
+    answers = {"get_cluster_nodes": nodes, "send_resources_request": ask_for_nothing}
+    known = inspect.signature(target.__ray_metadata__.modified_class.__init__).parameters
+    return {
+        **options,
+        "namespace": f"{options.get('namespace')}@{cluster}@{reporter().owner}",
+        "lifetime": None,
+        "kwargs": {name: answer for name, answer in answers.items() if name in known},
+    }
+
+
+def attainable_nodes(cluster: str) -> list[dict[str, Any]]:
+    """The machines of a virtual cluster, as large as its parts of them could be now."""
+    machines = originals["nodes"]()
+    return attainable_of(VirtualClusters.asking(manager()), cluster, machines)
+
+
+def ask_for_nothing(bundles: Any, label_selectors: Any = None) -> None:
+    """Ask for no machines: work that finds no room is demand already."""
+
+
+def _route(
+    cluster: str, options: Mapping[str, Any], *, actor: bool
+) -> tuple[WorkId, dict[str, Any]] | None:
+    """Ask where work runs; None to leave it to Ray, which then keeps it in our placement group."""
+    from ray.util.scheduling_strategies import (
+        NodeAffinitySchedulingStrategy,
+        PlacementGroupSchedulingStrategy,
+    )
+
+    strategy = options.get("scheduling_strategy")
+    if isinstance(strategy, PlacementGroupSchedulingStrategy) and strategy.placement_group:
+        return None  # it has said where
+    here = own_group()
+    if here is not None and is_placement_group(here) and strategy is None and captures():
+        return None  # a placement group that captures what is submitted inside of it
+    demand = _demand(options, actor=actor)
+    selector = {k: parse(text) for k, text in (options.get("label_selector") or {}).items()}
+    affinity: dict[str, Condition] = {}
+    soft = False
+    if isinstance(strategy, NodeAffinitySchedulingStrategy):
+        affinity, soft = {"ray.io/node-id": In(strategy.node_id)}, bool(strategy.soft)
+    id = WorkId(new_group_id())
+    wanted = {**selector, **affinity}
+    nested = here is not None
+    place = functools.partial(_place, cluster, id, demand, actor=actor)
+    placed = place(wanted, wait=not nested, soft=soft, affinity=affinity)
+    if placed is None:  # no room anywhere else: it can always wait for that of its parent
+        if demand.fits(_assigned()):
+            return None
+        placed = place(wanted, wait=True, soft=soft, affinity=affinity)
+    assert placed is not None
+    sent = {k: v for k, v in options.items() if k not in ("label_selector", "fallback_strategy")}
+    sizes = [dict(size) for size in placed.sizes] or [demand.to_ray() or {"CPU": 0.0001}]
+    sent["scheduling_strategy"] = PlacementGroupSchedulingStrategy(
+        placement_group=known_group(placed.group, sizes),
+        placement_group_bundle_index=placed.bundle,
+        placement_group_capture_child_tasks=True,
+    )
+    if actor and options.get("num_cpus") is None:
+        sent["num_cpus"] = 0
+    return id, sent
+
+
+def _place(
+    cluster: str,
+    id: WorkId,
+    demand: Resources,
+    selector: Mapping[str, Condition],
+    *,
+    actor: bool,
+    wait: bool,
+    soft: bool,
+    affinity: Mapping[str, Condition],
+) -> Placed | None:
+    asked = Ask(
+        id=id,
+        cluster=ClusterId(cluster),
+        demand=demand,
+        selector=selector,
+        owner=reporter().owner,
+        actor=actor,
+        wait=wait,
+    )
+    try:
+        found: Placed | None = ask("place", asked)
+    except TooLarge as error:
+        if soft:
+            plain = {k: v for k, v in selector.items() if k not in affinity}
+            return _place(
+                cluster, id, demand, plain, actor=actor, wait=wait, soft=False, affinity={}
+            )
+        raise ValueError(f"this cannot run in virtual cluster {cluster!r}: {error}") from error
+    return found
+
+
+def _demand(options: Mapping[str, Any], *, actor: bool) -> Resources:
+    """What Ray would hold for it while it runs."""
+    cpus = options.get("num_cpus")
+    amounts: dict[str, float] = {"CPU": (0 if actor else 1) if cpus is None else cpus}
+    if options.get("num_gpus"):
+        amounts["GPU"] = options["num_gpus"]
+    if options.get("memory"):
+        amounts["memory"] = options["memory"]
+    if options.get("accelerator_type"):
+        amounts[f"accelerator_type:{options['accelerator_type']}"] = 0.001
+    amounts.update(options.get("resources") or {})
+    return Resources.of(amounts)
+
+
+def with_labels(original: Callable[..., Any], self: Any, *given: Any, **options: Any) -> Any:
+    """Take `node_labels`, the name that the proposal has for Ray's `label_selector`."""
+    labels = options.pop("node_labels", None)
+    if labels:
+        if current_id() is None:
+            raise SpecError("node_labels: there are no virtual nodes here; enter a virtual cluster")
+        options["label_selector"] = {**(options.get("label_selector") or {}), **as_text(labels)}
+    return original(self, *given, **options)
+
+
+def as_text(labels: Mapping[str, Condition | str]) -> dict[str, str]:
+    """Conditions as Ray writes them."""
+    for label, condition in labels.items():
+        if isinstance(condition, Exists | DoesNotExist):
+            raise SpecError(f"node_labels.{label}: wanted In or NotIn, found {condition}")
+    return {label: str(condition) for label, condition in labels.items()}
+
+
+def _assigned() -> Resources:
+    """What the task or actor that runs here holds, and its children may use when it waits."""
+    import ray
+
+    context: Any = ray.get_runtime_context()
+    found: Mapping[str, float] = context.get_assigned_resources()
+    return Resources.of({k: v for k, v in found.items() if "_group_" not in k})
