@@ -329,7 +329,7 @@ def exit_codes() -> Iterator[None]:
 
 
 def _code_of(error: FabricError) -> int:
-    from .jobs import NoSuchJob
+    from .errors import NoSuchJob
 
     match error:
         case SpecError() | NameTaken() | NoSuchCluster() | NoSuchJob():

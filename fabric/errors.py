@@ -7,6 +7,7 @@ FabricError
 ├── GangExists           the name of the gang is taken
 ├── NameTaken            another virtual cluster has the name
 ├── NoSuchCluster        there is no virtual cluster of that name
+├── NoSuchJob            there is no job of that id
 ├── NeverFits            a virtual cluster could never get its places
 ├── NotInTime            a virtual cluster did not get its places in time
 ├── TooLarge             work could never run in its virtual cluster
@@ -97,6 +98,17 @@ class NoSuchCluster(FabricError):
     def __str__(self) -> str:
         shown = ", ".join(self.known[:10]) + (", ..." if len(self.known) > 10 else "")
         return f"there is no virtual cluster {self.name!r}; there are: {shown or 'none'}"
+
+
+class NoSuchJob(FabricError):
+    """There is no job of that id."""
+
+    def __init__(self, id: str) -> None:
+        super().__init__(id)
+        self.id = id
+
+    def __str__(self) -> str:
+        return f"there is no job {self.id!r}; see `fedpilot job list`"
 
 
 class NeverFits(FabricError):

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .core.records import ROOT
-from .errors import ClusterUnreachable, FabricError, NoSuchCluster, SpecError
+from .errors import ClusterUnreachable, FabricError, NoSuchCluster, NoSuchJob, SpecError
 from .inside import SETUP_HOOK
 from .spec import VirtualCluster
 from .virtual_clusters import VirtualClusters
@@ -38,17 +38,6 @@ START_S = 30.0
 
 NOT_YET = "No available agent"
 """What it says until then."""
-
-
-class NoSuchJob(FabricError):
-    """There is no job of that id."""
-
-    def __init__(self, id: str) -> None:
-        super().__init__(id)
-        self.id = id
-
-    def __str__(self) -> str:
-        return f"there is no job {self.id!r}; see `fedpilot job list`"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,6 +25,9 @@ OURS = "fedpilot.fabric.manager_actor"
 _SIZING = "_AutoscalingCoordinatorActor"
 """The actor that tells Ray's libraries how large the cluster is, and asks for a larger one."""
 
+_WHERE = ("scheduling_strategy", "label_selector", "fallback_strategy")
+"""Options that say where work runs."""
+
 _BESIDE = frozenset({_SIZING, "_StatsActor", "_UsageCollectionActor"})
 """Actors of Ray's libraries that hold nothing, and are beside the virtual clusters they tell of."""
 
@@ -48,6 +51,8 @@ def submission(actor: bool) -> Callable[..., Any]:
         if sent is None:
             return original(self, *given, **options)
         work, options = sent
+        if work is None:
+            return original(self, *given, **options)
         try:
             made = original(self, *given, **options)
         except BaseException:
@@ -102,8 +107,12 @@ def ask_for_nothing(bundles: Any, label_selectors: Any = None) -> None:
 
 def _route(
     cluster: str, options: Mapping[str, Any], *, actor: bool
-) -> tuple[WorkId, dict[str, Any]] | None:
-    """Ask where work runs; None to leave it to Ray, which then keeps it in our placement group."""
+) -> tuple[WorkId | None, dict[str, Any]] | None:
+    """Ask where work runs, and submit it so; None to submit it as it is.
+
+    Without an id of its own it waits for the room of what submits it, which Ray frees while that
+    waits for it.
+    """
     from ray.util.scheduling_strategies import (
         NodeAffinitySchedulingStrategy,
         PlacementGroupSchedulingStrategy,
@@ -127,11 +136,11 @@ def _route(
     place = functools.partial(_place, cluster, id, demand, actor=actor)
     placed = place(wanted, wait=not nested, soft=soft, affinity=affinity)
     if placed is None:  # no room anywhere else: it can always wait for that of its parent
-        if demand.fits(_assigned()):
-            return None
+        if not wanted and demand.fits(_assigned()):
+            return None, {k: v for k, v in options.items() if k not in _WHERE}
         placed = place(wanted, wait=True, soft=soft, affinity=affinity)
     assert placed is not None
-    sent = {k: v for k, v in options.items() if k not in ("label_selector", "fallback_strategy")}
+    sent = {k: v for k, v in options.items() if k not in _WHERE}
     sizes = [dict(size) for size in placed.sizes] or [demand.to_ray() or {"CPU": 0.0001}]
     sent["scheduling_strategy"] = PlacementGroupSchedulingStrategy(
         placement_group=known_group(placed.group, sizes),
@@ -186,6 +195,9 @@ def _demand(options: Mapping[str, Any], *, actor: bool) -> Resources:
     if options.get("accelerator_type"):
         amounts[f"accelerator_type:{options['accelerator_type']}"] = 0.001
     amounts.update(options.get("resources") or {})
+    for name in amounts:
+        if "_group_" in name:
+            raise ValueError(f"{name}: what a placement group has cannot be asked for by name")
     return Resources.of(amounts)
 
 

@@ -40,6 +40,11 @@ COMMANDS = {
         "Virtual clusters: create, list, draw, explain, delete.",
         SHARE,
     ),
+    "job": Entry(
+        "fedpilot.fabric.job_cli:job",
+        "Jobs: Ray scripts, each in a virtual cluster of its own.",
+        SHARE,
+    ),
     "init": Entry("fedpilot.federated.cli:init", "Write a commented starter config.", SET_UP),
     "doctor": Entry(
         "fedpilot.federated.cli:doctor", "Look at this machine and say what is missing.", SET_UP

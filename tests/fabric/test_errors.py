@@ -13,10 +13,16 @@ from fedpilot.fabric import (
     GangExists,
     GangInfeasible,
     GangTimeout,
+    NameTaken,
+    NeverFits,
+    NoSuchCluster,
+    NotInTime,
     SpecError,
+    TooLarge,
     WorkerFailed,
     WorkerLost,
 )
+from fedpilot.fabric.errors import ManagerUnreachable, NoSuchJob
 
 ERRORS = [
     SpecError("no nodes"),
@@ -26,6 +32,13 @@ ERRORS = [
     ClusterStartFailed("no room on the disk"),
     ClusterUnreachable("10.0.0.1:6379", "nothing listens there"),
     WorkerLost("g/0/0", "its process died"),
+    NameTaken("team"),
+    NoSuchCluster("team", ("a", "b")),
+    NoSuchJob("job-1"),
+    NeverFits("team", "it needs 9 CPU", 0),
+    NotInTime("team", 2.5, "its deadline is over"),
+    TooLarge("3 CPU is more than its largest node"),
+    ManagerUnreachable("it is starting"),
     WorkerFailed("g/0/0", "train", "ValueError", "bad rate", "Traceback ..."),
 ]
 

@@ -1,0 +1,493 @@
+"""The commands about jobs: `fedpilot job`. Unmodified Ray scripts in virtual clusters of their own.
+
+What a job prints goes to stdout; where it waits, and all that is said about it, to stderr.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import secrets
+import shlex
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+import click
+
+from .cli_access import (
+    FAILED,
+    INTERRUPTED,
+    REFUSED,
+    Spinner,
+    check_name,
+    display,
+    exit_codes,
+    fail,
+    interruptions,
+    place_of,
+    print_json,
+    spec_from,
+    with_access,
+    with_spec,
+)
+from .confine import READY
+from .errors import FabricError, SpecError
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.text import Text
+
+    from .jobs import Job, Jobs
+
+OURS = "fedpilot: "
+"""How the lines of a log begin that tell of the virtual cluster."""
+SETTLE_S = 10.0
+"""How long Ray may take to end a job, or to say how it ended."""
+COLOURS = {
+    "WAITING": "yellow",
+    "PENDING": "cyan",
+    "RUNNING": "green",
+    "SUCCEEDED": "green",
+    "FAILED": "red",
+    "STOPPED": "bright_black",
+}
+
+
+class Opened(Protocol):
+    """Attaches to a Ray cluster: what the context of `fedpilot` carries in tests."""
+
+    def __call__(self, address: str, auth_mode: str | None, /) -> AbstractContextManager[Jobs]: ...
+
+
+@contextmanager
+def attached(address: str, auth_mode: str | None) -> Iterator[Jobs]:
+    """Be a driver of the Ray cluster at an address, and reach its job server."""
+    from .jobs import Jobs
+    from .ray_cluster import RayCluster
+
+    logging.getLogger("ray.dashboard.modules").setLevel(logging.WARNING)  # it tells of each upload
+    with RayCluster.connect(address, auth_mode):
+        yield Jobs()
+
+
+@click.group()
+def job() -> None:
+    """Run unmodified Ray scripts, each in a virtual cluster of its own that ends with it.
+
+    The script, its tasks, its actors and what those start all run in the places that were reserved
+    for it; `ray.init()`, if it calls that, needs no arguments. Needs Ray's dashboard on the head:
+    `pip install 'fedpilot[jobs]'`.
+
+    \b
+    Examples:
+      fedpilot job submit --min CPU=4 --max CPU=16 -- python train.py
+      fedpilot job list
+      fedpilot job logs job-1f2e3d4c --follow
+      fedpilot job stop job-1f2e3d4c
+    """
+
+
+@job.command(context_settings={"ignore_unknown_options": True})
+@with_spec("--virtual-cluster")
+@click.option("--in", "join", metavar="NAME", help="Run in this virtual cluster, which stays.")
+@click.option("--id", metavar="ID", help="What to call the job, and its virtual cluster.")
+@click.option(
+    "--priority",
+    type=int,
+    default=0,
+    show_default=True,
+    help="The higher is served first, where the manager serves by priority.",
+)
+@click.option(
+    "--deadline",
+    "deadline_s",
+    metavar="SECONDS",
+    type=click.FloatRange(min=0, min_open=True),
+    help="Give up if it has not got its places by then. By default never.",
+)
+@click.option(
+    "--working-dir",
+    metavar="DIR",
+    help="Ship this folder to the cluster, and run there; or the URI of an archive.",
+)
+@click.option(
+    "--runtime-env", metavar="JSON", help="What else it needs, as Ray's runtime environment."
+)
+@click.option("--no-wait", is_flag=True, help="Submit it, print its id, and end.")
+@with_access
+@click.argument("command", metavar="-- COMMAND...", nargs=-1, type=click.UNPROCESSED)
+def submit(
+    spec_file: Path | None,
+    json_spec: str | None,
+    least: Sequence[str],
+    most: Sequence[str],
+    nodes: Sequence[str],
+    policy: str | None,
+    join: str | None,
+    id: str | None,
+    priority: int,
+    deadline_s: float | None,
+    working_dir: str | None,
+    runtime_env: str | None,
+    no_wait: bool,
+    command: Sequence[str],
+    address: str,
+    auth_mode: str | None,
+    as_json: bool,
+) -> None:
+    """Run COMMAND on the Ray cluster, in a virtual cluster reserved for it, which ends with it.
+
+    What it needs comes from --spec, from --virtual-cluster, or from --min, --max, --node and
+    --policy; without any of them it needs nothing, and may grow to all that is free. AMOUNTS are
+    such as CPU=2,GPU=0.5,memory=4GiB. The command starts once all that it needs is reserved, on a
+    machine of the Ray cluster: what it reads has to be there, or come with --working-dir.
+
+    Prints the job's log until it ends. Where it waits in the queue, and why, is said on stderr.
+    Ctrl-C ends this command only; the job goes on. With --json the log goes to stderr, and the job
+    as one document to stdout.
+
+    \b
+    Examples:
+      fedpilot job submit --min CPU=4 --max CPU=16 -- python train.py --epochs 3
+      fedpilot job submit --node 2xCPU=4,GPU=1 --policy STRICT_SPREAD -- python ddp.py
+      fedpilot job submit --in speech --working-dir . -- python evaluate.py
+      fedpilot job submit --runtime-env '{"pip": ["einops"]}' --min GPU=1 -- python fit.py
+      id=$(fedpilot job submit --no-wait --spec large.yaml -- python sweep.py)
+
+    \b
+    Exit codes: 0 it succeeded (or was submitted, with --no-wait); 1 it failed or was stopped;
+    2 the spec or the usage is wrong; 3 it can never fit, or gave up at its deadline before it
+    started; 4 no Ray there, or one without a dashboard; 130 interrupted, the job goes on.
+    """
+    if not command:
+        raise click.UsageError("give the command to run, after --.")
+    with exit_codes():
+        spec = spec_from(spec_file, json_spec, least, most, nodes, policy, "--virtual-cluster")
+        if join and (spec.to_dict() or priority or deadline_s):
+            raise click.UsageError("--in takes a virtual cluster as it is; leave its spec out.")
+        env = _runtime_env(runtime_env, working_dir)
+        name = id or f"job-{secrets.token_hex(4)}"
+        check_name(name)
+        say = _Commands(address, auth_mode)
+        asked = False
+        try:
+            with interruptions(), _opened(address, auth_mode) as jobs:
+                asked = True
+                with Spinner(f"submitting {name}"):
+                    jobs.submit(
+                        command,
+                        None if join else spec,
+                        join=join,
+                        id=name,
+                        priority=priority,
+                        deadline_s=deadline_s,
+                        runtime_env=env,
+                    )
+                if no_wait:
+                    _print_submitted(jobs, name, as_json)
+                    return
+                click.echo(f"{OURS}job {name} is submitted", err=True)
+                began = _follow(jobs, name, to_stderr=as_json)
+                done = _end(jobs, name)
+        except KeyboardInterrupt:
+            if not asked:
+                fail("interrupted; nothing was submitted", INTERRUPTED)
+            fail(
+                f"interrupted; job {name} goes on\n"
+                f"  its log: {say('logs', name, '--follow')}\n  stop it: {say('stop', name)}",
+                INTERRUPTED,
+            )
+        if as_json:
+            print_json(done.to_dict())
+        if done.status == "SUCCEEDED":
+            return
+        why = "" if done.status == "STOPPED" or not done.message else f": {done.message}"
+        code = FAILED if began or done.status == "STOPPED" else REFUSED
+        fail(f"job {name} {_past(done.status)}{why}", code)
+
+
+def _runtime_env(text: str | None, working_dir: str | None) -> dict[str, Any]:
+    """What goes with the job; SpecError before Ray is touched."""
+    env: Any = {}
+    if text is not None:
+        try:
+            env = json.loads(text)
+        except ValueError as error:
+            raise SpecError(f"--runtime-env: wanted JSON, found {text!r}: {error}") from error
+        if not isinstance(env, dict):
+            raise SpecError(f"--runtime-env: wanted an object, found {text}")
+        variables = env.get("env_vars", {})
+        if not isinstance(variables, dict) or any(type(v) is not str for v in variables.values()):
+            raise SpecError(f"--runtime-env: env_vars: wanted texts by name, found {variables}")
+    if working_dir is not None:
+        if "working_dir" in env:
+            raise click.UsageError("--runtime-env has a working_dir; give one of them.")
+        if "://" not in working_dir and not Path(working_dir).is_dir():
+            raise SpecError(f"--working-dir: wanted a folder or a URI, found {working_dir!r}")
+        env["working_dir"] = working_dir
+    return dict(env)
+
+
+def _print_submitted(jobs: Jobs, id: str, as_json: bool) -> None:
+    if as_json:
+        print_json(jobs.show(id).to_dict())
+    else:
+        click.echo(id)
+
+
+def _follow(jobs: Jobs, id: str, *, to_stderr: bool) -> bool:
+    """Print a log as it grows: what comes before the command is about it, and no output of it.
+
+    Says whether the command began.
+    """
+    before: list[str] = []
+    rest, began = "", False
+    for text in jobs.follow(id):
+        if began:
+            click.echo(text, nl=False, err=to_stderr)
+            continue
+        *lines, rest = (rest + text).split("\n")
+        for number, line in enumerate(lines):
+            if line.startswith(OURS) and line.endswith(READY):
+                began = True
+                click.echo("\n".join([*lines[number + 1 :], rest]), nl=False, err=to_stderr)
+                break
+            if line.startswith(OURS):
+                click.echo(line, err=True)
+            else:
+                before.append(line)
+    if not began and before:  # Ray's own words, which tell why
+        click.echo("\n".join([*before, rest]), err=True)
+    return began
+
+
+def _end(jobs: Jobs, id: str) -> Job:
+    """The job, once Ray says how it ended, which takes it a moment."""
+    from .jobs import ENDED
+
+    until = time.monotonic() + SETTLE_S
+    while (found := jobs.show(id)).status not in ENDED:
+        if time.monotonic() > until:
+            raise FabricError(f"job {id!r} should have ended, but it is {found.status}")
+        time.sleep(0.2)
+    return found
+
+
+def _past(status: str) -> str:
+    return {"FAILED": "failed", "STOPPED": "was stopped"}.get(status, f"is {status}")
+
+
+@job.command("list")
+@with_access
+def list_(address: str, auth_mode: str | None, as_json: bool) -> None:
+    """List the jobs that were submitted to the Ray cluster, the latest first.
+
+    WAITING is one that has yet to get its places; it says why.
+
+    \b
+    Examples:
+      fedpilot job list
+      fedpilot job list --json | jq -r '.jobs[] | select(.status == "WAITING") | .id'
+    """
+    with exit_codes():
+        found = _ask(address, auth_mode, lambda jobs: jobs.list())
+        if as_json:
+            print_json({"jobs": [each.to_dict() for each in found]})
+            return
+        display(table(found, time.time()))
+
+
+@job.command()
+@click.argument("id")
+@with_access
+def show(id: str, address: str, auth_mode: str | None, as_json: bool) -> None:
+    """Show job ID and its virtual cluster: what it waits for, where it is, what runs outside of it.
+
+    \b
+    Examples:
+      fedpilot job show job-1f2e3d4c
+      fedpilot job show job-1f2e3d4c --json | jq -r '.cluster.escapes[]'
+    """
+    with exit_codes():
+        found, document, history = _ask(
+            address,
+            auth_mode,
+            lambda jobs: (jobs.show(id), jobs.clusters.snapshot(), jobs.clusters.history()),
+        )
+        if as_json:
+            print_json(found.to_dict())
+            return
+        display(details(found, document, history, time.time()))
+
+
+@job.command()
+@click.argument("id")
+@click.option("--follow", "-f", is_flag=True, help="Go on until the job ends.")
+@with_access
+def logs(id: str, follow: bool, address: str, auth_mode: str | None, as_json: bool) -> None:
+    """Print what job ID has printed, and what was said of it before it began.
+
+    With --json, one document with `id` and `log`; with --follow too, once the job has ended.
+
+    \b
+    Examples:
+      fedpilot job logs job-1f2e3d4c
+      fedpilot job logs job-1f2e3d4c --follow | grep loss
+    """
+    with exit_codes():
+        try:
+            with interruptions(), _opened(address, auth_mode) as jobs:
+                parts = jobs.follow(id) if follow else iter([jobs.logs(id)])
+                if as_json:
+                    print_json({"id": id, "log": "".join(parts)})
+                    return
+                for text in parts:
+                    click.echo(text, nl=False)
+        except KeyboardInterrupt:
+            fail(f"interrupted; nothing becomes of job {id} by that", INTERRUPTED)
+
+
+@job.command()
+@click.argument("id")
+@with_access
+def stop(id: str, address: str, auth_mode: str | None, as_json: bool) -> None:
+    """End job ID: its command, and its virtual cluster with all that runs there.
+
+    The command is told to end, and is killed if it has not within three seconds. One that waits in
+    the queue leaves it. A virtual cluster that the job was put into with --in stays.
+
+    \b
+    Examples:
+      fedpilot job stop job-1f2e3d4c
+      fedpilot job stop job-1f2e3d4c --json
+    """
+    with exit_codes():
+        told, status = _ask(address, auth_mode, lambda jobs: (jobs.stop(id), _end(jobs, id).status))
+        stopped = told and status == "STOPPED"
+        if as_json:
+            print_json({"id": id, "stopped": stopped, "status": status})
+        else:
+            click.echo(f"stopped {id}" if stopped else f"{id} had ended already: {status}")
+
+
+# -- what is shown --------------------------------------------------------------------------------
+
+
+def table(jobs: Sequence[Job], now: float) -> RenderableType:
+    """A line for each job."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
+    from .tree import amounts, duration
+
+    if not jobs:
+        return Text("no jobs; `fedpilot job submit` makes one")
+    shown = Table(box=SIMPLE_HEAD, pad_edge=False, header_style="bold", show_edge=False)
+    for name in ("id", "status", "holds", "virtual cluster", "started", "command"):
+        shown.add_column(name, no_wrap=name != "command")
+    for each in jobs:
+        shown.add_row(
+            Text(each.id, "bold"),
+            _status(each),
+            amounts(each.cluster["total"]) if each.cluster and each.cluster["total"] else "–",
+            _where(each),
+            f"{duration(now - each.started, 1)} ago" if each.started else "–",
+            Text(each.entrypoint),
+        )
+        if each.status in ("WAITING", "FAILED"):
+            shown.add_row("", "", "", "", "", Text(each.message, COLOURS[each.status]))
+        for escape in each.cluster.get("escapes", ()) if each.cluster else ():
+            shown.add_row("", "", "", "", "", Text(f"outside of it: {escape}", "red"))
+    return shown
+
+
+def details(
+    job: Job, document: Mapping[str, Any], history: Sequence[Mapping[str, Any]], now: float
+) -> RenderableType:
+    """All that is known of one job, and of its virtual cluster."""
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    from . import tree
+
+    facts = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    facts.add_column(style="bright_black")
+    facts.add_row("command", Text(job.entrypoint))
+    if job.message and job.status != "WAITING":  # its virtual cluster says it below
+        facts.add_row("message", Text(tree.short(job.message)))
+    if job.started:
+        facts.add_row("started", f"{tree.duration(now - job.started)} ago")
+        facts.add_row("took" if job.ended else "runs for", _took(job, job.started, now))
+    head = Text().append(job.id, "bold").append("  ").append(_status(job))
+    parts: list[RenderableType] = [head, facts]
+    name = job.virtual_cluster
+    if name is None:
+        facts.add_row("virtual cluster", "none: it runs outside of them all")
+        return Group(*parts)
+    if job.cluster is None:
+        last = tree.ending(history, name)
+        facts.add_row(
+            "virtual cluster",
+            f"{name} is no more: {tree.short(last['reason'])}" if last else f"{name}, none now",
+        )
+        return Group(*parts)
+    facts.add_row("virtual cluster", f"{name}, which stays" if job.joined else name)
+    escapes = job.cluster.get("escapes", ())
+    if escapes:
+        parts += [Text(), *(Text(f"outside of it: {escape}", "red") for escape in escapes)]
+    others = [each for each in document["clusters"] if each["id"] != name]
+    known = {**document, "clusters": [{**job.cluster, "escapes": []}, *others]}
+    return Group(*parts, Text(), tree.details(known, name, now))
+
+
+def _took(job: Job, started: float, now: float) -> str:
+    from .tree import duration
+
+    return duration((job.ended or now) - started)
+
+
+def _status(job: Job) -> Text:
+    from rich.text import Text
+
+    from .tree import ordinal
+
+    position = job.cluster["position"] if job.cluster else None
+    where = f", {ordinal(position)}" if position and job.status == "WAITING" else ""
+    return Text(f"{job.status}{where}", COLOURS.get(job.status, ""))
+
+
+def _where(job: Job) -> str:
+    if job.virtual_cluster is None:
+        return "outside of all"
+    return job.virtual_cluster if job.joined else "its own"
+
+
+# -- asking ---------------------------------------------------------------------------------------
+
+Answer = TypeVar("Answer")
+
+
+def _ask(address: str, auth_mode: str | None, question: Callable[[Jobs], Answer]) -> Answer:
+    with Spinner(f"asking {place_of(address)}"), _opened(address, auth_mode) as jobs:
+        return question(jobs)
+
+
+def _opened(address: str, auth_mode: str | None) -> AbstractContextManager[Jobs]:
+    opened: Opened = click.get_current_context().obj or attached
+    return opened(address, auth_mode)
+
+
+class _Commands:
+    """Writes the commands that lead on, with the options that lead here."""
+
+    def __init__(self, address: str, auth_mode: str | None) -> None:
+        self._options = [] if address == "auto" else ["--address", address]
+        self._options += ["--auth-mode", auth_mode] if auth_mode else []
+
+    def __call__(self, command: str, *arguments: str) -> str:
+        return shlex.join(["fedpilot", "job", command, *arguments, *self._options])
