@@ -90,6 +90,7 @@ def test_what_can_never_be_is_refused_with_the_most_that_could(address: str) -> 
     assert cluster(address, "create", "huge", "--min", "CPU=1", "--parent", "no").returncode == 2
 
 
+@pytest.mark.soak
 def test_who_gives_up_at_its_deadline_is_gone_and_says_so(shared: str) -> None:
     asked(shared, "create", "vision", "--node", "CPU=4")
     done = cluster(shared, "create", "brief", "--min", "CPU=1", "--deadline", "1")
@@ -114,6 +115,7 @@ def test_an_interruption_leaves_it_in_the_queue(shared: str, tmp_path: Path) -> 
     assert asked(shared, "show", "later")["state"] == "waiting"
 
 
+@pytest.mark.soak
 def test_auto_is_what_ray_itself_takes_it_for(address: str) -> None:
     environment = {**ENVIRONMENT, "RAY_ADDRESS": address}
     done = cluster("auto", "list", "--json", environment=environment)

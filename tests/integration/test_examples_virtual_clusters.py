@@ -81,6 +81,7 @@ def test_an_example_says_what_it_shows_and_leaves_nothing(name: str) -> None:
     assert [line for line in SAYS[name] if line not in said] == [], said
 
 
+@pytest.mark.soak
 def test_an_example_gives_all_back_to_the_ray_that_it_was_given() -> None:
     with ray_head(num_cpus=4) as address:
         for _ in range(2):  # there is room for the second only if the first gave all back

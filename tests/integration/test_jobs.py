@@ -347,7 +347,7 @@ def test_a_script_that_fails_is_a_failed_job_with_its_traceback(
         jobs.submit(["true"], id="wrong")
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_job_that_gives_up_is_refused_without_having_begun(jobs: Jobs, address: str) -> None:
     jobs.clusters.create("all", VirtualCluster(flex_resource_min={"CPU": 4}))
     try:
@@ -442,7 +442,7 @@ def submitted(address: str, *arguments: str) -> subprocess.CompletedProcess[str]
     )
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_an_interruption_leaves_the_job_running(jobs: Jobs, tmp_path: Path, address: str) -> None:
     command, end = script(tmp_path, SLEEPER), tmp_path / "end"
     words = ["job", "submit", "--id", "long", "--min", "CPU=1", "--address", address, "--"]
@@ -460,7 +460,7 @@ def test_an_interruption_leaves_the_job_running(jobs: Jobs, tmp_path: Path, addr
     assert ended(jobs, "long").status == "SUCCEEDED"
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_without_a_dashboard_jobs_cannot_be_reached() -> None:
     with ray_head(num_cpus=1) as address:
         done = submitted(address, "--", "true")

@@ -110,7 +110,7 @@ def expected(model: str, cluster: RayCluster, tmp_path_factory: pytest.TempPathF
     return digest(cluster, config(model, tmp_path_factory.mktemp("runs"), workers=1))
 
 
-@pytest.mark.parametrize("workers", [2, 3, 4])
+@pytest.mark.parametrize("workers", [2, pytest.param(3, marks=pytest.mark.soak), 4])
 def test_the_number_of_workers_changes_nothing(
     model: str, expected: str, cluster: RayCluster, tmp_path: Path, workers: int
 ) -> None:
@@ -159,6 +159,10 @@ def test_a_worker_killed_in_every_round_changes_nothing(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    "model",
+    ["mlp", *(pytest.param(name, marks=pytest.mark.soak) for name in ("cnn", "transformer"))],
+)
 def test_a_run_killed_in_every_third_round_and_resumed_gives_the_same(
     model: str, cluster: RayCluster, tmp_path: Path
 ) -> None:

@@ -123,7 +123,7 @@ def test_a_killed_worker_changes_nothing(folder: Path, undisturbed: dict[str, An
         assert command.last("run_finished")["digest"] == undisturbed["digest"]
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_worker_killed_in_every_round_changes_nothing(
     folder: Path, undisturbed: dict[str, Any]
 ) -> None:

@@ -562,7 +562,7 @@ def test_500_at_once_on_machines_too_small_for_all(clusters: VirtualClusters, at
     assert seen.waiting > 20
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_thousand_leave_nothing_behind(clusters: VirtualClusters, at: Machines) -> None:
     seen = crowd(at, [30], clients=4, count=25, times=10, size=0.05)
     print(seen)
