@@ -42,7 +42,7 @@ COMMANDS = {
     ),
     "job": Entry(
         "fedpilot.fabric.job_cli:job",
-        "Jobs: Ray scripts, each in a virtual cluster of its own.",
+        "Run unmodified Ray scripts, each in a virtual cluster of its own.",
         SHARE,
     ),
     "init": Entry("fedpilot.federated.cli:init", "Write a commented starter config.", SET_UP),

@@ -99,6 +99,7 @@ def test_who_gives_up_at_its_deadline_is_gone_and_says_so(shared: str) -> None:
     assert asked(shared, "explain", "brief")["state"] == "ended"
 
 
+@pytest.mark.soak
 def test_an_interruption_leaves_it_in_the_queue(shared: str, tmp_path: Path) -> None:
     asked(shared, "create", "vision", "--node", "CPU=4")
     command = ["cluster", "create", "later", "--min", "CPU=2", "--wait", "60"]

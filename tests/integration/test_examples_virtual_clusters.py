@@ -17,6 +17,9 @@ from real_ray import ENVIRONMENT, REPOSITORY, end_session, eventually, ray_head,
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(300)]
 
 FOLDER = REPOSITORY / "examples" / "virtual_clusters"
+IN_CI = ("gang_of_actors", "tune_and_dataset")
+"""The others take as long and show less; `make soak` runs them."""
+
 SAYS = {
     "gang_of_actors": [
         "reserved together: 2 x 1 CPU",
@@ -75,7 +78,9 @@ def run(name: str, **environment: str) -> subprocess.CompletedProcess[str]:
             process.wait(10)
 
 
-@pytest.mark.parametrize("name", SAYS)
+@pytest.mark.parametrize(
+    "name", [n if n in IN_CI else pytest.param(n, marks=pytest.mark.soak) for n in SAYS]
+)
 def test_an_example_says_what_it_shows_and_leaves_nothing(name: str) -> None:
     said = run(name).stdout
     assert [line for line in SAYS[name] if line not in said] == [], said

@@ -272,6 +272,7 @@ while not pathlib.Path(sys.argv[1]).exists():
 """
 
 
+@pytest.mark.soak
 def test_a_second_job_waits_saying_why_and_runs_when_the_first_ends(
     jobs: Jobs, tmp_path: Path, address: str
 ) -> None:
@@ -330,6 +331,7 @@ def test_a_job_whose_keeper_is_killed_leaves_nothing(jobs: Jobs, tmp_path: Path)
     assert ended(jobs, id).status == "FAILED"
 
 
+@pytest.mark.soak
 def test_a_script_that_fails_is_a_failed_job_with_its_traceback(
     jobs: Jobs, tmp_path: Path, address: str
 ) -> None:

@@ -93,7 +93,7 @@ def digest(
 SOME = [
     pytest.param("mlp"),
     pytest.param("cnn", marks=pytest.mark.slow),
-    pytest.param("transformer", marks=pytest.mark.slow),
+    pytest.param("transformer", marks=pytest.mark.soak),
 ]
 
 
