@@ -124,7 +124,7 @@ def test_the_executions_agree_but_for_rounding(lab: Lab) -> None:
             np.testing.assert_allclose(other[name], array, rtol=0, atol=2e-5)
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("method", ["train", "hand_up"])
 @pytest.mark.parametrize("saving", [False, True], ids=["nothing saved", "all saved"])
 def test_workers_that_die_at_any_call_change_nothing(

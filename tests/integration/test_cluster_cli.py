@@ -72,6 +72,7 @@ def test_a_team_gets_a_cluster_and_another_waits_until_it_is_deleted(shared: str
     assert [each["id"] for each in asked(shared, "list")["clusters"]][:1] == ["speech"]
 
 
+@pytest.mark.soak
 def test_who_is_inside_another_ends_with_it(shared: str) -> None:
     asked(shared, "create", "speech", "--min", "CPU=1", "--max", "CPU=3")
     asked(shared, "create", "eval", "--node", "CPU=2", "--parent", "speech")

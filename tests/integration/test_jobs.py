@@ -302,6 +302,7 @@ def test_a_second_job_waits_saying_why_and_runs_when_the_first_ends(
     assert [job.id for job in jobs.list()][:2] == ["later", first]
 
 
+@pytest.mark.soak
 def test_stopping_ends_the_command_and_what_waits_leaves_the_queue(
     jobs: Jobs, tmp_path: Path
 ) -> None:

@@ -40,7 +40,7 @@ resources:
 
 
 @pytest.fixture(
-    scope="module", params=["sequential", pytest.param("folded", marks=pytest.mark.slow)]
+    scope="module", params=["sequential", pytest.param("folded", marks=pytest.mark.soak)]
 )
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the config is and the runs are made; a round takes a second or two."""
@@ -183,7 +183,7 @@ def test_a_killed_run_with_a_ray_of_its_own_takes_it_along_and_resumes(
     ("number", "whole_group"),
     [
         pytest.param(signal.SIGINT, True, id="Ctrl-C in a terminal"),
-        pytest.param(signal.SIGTERM, False, id="SIGTERM"),
+        pytest.param(signal.SIGTERM, False, id="SIGTERM", marks=pytest.mark.soak),
     ],
 )
 def test_an_interrupted_run_ends_cleanly_says_how_to_resume_and_resumes(

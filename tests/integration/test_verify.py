@@ -64,6 +64,7 @@ def test_two_runs_part_in_clients_and_tensors_that_are_named(folder: Path) -> No
         assert all(0 < tensor["largest"] < 1e-5 for tensor in client["tensors"])
 
 
+@pytest.mark.soak
 def test_it_can_be_interrupted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from real_ray import ENVIRONMENT
 
