@@ -232,7 +232,7 @@ class FakeCluster:
         return False
 
     def adopt_group(self, id: str, bundles: Sequence[Resources]) -> FakeGroup:
-        raise NotImplementedError("a fake cluster is nobody else's")
+        raise FabricError("a fake cluster has no manager, so there are no groups of its to adopt")
 
     def put(self, value: Any) -> Stored:
         return Stored(value)

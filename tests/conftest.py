@@ -23,8 +23,12 @@ os.environ.setdefault("MPLCONFIGDIR", str(_caches / "matplotlib"))
 # Before anything reads the environment, so that commands and Ray workers inherit it.
 _folder = tempfile.mkdtemp(prefix="tests-of-fedpilot-")
 os.environ["XDG_CACHE_HOME"] = _folder
-# Commands inherit that a signal is ignored, as under `nohup`, and some tests send it to them.
+# Commands inherit that a signal is ignored, as under `nohup` or a shell's `&`, and some tests send
+# it to them.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+signal.signal(signal.SIGINT, signal.default_int_handler)
+# Who ends the tests, as `timeout` does, ends the Rays that they have started.
+signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

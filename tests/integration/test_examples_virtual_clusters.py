@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import os
 import subprocess
 import sys
@@ -45,17 +44,10 @@ SAYS = {
         "best rate: ",
     ],
 }
-NEEDS = {
-    "multi_datasets": ("pandas", "pyarrow"),
-    "tune_and_dataset": ("pandas", "pyarrow", "tensorboardX"),
-}
 
 
 def run(name: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run an example in a session of its own, which has ended when this returns."""
-    missing = [each for each in NEEDS.get(name, ()) if importlib.util.find_spec(each) is None]
-    if missing:
-        pytest.skip(f"{name} needs {', '.join(missing)}")
     with tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder:
         process = subprocess.Popen(
             [sys.executable, str(FOLDER / f"{name}.py")],
