@@ -5,13 +5,12 @@ What is asked for goes to stdout, as text or as one JSON document; everything el
 
 from __future__ import annotations
 
-import shlex
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -19,19 +18,20 @@ from .cli_access import (
     BAD_INPUT,
     INTERRUPTED,
     REFUSED,
+    NextSteps,
     Spinner,
-    check_name,
+    ask,
     display,
     exit_codes,
     fail,
     interruptions,
+    opened,
     place_of,
     print_json,
-    spec_from,
     stdout_console,
     with_access,
-    with_spec,
 )
+from .cli_spec import check_name, spec_from, with_deadline, with_priority, with_spec
 from .core.records import ROOT
 from .errors import NoSuchCluster, NotInTime
 
@@ -42,14 +42,6 @@ FIRST_POLL_S, LAST_POLL_S = 0.2, 2.0
 """How often a waiting one is looked at: at first, and after a while."""
 EVENTS = 20
 """How much of the history `explain` prints; `--json` gives all."""
-
-
-class Opened(Protocol):
-    """Attaches to a Ray cluster: what the context of `fedpilot` carries in tests."""
-
-    def __call__(
-        self, address: str, auth_mode: str | None, /
-    ) -> AbstractContextManager[VirtualClusters]: ...
 
 
 @contextmanager
@@ -83,13 +75,7 @@ def cluster() -> None:
 @click.argument("name")
 @with_spec("--json-spec")
 @click.option("--parent", metavar="NAME", help="Make it inside this virtual cluster.")
-@click.option(
-    "--priority",
-    type=int,
-    default=0,
-    show_default=True,
-    help="The higher is served first, where the manager serves by priority.",
-)
+@with_priority
 @click.option(
     "--wait",
     "wait_s",
@@ -99,13 +85,7 @@ def cluster() -> None:
     show_default=True,
     help="How long this command waits for the places; 0 only asks for them.",
 )
-@click.option(
-    "--deadline",
-    "deadline_s",
-    metavar="SECONDS",
-    type=click.FloatRange(min=0, min_open=True),
-    help="Give up, and leave the queue, if it has not got its places by then. By default never.",
-)
+@with_deadline("Give up, and leave the queue, if it has not got its places by then.")
 @with_access
 def create(
     name: str,
@@ -150,12 +130,12 @@ def create(
         check_name(name)
         asked_at = time.time()
         asked = False
-        say = _Commands(address, auth_mode)
+        say = NextSteps("cluster", address, auth_mode)
         try:
             with (
                 interruptions(),
                 Spinner(f"asking {place_of(address)} for {name}") as spinner,
-                _open(address, auth_mode) as clusters,
+                opened(attached, address, auth_mode) as clusters,
             ):
                 asked = True
                 found = clusters.create(
@@ -193,7 +173,8 @@ def _follow(
     spinner: Spinner,
 ) -> Mapping[str, Any]:
     """Look at one that waits until it is active or the time is over."""
-    from .tree import duration, ending, ordinal, short
+    from .view import ending
+    from .wording import duration, ordinal, short
 
     name, pause = found["id"], FIRST_POLL_S
     until = time.time() + wait_s - min(wait_s, FIRST_POLL_S)
@@ -217,8 +198,8 @@ def _follow(
     return found
 
 
-def _print_created(found: Mapping[str, Any], *, new: bool, say: _Commands) -> None:
-    from .tree import holding, ordinal, short, status
+def _print_created(found: Mapping[str, Any], *, new: bool, say: NextSteps) -> None:
+    from .wording import holding, ordinal, short, status
 
     name = found["id"]
     console = stdout_console()
@@ -247,13 +228,13 @@ def list_(address: str, auth_mode: str | None, as_json: bool) -> None:
       fedpilot cluster list --json | jq -r '.clusters[] | select(.state == "waiting") | .id'
     """
     with exit_codes():
-        document = _ask(address, auth_mode, lambda clusters: clusters.snapshot())
+        document = ask(attached, address, auth_mode, lambda clusters: clusters.snapshot())
         if as_json:
             print_json({"clusters": document["clusters"]})
             return
-        from .tree import table
+        from .tables import cluster_table
 
-        display(table(document, time.time()))
+        display(cluster_table(document, time.time()))
 
 
 @cluster.command()
@@ -270,14 +251,14 @@ def show(name: str, address: str, auth_mode: str | None, as_json: bool) -> None:
     with exit_codes():
         from .snapshot import find
 
-        document = _ask(address, auth_mode, lambda clusters: clusters.snapshot())
+        document = ask(attached, address, auth_mode, lambda clusters: clusters.snapshot())
         found = find(document, name)
         if as_json:
             print_json(found)
             return
-        from .tree import details
+        from .tables import cluster_details
 
-        display(details(document, name, time.time()))
+        display(cluster_details(document, name, time.time()))
 
 
 @cluster.command()
@@ -295,7 +276,7 @@ def tree(address: str, auth_mode: str | None, as_json: bool) -> None:
       fedpilot cluster tree --json | jq '.machines[] | {hostname, available}'
     """
     with exit_codes():
-        document = _ask(address, auth_mode, lambda clusters: clusters.snapshot())
+        document = ask(attached, address, auth_mode, lambda clusters: clusters.snapshot())
         if as_json:
             print_json(document)
             return
@@ -318,10 +299,13 @@ def explain(name: str, address: str, auth_mode: str | None, as_json: bool) -> No
       fedpilot cluster explain speech --json | jq -r '.sentences[]'
     """
     with exit_codes():
-        from .tree import chronicle, sentences
+        from .explain import chronicle, sentences
 
-        document, history = _ask(
-            address, auth_mode, lambda clusters: (clusters.snapshot(), clusters.history())
+        document, history = ask(
+            attached,
+            address,
+            auth_mode,
+            lambda clusters: (clusters.snapshot(), clusters.history()),
         )
         now = time.time()
         said = sentences(document, name, history, now)
@@ -372,7 +356,7 @@ def delete(
     """
     if bool(names) == everything:
         raise click.UsageError("give either NAME..., or --all.")
-    with exit_codes(), _open(address, auth_mode) as clusters:
+    with exit_codes(), opened(attached, address, auth_mode) as clusters:
         document = clusters.snapshot()
         named = _to_delete(document, names, everything)
         doomed = _with_children(document, named)
@@ -420,36 +404,8 @@ def _with_children(document: Mapping[str, Any], names: Sequence[str]) -> list[st
 
 
 def _confirm(doomed: Sequence[str], surprising: Sequence[str], as_json: bool) -> None:
-    from .tree import listed
+    from .wording import listed
 
     if as_json or not sys.stdin.isatty():
         fail(f"that would also end {listed(surprising)}; say --yes if it shall", BAD_INPUT)
     click.confirm(f"End {listed(doomed, 20)}, and all that runs there?", abort=True, err=True)
-
-
-# -- asking and printing --------------------------------------------------------------------------
-
-Answer = TypeVar("Answer")
-
-
-def _ask(
-    address: str, auth_mode: str | None, question: Callable[[VirtualClusters], Answer]
-) -> Answer:
-    with Spinner(f"asking {place_of(address)}"), _open(address, auth_mode) as clusters:
-        return question(clusters)
-
-
-def _open(address: str, auth_mode: str | None) -> AbstractContextManager[VirtualClusters]:
-    opened: Opened = click.get_current_context().obj or attached
-    return opened(address, auth_mode)
-
-
-class _Commands:
-    """Writes the commands that lead on, with the options that lead here."""
-
-    def __init__(self, address: str, auth_mode: str | None) -> None:
-        self._options = [] if address == "auto" else ["--address", address]
-        self._options += ["--auth-mode", auth_mode] if auth_mode else []
-
-    def __call__(self, command: str, name: str) -> str:
-        return shlex.join(["fedpilot", "cluster", command, name, *self._options])

@@ -1,4 +1,4 @@
-"""What the commands of the fabric share: how they reach Ray, take a spec, print, and end.
+"""What the commands of the fabric share: how they reach Ray, print, and end.
 
 What is asked for goes to stdout, as text or as one JSON document; everything else to stderr.
 """
@@ -6,18 +6,15 @@ What is asked for goes to stdout, as text or as one JSON document; everything el
 from __future__ import annotations
 
 import json
-import math
-import re
+import shlex
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar
 
 import click
 
-from .core.records import ROOT, ClusterId, SchedulingPolicy
 from .errors import (
     ClusterUnreachable,
     FabricError,
@@ -25,10 +22,10 @@ from .errors import (
     NameTaken,
     NeverFits,
     NoSuchCluster,
+    NoSuchJob,
     NotInTime,
     SpecError,
 )
-from .spec import FixedSizeNode, FixedSizeNodes, VirtualCluster
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -36,9 +33,15 @@ if TYPE_CHECKING:
 FAILED, BAD_INPUT, REFUSED, UNREACHABLE, INTERRUPTED = 1, 2, 3, 4, 130
 PLAIN_WIDTH = 120
 """Columns where there is no terminal to ask."""
-BINARY = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
-AMOUNTS = "NAME=AMOUNT[,...]"
+
 Command = TypeVar("Command", bound=Callable[..., Any])
+Client = TypeVar("Client")
+Answer = TypeVar("Answer")
+Attach: TypeAlias = Callable[[str, str | None], AbstractContextManager[Client]]
+"""Makes this process a driver of the Ray cluster that `--address` and `--auth-mode` lead to."""
+
+
+# -- reaching Ray ---------------------------------------------------------------------------------
 
 
 def with_access(command: Command) -> Command:
@@ -64,187 +67,43 @@ def with_access(command: Command) -> Command:
     return command
 
 
-# -- what was asked for ---------------------------------------------------------------------------
+def opened(
+    attach: Attach[Client], address: str, auth_mode: str | None
+) -> AbstractContextManager[Client]:
+    """Attach to the Ray cluster at an address; tests put a way of theirs into click's context."""
+    chosen: Attach[Client] = click.get_current_context().obj or attach
+    return chosen(address, auth_mode)
 
 
-def with_spec(json_option: str) -> Callable[[Command], Command]:
-    """Add the ways to say what a virtual cluster is; `spec_from` takes what they find."""
-
-    def add(command: Command) -> Command:
-        for option in (
-            click.option(
-                "--policy",
-                type=click.Choice([str(policy) for policy in SchedulingPolicy]),
-                help="How the fixed-size nodes lie on machines; by default PACK.",
-            ),
-            click.option(
-                "--node",
-                "nodes",
-                metavar=f"[COUNTx]{AMOUNTS}",
-                multiple=True,
-                help="A fixed-size node, or COUNT equal ones. May be given several times.",
-            ),
-            click.option(
-                "--max",
-                "most",
-                metavar=AMOUNTS,
-                multiple=True,
-                help="The most flexible resources it may hold.",
-            ),
-            click.option(
-                "--min",
-                "least",
-                metavar=AMOUNTS,
-                multiple=True,
-                help="Flexible resources it needs to start.",
-            ),
-            click.option(json_option, "json_spec", metavar="JSON", help="The same as text."),
-            click.option(
-                "--spec",
-                "spec_file",
-                metavar="FILE",
-                type=click.Path(path_type=Path),
-                help="A YAML file; - for stdin.",
-            ),
-        ):
-            command = option(command)
-        return command
-
-    return add
+def ask(
+    attach: Attach[Client],
+    address: str,
+    auth_mode: str | None,
+    question: Callable[[Client], Answer],
+) -> Answer:
+    """Attach for one question."""
+    with Spinner(f"asking {place_of(address)}"), opened(attach, address, auth_mode) as client:
+        return question(client)
 
 
-def spec_from(
-    spec_file: Path | None,
-    json_spec: str | None,
-    least: Sequence[str],
-    most: Sequence[str],
-    nodes: Sequence[str],
-    policy: str | None,
-    json_option: str = "--json-spec",
-) -> VirtualCluster:
-    """The spec, from wherever it is given; SpecError names the place and the key."""
-    given = [spec_file is not None, json_spec is not None, bool(least or most or nodes or policy)]
-    if sum(given) > 1:
-        raise click.UsageError(
-            f"give one of --spec FILE, {json_option} JSON, or --min, --max, --node and --policy."
-        )
-    if spec_file is not None:
-        return _from_yaml(spec_file)
-    if json_spec is not None:
-        try:
-            document = json.loads(json_spec)
-        except ValueError as error:
-            raise SpecError(f"{json_option}: wanted JSON, found {json_spec!r}: {error}") from error
-        with naming(json_option):
-            return VirtualCluster.from_dict(document)
-    if policy and not nodes:
-        raise click.UsageError("--policy says how fixed-size nodes lie; give --node too.")
-    group = [node for text in nodes for node in _nodes(text)]
-    how = SchedulingPolicy(policy or SchedulingPolicy.PACK)
-    with naming("--min, --max"):
-        return VirtualCluster(
-            flex_resource_min=_amounts("--min", least),
-            flex_resource_max=_amounts("--max", most),
-            fixed_size_nodes=[FixedSizeNodes(nodes=group, scheduling_policy=how)] if group else [],
-        )
+class NextSteps:
+    """Writes the commands that lead on, with the options that lead here."""
 
+    def __init__(self, group: str, address: str, auth_mode: str | None) -> None:
+        self._group = group
+        self._options = [] if address == "auto" else ["--address", address]
+        self._options += ["--auth-mode", auth_mode] if auth_mode else []
 
-def _nodes(text: str) -> list[FixedSizeNode]:
-    """`CPU=1` is a node, `4xCPU=1` are four."""
-    count, times, rest = text.partition("x")
-    if not (times and count.isdecimal()):
-        count, rest = "1", text
-    if int(count) == 0:
-        raise click.BadParameter(f"wanted one node or more, found {text!r}", param_hint="--node")
-    with naming(f"--node {text}"):
-        return [FixedSizeNode(resources=_amounts("--node", [rest]))] * int(count)
-
-
-def _amounts(option: str, texts: Sequence[str]) -> dict[str, float]:
-    """`CPU=2,memory=4GiB` as amounts by name."""
-    found: dict[str, float] = {}
-    for part in ",".join(texts).split(",") if texts else []:
-        name, equals, value = (piece.strip() for piece in part.partition("="))
-        number = re.fullmatch(rf"(.*?)\s*({'|'.join(BINARY)})?", value)
-        try:
-            amount = float(number[1]) * BINARY.get(number[2], 1) if number else math.nan
-        except ValueError:
-            amount = math.nan
-        if not (name and equals and math.isfinite(amount) and amount >= 0):
-            raise click.BadParameter(
-                f"wanted {AMOUNTS} such as CPU=2,GPU=0.5,memory=4GiB, found {part.strip()!r}",
-                param_hint=option,
-            )
-        if name in found:
-            raise click.BadParameter(f"{name} is given twice", param_hint=option)
-        found[name] = amount
-    return found
-
-
-def _from_yaml(file: Path) -> VirtualCluster:
-    """Read a spec; what is wrong is told with its line."""
-    from ruamel.yaml import YAML
-    from ruamel.yaml.error import MarkedYAMLError, YAMLError
-
-    path = "stdin" if str(file) == "-" else str(file)
-    try:
-        text = sys.stdin.read() if path == "stdin" else file.read_text(encoding="utf-8")
-        document = YAML(typ="safe").load(text)
-    except OSError as error:
-        raise SpecError(f"{path}: it cannot be read: {error.strerror or error}") from error
-    except MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        line = f":{mark.line + 1}" if mark else ""
-        what = " ".join((error.problem or error.context or "this is not YAML").split())
-        raise SpecError(f"{path}{line}: {what}") from error
-    except (YAMLError, UnicodeDecodeError) as error:
-        raise SpecError(f"{path}: this is not YAML: {error}") from error
-    try:
-        return VirtualCluster.from_dict(document)
-    except SpecError as error:
-        line = _line(YAML(typ="rt").load(text), str(error))
-        raise SpecError(f"{path}{line}: {error}") from error
-
-
-def _line(document: Any, message: str) -> str:
-    """The line of the key that a message begins with, as far as the document has it."""
-    found = ""
-    at, _, rest = message.partition(": ")
-    unknown = re.match(r"unknown key '([^']*)'", rest)
-    place = document
-    for step in [*re.findall(r"[^.\[\]]+", at), *([unknown[1]] if unknown else [])]:
-        if isinstance(place, list) and step.isdecimal() and int(step) < len(place):
-            found = f":{place.lc.item(int(step))[0] + 1}"  # type: ignore[attr-defined]
-            place = place[int(step)]
-        elif isinstance(place, dict) and step in place:
-            found = f":{place.lc.key(step)[0] + 1}"  # type: ignore[attr-defined]
-            place = place[step]
-        elif place is not document:
-            break
-    return found
-
-
-@contextmanager
-def naming(where: str) -> Iterator[None]:
-    """Say where a spec comes from that is wrong."""
-    try:
-        yield
-    except SpecError as error:
-        raise SpecError(f"{where}: {error}") from error
-
-
-def check_name(name: str) -> None:
-    """Refuse a name before anything is started."""
-    from .virtual_clusters import request_for
-
-    request_for(name, VirtualCluster(), parent=ClusterId(ROOT))
-
-
-# -- printing, waiting, ending -------------------------------------------------------------------
+    def __call__(self, command: str, *arguments: str) -> str:
+        return shlex.join(["fedpilot", self._group, command, *arguments, *self._options])
 
 
 def place_of(address: str) -> str:
+    """What a Ray cluster is called."""
     return "the Ray of this machine" if address == "auto" else address
+
+
+# -- printing, waiting, ending --------------------------------------------------------------------
 
 
 class Spinner:
@@ -329,8 +188,6 @@ def exit_codes() -> Iterator[None]:
 
 
 def _code_of(error: FabricError) -> int:
-    from .errors import NoSuchJob
-
     match error:
         case SpecError() | NameTaken() | NoSuchCluster() | NoSuchJob():
             return BAD_INPUT

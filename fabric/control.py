@@ -19,6 +19,7 @@ class Seen:
 
     id: GroupId
     name: str
+    """Empty where it was not asked for, of those that were known."""
     state: str
     """`pending`, `created` or `rescheduling`."""
     hosts: tuple[MachineId | None, ...]
@@ -42,15 +43,46 @@ class Observed:
     """The placement groups that something runs in."""
 
 
+Shown = Mapping[GroupId, Mapping[int, tuple[MachineId, Resources]]]
+"""Where the bundles of placement groups are, by their index, as the machines themselves say."""
+
+
+def clear(shown: Shown, known: Mapping[GroupId, int]) -> dict[GroupId, Seen]:
+    """The known placement groups of which the machines show all bundles, so none need be asked for.
+
+    What machines say is a tenth of a second old, so what they do not show may be there.
+    """
+    return {
+        id: seen_on(id, bundles)
+        for id, bundles in shown.items()
+        if id in known and bundles.keys() == {*range(known[id])}
+    }
+
+
+def seen_on(
+    id: GroupId, bundles: Mapping[int, tuple[MachineId, Resources]], name: str = ""
+) -> Seen:
+    """A placement group as the machines show it, which do not show what is nowhere."""
+    there = [bundles[index] for index in sorted(bundles)]
+    return Seen(
+        id=id,
+        name=name,
+        state="created",
+        hosts=tuple(host for host, _ in there),
+        carries=tuple(carried for _, carried in there),
+    )
+
+
 class Ray(Protocol):
     """Ray's control plane; OSError or FabricError where it does not answer."""
 
-    async def create(self, group: Group, name: str, labels: Iterable[Mapping[str, str]], /) -> None:
-        """Ask for a placement group; asking again for the same changes nothing."""
-        ...
+    async def create(
+        self, group: Group, name: str, labels: Iterable[Mapping[str, str]], timeout_s: float, /
+    ) -> bool:
+        """Ask for a placement group and wait until it has its places; False if it has not by then.
 
-    async def wait(self, id: GroupId, timeout_s: float, /) -> bool:
-        """Wait until a placement group has its places; False if it has not by then."""
+        Asking again for the same changes nothing.
+        """
         ...
 
     async def look(self, id: GroupId, /) -> Seen | None:
@@ -77,6 +109,13 @@ class Ray(Protocol):
         """The actors and tasks of these jobs that run now, as far as Ray reports them."""
         ...
 
-    async def observe(self) -> Observed:
-        """Look at the whole cluster."""
+    async def observe(
+        self, known: Mapping[GroupId, int], /, *, everything: bool = False
+    ) -> Observed:
+        """Look at the whole cluster.
+
+        Of the placement groups it finds those known, which should have so many bundles, and all
+        that have a place somewhere. What is not known and waits for places is found only where
+        `everything` is looked through, which takes longer the more groups there ever were.
+        """
         ...

@@ -5,7 +5,7 @@ It places as Ray does, and Ray's habits that matter to a keeper are kept:
 * a placement group gets all of its places or none, and waits in line while there is no room;
 * when a machine dies, Ray looks for other places for the bundles that were there and for no others;
 * asking again for a group that exists changes nothing, and removing one that does not is no error;
-* what it says of free resources may be `lag_s` old. Placing always looks at what is so now.
+* what machines say of themselves may be `lag_s` old. Placing always looks at what is so now.
 
 Every call takes some turns of the event loop, before and after it takes effect, so a test that
 steps the loop can stop a keeper at any point. Time is that of a manual clock.
@@ -15,10 +15,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from .control import Observed, Seen
+from .control import Observed, Seen, Shown, clear
 from .core.audit import Running
 from .core.books import JobId
 from .core.groups import Group, GroupId, Piece
@@ -48,6 +48,21 @@ class _Held:
             return "created"
         return "rescheduling" if self.placed else "pending"
 
+    @property
+    def places(self) -> Iterator[tuple[int, MachineId, Piece]]:
+        """The bundles that are somewhere: index, machine, what it is."""
+        for n, (host, piece) in enumerate(zip(self.hosts, self.group.pieces, strict=True)):
+            if host is not None:
+                yield n, host, piece
+
+
+@dataclass(frozen=True)
+class _Told:
+    """What the machines say at one moment."""
+
+    free: Mapping[MachineId, Resources]
+    groups: Shown
+
 
 @dataclass
 class FakeRay:
@@ -55,7 +70,7 @@ class FakeRay:
 
     clock: ManualClock
     lag_s: float = 0.0
-    """How old what it says of free resources is."""
+    """How old is what machines say of free resources and of the bundles on them."""
     prefers: Callable[[MachineId], str] = str
     """What it takes machines in the order of."""
     turns: Callable[[], int] = lambda: 1
@@ -71,27 +86,27 @@ class FakeRay:
     _actors: set[str] = field(default_factory=set)
     _work: set[GroupId] = field(default_factory=set)
     _errors: deque[tuple[str, Exception]] = field(default_factory=deque)
-    _past: list[tuple[float, Mapping[MachineId, Resources]]] = field(default_factory=list)
+    _past: list[tuple[float, _Told]] = field(default_factory=list)
 
     # -- what a keeper asks -------------------------------------------------------------------
 
-    async def create(self, group: Group, name: str, labels: Iterable[Mapping[str, str]], /) -> None:
-        """Ask for a placement group; asking again for the same changes nothing."""
+    async def create(
+        self, group: Group, name: str, labels: Iterable[Mapping[str, str]], timeout_s: float, /
+    ) -> bool:
+        """Ask for a placement group; wait for its places, or until the clock was moved so far."""
+        until = self.clock() + timeout_s
         await self._pass("create", group.id)
         if not group.pieces:
             raise ValueError(f"Ray refuses placement group {group.id}: it has no bundles")
         if group.id not in self._groups:
             self._groups[group.id] = _Held(group, name, [None] * len(group.pieces))
             self._place()
-        await self._pass()
-
-    async def wait(self, id: GroupId, timeout_s: float, /) -> bool:
-        """Wait until a placement group has its places, or the clock was moved so far."""
-        until = self.clock() + timeout_s
         await self._pass("wait")
-        while id in self._groups and self.state(id) != "created" and self.clock() < until:
+        while group.id in self._groups and self.state(group.id) != "created":
+            if self.clock() >= until:
+                break
             await asyncio.sleep(0)
-        there = id in self._groups and self.state(id) == "created"
+        there = group.id in self._groups and self.state(group.id) == "created"
         await self._pass()
         return there
 
@@ -113,7 +128,7 @@ class FakeRay:
     async def available(self) -> Mapping[MachineId, Resources]:
         """What it takes to be free on each machine."""
         await self._pass("available")
-        return self._told()
+        return self._told().free
 
     async def dead(self, actors: Collection[str], /) -> frozenset[str]:
         """Which of these actors have ended, or were never there."""
@@ -129,13 +144,25 @@ class FakeRay:
         await self._pass("running")
         return tuple(each for each in self.reports if each.job in jobs)
 
-    async def observe(self) -> Observed:
-        """Look at the whole cluster."""
+    async def observe(
+        self, known: Mapping[GroupId, int], /, *, everything: bool = False
+    ) -> Observed:
+        """Look at the whole cluster, and into placement groups where machines do not show all."""
         await self._pass("observe")
+        shown = {
+            id: bundles
+            for id, held in self._told().groups.items()
+            if (bundles := {n: each for n, each in held.items() if each[0] in self._machines})
+        }
+        found = {} if everything else clear(shown, known)
+        asked = self._groups if everything else {**shown, **known}
         seen = Observed(
             machines=tuple(self._machines[id] for id in sorted(self._machines)),
-            groups={id: self.seen(id) for id in self._groups},
-            available=self._told(),
+            groups={
+                **found,
+                **{id: self.seen(id) for id in asked if id in self._groups - found.keys()},
+            },
+            available=self._told().free,
             jobs=frozenset(self._jobs),
             in_use=frozenset(self._work & self._groups.keys()),
         )
@@ -247,9 +274,7 @@ class FakeRay:
         left = {id: machine.total for id, machine in self._machines.items()}
         taken = list(self._uses.values())
         for held in self._groups.values():
-            for host, piece in zip(held.hosts, held.group.pieces, strict=True):
-                if host is not None:
-                    taken.append((host, piece.resources))
+            taken += [(host, piece.resources) for _, host, piece in held.places]
         for id, resources in taken:
             left[id] -= resources  # raises if a machine carries more than it has
         return left
@@ -276,7 +301,11 @@ class FakeRay:
                 for n, host in zip(lacking, found, strict=True):
                     held.hosts[n] = host
                 held.placed = True
-        self._past.append((self.clock(), self.free()))
+        groups = {
+            id: {n: (host, piece.resources) for n, host, piece in held.places}
+            for id, held in self._groups.items()
+        }
+        self._past.append((self.clock(), _Told(self.free(), groups)))
         while len(self._past) > 1 and self._past[1][0] <= self.clock() - self.lag_s:
             del self._past[0]
 
@@ -304,10 +333,10 @@ class FakeRay:
             return None
         return [order[int(rank)] for rank in found.machines]
 
-    def _told(self) -> Mapping[MachineId, Resources]:
-        """What was free when it last looked."""
-        old = [free for at, free in self._past if at <= self.clock() - self.lag_s]
-        return dict(old[-1] if old else self._past[0][1])
+    def _told(self) -> _Told:
+        """What was so when it last looked."""
+        old = [told for at, told in self._past if at <= self.clock() - self.lag_s]
+        return old[-1] if old else self._past[0][1]
 
 
 def _selector(piece: Piece) -> Selector:

@@ -11,12 +11,14 @@ from __future__ import annotations
 import asyncio
 import importlib
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import grpc
 from ray._private.grpc_utils import init_grpc_channel
 
-from .control import Observed, Seen
+from .control import Observed, Seen, clear, seen_on
 from .core.audit import Running
 from .core.books import JobId
 from .core.groups import Group, GroupId
@@ -50,6 +52,8 @@ class Gcs:
     def __init__(self, address: str, job: JobId) -> None:
         self._job = bytes.fromhex(job)
         self._raylets: dict[MachineId, tuple[str, int]] = {}
+        self._names: dict[GroupId, str] = {}
+        """Of placement groups that are somewhere and were not known, so as to ask for each once."""
         channel = init_grpc_channel(address, asynchronous=True)
         self._channel = channel
         self._groups = services.PlacementGroupInfoGcsServiceStub(channel)
@@ -59,8 +63,13 @@ class Gcs:
         self._tasks = services.TaskInfoGcsServiceStub(channel)
         self._jobs = services.JobInfoGcsServiceStub(channel)
 
-    async def create(self, group: Group, name: str, labels: Iterable[Mapping[str, str]]) -> None:
-        """Ask for a placement group; asking again for the same changes nothing."""
+    async def create(
+        self, group: Group, name: str, labels: Iterable[Mapping[str, str]], timeout_s: float
+    ) -> bool:
+        """Ask for a placement group and wait until it has its places; False if it has not by then.
+
+        Asking again for the same changes nothing.
+        """
         known = list(labels)
         id = bytes.fromhex(group.id)
         spec = common.PlacementGroupSpec(
@@ -82,12 +91,18 @@ class Gcs:
             elif piece.selector:
                 bundle.label_selector.update(to_ray(piece.selector, known))
         request = messages.CreatePlacementGroupRequest(placement_group_spec=spec)
-        answer = await _ask(self._groups.CreatePlacementGroup, request)
-        _check(answer.status)
+        # Ray lets others wait for a group that it does not know yet: no need for its answer first.
+        placed = asyncio.ensure_future(self._wait(id, timeout_s))
+        try:
+            answer = await _ask(self._groups.CreatePlacementGroup, request)
+            _check(answer.status)
+        except BaseException:
+            placed.cancel()
+            raise
+        return await placed
 
-    async def wait(self, id: GroupId, timeout_s: float) -> bool:
-        """Wait until a placement group has its places; False if it has not by then."""
-        request = messages.WaitPlacementGroupUntilReadyRequest(placement_group_id=bytes.fromhex(id))
+    async def _wait(self, id: bytes, timeout_s: float) -> bool:
+        request = messages.WaitPlacementGroupUntilReadyRequest(placement_group_id=id)
         try:
             answer = await self._groups.WaitPlacementGroupUntilReady(request, timeout=timeout_s)
         except grpc.aio.AioRpcError as error:
@@ -189,11 +204,10 @@ class Gcs:
             del self._raylets[id]
         return tuple(dead)
 
-    async def observe(self) -> Observed:
+    async def observe(self, known: Mapping[GroupId, int], *, everything: bool = False) -> Observed:
         """Look at the whole cluster."""
-        nodes, groups, usage, jobs = await asyncio.gather(
+        nodes, usage, jobs = await asyncio.gather(
             _ask(self._nodes.GetAllNodeInfo, messages.GetAllNodeInfoRequest()),
-            _ask(self._groups.GetAllPlacementGroup, messages.GetAllPlacementGroupRequest()),
             _ask(self._usage.GetAllResourceUsage, messages.GetAllResourceUsageRequest()),
             _ask(
                 self._jobs.GetAllJobInfo,
@@ -202,12 +216,13 @@ class Gcs:
                 ),
             ),
         )
+        alive = [node for node in nodes.node_info_list if node.state == tables.GcsNodeInfo.ALIVE]
         self._raylets = {
             MachineId(node.node_id.hex()): (node.node_manager_address, node.node_manager_port)
-            for node in nodes.node_info_list
-            if node.state == tables.GcsNodeInfo.ALIVE
+            for node in alive
         }
-        there = [_seen(each) for each in groups.placement_group_table_data]
+        ids = {node.node_id for node in alive}
+        there = [view_of(m) for m in usage.resource_usage_data.batch if m.node_id in ids]
         return Observed(
             machines=tuple(
                 Machine(
@@ -216,25 +231,46 @@ class Gcs:
                     total=offered(node.resources_total),
                     labels=dict(node.labels),
                 )
-                for node in sorted(nodes.node_info_list, key=lambda node: bytes(node.node_id))
-                if node.state == tables.GcsNodeInfo.ALIVE
+                for node in sorted(alive, key=lambda node: bytes(node.node_id))
             ),
-            groups={seen.id: seen for seen in there if seen is not None},
-            available={
-                MachineId(each.node_id.hex()): offered(each.resources_available)
-                for each in usage.resource_usage_data.batch
-            },
-            in_use=frozenset(
-                GroupId(name.rpartition("_")[2])
-                for each in usage.resource_usage_data.batch
-                for name, amount in each.resources_total.items()
-                if name.startswith("bundle_group_")
-                and each.resources_available.get(name, 0.0) < amount
-            ),
+            groups=await (self._all() if everything else self._groups_in(there, known)),
+            available={view.machine: view.available for view in there},
+            in_use=frozenset[GroupId]().union(*(view.in_use for view in there)),
             jobs=frozenset(
                 JobId(job.job_id.hex()) for job in jobs.job_info_list if not job.is_dead
             ),
         )
+
+    async def _all(self) -> dict[GroupId, Seen]:
+        """Every placement group. Ray answers with those that were removed, too, ever since."""
+        answer = await _ask(
+            self._groups.GetAllPlacementGroup, messages.GetAllPlacementGroupRequest()
+        )
+        found = map(_seen, answer.placement_group_table_data)
+        return {seen.id: seen for seen in found if seen is not None}
+
+    async def _groups_in(
+        self, there: Iterable[View], known: Mapping[GroupId, int]
+    ) -> dict[GroupId, Seen]:
+        """The known placement groups and all that are somewhere; asks for as few as possible."""
+        shown: dict[GroupId, dict[int, tuple[MachineId, Resources]]] = {}
+        for view in there:
+            for (id, index), carried in view.bundles.items():
+                shown.setdefault(id, {})[index] = (view.machine, carried)
+        found = clear(shown, known)
+        self._names = {id: name for id, name in self._names.items() if id in shown}
+        found.update(
+            (id, seen_on(id, shown[id], name))
+            for id, name in self._names.items()
+            if id not in known
+        )
+        unclear = [id for id in {**shown, **known} if id not in found]
+        for seen in await asyncio.gather(*map(self.look, unclear)):
+            if seen is not None:
+                found[seen.id] = seen
+                if seen.id not in known:
+                    self._names[seen.id] = seen.name
+        return found
 
     async def close(self) -> None:
         """Close the channel."""
@@ -268,6 +304,55 @@ def _explained(error: grpc.aio.AioRpcError) -> FabricError:
     return FabricError(f"Ray does not answer: {error.code().name}: {error.details()}")
 
 
+@dataclass(frozen=True, slots=True)
+class View:
+    """What a machine says of itself."""
+
+    machine: MachineId
+    available: Resources
+    bundles: Mapping[tuple[GroupId, int], Resources]
+    """What of each bundle is here."""
+    in_use: frozenset[GroupId]
+    """The placement groups that something runs in here."""
+
+
+def view_of(usage: Any) -> View:
+    """What a machine says of itself, from Ray's `ResourcesData`.
+
+    It has `CPU_group_<index>_<id>` for the CPUs of a bundle, `CPU_group_<id>` for those of all its
+    bundles of that group, and `bundle_group_<index>_<id>`, of which all that runs there takes some.
+    """
+    plain: list[str] = []
+    bundles: dict[tuple[GroupId, int], dict[str, float]] = {}
+    in_use: set[GroupId] = set()
+    available = usage.resources_available
+    for name, amount in usage.resources_total.items():
+        resource, group, index = parsed(name)
+        if group is None:
+            plain.append(name)
+        elif resource == "bundle":
+            if available.get(name, 0.0) < amount:
+                in_use.add(group)
+        elif index is not None:
+            bundles.setdefault((group, index), {})[resource] = amount
+    return View(
+        machine=MachineId(usage.node_id.hex()),
+        available=offered({name: available.get(name, 0.0) for name in plain}),
+        bundles={where: Resources.of(amounts) for where, amounts in bundles.items()},
+        in_use=frozenset(in_use),
+    )
+
+
+@lru_cache(maxsize=2**17)
+def parsed(name: str) -> tuple[str, GroupId | None, int | None]:
+    """The resource that a name is for, its placement group, and the index of its bundle there."""
+    resource, of, where = name.rpartition("_group_")
+    if not of:
+        return name, None, None
+    index, _, group = where.rpartition("_")
+    return resource, GroupId(group), int(index) if index else None
+
+
 def offered(resources: Mapping[str, float]) -> Resources:
     """What a machine offers to everybody: not what Ray counts for itself and for its groups."""
     return Resources.of(
@@ -286,14 +371,13 @@ def held(required: Mapping[str, float]) -> tuple[Resources, GroupId | None]:
 
     Ray asks for `CPU_group_1_<id>` and `CPU_group_<id>` where work said one CPU in bundle 1.
     """
-    plain = offered(required)
-    group = None
+    plain, held_of = offered(required), None
     for name, amount in required.items():
-        what, of, where = name.rpartition("_group_")
-        if of and what != "bundle":
-            group = GroupId(where.rpartition("_")[2])
-            plain |= Resources.of({what: amount})
-    return plain, group
+        resource, group, _ = parsed(name)
+        if group is not None and resource != "bundle":
+            held_of = group
+            plain |= Resources.of({resource: amount})
+    return plain, held_of
 
 
 def _seen(table: Any) -> Seen | None:

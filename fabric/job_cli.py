@@ -5,15 +5,13 @@ What a job prints goes to stdout; where it waits, and all that is said about it,
 
 from __future__ import annotations
 
-import json
 import logging
 import secrets
-import shlex
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -21,45 +19,28 @@ from .cli_access import (
     FAILED,
     INTERRUPTED,
     REFUSED,
+    NextSteps,
     Spinner,
-    check_name,
+    ask,
     display,
     exit_codes,
     fail,
     interruptions,
-    place_of,
+    opened,
     print_json,
-    spec_from,
     with_access,
-    with_spec,
 )
+from .cli_spec import check_name, from_json, spec_from, with_deadline, with_priority, with_spec
 from .confine import READY
 from .errors import FabricError, SpecError
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-    from rich.text import Text
-
     from .jobs import Job, Jobs
 
 OURS = "fedpilot: "
 """How the lines of a log begin that tell of the virtual cluster."""
 SETTLE_S = 10.0
 """How long Ray may take to end a job, or to say how it ended."""
-COLOURS = {
-    "WAITING": "yellow",
-    "PENDING": "cyan",
-    "RUNNING": "green",
-    "SUCCEEDED": "green",
-    "FAILED": "red",
-    "STOPPED": "bright_black",
-}
-
-
-class Opened(Protocol):
-    """Attaches to a Ray cluster: what the context of `fedpilot` carries in tests."""
-
-    def __call__(self, address: str, auth_mode: str | None, /) -> AbstractContextManager[Jobs]: ...
 
 
 @contextmanager
@@ -94,20 +75,8 @@ def job() -> None:
 @with_spec("--virtual-cluster")
 @click.option("--in", "join", metavar="NAME", help="Run in this virtual cluster, which stays.")
 @click.option("--id", metavar="ID", help="What to call the job, and its virtual cluster.")
-@click.option(
-    "--priority",
-    type=int,
-    default=0,
-    show_default=True,
-    help="The higher is served first, where the manager serves by priority.",
-)
-@click.option(
-    "--deadline",
-    "deadline_s",
-    metavar="SECONDS",
-    type=click.FloatRange(min=0, min_open=True),
-    help="Give up if it has not got its places by then. By default never.",
-)
+@with_priority
+@with_deadline("Give up if it has not got its places by then.")
 @click.option(
     "--working-dir",
     metavar="DIR",
@@ -171,10 +140,10 @@ def submit(
         env = _runtime_env(runtime_env, working_dir)
         name = id or f"job-{secrets.token_hex(4)}"
         check_name(name)
-        say = _Commands(address, auth_mode)
+        say = NextSteps("job", address, auth_mode)
         asked = False
         try:
-            with interruptions(), _opened(address, auth_mode) as jobs:
+            with interruptions(), opened(attached, address, auth_mode) as jobs:
                 asked = True
                 with Spinner(f"submitting {name}"):
                     jobs.submit(
@@ -213,10 +182,7 @@ def _runtime_env(text: str | None, working_dir: str | None) -> dict[str, Any]:
     """What goes with the job; SpecError before Ray is touched."""
     env: Any = {}
     if text is not None:
-        try:
-            env = json.loads(text)
-        except ValueError as error:
-            raise SpecError(f"--runtime-env: wanted JSON, found {text!r}: {error}") from error
+        env = from_json("--runtime-env", text)
         if not isinstance(env, dict):
             raise SpecError(f"--runtime-env: wanted an object, found {text}")
         variables = env.get("env_vars", {})
@@ -293,11 +259,13 @@ def list_(address: str, auth_mode: str | None, as_json: bool) -> None:
       fedpilot job list --json | jq -r '.jobs[] | select(.status == "WAITING") | .id'
     """
     with exit_codes():
-        found = _ask(address, auth_mode, lambda jobs: jobs.list())
+        found = ask(attached, address, auth_mode, lambda jobs: jobs.list())
         if as_json:
             print_json({"jobs": [each.to_dict() for each in found]})
             return
-        display(table(found, time.time()))
+        from .tables import job_table
+
+        display(job_table(found, time.time()))
 
 
 @job.command()
@@ -312,7 +280,8 @@ def show(id: str, address: str, auth_mode: str | None, as_json: bool) -> None:
       fedpilot job show job-1f2e3d4c --json | jq -r '.cluster.escapes[]'
     """
     with exit_codes():
-        found, document, history = _ask(
+        found, document, history = ask(
+            attached,
             address,
             auth_mode,
             lambda jobs: (jobs.show(id), jobs.clusters.snapshot(), jobs.clusters.history()),
@@ -320,7 +289,9 @@ def show(id: str, address: str, auth_mode: str | None, as_json: bool) -> None:
         if as_json:
             print_json(found.to_dict())
             return
-        display(details(found, document, history, time.time()))
+        from .tables import job_details
+
+        display(job_details(found, document, history, time.time()))
 
 
 @job.command()
@@ -339,7 +310,7 @@ def logs(id: str, follow: bool, address: str, auth_mode: str | None, as_json: bo
     """
     with exit_codes():
         try:
-            with interruptions(), _opened(address, auth_mode) as jobs:
+            with interruptions(), opened(attached, address, auth_mode) as jobs:
                 parts = jobs.follow(id) if follow else iter([jobs.logs(id)])
                 if as_json:
                     print_json({"id": id, "log": "".join(parts)})
@@ -365,129 +336,11 @@ def stop(id: str, address: str, auth_mode: str | None, as_json: bool) -> None:
       fedpilot job stop job-1f2e3d4c --json
     """
     with exit_codes():
-        told, status = _ask(address, auth_mode, lambda jobs: (jobs.stop(id), _end(jobs, id).status))
+        told, status = ask(
+            attached, address, auth_mode, lambda jobs: (jobs.stop(id), _end(jobs, id).status)
+        )
         stopped = told and status == "STOPPED"
         if as_json:
             print_json({"id": id, "stopped": stopped, "status": status})
         else:
             click.echo(f"stopped {id}" if stopped else f"{id} had ended already: {status}")
-
-
-# -- what is shown --------------------------------------------------------------------------------
-
-
-def table(jobs: Sequence[Job], now: float) -> RenderableType:
-    """A line for each job."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-    from rich.text import Text
-
-    from .tree import amounts, duration
-
-    if not jobs:
-        return Text("no jobs; `fedpilot job submit` makes one")
-    shown = Table(box=SIMPLE_HEAD, pad_edge=False, header_style="bold", show_edge=False)
-    for name in ("id", "status", "holds", "virtual cluster", "started", "command"):
-        shown.add_column(name, no_wrap=name != "command")
-    for each in jobs:
-        shown.add_row(
-            Text(each.id, "bold"),
-            _status(each),
-            amounts(each.cluster["total"]) if each.cluster and each.cluster["total"] else "–",
-            _where(each),
-            f"{duration(now - each.started, 1)} ago" if each.started else "–",
-            Text(each.entrypoint),
-        )
-        if each.status in ("WAITING", "FAILED"):
-            shown.add_row("", "", "", "", "", Text(each.message, COLOURS[each.status]))
-        for escape in each.cluster.get("escapes", ()) if each.cluster else ():
-            shown.add_row("", "", "", "", "", Text(f"outside of it: {escape}", "red"))
-    return shown
-
-
-def details(
-    job: Job, document: Mapping[str, Any], history: Sequence[Mapping[str, Any]], now: float
-) -> RenderableType:
-    """All that is known of one job, and of its virtual cluster."""
-    from rich.console import Group
-    from rich.table import Table
-    from rich.text import Text
-
-    from . import tree
-
-    facts = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-    facts.add_column(style="bright_black")
-    facts.add_row("command", Text(job.entrypoint))
-    if job.message and job.status != "WAITING":  # its virtual cluster says it below
-        facts.add_row("message", Text(tree.short(job.message)))
-    if job.started:
-        facts.add_row("started", f"{tree.duration(now - job.started)} ago")
-        facts.add_row("took" if job.ended else "runs for", _took(job, job.started, now))
-    head = Text().append(job.id, "bold").append("  ").append(_status(job))
-    parts: list[RenderableType] = [head, facts]
-    name = job.virtual_cluster
-    if name is None:
-        facts.add_row("virtual cluster", "none: it runs outside of them all")
-        return Group(*parts)
-    if job.cluster is None:
-        last = tree.ending(history, name)
-        facts.add_row(
-            "virtual cluster",
-            f"{name} is no more: {tree.short(last['reason'])}" if last else f"{name}, none now",
-        )
-        return Group(*parts)
-    facts.add_row("virtual cluster", f"{name}, which stays" if job.joined else name)
-    escapes = job.cluster.get("escapes", ())
-    if escapes:
-        parts += [Text(), *(Text(f"outside of it: {escape}", "red") for escape in escapes)]
-    others = [each for each in document["clusters"] if each["id"] != name]
-    known = {**document, "clusters": [{**job.cluster, "escapes": []}, *others]}
-    return Group(*parts, Text(), tree.details(known, name, now))
-
-
-def _took(job: Job, started: float, now: float) -> str:
-    from .tree import duration
-
-    return duration((job.ended or now) - started)
-
-
-def _status(job: Job) -> Text:
-    from rich.text import Text
-
-    from .tree import ordinal
-
-    position = job.cluster["position"] if job.cluster else None
-    where = f", {ordinal(position)}" if position and job.status == "WAITING" else ""
-    return Text(f"{job.status}{where}", COLOURS.get(job.status, ""))
-
-
-def _where(job: Job) -> str:
-    if job.virtual_cluster is None:
-        return "outside of all"
-    return job.virtual_cluster if job.joined else "its own"
-
-
-# -- asking ---------------------------------------------------------------------------------------
-
-Answer = TypeVar("Answer")
-
-
-def _ask(address: str, auth_mode: str | None, question: Callable[[Jobs], Answer]) -> Answer:
-    with Spinner(f"asking {place_of(address)}"), _opened(address, auth_mode) as jobs:
-        return question(jobs)
-
-
-def _opened(address: str, auth_mode: str | None) -> AbstractContextManager[Jobs]:
-    opened: Opened = click.get_current_context().obj or attached
-    return opened(address, auth_mode)
-
-
-class _Commands:
-    """Writes the commands that lead on, with the options that lead here."""
-
-    def __init__(self, address: str, auth_mode: str | None) -> None:
-        self._options = [] if address == "auto" else ["--address", address]
-        self._options += ["--auth-mode", auth_mode] if auth_mode else []
-
-    def __call__(self, command: str, *arguments: str) -> str:
-        return shlex.join(["fedpilot", "job", command, *arguments, *self._options])

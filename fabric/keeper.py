@@ -137,7 +137,7 @@ class Keeper:
                 self._trouble(id, "some of its nodes died")
         if DEFAULT not in self.books.ledger.clusters:
             self.books.ledger.begin(Cluster(id=DEFAULT, parent=ROOT), ())
-        await self.turn()
+        await self.turn(everything=True)
 
     async def create(self, entry: Entry, *, wait_s: float = 0.0) -> str:
         """Let a virtual cluster in, or have it wait; says in which state it is after `wait_s`.
@@ -256,17 +256,23 @@ class Keeper:
 
     # -- one turn of the loop -----------------------------------------------------------------
 
-    async def turn(self) -> None:
-        """Look at Ray, and set right what differs from the books."""
+    async def turn(self, *, everything: bool = False) -> None:
+        """Look at Ray, and set right what differs from the books.
+
+        `everything` also looks for placement groups that wait for places and are in no book. Only a
+        keeper that ended before its time leaves such.
+        """
         if self._clock() >= self._knocked + self.settings.knock_s:
             self._knocked = self._clock()
             for id in await self._ray.bury():
                 log.warning("machine %s is gone, and Ray was told so", id)
         skip, before = self._maker.in_flight, {*self.books.entries}
-        known = {group.id for group in self.books.groups}
-        seen = await self._ray.observe()
+        known = {group.id: len(group.pieces) for group in self.books.groups}
+        seen = await self._ray.observe(
+            {**dict.fromkeys(self._maker.owed, 0), **known}, everything=everything
+        )
         dead = await self._ray.dead(self.router.actors())
-        skip.update(self._maker.in_flight, {group.id for group in self.books.groups} - known)
+        skip.update(self._maker.in_flight, {each.id for each in self.books.groups} - known.keys())
         self._in_use = seen.in_use
         self._see_machines(seen)
         self._see_groups(seen, skip)
@@ -360,6 +366,7 @@ class Keeper:
             known = found.id in self.books.groups or found.id in skip
             if self._maker.is_ours(found.name) and not known:
                 self._maker.order(remove=[_stray(found)])
+        self._maker.owed.intersection_update(seen.groups)
 
     def _see_jobs(self, seen: Observed, before: set[ClusterId]) -> None:
         for id, entry in list(self.books.entries.items()):
@@ -372,7 +379,7 @@ class Keeper:
         ledger = self.books.ledger
         ours: dict[MachineId, Resources] = {}
         for found in seen.groups.values():
-            if self._maker.is_ours(found.name):
+            if found.id in self.books.groups or self._maker.is_ours(found.name):
                 for host, carried in zip(found.hosts, found.carries, strict=True):
                     if host is not None:
                         ours[host] = ours.get(host, Resources()) + carried

@@ -10,7 +10,7 @@ import logging
 from collections import Counter, deque
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from .control import Ray, Seen
 from .core.books import Books
@@ -25,6 +25,8 @@ ROOM_S, ROOM_POLL_S = 0.4, 0.005
 
 PAST = 1000
 log = logging.getLogger(__name__)
+Answer = TypeVar("Answer")
+Other = TypeVar("Other")
 
 
 @dataclass(slots=True)
@@ -65,6 +67,8 @@ class Maker:
         self._hosts: dict[GroupId, frozenset[MachineId]] = {}
         self._made_room = 0.0
         """When we last removed a placement group."""
+        self.owed: set[GroupId] = set()
+        """What Ray was asked to remove and may not have: it did not answer."""
         self.past: deque[GroupId] = deque(maxlen=PAST)
         """The placement groups that we removed last."""
 
@@ -122,7 +126,8 @@ class Maker:
 
     async def _remove(self, group: Group) -> None:
         self._touch(group)
-        await self._try(self._ray.remove(group.id))
+        if await self._try(self._ray.remove(group.id), otherwise=True):
+            self.owed.add(group.id)
         self._made_room = self._clock()
         self.past.append(group.id)
         self._touch(group)
@@ -134,13 +139,14 @@ class Maker:
             return  # it was given up meanwhile
         labels = [machine.labels for machine in self._books().ledger.machines.values()]
         name = f"{self.name}:{group.cluster}:{group.id[:12]}"
-        await self._try(self._ray.create(group, name, labels))
+        created = self._ray.create(group, name, labels, self._patience_s)
+        there = await self._try(created, otherwise=False)
         if group.id not in self._books().groups:
             await self._remove(group)
             return
-        if not await self._try(self._ray.wait(group.id, self._patience_s)):
+        if not there:
             return
-        seen = await self._try(self._ray.look(group.id))
+        seen = await self._try(self._ray.look(group.id), otherwise=None)
         known = self._books().groups.get(group.id)
         if seen is not None and known is not None:
             self.found(known, seen.hosts)
@@ -155,17 +161,17 @@ class Maker:
         """
         until = self._made_room + ROOM_S
         while self._clock() < until:
-            free = await self._try(self._ray.available())
+            free = await self._try(self._ray.available(), otherwise=None)
             if free is None or fits(group, self._books().ledger.machines.values(), free):
                 return
             await asyncio.sleep(ROOM_POLL_S)
 
-    async def _try(self, call: Coroutine[Any, Any, Any]) -> Any:
+    async def _try(self, call: Coroutine[Any, Any, Answer], otherwise: Other) -> Answer | Other:
         try:
             return await call
         except (OSError, FabricError) as error:
             log.warning("Ray did not do what was asked, and will be asked again: %s", error)
-            return None
+            return otherwise
 
     def _touch(self, group: Group) -> None:
         """What Ray tells of these machines may be of before, for a while."""

@@ -5,107 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from rich.console import Console, RenderableType
 
+from cluster_documents import A, Document, event, held, shared, vnode, waiting
 from fedpilot.cli import main
 from fedpilot.fabric import ClusterUnreachable, FabricError, VirtualCluster
-from fedpilot.fabric.core.records import ROOT
 from fedpilot.fabric.errors import NameTaken, NeverFits, NoSuchCluster
 from fedpilot.fabric.snapshot import find
-from fedpilot.fabric.tree import details, duration, ordinal, picture, sentences, table
 from fedpilot.fabric.virtual_clusters import VirtualClusters
-
-NOW = 1_700_000_000.0
-A, B = "a" * 56, "b" * 56
-Document = dict[str, Any]
-
-
-def machine(id: str, cpus: float, free: float, hostname: str = "", **more: float) -> Document:
-    return {
-        "id": id,
-        "hostname": hostname or f"host-{id[0]}",
-        "total": {"CPU": cpus, **more},
-        "available": {"CPU": free, **more} if free else dict(more),
-        "labels": {"ray.io/node-id": id},
-    }
-
-
-def vnode(id: str, machine: str, cpus: float, borrowed: float = 0, until: float = 0) -> Document:
-    return {
-        "id": id,
-        "kind": "flexible" if "@" in id else "fixed",
-        "parent": machine,
-        "machine": machine,
-        "hostname": f"host-{machine[0]}",
-        "total": {"CPU": cpus},
-        "available": {"CPU": cpus},
-        "labels": {"ray.io/node-id": machine, "rank": "7"},
-        "loans": [{"resources": {"CPU": borrowed}, "until": until}] if borrowed else [],
-        "groups": [],
-    }
-
-
-def held(id: str, *nodes: Document, **changes: Any) -> Document:
-    """A virtual cluster that is active."""
-    cpus = sum(node["total"]["CPU"] for node in nodes)
-    borrowed = sum(loan["resources"]["CPU"] for node in nodes for loan in node["loans"])
-    return {
-        "id": id,
-        "parent": ROOT,
-        "state": "active",
-        "reason": "",
-        "position": None,
-        "owner": None,
-        "asked_at": NOW - 100,
-        "priority": 0,
-        "deadline": None,
-        "spec": {"flex_resource_min": {"CPU": cpus}},
-        "total": {"CPU": cpus} if cpus else {},
-        "available": {"CPU": cpus} if cpus else {},
-        "borrowed": {"CPU": borrowed} if borrowed else {},
-        "work": {"placed": 0, "queued": 0, "held": 0},
-        "children": [],
-        "nodes": list(nodes),
-        **changes,
-    }
-
-
-def waiting(id: str, position: int, cpus: float, reason: str, **changes: Any) -> Document:
-    spec = {"flex_resource_min": {"CPU": cpus}}
-    state = {"state": "waiting", "position": position, "reason": reason, "spec": spec}
-    return held(id, **{**state, **changes})
-
-
-def shared() -> Document:
-    """Two machines, shared by two teams and a job; two more wait."""
-    return {
-        "machines": [machine(A, 4, 1), machine(B, 4, 1)],
-        "clusters": [
-            held(
-                "vision",
-                vnode("vision/0", A, 1),
-                vnode("vision/1", B, 1),
-                available={"CPU": 1.0},
-                work={"placed": 1, "queued": 0, "held": 2},
-            ),
-            held(
-                "speech",
-                vnode(f"speech@{A}", A, 3, 2, NOW + 42),
-                children=["eval"],
-                available={"CPU": 1.0},
-            ),
-            waiting("tabular", 1, 5, "2 CPU are free", deadline=NOW + 600),
-            waiting("genomics", 2, 1, "tabular is before it"),
-            held("default", vnode(f"default@{B}", B, 1), asked_at=None, spec={}, available={}),
-            held("eval", vnode("eval/0", A, 2), parent="speech", owner="01000000"),
-        ],
-    }
 
 
 class FakeClusters(VirtualClusters):
@@ -167,13 +78,6 @@ def invoke(clusters: VirtualClusters | None, *arguments: str, stdin: str | None 
 def _without_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fedpilot.fabric.cli.FIRST_POLL_S", 0.001)
     monkeypatch.setattr("fedpilot.fabric.cli.LAST_POLL_S", 0.001)
-
-
-def printed(what: RenderableType, width: int = 100) -> str:
-    console = Console(width=width, color_system=None)
-    with console.capture() as capture:
-        console.print(what)
-    return "\n".join(line.rstrip() for line in capture.get().splitlines())
 
 
 SPREAD = {"nodes": [{"resources": {"CPU": 1.0, "GPU": 0.5}}] * 2}
@@ -383,10 +287,6 @@ def test_a_ray_that_is_not_there_is_code_4(command: list[str]) -> None:
     assert "nothing listens there" in done.stderr
 
 
-def event(cluster: str, event: str, reason: str = "", ago: float = 5) -> Document:
-    return {"number": 1, "time": NOW - ago, "cluster": cluster, "event": event, "reason": reason}
-
-
 JSON = [
     pytest.param(["list"], lambda d: {"clusters": d["clusters"]}, id="list"),
     pytest.param(["tree"], lambda d: d, id="tree"),
@@ -460,197 +360,3 @@ def test_nothing_is_deleted_when_in_doubt(arguments: list[str], told: str) -> No
     done = invoke(clusters, "delete", *arguments)
     assert (done.exit_code, done.stdout, clusters.deleted) == (2, "", [])
     assert told in done.stderr
-
-
-# -- what is drawn and told ---------------------------------------------------------------------
-
-PICTURE = """\
-Ray cluster of 2 machines
-
-  in all  ██████··  6 of 8 CPU held
-  host-a  ██████··  3 of 4 CPU held
-  host-b  ██████··  3 of 4 CPU held
-
-Ray cluster                   CPU                               8 CPU
-├── vision    ● active        ████░░░░························  2 CPU
-│   work: 1 running, 2 waiting for room
-│   host-a: 1 CPU in 1 fixed-size vnode
-│   host-b: 1 CPU in 1 fixed-size vnode
-├── speech    ● active        ········▒▒▒▒▒▒▒▒░░░░············  3 CPU
-│   2 CPU borrowed from the Ray cluster for another 42 s
-│   host-a: 3 CPU in a flexible vnode
-│   └── eval  ● active        ········░░░░░░░░················  2 CPU
-│       host-a: 2 CPU in 1 fixed-size vnode
-├── default   ● active        ····················████········  1 CPU
-│   what runs on Ray outside all virtual clusters
-├── tabular   ○ waiting, 1st  wants 5 CPU
-│   2 CPU are free
-│   asked 1 min 40 s ago, gives up in 10 min
-└── genomics  ○ waiting, 2nd  wants 1 CPU
-    tabular is before it
-    asked 1 min 40 s ago
-
-█ in use   ▒ handed on to those inside   ░ held and idle   · the rest of the Ray cluster"""
-
-
-def test_the_picture() -> None:
-    assert printed(picture(shared(), NOW)) == PICTURE
-
-
-def test_the_picture_of_an_empty_cluster_says_what_to_do() -> None:
-    assert "fedpilot cluster create" in printed(picture({"machines": [], "clusters": []}, NOW))
-
-
-def test_gpus_have_a_bar_of_their_own_and_equal_hosts_are_told_apart() -> None:
-    document = shared()
-    document["machines"] = [machine(A, 4, 1, "vm", GPU=1), machine(B, 4, 1, "vm", memory=2.0**31)]
-    drawn = printed(picture(document, NOW), width=120)
-    assert "CPU               GPU               8 CPU, 1 GPU, 2 GiB memory" in drawn
-    assert f"vm ({A[:8]}): 3 CPU in a flexible vnode" in drawn
-
-
-@pytest.mark.parametrize("count", [7, 40, 500])
-def test_bars_lie_side_by_side_and_none_is_invisible(count: int) -> None:
-    clusters = [held(f"t{n:03}", vnode(f"t{n:03}/0", A, 1)) for n in range(count)]
-    document = {"machines": [machine(A, count, 0)], "clusters": clusters}
-    lines = printed(picture(document, NOW), width=160).splitlines()
-    bars = [line.split("● active  ")[1][:32] for line in lines if "● active  " in line]
-    assert len(bars) == count
-    assert all(len(bar) == 32 and set(bar) <= {"░", "·"} and "░" in bar for bar in bars)
-    for before, after in pairwise(bars):
-        assert before.index("░") <= after.index("░")
-
-
-def test_the_table_has_a_line_for_each() -> None:
-    lines = printed(table(shared(), NOW)).splitlines()[2:]
-    names = ["vision", "speech", "eval", "default", "tabular", "genomics"]
-    assert [line.split()[0] for line in lines] == names
-    assert "with job 01000000" in lines[2]
-    assert "wants 5 CPU" in lines[4]
-
-
-def test_details_have_labels_loans_and_what_is_inside() -> None:
-    shown = printed(details(shared(), "speech", NOW))
-    assert "2 CPU from the Ray cluster, for another 42 s" in shown
-    assert "eval; together 2 CPU" in shown
-    assert f"speech@{A[:8]} " in shown, "long names of vnodes are cut"
-    assert "rank=7" in shown
-    assert "ray.io" not in shown
-
-
-def explained(name: str, *events: Document, document: Document | None = None) -> str:
-    return " ".join(sentences(document or shared(), name, events, NOW))
-
-
-def recovering() -> Document:
-    lost = held("vision", vnode("vision/0", A, 1), state="recovering", reason="machine b died")
-    lost["spec"] = {"fixed_size_nodes": [{"nodes": [{"resources": {"CPU": 1}}] * 2}]}
-    return {"machines": [machine(A, 4, 0)], "clusters": [lost, held("x", vnode("x/0", A, 3))]}
-
-
-STORIES = [
-    pytest.param(
-        "tabular",
-        [],
-        None,
-        [
-            "1st of 2",
-            "2 CPU are free",
-            "lacks 3 CPU",
-            "an end of speech (3 CPU), vision (2 CPU) or what runs outside of them (1 CPU)",
-            "gives up in 10 min",
-            "Once it has its places, it stays until it is deleted",
-        ],
-        id="the first in the queue lacks something",
-    ),
-    pytest.param(
-        "genomics",
-        [],
-        None,
-        ["Before it is tabular", "holds up all behind", "fedpilot cluster delete tabular"],
-        id="the second waits for the first",
-    ),
-    pytest.param(
-        "speech",
-        [event("speech", "active", ago=65)],
-        None,
-        ["active, for 1 min 5 s now", "2 CPU of that is borrowed", "Inside it: eval"],
-        id="an active one that has borrowed",
-    ),
-    pytest.param(
-        "vision",
-        [],
-        None,
-        ["Tasks and actors in it: 1 running, 2 waiting for room; 1 CPU is idle"],
-        id="an active one with work",
-    ),
-    pytest.param("eval", [], None, ["ends with Ray's job 01000000"], id="one of a job"),
-    pytest.param("default", [], None, ["outside all virtual clusters"], id="what is nobody's"),
-    pytest.param(
-        "vision",
-        [],
-        recovering(),
-        ["machine b died", "lacks 1 CPU", "an end of x (3 CPU)"],
-        id="one that has lost a machine",
-    ),
-    pytest.param(
-        "gone",
-        [event("gone", "asked"), event("gone", "ended", "2 CPU are free")],
-        None,
-        ["is no more", "without having got its places: 2 CPU are free"],
-        id="one that waited in vain",
-    ),
-    pytest.param(
-        "gone",
-        [event("gone", "asked"), event("gone", "admitted"), event("gone", "ended", "deleted")],
-        None,
-        ["is no more: it ended 5 s ago: deleted"],
-        id="one that was deleted",
-    ),
-]
-
-
-@pytest.mark.parametrize(("name", "events", "document", "told"), STORIES)
-def test_it_is_explained(
-    name: str, events: list[Document], document: Document | None, told: list[str]
-) -> None:
-    story = explained(name, *events, document=document)
-    for part in told:
-        assert part in story
-
-
-def test_pieces_that_do_not_fit_are_not_called_a_lack() -> None:
-    document = shared()
-    document["clusters"][2] = waiting("tabular", 1, 2, "one node needs 2 CPU")
-    assert "enough in all, but not in pieces that fit" in explained("tabular", document=document)
-
-
-@pytest.mark.parametrize(
-    ("seconds", "said"),
-    [
-        (0, "0 s"),
-        (59.6, "1 min"),
-        (61, "1 min 1 s"),
-        (7200, "2 h"),
-        (90_000, "1 d 1 h"),
-        (-5, "0 s"),
-    ],
-)
-def test_durations_are_short(seconds: float, said: str) -> None:
-    assert duration(seconds) == said
-
-
-def test_ordinals() -> None:
-    said = [ordinal(number) for number in (1, 2, 3, 4, 11, 12, 13, 21, 112)]
-    assert said == ["1st", "2nd", "3rd", "4th", "11th", "12th", "13th", "21st", "112th"]
-
-
-def test_what_runs_outside_of_its_cluster_is_told_everywhere() -> None:
-    document = shared()
-    document["clusters"][0]["escapes"] = ["task f of job 01000000 holds 1 CPU in no group"]
-    for told in (
-        printed(picture(document, NOW)),
-        printed(details(document, "vision", NOW)),
-        explained("vision", document=document),
-    ):
-        assert "task f of job 01000000 holds 1 CPU in no group" in told

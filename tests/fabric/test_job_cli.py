@@ -11,21 +11,20 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from rich.console import Console, RenderableType
+from rich.console import Console
 
+from cluster_documents import NOW, Document, printed
 from fedpilot.cli import main
 from fedpilot.fabric import ClusterUnreachable, FabricError, VirtualCluster
 from fedpilot.fabric.confine import READY
 from fedpilot.fabric.core.records import ROOT
 from fedpilot.fabric.errors import NeverFits, NoSuchCluster, NoSuchJob, SpecError
-from fedpilot.fabric.job_cli import details, table
 from fedpilot.fabric.jobs import Job, Jobs
 from fedpilot.fabric.snapshot import find
+from fedpilot.fabric.tables import job_details, job_table
 from fedpilot.fabric.virtual_clusters import VirtualClusters
 
-NOW = 1_700_000_000.0
 MACHINE = "a" * 56
-Document = dict[str, Any]
 
 
 def cluster(id: str, **changes: Any) -> Document:
@@ -166,13 +165,6 @@ def invoke(jobs: Jobs | None, *arguments: str) -> Result:
     return CliRunner().invoke(
         main, ["job", *arguments], obj=refused if jobs is None else opening(jobs)
     )
-
-
-def printed(what: RenderableType) -> str:
-    console = Console(width=120, color_system=None)
-    with console.capture() as capture:
-        console.print(what)
-    return "\n".join(line.rstrip() for line in capture.get().splitlines())
 
 
 # -- submit -----------------------------------------------------------------------------------
@@ -377,7 +369,7 @@ def test_the_list_says_who_runs_who_waits_and_what_is_outside() -> None:
     assert "WAITING, 1st" in lines["late"]
     assert "team" in lines["guest"]
     assert "outside of all" in lines["free"]
-    text = printed(table(known().list(), NOW))
+    text = printed(job_table(known().list(), NOW), width=120)
     assert "room for none of it" in text
     assert "outside of it: task out of job 02000000" in text
     assert "no jobs" in invoke(FakeJobs(), "list").stdout
@@ -386,7 +378,7 @@ def test_the_list_says_who_runs_who_waits_and_what_is_outside() -> None:
 def test_one_job_is_shown_with_its_virtual_cluster() -> None:
     def shown(id: str, events: Sequence[Document] = ()) -> str:
         jobs = known()
-        return printed(details(jobs.show(id), jobs.clusters.snapshot(), events, NOW))
+        return printed(job_details(jobs.show(id), jobs.clusters.snapshot(), events, NOW), width=120)
 
     busy = shown("busy")
     assert busy.splitlines()[0] == "busy  RUNNING"
@@ -404,7 +396,7 @@ def test_what_is_outside_is_red() -> None:
     console = Console(width=120, force_terminal=True, color_system="standard")
     with console.capture() as capture:
         jobs = known()
-        console.print(details(jobs.show("busy"), jobs.clusters.snapshot(), [], NOW))
+        console.print(job_details(jobs.show("busy"), jobs.clusters.snapshot(), [], NOW))
     assert f"\x1b[31moutside of it: {ESCAPE}" in capture.get()
 
 
