@@ -14,21 +14,32 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from .confined import HOOK_VARIABLE, OTHER_HOOK_VARIABLE, hook
 from .errors import FabricError, NoSuchCluster, NotInTime
 from .spec import VirtualCluster
 from .where import JOB_VARIABLE
 
+if TYPE_CHECKING:
+    import psutil  # Ray brings it
+
+    from .virtual_clusters import VirtualClusters
+
+FAILED, NEVER_RAN = 1, 3
 GRACE_S = 2.5
 """How long a command may take to end when it is told to: Ray kills all of a job after three."""
 
 FIRST_WAIT_S = 1.0
 """It is not said to wait before."""
 FIRST_POLL_S, LAST_POLL_S = 0.2, 2.0
+
+WATCH_S = 1.0
+"""Seconds between two looks whether a running command still has its virtual cluster."""
 
 FATED = """\
 import ctypes, os, sys
@@ -65,8 +76,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return _run(given, command)
     except FabricError as error:
-        print(f"fedpilot: {error}", file=sys.stderr, flush=True)
-        return 3
+        _say(str(error))
+        return NEVER_RAN
     except _Stopped:
         return 128 + signal.SIGTERM
 
@@ -74,12 +85,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def environment(name: str, address: str) -> dict[str, str]:
     """What makes every Python below us work inside a virtual cluster of the Ray at an address."""
     folder = str(Path(__file__).with_name("confined"))
-    there = os.environ.get("PYTHONPATH")
+    there, other = os.environ.get("PYTHONPATH"), os.environ.get(HOOK_VARIABLE)
+    ours = f"{hook.__module__}.{hook.__name__}"
     return {
         **os.environ,
         JOB_VARIABLE: name,
         "RAY_ADDRESS": address,
         "PYTHONPATH": folder if not there else f"{folder}{os.pathsep}{there}",
+        HOOK_VARIABLE: ours,
+        **({OTHER_HOOK_VARIABLE: other} if other not in (None, ours) else {}),
     }
 
 
@@ -99,63 +113,134 @@ def _run(given: argparse.Namespace, command: Sequence[str]) -> int:
     # Ray's job server tells jobs to look for a Ray on their machine, where there may be several.
     ray.init(given.address, log_to_driver=False, logging_level=logging.ERROR)
     signal.signal(signal.SIGTERM, _stop)  # Ray has one of its own
-    asking = VirtualClusters()
+    address: str = ray.get_runtime_context().gcs_address
+    return run(VirtualClusters(), given, command, address)
+
+
+def run(
+    asking: VirtualClusters, given: argparse.Namespace, command: Sequence[str], address: str
+) -> int:
+    """Run a command once its virtual cluster has its places; its exit code.
+
+    What we have reserved is given back. If we are ended while we ask for it, it ends with our job.
+    """
+    place = asking.show(given.name) if given.join else _reserve(asking, given)
     try:
-        _wait(asking, given)
-        address: str = ray.get_runtime_context().gcs_address
-        return _child(command, environment(given.name, address))
+        _wait(asking, place)
+        return _child(command, environment(given.name, address), lambda: _loss(asking, place))
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        if not given.join:
-            with contextlib.suppress(FabricError):
+        with contextlib.suppress(FabricError):
+            if not given.join and _now(asking, place):
                 asking.delete(given.name)
 
 
-def _wait(asking: Any, given: argparse.Namespace) -> None:
-    """Wait for the places, saying why whenever that changes."""
-    name, said, began, pause = given.name, "", time.monotonic(), FIRST_POLL_S
-    found = asking.show(name) if given.join else _reserve(asking, given)
-    while found["state"] in ("waiting", "starting"):
-        place = f" (position {found['position']})" if found["position"] else ""
-        now = f"virtual cluster {name} is {found['state']}{place}: {found['reason']}"
-        if now != said:
-            said = now
-            _say(now)
-        time.sleep(pause)
-        pause = min(LAST_POLL_S, 1.2 * pause)
-        try:
-            found = asking.show(name)
-        except NoSuchCluster:  # asking for it once more would bring it back
-            told = [e["reason"] for e in asking.history() if e["cluster"] == name]
-            why = told[-1] if told else "it was deleted"
-            raise NotInTime(name, time.monotonic() - began, why) from None
-    _say(f"virtual cluster {name} is {found['state']}; {READY}")
-
-
-def _reserve(asking: Any, given: argparse.Namespace) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = asking.create(
+def _reserve(asking: VirtualClusters, given: argparse.Namespace) -> Mapping[str, Any]:
+    return asking.create(
         given.name,
         VirtualCluster.from_dict(json.loads(given.spec)),
         priority=given.priority,
         deadline_s=given.deadline,
         wait_s=FIRST_WAIT_S,
     )
-    return found
 
 
-def _child(command: Sequence[str], env: Mapping[str, str]) -> int:
+def _wait(asking: VirtualClusters, place: Mapping[str, Any]) -> None:
+    """Wait for the places, saying why whenever that changes."""
+    name, said, began, pause = place["id"], "", time.monotonic(), FIRST_POLL_S
+    found: Mapping[str, Any] | None = place
+    while found and found["state"] in ("waiting", "starting"):
+        where = f" (position {found['position']})" if found["position"] else ""
+        now = f"virtual cluster {name} is {found['state']}{where}: {found['reason']}"
+        if now != said:
+            said = now
+            _say(now)
+        time.sleep(pause)
+        pause = min(LAST_POLL_S, 1.2 * pause)
+        found = _now(asking, place)
+    if not found:  # asking for it once more would bring it back
+        raise NotInTime(name, time.monotonic() - began, _why_over(asking, name))
+    _say(f"virtual cluster {name} is {found['state']}; {READY}")
+
+
+def _now(asking: VirtualClusters, place: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """A virtual cluster as it is now; None if it is no more, though another may have its name."""
+    try:
+        found = asking.show(place["id"])
+    except NoSuchCluster:
+        return None
+    return found if found["asked_at"] == place["asked_at"] else None
+
+
+def _loss(asking: VirtualClusters, place: Mapping[str, Any]) -> str | None:
+    """Why a virtual cluster is no more; None while it is there, or nobody can tell."""
+    try:
+        return None if _now(asking, place) else _why_over(asking, place["id"])
+    except FabricError:
+        return None
+
+
+def _why_over(asking: VirtualClusters, name: str) -> str:
+    told = [e["reason"] for e in asking.history() if (e["cluster"], e["event"]) == (name, "ended")]
+    return str(told[-1]) if told else "it was deleted"
+
+
+def _child(command: Sequence[str], env: Mapping[str, str], loss: Callable[[], str | None]) -> int:
+    """Run a command, until it ends, we are told to end, or `loss` tells what it has lost."""
     fated = [sys.executable, "-I", "-S", "-c", FATED, str(os.getpid()), *command]
+    lost, over = threading.Event(), threading.Event()
     with subprocess.Popen(fated, env=env) as child:
+
+        def watch() -> None:
+            while not over.wait(WATCH_S):
+                if why := loss():
+                    lost.set()
+                    _say(f"the virtual cluster has ended, and so does this command: {why}")
+                    _end(child.pid)
+                    return
+
+        watching = threading.Thread(target=watch, daemon=True)
+        watching.start()
         try:
             code = child.wait()
         except BaseException:
-            child.send_signal(signal.SIGTERM)
-            end = time.monotonic() + GRACE_S
-            while child.poll() is None and time.monotonic() < end:
-                time.sleep(0.05)
-            child.kill()
+            _end(child.pid)
             raise
+        finally:
+            over.set()
+    if lost.is_set():
+        watching.join()
+        code = code or FAILED
     return code if code >= 0 else 128 - code
+
+
+def _end(pid: int) -> None:
+    """End a process and all that it started: tell them to, and kill what is there after a while."""
+    import psutil
+
+    try:
+        first = psutil.Process(pid)
+        tree = [first, *first.children(recursive=True)]
+    except psutil.Error:
+        return
+    for each in tree:
+        with contextlib.suppress(psutil.Error):
+            each.terminate()
+    until = time.monotonic() + GRACE_S
+    while time.monotonic() < until and any(map(_alive, tree)):
+        time.sleep(0.05)
+    for each in tree:
+        with contextlib.suppress(psutil.Error):
+            each.kill()
+
+
+def _alive(process: psutil.Process) -> bool:
+    import psutil
+
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
 
 
 def _say(text: str) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from .core.audit import Running
 from .core.books import JobId
 from .core.groups import Group, GroupId
-from .core.records import Machine, MachineId
+from .core.records import Machine, MachineId, ProcessId
 from .core.resources import Resources
 
 
@@ -41,6 +41,8 @@ class Observed:
     """Those that run."""
     in_use: frozenset[GroupId] = frozenset()
     """The placement groups that something runs in."""
+    wanted: Mapping[GroupId, Resources] = field(default_factory=dict)
+    """The placement groups that something waits for, and the largest that does."""
 
 
 Shown = Mapping[GroupId, Mapping[int, tuple[MachineId, Resources]]]
@@ -99,6 +101,10 @@ class Ray(Protocol):
 
     async def dead(self, actors: Collection[str], /) -> frozenset[str]:
         """Which of these actors have ended, or were never there."""
+        ...
+
+    async def over(self, processes: Collection[ProcessId], /) -> frozenset[ProcessId]:
+        """Which of these processes have ended, or were never there."""
         ...
 
     async def bury(self) -> Sequence[MachineId]:

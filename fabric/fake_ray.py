@@ -23,7 +23,7 @@ from .core.audit import Running
 from .core.books import JobId
 from .core.groups import Group, GroupId, Piece
 from .core.placement import Placement, fit
-from .core.records import Bundle, ClusterId, Machine, MachineId, SchedulingPolicy
+from .core.records import Bundle, ClusterId, Machine, MachineId, ProcessId, SchedulingPolicy
 from .core.resources import Resources
 from .core.selectors import In, Selector
 from .testing import ManualClock
@@ -79,11 +79,14 @@ class FakeRay:
     """What was asked of it that changes something, with the ids of groups, in order."""
     reports: list[Running] = field(default_factory=list)
     """The actors and tasks that it says are running."""
+    wanted: dict[GroupId, Resources] = field(default_factory=dict)
+    """The placement groups that it says something waits for."""
     _machines: dict[MachineId, Machine] = field(default_factory=dict)
     _groups: dict[GroupId, _Held] = field(default_factory=dict)
     _uses: dict[str, tuple[MachineId, Resources]] = field(default_factory=dict)
     _jobs: set[JobId] = field(default_factory=set)
     _actors: set[str] = field(default_factory=set)
+    _processes: set[ProcessId] = field(default_factory=set)
     _work: set[GroupId] = field(default_factory=set)
     _errors: deque[tuple[str, Exception]] = field(default_factory=deque)
     _past: list[tuple[float, _Told]] = field(default_factory=list)
@@ -135,6 +138,11 @@ class FakeRay:
         await self._pass("dead")
         return frozenset(actors) - self._actors
 
+    async def over(self, processes: Collection[ProcessId], /) -> frozenset[ProcessId]:
+        """Which of these processes have ended, or were never there."""
+        await self._pass("over")
+        return frozenset(processes) - self._processes
+
     async def bury(self) -> tuple[MachineId, ...]:
         """No machine dies here without being seen."""
         return ()
@@ -165,6 +173,7 @@ class FakeRay:
             available=self._told().free,
             jobs=frozenset(self._jobs),
             in_use=frozenset(self._work & self._groups.keys()),
+            wanted=dict(self.wanted),
         )
         await self._pass()
         return seen
@@ -220,6 +229,15 @@ class FakeRay:
     def job_down(self, id: str) -> None:
         """A job ends."""
         self._jobs.discard(JobId(id))
+
+    def process_up(self, id: str) -> ProcessId:
+        """A process begins."""
+        self._processes.add(ProcessId(id))
+        return ProcessId(id)
+
+    def process_down(self, id: str) -> None:
+        """A process ends."""
+        self._processes.discard(ProcessId(id))
 
     def work_up(self, group: str, actor: str = "") -> None:
         """Something begins to run in a placement group, perhaps an actor."""

@@ -22,7 +22,7 @@ from .control import Observed, Seen, clear, seen_on
 from .core.audit import Running
 from .core.books import JobId
 from .core.groups import Group, GroupId
-from .core.records import Machine, MachineId
+from .core.records import Machine, MachineId, ProcessId
 from .core.resources import Resources
 from .core.selectors import to_ray
 from .errors import FabricError
@@ -62,6 +62,7 @@ class Gcs:
         self._actors = services.ActorInfoGcsServiceStub(channel)
         self._tasks = services.TaskInfoGcsServiceStub(channel)
         self._jobs = services.JobInfoGcsServiceStub(channel)
+        self._workers = services.WorkerInfoGcsServiceStub(channel)
 
     async def create(
         self, group: Group, name: str, labels: Iterable[Mapping[str, str]], timeout_s: float
@@ -145,6 +146,25 @@ class Gcs:
             if each.state != tables.ActorTableData.DEAD
         }
         return frozenset({*actors} - alive)
+
+    async def over(self, processes: Collection[ProcessId]) -> frozenset[ProcessId]:
+        """Which of these processes have ended, or were never there."""
+        asked = tuple(processes)
+        answers = await asyncio.gather(
+            *(
+                _ask(
+                    self._workers.GetWorkerInfo,
+                    messages.GetWorkerInfoRequest(worker_id=bytes.fromhex(id)),
+                )
+                for id in asked
+            )
+        )
+        known = {id: a.worker_table_data for id, a in zip(asked, answers, strict=True)}
+        return frozenset(
+            id
+            for id, worker in known.items()
+            if not worker.is_alive or worker.worker_address.node_id.hex() not in self._raylets
+        )
 
     async def running(self, jobs: Collection[JobId]) -> tuple[Running, ...]:
         """The actors and tasks of these jobs that run now, as far as Ray reports them."""
@@ -236,6 +256,7 @@ class Gcs:
             groups=await (self._all() if everything else self._groups_in(there, known)),
             available={view.machine: view.available for view in there},
             in_use=frozenset[GroupId]().union(*(view.in_use for view in there)),
+            wanted=wanted(usage.resource_usage_data.resource_load_by_shape.resource_demands),
             jobs=frozenset(
                 JobId(job.job_id.hex()) for job in jobs.job_info_list if not job.is_dead
             ),
@@ -378,6 +399,18 @@ def held(required: Mapping[str, float]) -> tuple[Resources, GroupId | None]:
             held_of = group
             plain |= Resources.of({resource: amount})
     return plain, held_of
+
+
+def wanted(demands: Iterable[Any]) -> dict[GroupId, Resources]:
+    """The placement groups that work waits for, from Ray's `ResourceDemand`s."""
+    found: dict[GroupId, Resources] = {}
+    for each in demands:
+        resources, group = held(each.shape)
+        if group is None:
+            group = next((parsed(name)[1] for name in each.shape), None)  # it takes no resources
+        if group is not None:
+            found[group] = found.get(group, Resources()) | resources
+    return found
 
 
 def _seen(table: Any) -> Seen | None:

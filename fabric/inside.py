@@ -15,16 +15,17 @@ import importlib
 import os
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from .core.books import JobId
 from .core.records import ClusterId
 from .introspection import available_resources_of, cluster_resources_of, nodes_of
 from .nested_groups import make_group, remove_group
-from .reaching import ask, manager
+from .reaching import ask, manager, shut_down
 from .submission import submission, with_labels
 from .virtual_clusters import VirtualClusters
-from .where import JOB_VARIABLE, current_id
+from .where import JOB_VARIABLE, current_id, start_inside, submit_inside
 from .wrapping import originals, reroute, wrap
 
 SETUP_HOOK = "fedpilot.fabric.inside.install"
@@ -47,9 +48,12 @@ def install() -> None:
         for cls, actor in ((RemoteFunction, False), (ActorClass, True)):
             wrap(cls, "_remote", submission(actor))
             wrap(cls, "options", with_labels)
+        wrap(threading.Thread, "start", start_inside)
+        wrap(ThreadPoolExecutor, "submit", submit_inside)
         # Others hold references to these, so their code is replaced, not their names.
         reroute(groups.placement_group, "placement_group", make_group)
         reroute(groups.remove_placement_group, "remove_placement_group", remove_group)
+        reroute(ray.shutdown, "shutdown", shut_down)
         for name, answer in (
             ("cluster_resources", cluster_resources_of),
             ("available_resources", available_resources_of),

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 OURS = "fedpilot: "
 """How the lines of a log begin that tell of the virtual cluster."""
+TALKATIVE = ("ray.dashboard.modules.dashboard_sdk", "ray.dashboard.modules.job.sdk")
+"""Loggers of Ray's that tell of each upload and of the end of each log, and say so themselves."""
 SETTLE_S = 10.0
 """How long Ray may take to end a job, or to say how it ended."""
 
@@ -49,9 +51,11 @@ def attached(address: str, auth_mode: str | None) -> Iterator[Jobs]:
     from .jobs import Jobs
     from .ray_cluster import RayCluster
 
-    logging.getLogger("ray.dashboard.modules").setLevel(logging.WARNING)  # it tells of each upload
     with RayCluster.connect(address, auth_mode):
-        yield Jobs()
+        jobs = Jobs()
+        for each in TALKATIVE:
+            logging.getLogger(each).setLevel(logging.WARNING)
+        yield jobs
 
 
 @click.group()
@@ -141,10 +145,11 @@ def submit(
         name = id or f"job-{secrets.token_hex(4)}"
         check_name(name)
         say = NextSteps("job", address, auth_mode)
-        asked = False
+        stop = f"  stop it: {say('stop', name)}"
+        fate = "nothing was submitted"
         try:
             with interruptions(), opened(attached, address, auth_mode) as jobs:
-                asked = True
+                fate = f"job {name} may be submitted, or not\n  see: {say('show', name)}\n{stop}"
                 with Spinner(f"submitting {name}"):
                     jobs.submit(
                         command,
@@ -155,6 +160,7 @@ def submit(
                         deadline_s=deadline_s,
                         runtime_env=env,
                     )
+                fate = f"job {name} goes on\n  its log: {say('logs', name, '--follow')}\n{stop}"
                 if no_wait:
                     _print_submitted(jobs, name, as_json)
                     return
@@ -162,13 +168,7 @@ def submit(
                 began = _follow(jobs, name, to_stderr=as_json)
                 done = _end(jobs, name)
         except KeyboardInterrupt:
-            if not asked:
-                fail("interrupted; nothing was submitted", INTERRUPTED)
-            fail(
-                f"interrupted; job {name} goes on\n"
-                f"  its log: {say('logs', name, '--follow')}\n  stop it: {say('stop', name)}",
-                INTERRUPTED,
-            )
+            fail(f"interrupted; {fate}", INTERRUPTED)
         if as_json:
             print_json(done.to_dict())
         if done.status == "SUCCEEDED":

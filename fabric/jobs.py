@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from .core.audit import NAMES
 from .core.records import ROOT
 from .errors import ClusterUnreachable, FabricError, NoSuchCluster, NoSuchJob, SpecError
 from .inside import SETUP_HOOK
@@ -23,8 +24,8 @@ from .spec import VirtualCluster
 from .virtual_clusters import VirtualClusters
 from .where import JOB_VARIABLE
 
-KEY, JOINED, COMMAND = "fedpilot.virtual_cluster", "fedpilot.joined", "fedpilot.command"
-"""The metadata of a job: its virtual cluster, that this is not its own, and its command."""
+JOINED, COMMAND = "fedpilot.joined", "fedpilot.command"
+"""The metadata of a job: that the virtual cluster it names is not its own, and its command."""
 
 LOGS = ", last available logs (truncated to 20,000 chars):"
 """What Ray ends the first line with where a log follows."""
@@ -130,7 +131,7 @@ class Jobs:
             entrypoint=shlex.join([*confine, "--", *command]),
             runtime_env=env,
             metadata={
-                KEY: name,
+                NAMES: name,
                 COMMAND: shlex.join(command),
                 **({JOINED: "yes"} if join else {}),
             },
@@ -202,7 +203,7 @@ class Jobs:
 
     def _job(self, found: Any, clusters: Mapping[str, Mapping[str, Any]]) -> Job:
         metadata = found.metadata or {}
-        name = metadata.get(KEY)
+        name = metadata.get(NAMES)
         status = str(found.status.value)
         cluster = clusters.get(name) if name and status not in ENDED else None
         waits = cluster is not None and cluster["state"] == "waiting" and status == "RUNNING"

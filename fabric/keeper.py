@@ -14,17 +14,16 @@ import asyncio
 import contextlib
 import itertools
 import logging
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
-from operator import add
 from typing import Any
 
 from .control import Observed, Ray, Seen
 from .core.admission import (
     Admit,
     Expire,
+    NoRoom,
     QueuePolicy,
     Request,
     Wait,
@@ -41,6 +40,7 @@ from .core.records import (
     ROOT,
     ClusterId,
     MachineId,
+    ProcessId,
     SchedulingPolicy,
     VNode,
     VNodeId,
@@ -56,6 +56,8 @@ DEFAULT = ClusterId("default")
 """The virtual cluster of all jobs that name none: whatever runs on Ray without us."""
 
 PREFIX = "fedpilot"
+MOST_REST_S = 30.0
+"""The longest pause before somebody is let in again whom Ray had no room for."""
 log = logging.getLogger(__name__)
 
 
@@ -78,6 +80,9 @@ class KeeperSettings:
     """Seconds between two looks at what runs beyond its virtual cluster."""
     turn_s: float = 0.25
     """Seconds between two looks at Ray."""
+    machines_come: bool = False
+    """Whether somebody adds machines for what waits, as Ray's autoscaler does. Then what is too
+    large for the machines of today waits for others; otherwise it is refused."""
 
 
 class Keeper:
@@ -89,7 +94,7 @@ class Keeper:
         file: LedgerFile,
         *,
         clock: Callable[[], float],
-        new_id: Callable[[], GroupId],
+        new_id: Callable[[ClusterId], GroupId],
         settings: KeeperSettings | None = None,
     ) -> None:
         self._ray = ray
@@ -116,6 +121,8 @@ class Keeper:
         self._audited = self._knocked = 0.0
         self._pinned: dict[ClusterId, float] = {}
         """Those for whom Ray found other places than the ledger, and when they may try again."""
+        self._attempts: Counter[ClusterId] = Counter()
+        """How often Ray has not had the room that the books said was free."""
         self._troubles: dict[ClusterId, str] = {}
         self._endings: dict[ClusterId, str] = {}
         self._events: dict[ClusterId, asyncio.Event] = {}
@@ -156,7 +163,7 @@ class Keeper:
             self._note(id, "asked", "")
             self._admit()
             if id in self.books.entries and self.books.entries[id].waiting:
-                impossible = never(self.books.ledger, entry.request)
+                impossible = self._never(entry.request)
                 if impossible is not None:
                     self._strike(id, impossible.reason)
                     self.commit()
@@ -266,20 +273,23 @@ class Keeper:
             self._knocked = self._clock()
             for id in await self._ray.bury():
                 log.warning("machine %s is gone, and Ray was told so", id)
-        skip, before = self._maker.in_flight, {*self.books.entries}
+        skip, before = self._maker.in_flight, dict(self.books.entries)
         known = {group.id: len(group.pieces) for group in self.books.groups}
         seen = await self._ray.observe(
             {**dict.fromkeys(self._maker.owed, 0), **known}, everything=everything
         )
         dead = await self._ray.dead(self.router.actors())
+        over = await self._over()
         skip.update(self._maker.in_flight, {each.id for each in self.books.groups} - known.keys())
         self._in_use = seen.in_use
         self._see_machines(seen)
         self._see_groups(seen, skip)
         self._see_jobs(seen, before)
+        self._see_processes(over)
         self._see_others(seen)
         self._refill()
-        self.router.look(seen.in_use, dead)
+        self.router.look(seen.in_use, dead, over)
+        self.router.rebuild(seen.wanted, seen.in_use)
         self._give_back()
         self._admit()
         self.commit()
@@ -327,7 +337,10 @@ class Keeper:
                     self._ready.discard(group.id)
                     self._maker.order(remove=[group])
         for id in sorted({vnode.cluster for vnode in lost.values()} - {DEFAULT}):
-            self._trouble(id, f"machine {hostname} ({machine[:8]}) died with some of its nodes")
+            why = f"machine {hostname} ({machine[:8]}) died with some of its nodes"
+            if self.books.entries[id].group in self.books.groups:
+                why += "; as a placement group it is made anew once nothing runs in the rest"
+            self._trouble(id, why)
 
     def _see_groups(self, seen: Observed, skip: set[GroupId]) -> None:
         """Bring the placement groups in line with the books, and the books with where they are."""
@@ -335,6 +348,8 @@ class Keeper:
             if group.id in skip or group.id not in self.books.groups:
                 continue
             found = seen.groups.get(group.id)
+            if found is not None and group.id in self._ready and self._maker.knows(found):
+                continue
             if found is None:
                 self._ready.discard(group.id)
                 if group.cluster not in self._starting:
@@ -368,27 +383,47 @@ class Keeper:
                 self._maker.order(remove=[_stray(found)])
         self._maker.owed.intersection_update(seen.groups)
 
-    def _see_jobs(self, seen: Observed, before: set[ClusterId]) -> None:
-        for id, entry in list(self.books.entries.items()):
-            dead = entry.owner is not None and entry.owner not in seen.jobs
-            if dead and id in before and id in self.books.entries:
+    def _see_jobs(self, seen: Observed, before: Mapping[ClusterId, Entry]) -> None:
+        """End what belongs to jobs that are over; what was not there `before` may be too new."""
+        for id, entry in before.items():
+            now = self.books.entries.get(id)
+            if now is None:
+                continue
+            if entry.owner is not None and entry.owner not in seen.jobs:
                 self._end(id, "its job ended")
+            elif over := entry.jobs - seen.jobs:
+                self.books.enter(replace(now, jobs=now.jobs - over))
+
+    async def _over(self) -> frozenset[ProcessId]:
+        """The processes that have ended, of those that matter and may have."""
+        asking = {each.process for each in self.books.entries.values() if each.process is not None}
+        silent = self.router.silent()
+        over = await self._ray.over({*asking, *silent}) if asking or silent else frozenset()
+        for process in silent - over:
+            self.router.heard(process)
+        return over
+
+    def _see_processes(self, over: Collection[ProcessId]) -> None:
+        for id, entry in list(self.books.entries.items()):
+            if entry.process in over and id in self.books.entries:
+                self._end(id, "the process that asked for it ended")
 
     def _see_others(self, seen: Observed) -> None:
         """Write down what runs on Ray without us, as the default virtual cluster."""
         ledger = self.books.ledger
-        ours: dict[MachineId, Resources] = {}
+        ours: dict[MachineId, list[Resources]] = {}
         for found in seen.groups.values():
             if found.id in self.books.groups or self._maker.is_ours(found.name):
                 for host, carried in zip(found.hosts, found.carries, strict=True):
                     if host is not None:
-                        ours[host] = ours.get(host, Resources()) + carried
+                        ours.setdefault(host, []).append(carried)
         for machine in seen.machines:
             fresh = self._maker.fresh(machine.id, self.settings.settle_s)
             available = seen.available.get(machine.id)
             if fresh or available is None or machine.id not in ledger.machines:
                 continue
-            taken = machine.total.beyond(available).beyond(ours.get(machine.id, Resources()))
+            mine = Resources.total(ours.get(machine.id, ()))
+            taken = machine.total.beyond(available).beyond(mine)
             id = flexible_id(DEFAULT, machine.id)
             before = ledger.vnodes.get(id)
             if before is not None and before.resources == taken:
@@ -417,20 +452,47 @@ class Keeper:
                 continue
             missing, least = self._missing(entry.request)
             if not missing and not least:
-                if all(group.id in self._ready for group in self.books.groups.of_cluster(id)):
+                if self._all_there(id):
                     del self._troubles[id]
                     self._note(id, "recovered", "")
                 continue
             pinned = [index for index in missing if not self._moves(_vnode_id(id, index))]
-            if not pinned and not least:
-                continue
-            found = refill(self.books.ledger, entry.request, pinned, least)
-            if isinstance(found, Admit):
-                self._let_in(found)
+            if pinned and entry.group is not None:
+                self._begin_anew(entry)
+            elif pinned or least:
+                found = refill(self.books.ledger, entry.request, pinned, least)
+                if isinstance(found, Admit):
+                    self._let_in(found)
 
-    def _missing(self, request: Request) -> tuple[list[int], Resources]:
+    def _begin_anew(self, entry: Entry) -> None:
+        """Have all of a placement group made again that somebody asked for, under the id he knows.
+
+        Ray cannot mend a part of it, so that waits until nothing runs in the rest.
+        """
+        id, books = entry.request.id, self.books
+        left = books.groups.get(entry.group) if entry.group else None
+        rest = books.ledger.of(id)
+        if left is not None and (
+            left.id in self._in_use or any(books.ledger.carved(vnode.id) for vnode in rest)
+        ):
+            return
+        twin = books.ledger.copy()
+        for vnode in rest:
+            twin.drop(vnode.id)
+        missing, least = self._missing(entry.request, twin)
+        found = refill(twin, entry.request, missing, least)
+        if not isinstance(found, Admit):
+            return
+        for vnode in rest:
+            books.ledger.drop(vnode.id)
+        self._without([left] if left else [], {VNodeId(vnode.parent) for vnode in rest})
+        self._let_in(found)
+
+    def _missing(
+        self, request: Request, ledger: Ledger | None = None
+    ) -> tuple[list[int], Resources]:
         """The fixed-size nodes and the flexible resources that a virtual cluster lacks."""
-        ledger = self.books.ledger
+        ledger = ledger or self.books.ledger
         count = sum(len(group.bundles) for group in request.groups)
         missing = [n for n in range(count) if _vnode_id(request.id, n) not in ledger.vnodes]
         return missing, request.least.beyond(ledger.flexible_total(request.id))
@@ -469,9 +531,14 @@ class Keeper:
     def check(self, request: Request) -> None:
         """Refuse what could never be let in. NameTaken, NoSuchCluster, NeverFits."""
         self._check_names(request)
-        impossible = never(self.books.ledger, request)
+        impossible = self._never(request)
         if impossible is not None:
             raise NeverFits(request.id, impossible.reason, impossible.most)
+
+    def _never(self, request: Request) -> NoRoom | None:
+        if request.parent == ROOT and self.settings.machines_come:
+            return None
+        return never(self.books.ledger, request)
 
     def _check_names(self, request: Request) -> None:
         if request.id in (ROOT, DEFAULT):
@@ -488,6 +555,7 @@ class Keeper:
             for id, until in self._pinned.items()
             if until > now and id in self.books.entries and self.books.entries[id].waiting
         }
+        resting.update(id for id in self._troubles if not self._all_there(id))
         waiting = [each for each in self.books.waiting if each.parent not in resting]
         for decision in decide(self.books.ledger, waiting, now, self.settings.policy):
             match decision:
@@ -509,9 +577,7 @@ class Keeper:
         pinned = id in self._pinned or id in books.ledger.clusters
         twin = books.ledger if right_in_ray else books.ledger.copy()
         apply(twin, found, until)
-        asked = books.entries[id].group if books.entries[id].waiting else None
-        ids = iter([asked] if asked else [])
-        fixed = groups_for(found, lambda: next(ids, None) or self._new_id(), pinned=pinned)
+        fixed = groups_for(found, self._new_id, pinned=pinned, whole=books.entries[id].group)
         given: dict[VNodeId, Resources] = {}
         for group in fixed:
             for piece in group.pieces:
@@ -523,7 +589,7 @@ class Keeper:
             *(VNodeId(vnode.parent) for vnode in found.vnodes),
             *(step.vnode for step in steps),
             *(VNodeId(step.parent) for step in steps),
-        } & twin.vnodes.keys()
+        } & (twin.vnodes.keys() - given.keys())  # these get just what they should have
         cut = self.cut(twin, touched, given)
         if isinstance(cut, Stuck):
             return cut
@@ -543,12 +609,16 @@ class Keeper:
 
     def _check_started(self, id: ClusterId) -> None:
         """It is active once all that it holds is there."""
-        held = self.books.groups.of_cluster(id)
-        if id in self._starting and all(each.id in self._ready for each in held):
+        if id in self._starting and self._all_there(id):
             del self._starting[id]
             self.books.enter(replace(self.books.entries[id], begun=True))
+            self._attempts.pop(id, None)
             self._note(id, "active", "")
             self._wake(id)
+
+    def _all_there(self, id: ClusterId) -> bool:
+        """Whether Ray has a place for each placement group of a virtual cluster."""
+        return all(each.id in self._ready for each in self.books.groups.of_cluster(id))
 
     def _take_back(self, id: ClusterId, why: str) -> None:
         """Ray has not got what the books said was free: it waits again, where it stood."""
@@ -562,7 +632,9 @@ class Keeper:
         self._strike_inside({*below}, "lost its places")
         self.books.enter(replace(entry, waiting=True))
         self._starting.pop(id, None)
-        self._pinned[id] = self._clock() + self.settings.settle_s
+        self._attempts[id] += 1
+        rest_s = self.settings.settle_s * 2 ** (self._attempts[id] - 1)
+        self._pinned[id] = self._clock() + min(rest_s, MOST_REST_S)
         self._troubles[id] = f"others took what was free ({why.lower().replace('_', ' ')})"
         self._note(id, "waits again", self._troubles[id])
 
@@ -594,12 +666,15 @@ class Keeper:
         for each in ended:
             self.router.end(each)
         ledger.end(ended[-1])
+        self._without(carriers, {VNodeId(vnode.parent) for vnode in mine})
+
+    def _without(self, carriers: Sequence[Group], above: set[VNodeId]) -> None:
+        """Have placement groups removed, and give their room to the vnodes they were cut from."""
         for group in carriers:
-            groups.drop(group.id)
+            self.books.groups.drop(group.id)
             self._ready.discard(group.id)
         self._maker.order(remove=carriers)
-        above = {VNodeId(vnode.parent) for vnode in mine} & ledger.vnodes.keys()
-        cut = self.cut(ledger, above)
+        cut = self.cut(self.books.ledger, above & self.books.ledger.vnodes.keys())
         if isinstance(cut, Recut):  # more room for the parents, so nothing can be in the way
             self.order(cut)
 
@@ -607,7 +682,7 @@ class Keeper:
         entry = self.books.strike(id)
         if entry is not None:
             self.books.answer(_asking(entry), (why,))
-        for known in (self._told, self._starting, self._pinned, self._troubles):
+        for known in (self._told, self._starting, self._pinned, self._attempts, self._troubles):
             known.pop(id, None)
         self._endings[id] = why
         while len(self._endings) > 10_000:
@@ -642,7 +717,7 @@ class Keeper:
 
     def _settle(self, group: Group, found: Seen) -> None:
         """A placement group has its places: write down where they are."""
-        self._maker.found(group, found.hosts)
+        self._maker.found(found)
         ledger, moved = self.books.ledger, dict[VNodeId, MachineId]()
         try:
             if group.movable:
@@ -681,7 +756,9 @@ class Keeper:
 
     def _there(self, group: Group, found: Seen) -> None:
         self._settle(group, found)
-        self.commit()
+        if self.books.ledger.changed or self._maker.ordered:
+            self.commit()
+        # Else it has begun at most: a keeper that dies before the next commit finds that out again.
 
     def commit(self) -> Order:
         """Save the books, then have done what was ordered."""
@@ -721,11 +798,6 @@ def _asking(entry: Entry) -> str:
 
 def _vnode_id(cluster: ClusterId, index: int) -> VNodeId:
     return VNodeId(f"{cluster}/{index}")
-
-
-def total(many: Iterable[Resources]) -> Resources:
-    """All of these together."""
-    return reduce(add, many, Resources())
 
 
 def _has_places(group: Group, found: Seen) -> bool:

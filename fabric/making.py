@@ -64,13 +64,19 @@ class Maker:
         self._doing: set[asyncio.Task[None]] = set()
         self._in_flight: Counter[GroupId] = Counter()
         self._touched: dict[MachineId, float] = {}
-        self._hosts: dict[GroupId, frozenset[MachineId]] = {}
+        self._hosts: dict[GroupId, tuple[MachineId | None, ...]] = {}
         self._made_room = 0.0
         """When we last removed a placement group."""
+        self._leaving: set[GroupId] = set()
         self.owed: set[GroupId] = set()
         """What Ray was asked to remove and may not have: it did not answer."""
         self.past: deque[GroupId] = deque(maxlen=PAST)
         """The placement groups that we removed last."""
+
+    @property
+    def ordered(self) -> bool:
+        """Whether there are orders that have not begun."""
+        return bool(self._orders)
 
     @property
     def in_flight(self) -> set[GroupId]:
@@ -85,9 +91,13 @@ class Maker:
         """Whether we did something on a machine so recently that Ray may not show it yet."""
         return self._clock() < self._touched.get(machine, 0.0) + within_s
 
-    def found(self, group: Group, hosts: Iterable[MachineId | None]) -> None:
+    def found(self, seen: Seen) -> None:
         """A placement group was seen on these machines."""
-        self._hosts[group.id] = frozenset(host for host in hosts if host is not None)
+        self._hosts[seen.id] = seen.hosts
+
+    def knows(self, seen: Seen) -> bool:
+        """Whether a placement group is where it was before."""
+        return self._hosts.get(seen.id) == seen.hosts
 
     def order(self, *, remove: Iterable[Group] = (), make: Iterable[Group] = ()) -> None:
         """Order what is begun once the books are saved."""
@@ -126,14 +136,18 @@ class Maker:
 
     async def _remove(self, group: Group) -> None:
         self._touch(group)
+        self._leaving.add(group.id)
         if await self._try(self._ray.remove(group.id), otherwise=True):
             self.owed.add(group.id)
+        self._leaving.discard(group.id)
         self._made_room = self._clock()
         self.past.append(group.id)
         self._touch(group)
         self._hosts.pop(group.id, None)
 
     async def _make(self, group: Group) -> None:
+        while group.id in self._leaving:  # one of this id
+            await asyncio.sleep(ROOM_POLL_S)
         await self._room(group)
         if group.id not in self._books().groups:
             return  # it was given up meanwhile
@@ -149,7 +163,7 @@ class Maker:
         seen = await self._try(self._ray.look(group.id), otherwise=None)
         known = self._books().groups.get(group.id)
         if seen is not None and known is not None:
-            self.found(known, seen.hosts)
+            self.found(seen)
             self._touch(known)
             self._on_there(known, seen)
 
@@ -176,7 +190,8 @@ class Maker:
     def _touch(self, group: Group) -> None:
         """What Ray tells of these machines may be of before, for a while."""
         pinned = {piece.machine for piece in group.pieces if piece.machine is not None}
-        machines = pinned | self._hosts.get(group.id, frozenset())
+        hosts = {host for host in self._hosts.get(group.id, ()) if host is not None}
+        machines = pinned | hosts
         self._touched.update(dict.fromkeys(machines, self._clock()))
 
 

@@ -20,9 +20,9 @@ from typing import Any
 
 from .core.admission import Request
 from .core.books import Entry, JobId
-from .core.groups import GroupId
+from .core.groups import GroupId, group_id
 from .core.ledger import WorkId
-from .core.records import ClusterId
+from .core.records import ClusterId, ProcessId
 from .core.resources import Resources
 from .errors import FabricError, NameTaken
 from .keeper import Keeper, KeeperSettings
@@ -97,7 +97,7 @@ class ManagerActor:
         keeper.router.begun(id, actor)
         keeper.commit()
 
-    async def done(self, owner: str, ids: Sequence[WorkId]) -> None:
+    async def done(self, owner: ProcessId, ids: Sequence[WorkId]) -> None:
         """A process is there, and says which of its work has ended."""
         keeper = await self._keeper()
         keeper.router.heard(owner)
@@ -128,8 +128,8 @@ class ManagerActor:
 
     async def _keeper(self) -> Keeper:
         """The keeper, once it has begun."""
-        if self._begun is None:
-            self._begun = asyncio.ensure_future(self._begin())
+        if self._begun is None or (self._begun.done() and self._begun.exception() is not None):
+            self._begun = asyncio.ensure_future(self._begin())  # again, if it has failed
         return await asyncio.shield(self._begun)
 
     async def _begin(self) -> Keeper:
@@ -144,7 +144,7 @@ class ManagerActor:
             Gcs(context.gcs_address, job),
             LedgerFile(self._folder / "ledger.sqlite"),
             clock=time.time,
-            new_id=lambda: GroupId(secrets.token_hex(14) + job),
+            new_id=lambda cluster: group_id(cluster, secrets.token_hex(10), job),
             settings=self._settings,
         )
         await keeper.start()
@@ -153,7 +153,7 @@ class ManagerActor:
 
     async def _turn(self, keeper: Keeper) -> None:
         """Look at Ray again and again."""
-        asked: tuple[Resources, ...] = ()
+        asked: tuple[Resources, ...] | None = None  # what a manager before this one has asked for
         while True:
             await asyncio.sleep(self._settings.turn_s)
             try:

@@ -13,6 +13,9 @@ from .spec import FixedSizeNode, FixedSizeNodes, SchedulingPolicy, VirtualCluste
 from .virtual_clusters import VirtualClusters
 from .where import enclosing, owner_of
 
+MACHINE = "ray.io/node-id"
+"""The level of `topology_strategy` that is the same as `strategy`."""
+
 
 def make_group(
     original: Callable[..., Any],
@@ -25,42 +28,60 @@ def make_group(
     topology_strategy: Mapping[str, str] | None = None,
 ) -> Any:
     """A placement group inside a virtual cluster is a virtual cluster of its own in there."""
+    asked: dict[str, Any] = {
+        "bundles": bundles,
+        "strategy": strategy,
+        "lifetime": lifetime,
+        "_soft_target_node_id": _soft_target_node_id,
+        "bundle_label_selector": bundle_label_selector,
+        "topology_strategy": topology_strategy,
+    }
     cluster = enclosing()
     if cluster is None:
-        return original(
-            bundles,
-            strategy,
-            name,
-            lifetime,
-            _soft_target_node_id,
-            bundle_label_selector,
-            topology_strategy,
-        )
-    selectors = bundle_label_selector or [{}] * len(bundles)
-    spec = VirtualCluster(
-        fixed_size_nodes=[
-            FixedSizeNodes(
-                nodes=[
-                    FixedSizeNode(
-                        resources={k: v for k, v in bundle.items() if v},
-                        parent_node_selector={k: parse(text) for k, text in selector.items()},
-                    )
-                    for bundle, selector in zip(bundles, selectors, strict=True)
-                ],
-                scheduling_policy=SchedulingPolicy(strategy or "PACK"),
-            )
-        ]
-    )
+        return original(name=name, **asked)
+    spec = spec_of(**asked)
     id = new_group_id()
     VirtualClusters().create(
-        f"{cluster}-pg-{id[:8]}",
+        f"pg-{id[:12]}",
         spec,
         parent=cluster,
         wait_s=0.0,
         detached=lifetime == "detached",
+        with_process=_in_actor(),
         group=id,
     )
     return known_group(id, [dict(bundle) for bundle in bundles])
+
+
+def spec_of(**asked: Any) -> VirtualCluster:
+    """What a placement group asks for; ValueError where Ray or a virtual cluster refuses it."""
+    from ray.util.placement_group import validate_placement_group
+
+    validate_placement_group(**asked)
+    topology = dict(asked.get("topology_strategy") or {})
+    strategy = topology.pop(MACHINE, None) or asked.get("strategy") or SchedulingPolicy.PACK
+    if topology:
+        raise ValueError(f"topology_strategy: no {', '.join(topology)} inside a virtual cluster")
+    if asked.get("_soft_target_node_id"):
+        raise ValueError("_soft_target_node_id: not inside a virtual cluster")
+    bundles = asked["bundles"]
+    selectors = asked.get("bundle_label_selector") or [{}] * len(bundles)
+    nodes = [
+        FixedSizeNode(
+            resources={name: amount for name, amount in bundle.items() if amount},
+            parent_node_selector={label: parse(text) for label, text in selector.items()},
+        )
+        for bundle, selector in zip(bundles, selectors, strict=True)
+    ]
+    policy = SchedulingPolicy(strategy)
+    return VirtualCluster(fixed_size_nodes=[FixedSizeNodes(nodes=nodes, scheduling_policy=policy)])
+
+
+def _in_actor() -> bool:
+    """Whether this is an actor: its placement groups end with it, those of tasks with the job."""
+    import ray
+
+    return bool(ray.get_runtime_context().get_actor_id())
 
 
 def remove_group(original: Callable[..., Any], placement_group: Any) -> Any:

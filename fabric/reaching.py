@@ -1,120 +1,224 @@
-"""Reaches the manager from any process of a Ray cluster, and tells it which work has ended."""
+"""Reaches the manager from any process of a Ray cluster, and tells it which work has ended.
+
+What is known of a Ray belongs to one connection to it, from `ray.init` to `ray.shutdown`. The next
+connection may be to the same Ray, and is another job: it finds the manager anew.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
-import secrets
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
 
 from .core.ledger import WorkId
+from .core.records import ProcessId
 from .manager_actor import find_or_create
 from .virtual_clusters import VirtualClusters
 
 HEARTBEAT_S = 5.0
 """Seconds after which a process with work says that it is there."""
 
-_reporters: dict[int, Reporter] = {}
-_managers: dict[str, Any] = {}
+POLL_S = 0.05
+"""How long is waited for the end of the oldest tasks before others are looked at."""
+
+PAUSE_S = 0.2
+"""After a look that failed: Ray is shutting down, or the manager is starting again."""
+
+FAREWELL_S = 1.0
+"""How long is waited for the manager to hear what ended with a connection to Ray."""
+
+WINDOW = 1000
+"""How many tasks are looked at together: looking at a thousand costs Ray a millisecond."""
+
 _forgets: list[Callable[[], None]] = []
 
 
-class Reporter:
-    """Tells the manager which of this process's work has ended."""
+class Line(Protocol):
+    """What a reporter needs of Ray."""
 
-    def __init__(self) -> None:
-        self.owner = f"{os.getpid()}-{secrets.token_hex(6)}"
+    def up(self) -> bool:
+        """Whether this process is connected to the same Ray still."""
+
+    def ended(self, refs: Sequence[Any], timeout_s: float) -> Sequence[Any]:
+        """Which of what tasks return is there; waits until anything is, or time is up."""
+
+    def tell(self, owner: ProcessId, works: Sequence[WorkId]) -> object:
+        """Say that a process is there, and which of its work has ended; what to wait for."""
+
+    def wait(self, told: object, timeout_s: float) -> None:
+        """Wait until what was told is heard."""
+
+
+class Reporter:
+    """Tells the manager which of this process's work has ended.
+
+    Most work ends in the order in which it was submitted, so that the oldest is looked at all the
+    time, and the rest a part at a time. Work is known here until the manager was told of its end.
+    """
+
+    def __init__(self, owner: ProcessId, line: Line) -> None:
+        self.owner = owner
+        self._line = line
         self._open: dict[Any, WorkId] = {}
-        self._actors: set[WorkId] = set()
+        self._over: list[WorkId] = []
+        self._lasting = False
+        self._behind = WINDOW
         self._changed = threading.Event()
         self._lock = threading.Lock()
         self._told = 0.0
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="fedpilot-work", daemon=True)
+
+    def start(self) -> None:
+        """Begin to watch."""
         self._thread.start()
 
     def close(self) -> None:
-        """Stop, before Ray is shut down."""
+        """Stop, before Ray is shut down: what has not ended ends with that."""
         self._closed = True
         self._changed.set()
-        self._thread.join(1.0)
+        self._thread.join(FAREWELL_S)
+        with self._lock:
+            works = [*self._over, *self._open.values()]
+            self._over, self._open = [], {}
+        if works and self._line.up():
+            with contextlib.suppress(Exception, SystemExit):  # the manager finds out, only later
+                self._line.wait(self._line.tell(self.owner, works), FAREWELL_S)
 
     def follow(self, work: WorkId, made: Any) -> None:
         """Watch a task by what it returns."""
         ref = made[0] if isinstance(made, list) else made
         if hasattr(ref, "completed"):  # a generator, which has a last object
             ref = ref.completed()
-        if ref is None:
-            self.ended([work])
-            return
         with self._lock:
             self._open[ref] = work
         self._changed.set()
 
-    def follow_actor(self, work: WorkId) -> None:
-        """Keep saying that this process is there."""
-        with self._lock:
-            self._actors.add(work)
+    def follow_actor(self) -> None:
+        """Keep saying that this process is there: it has an actor, of whose end Ray tells."""
+        self._lasting = True
         self._changed.set()
 
     def ended(self, works: Sequence[WorkId]) -> None:
-        """Say that work has ended."""
-        self._told = time.monotonic()
-        manager().done.remote(self.owner, list(works))
+        """Have it said that work has ended."""
+        with self._lock:
+            self._over.extend(works)
+        self._changed.set()
+
+    def look(self) -> None:
+        """See what has ended, and tell it; what could not be told is told the next time."""
+        self._changed.clear()
+        oldest, behind = self._parts()
+        if oldest and not self._over:
+            self._end(self._line.ended(oldest, POLL_S))
+        if behind:
+            self._end(self._line.ended(behind, 0.0))
+        del oldest, behind
+        self._tell()
 
     def _run(self) -> None:
-        import ray
-
-        while True:
-            if not self._open and not self._actors and not self._closed:
-                self._changed.wait()
-            self._changed.clear()
+        while not self._closed:
             try:
-                if self._closed or not ray.is_initialized():
+                if not self._line.up():
                     return
-                with self._lock:
-                    refs = list(self._open)
-                if refs:
-                    ready, _ = ray.wait(refs, num_returns=1, timeout=0.05, fetch_local=False)
-                    if ready:
-                        ready, _ = ray.wait(
-                            refs, num_returns=len(refs), timeout=0, fetch_local=False
-                        )
-                    with self._lock:
-                        done = [self._open.pop(ref) for ref in ready]
-                    del ready, refs
-                    if done:
-                        self.ended(done)
-                else:
-                    self._changed.wait(HEARTBEAT_S)
-                if time.monotonic() > self._told + HEARTBEAT_S:
-                    self.ended([])
+                self.look()
             except SystemExit:  # so Ray says that it has been shut down
                 return
-            except Exception:  # Ray is shutting down, or the manager is starting again
-                time.sleep(0.2)
+            except Exception:
+                time.sleep(PAUSE_S)
+                continue
+            if not self._open and not self._over:
+                self._changed.wait(HEARTBEAT_S if self._lasting else None)
+
+    def _parts(self) -> tuple[list[Any], list[Any]]:
+        """The oldest, and the next part of those behind them."""
+        with self._lock:
+            if self._behind >= len(self._open):
+                self._behind = WINDOW
+            first, self._behind = self._behind, self._behind + WINDOW
+            oldest = list(itertools.islice(self._open, WINDOW))
+            return oldest, list(itertools.islice(self._open, first, first + WINDOW))
+
+    def _end(self, refs: Sequence[Any]) -> None:
+        with self._lock:
+            self._over.extend(self._open.pop(ref) for ref in refs if ref in self._open)
+
+    def _tell(self) -> None:
+        with self._lock:
+            works = list(self._over)
+            here = bool(self._open) or self._lasting
+        if not works and not (here and time.monotonic() > self._told + HEARTBEAT_S):
+            return
+        self._line.tell(self.owner, works)
+        self._told = time.monotonic()
+        with self._lock:
+            del self._over[: len(works)]
+
+
+class _Ray:
+    """The line of a process that is connected to Ray."""
+
+    def __init__(self, manager: Any) -> None:
+        self._manager = manager
+        self._connection = _connection()
+
+    def up(self) -> bool:
+        import ray
+
+        return ray.is_initialized() and _connection() == self._connection
+
+    def ended(self, refs: Sequence[Any], timeout_s: float) -> Sequence[Any]:
+        import ray
+
+        asked = list(refs)
+        ready, _ = ray.wait(asked, num_returns=1, timeout=timeout_s, fetch_local=False)
+        if ready:
+            ready, _ = ray.wait(asked, num_returns=len(asked), timeout=0, fetch_local=False)
+        return ready
+
+    def tell(self, owner: ProcessId, works: Sequence[WorkId]) -> object:
+        return self._manager.done.remote(owner, list(works))
+
+    def wait(self, told: Any, timeout_s: float) -> None:
+        import ray
+
+        ray.get(told, timeout=timeout_s)
+
+
+class _Connection(NamedTuple):
+    """Which Ray a process is connected to, and as whom."""
+
+    pid: int
+    address: str
+    job: str
+    process: ProcessId
+
+
+@dataclass(frozen=True, slots=True)
+class _Reached:
+    """What one connection needs of the manager."""
+
+    manager: Any
+    reporter: Reporter
+
+
+_reached: dict[_Connection, _Reached] = {}
+_lock = threading.RLock()
 
 
 def reporter() -> Reporter:
     """The reporter of this process."""
-    pid = os.getpid()
-    if pid not in _reporters:
-        _reporters.clear()
-        _reporters[pid] = Reporter()
-    return _reporters[pid]
+    return _reach().reporter
 
 
 def manager() -> Any:
     """The manager of the Ray cluster that this process is in."""
-    import ray
-
-    session = ray.get_runtime_context().gcs_address
-    if session not in _managers:
-        _managers.clear()
-        _managers[session] = find_or_create()
-    return _managers[session]
+    return _reach().manager
 
 
 def ask(method: str, *args: Any) -> Any:
@@ -128,10 +232,46 @@ def on_forget(todo: Callable[[], None]) -> None:
 
 
 def forget() -> None:
-    """Ray was shut down: what is known belongs to the past."""
-    for reporter in _reporters.values():
-        reporter.close()
-    _managers.clear()
-    _reporters.clear()
+    """Ray is about to be shut down: what is known belongs to the past."""
+    with _lock:
+        known = list(_reached.items())
+        _reached.clear()
+    for connection, reached in known:
+        if connection.pid == os.getpid():
+            reached.reporter.close()
     for todo in _forgets:
         todo()
+
+
+def shut_down(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """`ray.shutdown` of a process that may work inside virtual clusters."""
+    forget()
+    return original(*args, **kwargs)
+
+
+def _reach() -> _Reached:
+    """Find the manager, unless this connection has found it."""
+    connection = _connection()
+    found = _reached.get(connection)
+    if found is not None:
+        return found
+    with _lock:
+        if connection not in _reached:
+            manager = find_or_create()
+            reporter = Reporter(connection.process, _Ray(manager))
+            reporter.start()
+            _reached.clear()
+            _reached[connection] = _Reached(manager, reporter)
+        return _reached[connection]
+
+
+def _connection() -> _Connection:
+    import ray
+
+    context = ray.get_runtime_context()
+    return _Connection(
+        pid=os.getpid(),
+        address=context.gcs_address,
+        job=context.get_job_id(),
+        process=ProcessId(context.get_worker_id()),
+    )

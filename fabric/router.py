@@ -7,6 +7,7 @@ has had it made. The id of the work is the id of that placement group.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -14,13 +15,14 @@ from typing import Protocol
 
 from .core.books import Books
 from .core.borrowing import borrow
-from .core.groups import Group, GroupId, Piece, Recut, Stuck
+from .core.groups import Group, GroupId, Piece, Recut, Stuck, was_made_for
 from .core.ledger import Ledger, Use, WorkId
-from .core.records import ClusterId, SchedulingPolicy, VNodeId
+from .core.records import ClusterId, ProcessId, SchedulingPolicy, VNodeId
 from .core.resources import Resources
 from .core.selectors import Selector
 from .core.work import (
     ANY,
+    NOBODY,
     SOMETHING,
     Apart,
     Hold,
@@ -38,8 +40,11 @@ from .errors import NoSuchCluster, TooLarge
 TRIES = 16
 """How many different demands that cannot be met are looked at in one virtual cluster at a time."""
 
+REBUILT_S = 5.0
+"""After which work that Ray did once more is over, if nothing runs in its placement group."""
+
 SILENCE_S = 20.0
-"""After which the work of a process that says nothing is forgotten, if Ray does not run it."""
+"""After which Ray is asked whether a process that says nothing is still there."""
 
 
 class Fabric(Protocol):
@@ -63,11 +68,13 @@ class Ask:
     cluster: ClusterId
     demand: Resources
     selector: Selector
-    owner: str
+    owner: ProcessId
     """The process that submits it."""
     actor: bool = False
     wait: bool = True
     """Whether it may wait; otherwise it is refused where there is no room now."""
+    inside: tuple[GroupId, int] | None = None
+    """The bundle of what submits it, if it waits for the room of that, which may end before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +94,12 @@ class Router:
     def __init__(self, fabric: Fabric, clock: Callable[[], float]) -> None:
         self._fabric = fabric
         self._clock = clock
-        self._heard: dict[str, float] = {}
+        self._heard: dict[ProcessId, float] = {}
         self._why: dict[WorkId, Hold] = {}
         self._batches: dict[tuple[object, ...], tuple[GroupId, int]] = {}
         """The placement group that tasks alike were promised last, and how many of them."""
+        self._rebuilt: dict[WorkId, float] = {}
+        """Work that Ray does once more on its own, and when it was last seen to."""
         self._numbers = itertools.count(
             max((work.number for work in fabric.books.works), default=0) + 1
         )
@@ -107,7 +116,7 @@ class Router:
             return books.works[ask.id]
         if ask.cluster not in books.ledger.clusters:
             raise NoSuchCluster(ask.cluster, sorted(books.ledger.clusters))
-        found = self._choose(ask, lasting=ask.actor)
+        found = Queue(*ask.inside) if ask.inside else self._choose(ask, lasting=ask.actor)
         if isinstance(found, Never):
             raise TooLarge(found.reason)
         work = Work(
@@ -134,6 +143,7 @@ class Router:
                     self._why[work.id] = found
                 self._hold(work, together=not ask.actor)
             case _:
+                self._why.pop(work.id, None)
                 return None
         return books.works[ask.id]
 
@@ -173,39 +183,67 @@ class Router:
             for cluster in works.holding():
                 self._serve(cluster)
 
-    def heard(self, owner: str) -> None:
+    def heard(self, owner: ProcessId) -> None:
         """A process is there, with work that has not ended."""
         self._heard[owner] = self._clock()
+
+    def silent(self) -> set[ProcessId]:
+        """The processes with work that have not been heard of for long."""
+        now = self._clock()
+        owners = {work.owner for work in self._fabric.books.works} - {NOBODY}
+        self._heard = {id: self._heard.get(id, now) for id in owners}
+        return {id for id in owners if now > self._heard[id] + SILENCE_S}
 
     def actors(self) -> dict[str, WorkId]:
         """The actors among the work, by their ids."""
         return {work.actor: work.id for work in self._fabric.books.works if work.actor}
 
-    def look(self, in_use: Collection[GroupId], dead: Iterable[str]) -> None:
-        """Forget work that Ray no longer knows: dead actors, and what silent processes left."""
-        works, now = self._fabric.books.works, self._clock()
-        by_actor = self.actors()
+    def look(
+        self, in_use: Collection[GroupId], dead: Iterable[str], over: Collection[ProcessId]
+    ) -> None:
+        """Forget the work that Ray no longer knows: dead actors, and what dead processes left."""
+        works, by_actor = self._fabric.books.works, self.actors()
         for actor in dead:
             if actor in by_actor:
                 self._forget(by_actor[actor])
-        for work in list(works):
-            silent = now > self._heard.setdefault(work.owner, now) + SILENCE_S
-            if silent and work.group not in in_use:
+        for work in [each for each in works if each.owner in over]:
+            if work.group not in in_use:
                 self._forget(work.id)
-        for owner in self._heard.keys() - {work.owner for work in works}:
-            if now > self._heard[owner] + SILENCE_S:
-                del self._heard[owner]
         self.serve()
+
+    def rebuild(self, wanted: Mapping[GroupId, Resources], in_use: Collection[GroupId]) -> None:
+        """Let work run once more whose result was lost: Ray waits for the group that it had.
+
+        Ray does so on its own (lineage), and nobody tells us of the end.
+        """
+        books, now = self._fabric.books, self._clock()
+        clusters = [id for id, each in books.entries.items() if not each.waiting and not each.group]
+        for group, demand in wanted.items():
+            if group in books.groups or books.works.on(group):
+                continue
+            of = next((id for id in clusters if was_made_for(id, group)), None)
+            if of is not None:
+                id = WorkId(group)
+                with contextlib.suppress(TooLarge):
+                    self.place(Ask(id=id, cluster=of, demand=demand, selector={}, owner=NOBODY))
+        for work in [each for each in books.works if each.owner == NOBODY]:
+            if work.group in wanted or work.group in in_use:
+                self._rebuilt[work.id] = now
+            elif now > self._rebuilt.get(work.id, now) + REBUILT_S:
+                self._forget(work.id)
+        self._rebuilt = {id: at for id, at in self._rebuilt.items() if id in books.works}
 
     def end(self, cluster: ClusterId) -> None:
         """A virtual cluster is about to end, with all its work."""
         for work in self._fabric.books.works.of(cluster):
             self._forget(work.id)
+        for alike in [each for each in self._batches if each[0] == cluster]:
+            del self._batches[alike]
 
     def lost(self, vnodes: Collection[VNodeId]) -> None:
         """These vnodes died: what ran there and is started again runs where room is found.
 
-        It looks for the same placement group, so that is made anew, unless Ray moves it.
+        It looks for the same placement group, so that is made anew, unless it is still there.
         """
         books = self._fabric.books
         again: set[GroupId] = set()
@@ -217,9 +255,9 @@ class Router:
             ):
                 continue
             known = books.groups.get(work.group)
-            moves = known is not None and known.movable
-            state = WorkState.QUEUED if moves or work.group in again else WorkState.HELD
-            if not moves:
+            stays = known is not None and (known.movable or bool(known.vnodes - {*vnodes}))
+            state = WorkState.QUEUED if stays or work.group in again else WorkState.HELD
+            if not stays:
                 again.add(work.group)
             books.works.put(replace(work, state=state, vnode=None))
 
@@ -301,20 +339,18 @@ class Router:
         """Count work that Ray will have started, since its placement group has room for it."""
         books = self._fabric.books
         known = books.groups.get(group)
-        if known is None:
-            return
-        for work in books.works.on(group):
-            if work.state is not WorkState.QUEUED:
-                continue
-            for bundle, piece in enumerate(known.pieces):
-                if piece.vnode not in books.ledger.vnodes or work.bundle not in (ANY, bundle):
-                    continue
-                held = books.works.load.get((group, bundle), Resources())
-                if (held + work.demand).fits(piece.resources):
-                    self._start(replace(work, bundle=bundle), VNodeId(str(piece.vnode)))
-                    break
-            else:
-                return
+        found = known is not None
+        while known is not None and found:
+            found = False
+            for work in books.works.queues(group):
+                for bundle, piece in enumerate(known.pieces):
+                    if piece.vnode not in books.ledger.vnodes or work.bundle not in (ANY, bundle):
+                        continue
+                    held = books.works.load.get((group, bundle), Resources())
+                    if (held + work.demand).fits(piece.resources):
+                        self._start(replace(work, bundle=bundle), VNodeId(str(piece.vnode)))
+                        found = True
+                        break
 
     def _forget(self, id: WorkId) -> None:
         books = self._fabric.books
@@ -324,6 +360,6 @@ class Router:
             return
         if id in books.ledger.uses:
             books.ledger.stop(id)
-        behind = [each for each in books.works.on(work.group) if each.state is WorkState.QUEUED]
+        behind = books.works.queues(work.group)
         if behind and work.state is WorkState.HELD:
             books.works.put(replace(behind[0], state=WorkState.HELD))

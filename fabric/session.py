@@ -8,18 +8,25 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Mapping
 from typing import Any
 
 from . import inside, reaching, where
 from .core.records import ROOT
-from .errors import FabricError, NotInTime
+from .errors import FabricError, NameTaken, NoSuchCluster, NotInTime, SpecError
 from .introspection import VirtualClusterInfo, VirtualNodeInfo
 from .spec import VirtualCluster
 from .virtual_clusters import VirtualClusters
 
 WAIT_S = 24 * 3600.0
 """How long a job waits for its virtual cluster unless it says otherwise."""
+
+POLL_S = 0.5
+"""Seconds between two looks whether a virtual cluster that others made has its places."""
+
+HOOK = "worker_process_setup_hook"
+WAITING = ("waiting", "starting")
 
 
 def init(
@@ -34,19 +41,23 @@ def init(
     """Initialize Ray as `ray.init` does, and work inside a virtual cluster from then on.
 
     `virtual_cluster` is a spec, for a virtual cluster that begins now and ends with this job, or
-    the name of one that is there. Without it the job runs in the default virtual cluster, that is,
-    on all of Ray that is free, and can enter others by `with`. Waits for `wait_s` seconds at most
-    in the queue; then raises NotInTime. SpecError, NeverFits.
+    the name of one that is there, or waits for its places. Without it the job runs in the default
+    virtual cluster, that is, on all of Ray that is free, and can enter others by `with`. Waits for
+    `wait_s` seconds at most in the queue; then raises NotInTime. SpecError, NeverFits,
+    NoSuchCluster.
     """
     import ray
 
+    if not ray.is_initialized():
+        reaching.forget()
     given = virtual_cluster or _of_the_job()
     if isinstance(given, Mapping):
         given = VirtualCluster.from_dict(given)
     name = given if isinstance(given, str) else f"job-{secrets.token_hex(4)}"
-    reaching.forget()
     env = dict(runtime_env or {})
-    env["worker_process_setup_hook"] = inside.SETUP_HOOK
+    if env.get(HOOK, inside.SETUP_HOOK) != inside.SETUP_HOOK:
+        raise SpecError(f"runtime_env.{HOOK}: virtual clusters need it for themselves")
+    env[HOOK] = inside.SETUP_HOOK
     if given is not None:
         env["env_vars"] = {**env.get("env_vars", {}), where.JOB_VARIABLE: name}
     ray.init(address, runtime_env=env, **options)
@@ -58,8 +69,8 @@ def init(
         if isinstance(given, VirtualCluster):
             _begin(asking, name, given, parent=ROOT, priority=priority, wait_s=wait_s)
         else:
-            asking.show(name)
-        os.environ[where.JOB_VARIABLE] = name
+            _join(asking, name, wait_s)
+        where.join(name)
         inside.announce(name)
     except BaseException:
         shutdown()
@@ -71,28 +82,28 @@ def shutdown() -> None:
     """Leave Ray; the virtual clusters of this job end."""
     import ray
 
-    os.environ.pop(where.JOB_VARIABLE, None)
     reaching.forget()
     ray.shutdown()
 
 
-@contextlib.contextmanager
-def entered(spec: VirtualCluster, *, wait_s: float = WAIT_S) -> Iterator[VirtualClusterInfo]:
-    """A virtual cluster inside the current one, for as long as the block runs."""
-    import ray
-
+def enter(spec: VirtualCluster) -> VirtualClusterInfo:
+    """Begin a virtual cluster inside the current one, and work in it until `leave`."""
     inside.install()
     parent = where.enclosing() or ROOT
-    name = f"{'vc' if parent == ROOT else parent}-{secrets.token_hex(4)}"
-    asking = VirtualClusters()
-    _begin(asking, name, spec, parent=parent, priority=0, wait_s=wait_s)
-    try:
-        with where.inside(name):
-            yield VirtualClusterInfo(name)
-    finally:
-        if ray.is_initialized():
-            with contextlib.suppress(FabricError):  # it ended with what it was in
-                asking.delete(name)
+    name = f"vc-{secrets.token_hex(6)}"
+    _begin(VirtualClusters(), name, spec, parent=parent, with_process=True)
+    where.enter(where.Block(name, spec))
+    return VirtualClusterInfo(name)
+
+
+def leave(spec: VirtualCluster) -> None:
+    """End the virtual cluster that was begun last for this spec."""
+    import ray
+
+    block = where.leave(spec)
+    if block is not None and ray.is_initialized():
+        with contextlib.suppress(FabricError):  # it ended with what it was in
+            VirtualClusters().delete(block.cluster)
 
 
 def current_cluster() -> VirtualClusterInfo:
@@ -117,19 +128,44 @@ def _begin(
     spec: VirtualCluster,
     *,
     parent: str,
-    priority: int,
-    wait_s: float,
+    priority: int = 0,
+    wait_s: float = WAIT_S,
+    with_process: bool = False,
 ) -> None:
     """Make a virtual cluster, or take the request back if it has to wait for too long."""
     try:
-        found = asking.create(name, spec, parent=parent, priority=priority, wait_s=wait_s)
+        found = asking.create(
+            name, spec, parent=parent, priority=priority, wait_s=wait_s, with_process=with_process
+        )
+    except NameTaken:
+        raise
     except BaseException:
         with contextlib.suppress(FabricError):
             asking.delete(name)
         raise
-    if found["state"] in ("waiting", "starting"):
+    if found["state"] in WAITING:
         asking.delete(name)
         raise NotInTime(name, wait_s, found["reason"])
+
+
+def _join(asking: VirtualClusters, name: str, wait_s: float) -> None:
+    """Wait until a virtual cluster that others made has its places. NoSuchCluster, NotInTime."""
+    began = time.monotonic()
+    found = asking.show(name)
+    while found["state"] in WAITING:
+        waited = time.monotonic() - began
+        if waited >= wait_s:
+            raise NotInTime(name, waited, found["reason"])
+        time.sleep(min(POLL_S, wait_s - waited))
+        try:
+            found = asking.show(name)
+        except NoSuchCluster:
+            raise NotInTime(name, time.monotonic() - began, _why_over(asking, name)) from None
+
+
+def _why_over(asking: VirtualClusters, name: str) -> str:
+    told = [each for each in asking.history() if each["cluster"] == name]
+    return str(told[-1]["reason"]) if told else "it was deleted"
 
 
 def _of_the_job() -> str | None:

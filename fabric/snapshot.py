@@ -11,7 +11,7 @@ from .core.records import ROOT, VCLUSTER_LABEL, VNODE_LABEL, ClusterId, PlaceId,
 from .core.resources import Resources
 from .core.work import WorkState
 from .errors import NoSuchCluster
-from .keeper import DEFAULT, Keeper, total
+from .keeper import DEFAULT, Keeper
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,17 +26,15 @@ class Snapshot:
 
     def document(self) -> dict[str, Any]:
         """All machines and all virtual clusters, parents before their children."""
-        shown: list[dict[str, Any]] = []
-        todo = [ROOT]
-        while todo:
-            parent = todo.pop(0)
-            below = [
-                id for id, e in self.keeper.books.entries.items() if e.request.parent == parent
-            ]
-            if parent == ROOT and DEFAULT in self._ledger.clusters:
-                below.append(DEFAULT)
-            shown += [self.cluster(id) for id in below]
-            todo += below
+        below: dict[ClusterId, list[ClusterId]] = {}
+        for id, entry in self.keeper.books.entries.items():
+            below.setdefault(entry.request.parent, []).append(id)
+        if DEFAULT in self._ledger.clusters:
+            below.setdefault(ROOT, []).append(DEFAULT)
+        order = [ROOT]
+        for parent in order:  # grows on the way
+            order += below.get(parent, ())
+        shown = [self.cluster(id) for id in order[1:]]
         return {"machines": self.machines(), "clusters": shown, "demand": self.demand()}
 
     def demand(self) -> list[dict[str, float]]:
@@ -72,9 +70,9 @@ class Snapshot:
             "priority": 0 if entry is None else entry.request.priority,
             "deadline": None if entry is None else entry.request.deadline,
             "spec": {} if entry is None else dict(entry.spec),
-            "total": total(each.resources for each in vnodes).to_ray(),
-            "available": total(self._free(each.id) for each in vnodes).to_ray(),
-            "borrowed": total(ledger.borrowed(each.id) for each in vnodes).to_ray(),
+            "total": Resources.total(each.resources for each in vnodes).to_ray(),
+            "available": Resources.total(self._free(each.id) for each in vnodes).to_ray(),
+            "borrowed": Resources.total(ledger.borrowed(each.id) for each in vnodes).to_ray(),
             "work": self._work(id),
             "escapes": [e.reason for e in keeper.escapes if e.cluster == id],
             "children": list(ledger.children(id)),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from numbers import Real
 from types import TracebackType
@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from .introspection import VirtualClusterInfo
 
 __all__ = ["FixedSizeNode", "FixedSizeNodes", "SchedulingPolicy", "VirtualCluster", "inside"]
-
-_blocks: list[tuple[int, AbstractContextManager[VirtualClusterInfo]]] = []
-"""The `with` blocks that are open, by the identity of their specs."""
 
 OURS = "ray.io/"
 """Labels that begin so are given by Ray and by the fabric."""
@@ -175,11 +172,11 @@ class VirtualCluster:
         return Resources.of(self.flex_resource_min)
 
     def groups(self) -> tuple[BundleGroup, ...]:
-        """Say what is to be reserved; refuse what this version cannot reserve."""
+        """Say what a gang is to reserve, which keeps its size for life; refuse what does not."""
         if self.flex_resource_min or self.flex_resource_max:
             raise SpecError(
-                "flexible resources are not supported yet: leave out flex_resource_min and "
-                "flex_resource_max, and ask for fixed_size_nodes"
+                "a gang takes fixed-size nodes only: leave out flex_resource_min and "
+                "flex_resource_max"
             )
         if not self.fixed_size_nodes:
             raise SpecError("fixed_size_nodes: wanted at least one node, found none")
@@ -212,15 +209,9 @@ class VirtualCluster:
 
         Waits until it has its places. NeverFits; NotInTime if it was deleted meanwhile.
         """
-        from .session import entered
+        from .session import enter
 
-        block = entered(self)
-        _blocks.append((id(self), block))
-        try:
-            return block.__enter__()
-        except BaseException:
-            _blocks.remove((id(self), block))
-            raise
+        return enter(self)
 
     def __exit__(
         self,
@@ -228,9 +219,9 @@ class VirtualCluster:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        mine = [each for each in _blocks if each[0] == id(self)][-1]
-        _blocks.remove(mine)
-        mine[1].__exit__(kind, error, trace)
+        from .session import leave
+
+        leave(self)
 
     def options(self, target: Any, **options: Any) -> Any:
         """The task or actor class with these options, for work inside this virtual cluster.

@@ -8,47 +8,68 @@ part of Ray's dashboard; what it reads is asked for here without it.
 from __future__ import annotations
 
 import asyncio
+import functools
 import importlib
+import warnings
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from . import where
-from .core.records import ClusterId
 from .errors import FabricError
+from .snapshot import find
 from .virtual_clusters import VirtualClusters
 
-LIMIT = 10_000
-"""As many rows as Ray's state API tells at once."""
+Row = Mapping[str, Any]
+
+ALL = 2**31 - 1
+"""More rows than there are. A limit would count those of the whole Ray cluster, and leave out some
+of the virtual cluster in silence."""
+
+CHANNEL = (("grpc.max_receive_message_length", -1),)
+"""Without, no answer is taken that tells of more than a few thousand tasks."""
 
 TIMEOUT_S = 30
 TASK_ID = 48
 """Hexadecimal digits of the id of a task."""
 
 
-def tasks(cluster: str | None = None) -> list[Mapping[str, Any]]:
-    """The tasks of a virtual cluster, the current one without a name."""
+def tasks(cluster: str | None = None) -> list[Row]:
+    """The tasks of a virtual cluster, the current one without a name. NoSuchCluster."""
     groups = _groups(cluster)
     return [each for each in _rows("tasks") if each["placement_group_id"] in groups]
 
 
-def actors(cluster: str | None = None) -> list[Mapping[str, Any]]:
-    """The actors of a virtual cluster, the current one without a name."""
+def actors(cluster: str | None = None) -> list[Row]:
+    """The actors of a virtual cluster, the current one without a name. NoSuchCluster."""
     groups = _groups(cluster)
     return [each for each in _rows("actors") if each["placement_group_id"] in groups]
 
 
-def objects(cluster: str | None = None) -> list[Mapping[str, Any]]:
+def objects(cluster: str | None = None) -> list[Row]:
     """The objects that tasks of a virtual cluster made or its processes hold, each once."""
-    work = tasks(cluster)
-    pids = {int(each["pid"]) for each in actors(cluster)}
-    pids |= {int(each["worker_pid"]) for each in work if each.get("worker_pid")}
-    made = {str(each["task_id"]) for each in work}  # the ids of objects begin with them
+    work, living = tasks(cluster), actors(cluster)
+    return of_work(_rows("objects"), work, living, _rows("nodes"))
+
+
+def of_work(
+    objects: Iterable[Row], tasks: Iterable[Row], actors: Iterable[Row], nodes: Iterable[Row]
+) -> list[Row]:
+    """The objects that these tasks made, or that processes of theirs or of these actors hold.
+
+    Ray tells of who holds an object by the address of the machine, of work by the id of its node.
+    """
+    tasks = list(tasks)
+    addresses = {each["node_id"]: each["node_ip"] for each in nodes}
+    processes = [(each["node_id"], each["pid"]) for each in actors if each["state"] == "ALIVE"]
+    processes += [(each.get("node_id"), each.get("worker_pid")) for each in tasks]
+    holders = {(addresses[node], pid) for node, pid in processes if node in addresses}
+    made = {str(each["task_id"]) for each in tasks}  # the ids of objects begin with them
     found = {
         each["object_id"]: each
-        for each in _rows("objects")
-        if each["pid"] in pids or each["object_id"][:TASK_ID] in made
+        for each in objects
+        if (each["ip"], each["pid"]) in holders or each["object_id"][:TASK_ID] in made
     }
     return list(found.values())
 
@@ -69,36 +90,52 @@ def summarize_objects(cluster: str | None = None) -> dict[str, int]:
     return {"objects": len(found), "bytes": sum(int(each["object_size"]) for each in found)}
 
 
-def _rows(what: str) -> list[Mapping[str, Any]]:
-    """All tasks, actors or objects of this Ray cluster."""
+def _rows(what: str) -> list[Row]:
+    """All tasks, actors, objects or nodes of Ray; warns if it does not tell of all."""
     import ray
 
     address = ray.get_runtime_context().gcs_address
     with ThreadPoolExecutor(1) as apart:  # an event loop may run in this thread
-        found: list[Mapping[str, Any]] = apart.submit(asyncio.run, _ask(what, address)).result()
+        answer = apart.submit(asyncio.run, _ask(what, address)).result()
+    if (lack := lacking(what, answer)) is not None:
+        warnings.warn(lack, RuntimeWarning, stacklevel=3)
+    found: list[Row] = answer.result
     return found
 
 
-async def _ask(what: str, address: str) -> list[Mapping[str, Any]]:
+async def _ask(what: str, address: str) -> Any:
     grpc_utils: Any = importlib.import_module("ray._private.grpc_utils")
     aggregator: Any = importlib.import_module("ray.dashboard.state_aggregator")
     manager: Any = importlib.import_module("ray.util.state.state_manager")
     common: Any = importlib.import_module("ray.util.state.common")
-    channel, source = grpc_utils.init_grpc_channel(address, asynchronous=True), None
+    channel, source = grpc_utils.init_grpc_channel(address, CHANNEL, True), None
     try:
         source = manager.StateDataSourceClient(channel, manager.GcsClient(address=address))
+        for method in ("get_all_task_info", "get_all_actor_info", "get_object_info"):
+            setattr(source, method, functools.partial(getattr(source, method), limit=ALL))
         with ThreadPoolExecutor(1) as pool:
             asked = getattr(aggregator.StateAPIManager(source, pool), f"list_{what}")
-            option = common.ListApiOptions(limit=LIMIT, timeout=TIMEOUT_S, detail=True)
-            answer = await asked(option=option)
+            option = common.ListApiOptions(limit=ALL, timeout=TIMEOUT_S, detail=True)
+            return await asked(option=option)
     except manager.DataSourceUnavailable as error:
         raise FabricError(f"Ray does not tell of its {what}: {error}") from error
     finally:
         await channel.close()
         if source is not None:
             await source._client_session.close()
-    found: list[Mapping[str, Any]] = answer.result
-    return found
+
+
+def lacking(what: str, answer: Any) -> str | None:
+    """What an answer of Ray's does not tell of; None if that is nothing.
+
+    Ray forgets the oldest tasks and the actors that died first, when there are too many.
+    """
+    if answer.partial_failure_warning:
+        return f"Ray does not tell of all {what}: {answer.partial_failure_warning}"
+    forgotten = answer.total - answer.num_after_truncation
+    if what in ("tasks", "actors") and forgotten > 0:
+        return f"Ray has forgotten {forgotten} {what} of this Ray cluster, perhaps some of these"
+    return None
 
 
 def _summary(rows: Any) -> dict[str, dict[str, int]]:
@@ -115,12 +152,17 @@ def _groups(cluster: str | None) -> set[str]:
     name = cluster or where.current_id()
     if name is None:
         raise FabricError("this process works in no virtual cluster: name one")
-    document = VirtualClusters().snapshot()
-    by_id = {each["id"]: each for each in document["clusters"]}
-    todo, names = [ClusterId(name)], set[str]()
-    while todo:
-        each = todo.pop()
-        names.add(each)
-        todo += by_id[each]["children"]
+    names = _below(VirtualClusters().snapshot(), name)
     made = {id: str(group["name"]).split(":") for id, group in placement_group_table().items()}
     return {id for id, parts in made.items() if len(parts) == 4 and parts[2] in names}
+
+
+def _below(document: Mapping[str, Any], name: str) -> set[str]:
+    """A virtual cluster and all inside it. NoSuchCluster."""
+    children = {each["id"]: each["children"] for each in document["clusters"]}
+    todo, found = [str(find(document, name)["id"])], set[str]()
+    while todo:
+        each = todo.pop()
+        found.add(each)
+        todo += children[each]
+    return found

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import functools
 import inspect
+import secrets
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from .core.groups import group_id
 from .core.ledger import WorkId
 from .core.records import ClusterId
 from .core.resources import Resources
 from .core.selectors import Condition, DoesNotExist, Exists, In, parse
 from .errors import SpecError, TooLarge
 from .introspection import attainable_of
-from .nested_groups import known_group, new_group_id
+from .nested_groups import known_group
 from .reaching import ask, manager, reporter
 from .router import Ask, Placed
 from .virtual_clusters import VirtualClusters
@@ -36,8 +38,8 @@ def submission(actor: bool) -> Callable[..., Any]:
     def submit(original: Callable[..., Any], self: Any, *given: Any, **options: Any) -> Any:
         import ray
 
-        cluster = current_id()
-        if cluster is None or _is_ours(self):
+        cluster = None if _is_ours(self) else current_id()
+        if cluster is None:
             return original(self, *given, **options)
         if not ray.is_initialized():
             ray.init()
@@ -53,6 +55,9 @@ def submission(actor: bool) -> Callable[..., Any]:
         work, options = sent
         if work is None:
             return original(self, *given, **options)
+        silent = not actor and options.get("num_returns") == 0
+        if silent:  # something has to tell of its end
+            options["num_returns"] = 1
         try:
             made = original(self, *given, **options)
         except BaseException:
@@ -60,10 +65,10 @@ def submission(actor: bool) -> Callable[..., Any]:
             raise
         if actor:
             manager().begun.remote(work, made._actor_id.hex())
-            reporter().follow_actor(work)
+            reporter().follow_actor()
         else:
             reporter().follow(work, made)
-        return made
+        return None if silent else made
 
     return submit
 
@@ -130,7 +135,7 @@ def _route(
     soft = False
     if isinstance(strategy, NodeAffinitySchedulingStrategy):
         affinity, soft = {"ray.io/node-id": In(strategy.node_id)}, bool(strategy.soft)
-    id = WorkId(new_group_id())
+    id = _new_work(ClusterId(cluster))
     wanted = {**selector, **affinity}
     nested = here is not None
     place = functools.partial(_place, cluster, id, demand, actor=actor)
@@ -150,6 +155,14 @@ def _route(
     if actor and options.get("num_cpus") is None:
         sent["num_cpus"] = 0
     return id, sent
+
+
+def _new_work(cluster: ClusterId) -> WorkId:
+    """The id of a task or an actor that is about to be submitted, and of a group of its own."""
+    import ray
+
+    job = ray.get_runtime_context().get_job_id()
+    return WorkId(group_id(cluster, secrets.token_hex(10), job))
 
 
 def _place(

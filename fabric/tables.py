@@ -12,7 +12,7 @@ from rich.text import Text
 
 from .core.records import ROOT
 from .core.resources import Resources
-from .keeper import DEFAULT, total
+from .keeper import DEFAULT
 from .snapshot import find
 from .view import Document, View, ending, wanted
 from .wording import (
@@ -123,7 +123,7 @@ def _facts(view: View, cluster: Document) -> Iterator[tuple[str, str]]:
     for borrowed, when in loans(cluster, now):
         yield "borrowed", f"{amounts(borrowed)} from {parent_name(cluster['parent'])}, {when}"
     if cluster["children"]:
-        within = total(Resources.of(c["total"]) for c in view.holders(cluster["id"]))
+        within = Resources.total(Resources.of(c["total"]) for c in view.holders(cluster["id"]))
         yield "inside it", f"{listed(cluster['children'])}; together {amounts(within)}"
     if cluster["id"] == DEFAULT:
         yield "is", EVERYTHING_ELSE
@@ -145,7 +145,7 @@ def _vnodes(view: View, cluster: Document) -> Table:
     for name in ("vnode", "kind", "machine", "holds", "idle", "borrowed", "labels"):
         shown.add_column(name)
     for node in cluster["nodes"]:
-        borrowed = total(Resources.of(loan["resources"]) for loan in node["loans"])
+        borrowed = Resources.total(Resources.of(loan["resources"]) for loan in node["loans"])
         labels = {n: v for n, v in node["labels"].items() if not n.startswith("ray.io/")}
         shown.add_row(
             short(node["id"]),

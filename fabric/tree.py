@@ -15,7 +15,7 @@ from rich.tree import Tree
 
 from .core.records import ROOT
 from .core.resources import Resources
-from .keeper import DEFAULT, total
+from .keeper import DEFAULT
 from .tables import bare
 from .view import Document, View, wanted
 from .wording import (
@@ -126,7 +126,7 @@ class _Strip:
             )
             line = self._head(cluster, depth)
             holds, idle = Resources.of(cluster["total"]), Resources.of(cluster["available"])
-            inside = total(Resources.of(c["total"]) for c in self._view.holders(id))
+            inside = Resources.total(Resources.of(c["total"]) for c in self._view.holders(id))
             for scale in self._scales:
                 used = max(0, holds[scale] - idle[scale] - inside[scale])
                 parts = ((INSIDE, inside[scale]), (USED, used), (IDLE, idle[scale]))
@@ -184,7 +184,7 @@ class _Strip:
         for node in nodes:
             places.setdefault((node["machine"], node["kind"]), []).append(node)
         for (machine, kind), there in list(places.items())[:MOST_VNODES]:
-            held = amounts(total(Resources.of(node["total"]) for node in there))
+            held = amounts(Resources.total(Resources.of(node["total"]) for node in there))
             what = (
                 "a flexible vnode" if kind == "flexible" else many(len(there), "fixed-size vnode")
             )

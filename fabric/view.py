@@ -9,7 +9,7 @@ from typing import Any
 
 from .core.records import ROOT
 from .core.resources import Resources
-from .keeper import DEFAULT, total
+from .keeper import DEFAULT
 from .snapshot import find
 from .spec import VirtualCluster
 
@@ -58,12 +58,12 @@ class View:
 
     def total(self) -> Resources:
         """What all machines have."""
-        return total(Resources.of(machine["total"]) for machine in self.machines)
+        return Resources.total(Resources.of(machine["total"]) for machine in self.machines)
 
     def free(self, parent: str = ROOT) -> Resources:
         """What nobody holds of the Ray cluster, or of what a virtual cluster holds."""
         places = self.machines if parent == ROOT else [find(self.document, parent)]
-        return total(Resources.of(place["available"]) for place in places)
+        return Resources.total(Resources.of(place["available"]) for place in places)
 
     def machine(self, id: str) -> str:
         """Its host name, and its id too where two have the same."""
@@ -78,7 +78,7 @@ def wanted(cluster: Document) -> Resources:
     """All that a virtual cluster must have before it starts."""
     spec = VirtualCluster.from_dict(cluster["spec"])
     nodes = (bundle.resources for group in spec.node_groups for bundle in group.group().bundles)
-    return total(nodes) + spec.least
+    return Resources.total(nodes) + spec.least
 
 
 def ending(history: Sequence[Document], name: str) -> Document | None:

@@ -14,7 +14,7 @@ from typing import Any, Self
 from .core.admission import Request
 from .core.books import Entry, JobId
 from .core.groups import GroupId
-from .core.records import ROOT, ClusterId
+from .core.records import ROOT, ClusterId, ProcessId
 from .core.resources import UNIT
 from .core.selectors import check_value
 from .errors import FabricError, ManagerUnreachable, SpecError
@@ -23,6 +23,9 @@ from .spec import VirtualCluster
 
 CALL_TIMEOUT_S = 60.0
 """How long a manager may take for an answer, beyond what the caller wants to wait."""
+
+SLICE_S = 5.0
+"""How long one call waits for places. Each that waits takes one of the manager's ears."""
 
 
 class VirtualClusters:
@@ -51,6 +54,7 @@ class VirtualClusters:
         wait_s: float = 30.0,
         deadline_s: float | None = None,
         detached: bool = False,
+        with_process: bool = False,
         group: str | None = None,
     ) -> Mapping[str, Any]:
         """Reserve a virtual cluster: all that it needs at once, or it waits for it.
@@ -58,9 +62,9 @@ class VirtualClusters:
         Returns its `id`, `state`, `reason`, `position` in the queue, and `asked_at`, after `wait_s`
         seconds at most; what it holds, `show` tells. In state `waiting` it goes on waiting until it
         gets its places, `deadline_s` seconds are over, or it is deleted.
-        It ends with the job of this process unless it is `detached`. Its placement group gets the
-        id `group`, if that is given. Raises SpecError, NameTaken,
-        NoSuchCluster for the parent, NeverFits, NotInTime.
+        It ends with the job of this process unless it is `detached`, and with this process if it is
+        to end `with_process`. Its placement group gets the id `group`, if that is given. Raises
+        SpecError, NameTaken, NoSuchCluster for the parent, NeverFits, NotInTime.
         """
         now = time.time()
         entry = Entry(
@@ -73,11 +77,20 @@ class VirtualClusters:
             ),
             spec=spec.to_dict(),
             owner=None if detached else _job(),
+            process=_worker() if with_process and not detached else None,
             asked_at=now,
             group=None if group is None else GroupId(group),
         )
-        found: Mapping[str, Any] = self.call("create", entry, wait_s, patience_s=wait_s)
-        return found
+        return self._ask_again(entry, time.monotonic() + wait_s)
+
+    def _ask_again(self, entry: Entry, end: float) -> Mapping[str, Any]:
+        """Ask for the same until it has its places or time is up; it is asked for once."""
+        while True:
+            left = end - time.monotonic()
+            wait_s = max(0.0, min(left, SLICE_S))
+            found: Mapping[str, Any] = self.call("create", entry, wait_s, patience_s=wait_s)
+            if found["state"] not in ("waiting", "starting") or left <= SLICE_S:
+                return found
 
     def check(self, name: str, spec: VirtualCluster, *, parent: str = ROOT) -> None:
         """Refuse what `create` would refuse. NameTaken, NoSuchCluster, NeverFits, SpecError."""
@@ -157,3 +170,12 @@ def _job() -> JobId:
     import ray
 
     return JobId(ray.get_runtime_context().get_job_id())
+
+
+def _worker() -> ProcessId | None:
+    """This process, if that is a worker: a driver ends with its job."""
+    import ray
+
+    if ray.get_runtime_context().worker.mode != ray.WORKER_MODE:
+        return None
+    return ProcessId(ray.get_runtime_context().get_worker_id())

@@ -1,11 +1,18 @@
-"""Where a process, or a thread of it, is: in which virtual cluster, in which virtual node."""
+"""Where a process, or a thread of it, is: in which virtual cluster, in which virtual node.
+
+A `with` block holds for the thread or the asyncio task that entered it, and for the threads, tasks
+and calls that are begun inside of it; never for others, which may be in blocks of their own. What
+outlives its block is where it would be without it.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import Iterator
+import re
+import threading
+from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any
 
 from .core.groups import GroupId
@@ -15,9 +22,25 @@ from .reaching import ask, on_forget
 JOB_VARIABLE = "FEDPILOT_VIRTUAL_CLUSTER"
 """Names the virtual cluster of a job, in the environment of all its processes."""
 
-_entered: ContextVar[tuple[str, ...]] = ContextVar("entered")
-_last_entered: list[str] = []
-"""For threads that were started inside a `with` block, and do not inherit its context."""
+
+@dataclass(slots=True, eq=False)
+class Block:
+    """A `with` block, for which there is a virtual cluster."""
+
+    cluster: str
+    spec: object
+    """Whose `with` it is."""
+    open: bool = True
+
+
+_entered: ContextVar[tuple[Block, ...]] = ContextVar("entered", default=())
+"""The blocks that whoever runs here is in, outermost first; some may have ended meanwhile."""
+
+_open: dict[Block, None] = {}
+"""All blocks of this process that are open."""
+
+_before: list[str | None] = []
+"""What JOB_VARIABLE was before this process joined a virtual cluster."""
 
 _owners: dict[str, tuple[str, str, bool] | None] = {}
 """The virtual clusters of placement groups, which never change."""
@@ -29,28 +52,81 @@ def current_id() -> str | None:
     That is the innermost `with` block; in a worker the one whose placement group it runs in; else
     the job's.
     """
-    entered = _entered.get(None)
-    if entered is None:
-        entered = tuple(_last_entered)
-    if entered:
-        return entered[-1]
+    for block in reversed(_entered.get()):
+        if block.open:
+            return block.cluster
     return _of_this_worker() or os.environ.get(JOB_VARIABLE) or None
 
 
-@contextlib.contextmanager
-def inside(cluster: str) -> Iterator[None]:
-    """Work inside a virtual cluster that is there."""
-    before = _entered.get(None)
-    if before is None:
-        before = tuple(_last_entered)
-    token = _entered.set((*before, cluster))
-    _last_entered.append(cluster)
+def join(cluster: str) -> None:
+    """Work inside a virtual cluster as a job, until the connection to Ray ends."""
+    _before.append(os.environ.get(JOB_VARIABLE))
+    os.environ[JOB_VARIABLE] = cluster
+
+
+def enter(block: Block) -> None:
+    """Work inside a virtual cluster that is there, until `leave`."""
+    _open[block] = None
+    _entered.set((*_entered.get(), block))
+
+
+def leave(spec: object) -> Block | None:
+    """End the innermost block of a spec; None if that ended with the connection to Ray.
+
+    It is this thread's own. Only where a block is left by another thread than entered it, which has
+    none, it is the one that was entered last.
+    """
+    mine = [block for block in _entered.get() if block.spec is spec]
+    known = mine or [block for block in list(_open) if block.spec is spec]
+    if not known:
+        return None
+    block = known[-1]
+    _entered.set(tuple(each for each in _entered.get() if each is not block))
+    if not block.open:
+        return None
+    block.open = False
+    _open.pop(block, None)
+    return block
+
+
+def start_inside(original: Callable[..., Any], thread: threading.Thread) -> None:
+    """`Thread.start`: the thread is in the blocks in which it was started."""
+    blocks = _entered.get()
+    if blocks:
+        run = thread.run
+
+        def run_inside() -> None:
+            del thread.run
+            _entered.set(blocks)
+            run()
+
+        thread.run = run_inside  # type: ignore[method-assign]
+    original(thread)
+
+
+def submit_inside(
+    original: Callable[..., Any], pool: Any, call: Callable[..., Any], /, *args: Any, **kwargs: Any
+) -> Any:
+    """`ThreadPoolExecutor.submit`: the call is in the blocks in which it was submitted.
+
+    The threads of a pool serve others as well: one that is started for this call is in no block.
+    """
+    blocks = _entered.get()
+    if not blocks:
+        return original(pool, call, *args, **kwargs)
+
+    def call_inside() -> Any:
+        before = _entered.set(blocks)
+        try:
+            return call(*args, **kwargs)
+        finally:
+            _entered.reset(before)
+
+    before = _entered.set(())
     try:
-        yield
+        return original(pool, call_inside)
     finally:
-        with contextlib.suppress(ValueError):  # Ray was shut down inside the block
-            _last_entered.remove(cluster)
-        _entered.reset(token)
+        _entered.reset(before)
 
 
 def current_vnode() -> tuple[str, str] | None:
@@ -62,9 +138,28 @@ def current_vnode() -> tuple[str, str] | None:
     if here is None or known is None:
         return None
     machine = ray.get_runtime_context().get_node_id()
+    bundle = bundle_of(_held(), here)
     for node in ask("show", ClusterId(known[0]))["nodes"]:
-        if node["machine"] == machine and any(each["id"] == here for each in node["groups"]):
+        if node["machine"] == machine and carries(node, here, bundle):
             return known[0], str(node["id"])
+    return None
+
+
+def carries(node: Mapping[str, Any], group: str, bundle: int | None) -> bool:
+    """Whether a virtual node is carried by a bundle of a placement group; by any, for None."""
+    return any(each["id"] == group and bundle in (None, each["bundle"]) for each in node["groups"])
+
+
+def bundle_of(resources: Iterable[str], group: str) -> int | None:
+    """The bundle of a placement group that somebody runs in, by the names of what it holds.
+
+    Ray names what a bundle has `CPU_group_<bundle>_<group>`, and the same for the whole group
+    without a bundle.
+    """
+    for name in resources:
+        found = re.fullmatch(rf".+_group_(\d+)_{group}", name)
+        if found:
+            return int(found[1])
     return None
 
 
@@ -95,6 +190,15 @@ def captures() -> bool:
     return bool(global_worker.should_capture_child_tasks_in_placement_group)
 
 
+def _held() -> Iterable[str]:
+    """The names of the resources that this worker holds, as Ray has them inside."""
+    from ray._private.worker import global_worker
+
+    worker: Any = global_worker
+    held: Mapping[str, Any] = worker.core_worker.resource_ids()
+    return held
+
+
 def _of_this_worker() -> str | None:
     here = own_group()
     if here is None:
@@ -120,5 +224,11 @@ def owner_of(group: str) -> tuple[str, str, bool] | None:
 @on_forget
 def _forget() -> None:
     _owners.clear()
-    _last_entered.clear()
-    _entered.set(())
+    for block in list(_open):
+        block.open = False
+    _open.clear()
+    while _before:
+        before = _before.pop()
+        os.environ.pop(JOB_VARIABLE, None)
+        if before is not None:
+            os.environ[JOB_VARIABLE] = before

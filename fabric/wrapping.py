@@ -29,6 +29,7 @@ def reroute(function: Any, name: str, wrapper: Callable[..., Any]) -> None:
     twin = types.FunctionType(
         inner.__code__, inner.__globals__, name, inner.__defaults__, inner.__closure__
     )
+    twin.__kwdefaults__ = inner.__kwdefaults__
     originals[name] = twin
     inner.__globals__[f"_fedpilot_{name}"] = lambda *a, **k: wrapper(twin, *a, **k)
     source = f"def {name}(*args, **kwargs):\n    return _fedpilot_{name}(*args, **kwargs)\n"

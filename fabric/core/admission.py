@@ -7,14 +7,16 @@ parent form a queue; the first that does not fit holds up all behind it, so that
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from itertools import count
+from functools import reduce
+from operator import add, attrgetter
 
-from .borrowing import Growth, Unmet, borrow, find_growth, obtainable
+from .borrowing import Growth, Unmet, borrow, capacity, find_growth, obtainable
+from .gpus import free_gpus, obtainable_gpus
 from .ledger import Cluster, Ledger, flexible_id
-from .placement import Misfit, Placement, fit_all
+from .placement import GPU, Misfit, Placement, Undecided, each_gpu, fit_all
 from .records import (
     ROOT,
     BundleGroup,
@@ -59,6 +61,12 @@ class Request:
     """When it no longer wants to wait."""
 
     @property
+    def needs(self) -> Resources:
+        """All that it must have at once."""
+        asked = (bundle.resources for group in self.groups for bundle in group.bundles)
+        return reduce(add, asked, self.least)
+
+    @property
     def cluster(self) -> Cluster:
         return Cluster(id=self.id, parent=self.parent, limits=self.limits, flexible=self.flexible)
 
@@ -96,45 +104,94 @@ class NoRoom:
     reason: str
     most: int
     """How many of its fixed-size nodes could be had together."""
+    proven: bool = False
+    """Whether its nodes fit in no way; otherwise none was found."""
 
 
 Decision = Admit | Wait | Expire
 
 
+@dataclass(frozen=True, slots=True)
+class Decisions:
+    """What becomes of everybody who waits, in the order of the queue.
+
+    Those who only stand behind somebody are many and have nothing but a position: that is counted
+    for whoever asks.
+    """
+
+    queue: Sequence[Request]
+    made: Mapping[ClusterId, Decision]
+    """Who is let in, who gives up, and who is first in the queue of each parent."""
+
+    def __len__(self) -> int:
+        return len(self.queue)
+
+    def __iter__(self) -> Iterator[Decision]:
+        positions: dict[ClusterId, int] = {}
+        reasons: dict[ClusterId, str] = {}
+        for request in self.queue:
+            made = self.made.get(request.id)
+            if made is None:
+                positions[request.parent] += 1
+                yield Wait(request, positions[request.parent], reasons[request.parent])
+                continue
+            if isinstance(made, Wait):
+                positions[request.parent] = made.position
+                reasons[request.parent] = _behind(request.id)
+            yield made
+
+
 def decide(
-    ledger: Ledger, waiting: Sequence[Request], now: float, policy: QueuePolicy = QueuePolicy.FIFO
-) -> tuple[Decision, ...]:
-    """Say what becomes of everybody who waits, given in the order in which they asked."""
-    trial = ledger.copy() if len(waiting) > 1 else ledger
-    made: list[Decision] = []
-    positions: dict[ClusterId, count[int]] = {}
-    held_up: dict[ClusterId, ClusterId] = {}
+    ledger: Ledger,
+    waiting: Sequence[Request],
+    now: float,
+    policy: QueuePolicy = QueuePolicy.FIFO,
+    *,
+    loose: Container[MachineId] = frozenset(),
+) -> Decisions:
+    """Say what becomes of everybody who waits, given in the order in which they asked.
+
+    On `loose` machines the GPUs are not free in as large parts as they could be (`gpus.py`).
+    """
+    trial, admitted = ledger, list[Admit]()
+    made: dict[ClusterId, Decision] = {}
+    first: dict[ClusterId, ClusterId] = {}
     queue = ordered(waiting, policy)
-    for number, request in enumerate(queue):
-        parent = request.parent
-        first = held_up.get(parent)
-        if first is not None:
-            found: Admit | NoRoom = NoRoom(f"{first} is before it", 0)
-        else:
-            found = place(trial, request)
+    for request in queue:
+        over = request.deadline is not None and request.deadline <= now
+        if request.parent in first:
+            if over:
+                made[request.id] = _expired(request, _behind(first[request.parent]))
+            continue
+        if admitted and trial is ledger:
+            trial = ledger.copy()
+        while admitted:
+            apply(trial, admitted.pop(0), now)
+        found = place(trial, request, loose)
         if isinstance(found, Admit):
-            if number + 1 < len(queue):
-                apply(trial, found, now)
-            made.append(found)
-        elif request.deadline is not None and request.deadline <= now:
-            made.append(Expire(request, f"its deadline is over; {found.reason}"))
+            admitted.append(found)
+            made[request.id] = found
+        elif over:
+            made[request.id] = _expired(request, found.reason)
         else:
-            held_up.setdefault(parent, request.id)
-            position = next(positions.setdefault(parent, count(1)))
-            made.append(Wait(request, position, found.reason))
-    return tuple(made)
+            first[request.parent] = request.id
+            made[request.id] = Wait(request, 1, found.reason)
+    return Decisions(queue, made)
 
 
-def ordered(waiting: Sequence[Request], policy: QueuePolicy) -> list[Request]:
+def _behind(first: ClusterId) -> str:
+    return f"{first} is before it"
+
+
+def _expired(request: Request, reason: str) -> Expire:
+    return Expire(request, f"its deadline is over; {reason}")
+
+
+def ordered(waiting: Sequence[Request], policy: QueuePolicy) -> Sequence[Request]:
     """Those who wait, the first first."""
     if policy is QueuePolicy.PRIORITY:
-        return sorted(waiting, key=lambda request: -request.priority)
-    return list(waiting)
+        return sorted(waiting, key=attrgetter("priority"), reverse=True)
+    return waiting
 
 
 def apply(ledger: Ledger, admitted: Admit, until: float) -> None:
@@ -153,7 +210,10 @@ def apply(ledger: Ledger, admitted: Admit, until: float) -> None:
 
 
 def never(ledger: Ledger, request: Request) -> NoRoom | None:
-    """Why a request could not be met even if its parent held nothing else; None if it could."""
+    """Why a request could not be met even if its parent held nothing else.
+
+    None if it could, and where that is not known.
+    """
     above, chain = request.parent, list[ClusterId]()
     while above != ROOT:
         chain.insert(0, above)
@@ -165,19 +225,23 @@ def never(ledger: Ledger, request: Request) -> NoRoom | None:
             for loan in ledger.loans_of(vnode.id):
                 idle.lend(loan)
     found = place(idle, request)
-    return found if isinstance(found, NoRoom) else None
+    if isinstance(found, Admit):
+        return None
+    return found if found.proven or _Trial(idle, request).too_large() else None
 
 
-def place(ledger: Ledger, request: Request) -> Admit | NoRoom:
+def place(
+    ledger: Ledger, request: Request, loose: Container[MachineId] = frozenset()
+) -> Admit | NoRoom:
     """Find places for all that a request needs at once; the ledger is not changed.
 
     Its parent grows for it only if what the parent has does not do.
     """
     if request.parent != ROOT:
-        trial = _Trial(ledger.copy(), request, growing=False)
+        trial = _Trial(ledger.copy(), request, loose, growing=False)
         if not (trial.fixed() or trial.flexible()):
             return trial.admitted()
-    trial = _Trial(ledger.copy(), request)
+    trial = _Trial(ledger.copy(), request, loose)
     return trial.fixed() or trial.flexible() or trial.admitted()
 
 
@@ -196,9 +260,17 @@ def refill(
 class _Trial:
     """A request that takes its places on a copy of the ledger, one after the other."""
 
-    def __init__(self, ledger: Ledger, request: Request, *, growing: bool = True) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        request: Request,
+        loose: Container[MachineId] = frozenset(),
+        *,
+        growing: bool = True,
+    ) -> None:
         self._ledger = ledger
         self._request = request
+        self._loose = loose
         self._growing = growing
         self._growths: list[Growth] = []
         self._vnodes: list[VNode] = []
@@ -215,11 +287,10 @@ class _Trial:
             return None
         rooms = self._rooms()
         if not rooms and self._ledger.machines:
-            return NoRoom("nothing is free", 0)
-        found = fit_all(self._request.groups, [room.seen for room in rooms.values()])
-        if not isinstance(found, Placement):
-            reason = found.reason if isinstance(found, Misfit) else "the search gave up"
-            return NoRoom(reason, found.most)
+            return NoRoom("nothing is free", 0, proven=True)
+        found = _fit(self._request.groups, rooms)
+        if isinstance(found, NoRoom):
+            return found
         labels = self._request.labels or ({},) * len(nodes)
         for index, (node, own, where) in enumerate(zip(nodes, labels, found.machines, strict=True)):
             id = VNodeId(f"{self._request.id}/{index}")
@@ -246,10 +317,9 @@ class _Trial:
                     or room.place in there
                 }
                 one = BundleGroup(bundles=(node,), policy=SchedulingPolicy.PACK)
-                found = fit_all([one], [room.seen for room in rooms.values()])
-                if not isinstance(found, Placement):
-                    why = found.reason if isinstance(found, Misfit) else "the search gave up"
-                    return NoRoom(f"node {number + n}: {why}", 0)
+                found = _fit([one], rooms)
+                if isinstance(found, NoRoom):
+                    return NoRoom(f"node {number + n}: {found.reason}", 0)
                 own = self._request.labels[number + n] if self._request.labels else {}
                 where = rooms[found.machines[0]]
                 refused = self._take(ids[n], VNodeKind.FIXED, where, node.resources, own)
@@ -264,7 +334,7 @@ class _Trial:
         while rest:
             rooms = [room for room in self._rooms().values() if room.machine not in used]
             best = max(rooms, key=lambda room: _covered(rest, room), default=None)
-            part = Resources() if best is None else _part(rest, best.seen.total)
+            part = Resources() if best is None else _part(rest, best)
             if best is None or not part:
                 return NoRoom(self._too_little(), 0)
             used.add(best.machine)
@@ -274,6 +344,15 @@ class _Trial:
                 return NoRoom(refused.reason, 0)
             rest -= part
         return None
+
+    def too_large(self) -> bool:
+        """Whether it needs more than its parent has in all, however its places are chosen."""
+        on: dict[MachineId, Resources] = {}
+        for room in self._rooms().values():
+            on[room.machine] = on.get(room.machine, Resources()) | room.seen.total
+        least, needs = self._request.least, self._request.needs
+        have = reduce(add, on.values(), Resources())
+        return not (least.fits(have) and needs.fits(capacity(self._ledger, self._request.parent)))
 
     def _too_little(self) -> str:
         least, found = self._request.least, self._ledger.flexible_total(self._request.id)
@@ -296,6 +375,7 @@ class _Trial:
                 self._request.parent,
                 resources,
                 allowed=lambda machine: machine.id == room.machine,
+                loose=self._loose,
             )
             if isinstance(grown, Unmet):
                 return grown
@@ -322,20 +402,26 @@ class _Trial:
         """The places of the parent, with what they have free or could have."""
         ledger, parent = self._ledger, self._request.parent
         if parent == ROOT:
-            rooms = [_Room.on(ledger, id, id, ledger.free(id)) for id in sorted(ledger.machines)]
+            places: list[PlaceId] = [*sorted(ledger.machines)]
+            growing = list[_Room]()
         else:
-            fixed = [each for each in ledger.of(parent) if each.kind is VNodeKind.FIXED]
-            rooms = [
-                _Room.on(ledger, each.id, each.machine, ledger.free(each.id)) for each in fixed
-            ]
-            for machine in sorted(ledger.machines):
-                id = flexible_id(parent, machine)
-                if self._growing:
-                    room = obtainable(ledger, parent, machine)
-                else:
-                    room = ledger.free(id) if id in ledger.vnodes else Resources()
-                rooms.append(_Room.on(ledger, id, machine, room, grows=True))
-        return {room.seen.id: room for room in rooms if room.seen.total}
+            places = [each.id for each in ledger.of(parent) if each.kind is VNodeKind.FIXED]
+            growing = [self._growing_on(machine) for machine in sorted(ledger.machines)]
+        gpus = free_gpus(ledger, places, self._loose) if self._request.needs[GPU] else {}
+        rooms = [_Room.of(ledger, place, gpus.get(place, ())) for place in places]
+        return {room.seen.id: room for room in (*rooms, *growing) if room.seen.total}
+
+    def _growing_on(self, machine: MachineId) -> _Room:
+        """The flexible vnode of the parent on a machine, which may have to be made first."""
+        ledger, parent = self._ledger, self._request.parent
+        id = flexible_id(parent, machine)
+        if self._growing:
+            free = obtainable(ledger, parent, machine)
+        else:
+            free = ledger.free(id) if id in ledger.vnodes else Resources()
+        labels = ledger.labels(id if id in ledger.vnodes else machine)
+        seen = Machine(id=MachineId(id), hostname=id, total=free, labels=labels)
+        return _Room(place=id, machine=machine, seen=seen, gpus=each_gpu(free[GPU]), grows=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -345,39 +431,54 @@ class _Room:
     place: PlaceId
     machine: MachineId
     seen: Machine
-    grows: bool
+    gpus: tuple[int, ...]
+    """What is free of each GPU."""
+    grows: bool = False
     """Whether it is a flexible vnode, which may have to grow or to be made first."""
 
     @classmethod
-    def on(
-        cls,
-        ledger: Ledger,
-        place: PlaceId,
-        machine: MachineId,
-        free: Resources,
-        *,
-        grows: bool = False,
-    ) -> _Room:
-        labels = ledger.labels(place if place in ledger.vnodes else machine)
-        seen = Machine(id=MachineId(place), hostname=str(place), total=free, labels=labels)
-        return cls(place=place, machine=machine, seen=seen, grows=grows)
+    def of(cls, ledger: Ledger, place: PlaceId, gpus: tuple[int, ...]) -> _Room:
+        """What nobody has taken of a place."""
+        seen = Machine(
+            id=MachineId(place),
+            hostname=str(place),
+            total=ledger.free(place),
+            labels=ledger.labels(place),
+        )
+        return cls(place=place, machine=ledger.machine_of(place), seen=seen, gpus=gpus)
+
+
+def _fit(groups: Sequence[BundleGroup], rooms: Mapping[MachineId, _Room]) -> Placement | NoRoom:
+    """Find places for these nodes."""
+    gpus = {id: room.gpus for id, room in rooms.items()}
+    match fit_all(groups, [room.seen for room in rooms.values()], gpus=gpus):
+        case Placement() as found:
+            return found
+        case Misfit(reason, most):
+            return NoRoom(reason, most, proven=True)
+        case Undecided(most):
+            return NoRoom(f"no places were found for more than {most} of its nodes at once", most)
 
 
 def _covered(rest: Resources, room: _Room) -> tuple[float, str]:
     """How much of the rest a room can give, as a sum of shares; ties go to the last name."""
-    part = _part(rest, room.seen.total)
+    part = _part(rest, room)
     return sum(part[name] / amount for name, amount in rest.units), str(room.place)
 
 
-def _part(rest: Resources, free: Resources) -> Resources:
+def _part(rest: Resources, room: _Room) -> Resources:
     """What of the rest a place gives: all, or whole units of each resource."""
-    if rest.fits(free):
-        return rest
-    shared = rest & free
+    free = room.seen.total
     return Resources(
         tuple(
-            (name, amount if amount == rest[name] else amount - amount % UNIT)
-            for name, amount in shared.units
-            if amount == rest[name] or amount >= UNIT
+            (name, given)
+            for name, amount in rest.units
+            if (
+                given := obtainable_gpus(amount, room.gpus)
+                if name == GPU
+                else amount
+                if amount <= free[name]
+                else free[name] - free[name] % UNIT
+            )
         )
     )

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from .books import Books, JobId
 from .groups import GroupId
 from .records import ClusterId
 from .resources import Resources
+
+NAMES = "fedpilot.virtual_cluster"
+"""The metadata of a job of Ray's that names its virtual cluster. All drivers of what was submitted
+to Ray's job server have its metadata, whatever they do to be left alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,9 +44,18 @@ class Escape:
         return f"{what.kind} {what.name} of job {what.job} holds {what.resources} in {where}"
 
 
-def jobs_in(books: Books) -> dict[JobId, ClusterId]:
-    """The jobs that should take nothing beyond a virtual cluster, by which."""
-    return {job: id for id, entry in books.entries.items() for job in sorted(entry.jobs)}
+def jobs_in(
+    books: Books, named: Mapping[JobId, str] = MappingProxyType({})
+) -> dict[JobId, ClusterId]:
+    """The jobs that should take nothing beyond a virtual cluster, by which.
+
+    Those whose metadata named one, and those that said that they work in one. The latter counts,
+    since a script may begin another virtual cluster than the one that it was started in.
+    """
+    found = {job: ClusterId(name) for job, name in named.items() if name in books.entries}
+    for id, entry in books.entries.items():
+        found.update(dict.fromkeys(entry.jobs, id))
+    return found
 
 
 def escapes(

@@ -9,11 +9,11 @@ from typing import Any, NewType
 from .admission import Request
 from .groups import Group, GroupId, Groups
 from .ledger import Ledger
-from .records import ClusterId
+from .records import ClusterId, ProcessId
 from .work import Work, Works
 
-ANSWERS = 256
-"""How many answers are remembered."""
+ANSWERS = 10_000
+"""How many answers are remembered: all that Ray may ask for again after the manager died."""
 
 JobId = NewType("JobId", str)
 """A job of Ray's, in hex."""
@@ -28,6 +28,8 @@ class Entry:
     """What was asked for, as a document."""
     owner: JobId | None = None
     """The job with which it ends; without, it stays until it is deleted."""
+    process: ProcessId | None = None
+    """The process with which it ends as well: the one that asked, if that is not the job's own."""
     jobs: frozenset[JobId] = frozenset()
     """The jobs that work inside it, and should take nothing beyond it."""
     asked_at: float = 0.0

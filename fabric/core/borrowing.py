@@ -9,10 +9,14 @@ goes back once it is due and nothing uses it (seed 000, "Autoscaling").
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass
+from functools import reduce
+from operator import add
 
+from .gpus import fits_gpus, free_gpus
 from .ledger import Ledger, Loan, flexible_id
+from .placement import GPU
 from .records import ROOT, ClusterId, Machine, MachineId, PlaceId, VNode, VNodeId, VNodeKind
 from .resources import Resources
 
@@ -52,6 +56,7 @@ def find_growth(
     demand: Resources,
     *,
     allowed: Callable[[Machine], bool] = lambda _: True,
+    loose: Container[MachineId] = frozenset(),
 ) -> Growth | Unmet:
     """Say how a cluster gets a flexible vnode with room for all of the demand.
 
@@ -59,9 +64,10 @@ def find_growth(
     further up; ties are broken by the names of the machines.
     """
     found: list[Growth] = []
-    for machine in sorted(ledger.machines):
-        if allowed(ledger.machines[machine]):
-            found += [Growth(machine, way) for way in _ways(ledger, cluster, machine, demand)]
+    machines = [id for id in sorted(ledger.machines) if allowed(ledger.machines[id])]
+    gpus = free_gpus(ledger, machines, loose) if demand[GPU] else {}
+    for machine in machines:
+        found += [Growth(machine, way) for way in _ways(ledger, cluster, machine, demand, gpus)]
     if found:
         return min(found, key=_cost)
     limited = _limiting(ledger, cluster, demand)
@@ -90,16 +96,30 @@ def borrow(ledger: Ledger, growth: Growth, until: float) -> None:
         ledger.lend(Loan(vnode=step.vnode, resources=step.by, until=until))
 
 
-def give_back(ledger: Ledger, now: float) -> tuple[Loan, ...]:
-    """Give back every loan that is due and unused, and say which: lower clusters before upper."""
+def give_back(
+    ledger: Ledger,
+    now: float,
+    recut: Callable[[Ledger, frozenset[VNodeId]], bool] = lambda _, __: True,
+) -> tuple[Loan, ...]:
+    """Give back every loan that is due and unused, and say which: lower clusters before upper.
+
+    Before each, `recut` is given a ledger in which it has gone back, and which vnodes have changed
+    there. It says whether what carries them can be cut so, and has that done.
+    """
     given: list[Loan] = []
-    due = [loan for loan in ledger.loans() if loan.until <= now]
-    while ready := [loan for loan in due if ledger.unused(loan)]:
+    while ready := [loan for loan in ledger.loans() if loan.until <= now and ledger.unused(loan)]:
+        before = len(given)
         for loan in ready:
-            if ledger.unused(loan):  # it may have given back another
+            if not ledger.unused(loan):  # the vnode has given back another
+                continue
+            twin = ledger.copy()
+            twin.give_back(loan)
+            above = VNodeId(ledger.vnodes[loan.vnode].parent)
+            if recut(twin, frozenset({loan.vnode, above} & ledger.vnodes.keys())):
                 ledger.give_back(loan)
                 given.append(loan)
-                due.remove(loan)
+        if len(given) == before:
+            break
     return tuple(given)
 
 
@@ -121,12 +141,47 @@ def obtainable(ledger: Ledger, cluster: ClusterId, machine: MachineId) -> Resour
     return ledger.free(vnode.id) + _capped(ledger, cluster, room)
 
 
+def capacity(ledger: Ledger, cluster: ClusterId) -> Resources:
+    """What all places of a cluster could have together at most, whoever holds it now."""
+    if cluster == ROOT:
+        return reduce(add, (each.total for each in ledger.machines.values()), Resources())
+    known, mine = ledger.clusters[cluster], ledger.of(cluster)
+    fixed = reduce(
+        add, (each.resources for each in mine if each.kind is VNodeKind.FIXED), Resources()
+    )
+    if not known.flexible:
+        return fixed
+    rest = capacity(ledger, known.parent).beyond(fixed)
+    amounts = ((name, min(amount, known.limits.get(name, amount))) for name, amount in rest.units)
+    return fixed + Resources(tuple((name, amount) for name, amount in amounts if amount))
+
+
+def too_large_for(ledger: Ledger, cluster: ClusterId, demand: Resources) -> ClusterId | None:
+    """The nearest cluster, this one or one above it, that can never hold a demand in one place.
+
+    None if all could. What the machines have does not count, for larger ones may come.
+    """
+    while cluster != ROOT:
+        known = ledger.clusters[cluster]
+        if any(demand.fits(each.resources) for each in ledger.of(cluster)):
+            return None
+        over = any(demand[name] > most for name, most in known.limits.items())
+        if over or not known.flexible:
+            return cluster
+        cluster = known.parent
+    return None
+
+
 def _ways(
-    ledger: Ledger, cluster: ClusterId, machine: MachineId, need: Resources
+    ledger: Ledger,
+    cluster: ClusterId,
+    machine: MachineId,
+    need: Resources,
+    gpus: Mapping[PlaceId, tuple[int, ...]],
 ) -> Iterator[tuple[Step, ...]]:
     """All ways for a cluster to have so much free on its flexible vnode on a machine."""
     if cluster == ROOT:
-        if need.fits(ledger.free(machine)):
+        if need.fits(ledger.free(machine)) and fits_gpus(need, gpus.get(machine, ())):
             yield ()
         return
     vnode = ledger.flexible(cluster, machine)
@@ -137,7 +192,7 @@ def _ways(
     if not ledger.within_limits(cluster, missing):
         return
     above = ledger.clusters[cluster].parent
-    for parent, steps in _sources(ledger, above, machine, vnode, missing):
+    for parent, steps in _sources(ledger, above, machine, vnode, missing, gpus):
         yield (
             *steps,
             Step(
@@ -157,6 +212,7 @@ def _sources(
     machine: MachineId,
     vnode: VNode | None,
     missing: Resources,
+    gpus: Mapping[PlaceId, tuple[int, ...]],
 ) -> Iterator[tuple[PlaceId, tuple[Step, ...]]]:
     """The places of the parent that could give so much, and what must grow for that."""
     grows: PlaceId = machine if above == ROOT else flexible_id(above, machine)
@@ -164,7 +220,7 @@ def _sources(
         if (vnode is None or vnode.parent == place) and missing.fits(ledger.free(place)):
             yield place, ()
     if vnode is None or vnode.parent == grows:
-        for steps in _ways(ledger, above, machine, missing):
+        for steps in _ways(ledger, above, machine, missing, gpus):
             yield grows, steps
 
 

@@ -12,6 +12,7 @@ Ids are chosen here, not by Ray: Ray lets work wait for a placement group that d
 from __future__ import annotations
 
 import itertools
+import zlib
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import reduce
@@ -148,32 +149,55 @@ class Groups:
         return changed
 
 
+def group_id(cluster: ClusterId, random: str, job: str) -> GroupId:
+    """An id of Ray's, 18 bytes of which the last four are a job's, that tells us whose it is."""
+    return GroupId(f"{random[:20]}{_mark(cluster)}{job}")
+
+
+def was_made_for(cluster: ClusterId, id: GroupId) -> bool:
+    """Whether we chose a placement group's id, and for this virtual cluster."""
+    return id[20:28] == _mark(cluster)
+
+
+def _mark(cluster: ClusterId) -> str:
+    return f"{zlib.crc32(cluster.encode()):08x}"
+
+
 def groups_for(
-    admitted: Admit, new_id: Callable[[], GroupId], *, pinned: bool = False
+    admitted: Admit,
+    new_id: Callable[[ClusterId], GroupId],
+    *,
+    pinned: bool = False,
+    whole: GroupId | None = None,
 ) -> tuple[Group, ...]:
     """The placement groups for the fixed-size nodes of a virtual cluster that was let in.
 
-    Right below the Ray cluster, Ray chooses the machines, unless they are `pinned` to those that
-    the ledger chose. Inside another virtual cluster they have to be where its vnodes are.
+    Right below the Ray cluster, Ray chooses the machines, and finds others when they die. Where
+    nodes are `pinned` to the machines that the ledger chose, as they are inside another virtual
+    cluster, Ray cannot: so each is a placement group of its own, which can be made again elsewhere
+    under its old id while the others go on. Somebody who asked for a placement group, and knows
+    its id, gets it `whole`.
     """
     request, vnodes = admitted.request, {vnode.id: vnode for vnode in admitted.vnodes}
-    ids = (VNodeId(f"{request.id}/{number}") for number in itertools.count())
+    numbered = (VNodeId(f"{request.id}/{number}") for number in itertools.count())
     free = request.parent == ROOT and not pinned
     made = []
     for asked in request.groups:
-        pieces = tuple(
+        pieces = [
             Piece(
                 vnode=id,
                 resources=bundle.resources,
                 machine=None if free else vnodes[id].machine,
                 selector=bundle.selector if free else {},
             )
-            for bundle, id in zip(asked.bundles, ids, strict=False)
+            for bundle, id in zip(asked.bundles, numbered, strict=False)
             if id in vnodes  # those that were not lost have theirs
-        )
+        ]
         policy = asked.policy if free else SchedulingPolicy.PACK
-        if pieces:
-            made.append(Group(id=new_id(), cluster=request.id, policy=policy, pieces=pieces))
+        together = [pieces] if free or whole else [[piece] for piece in pieces]
+        for each in filter(None, together):
+            id = whole or new_id(request.id)
+            made.append(Group(id=id, cluster=request.id, policy=policy, pieces=tuple(each)))
     return tuple(made)
 
 
@@ -181,7 +205,7 @@ def recut(
     ledger: Ledger,
     groups: Groups,
     vnodes: Iterable[VNodeId],
-    new_id: Callable[[], GroupId],
+    new_id: Callable[[ClusterId], GroupId],
     *,
     busy: Container[GroupId] = frozenset(),
     given: Mapping[VNodeId, Resources] | None = None,
@@ -216,7 +240,7 @@ def recut(
         there = _carried((g for g in groups.of_vnode(vnode) if g.id not in removed), vnode)
         lacking = ledger.own(vnode).beyond(there + given.get(vnode, Resources()))
         if lacking:
-            made.append(_alone(ledger, vnode, lacking, new_id()))
+            made.append(_alone(ledger, vnode, lacking, new_id(ledger.vnodes[vnode].cluster)))
     return Recut(tuple(removed), tuple(made))
 
 

@@ -16,8 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import reduce
-from operator import add
 from typing import NewType, TypeVar
 
 from .records import ROOT, ClusterId, Machine, MachineId, PlaceId, VNode, VNodeId, VNodeKind
@@ -125,6 +123,11 @@ class Ledger:
         twin._taken = dict(self._taken)
         return twin
 
+    @property
+    def changed(self) -> bool:
+        """Whether anything has changed since `changes` was asked the last time."""
+        return self._changed != Changes()
+
     def changes(self) -> Changes:
         """What has changed since this was asked the last time, for whoever writes it down."""
         changed, self._changed = self._changed, Changes()
@@ -140,12 +143,15 @@ class Ledger:
 
     def free(self, place: PlaceId) -> Resources:
         """What nobody has taken of a place."""
-        return self.total(place) - self._taken.get(place, Resources())
+        taken = self._taken.get(place)
+        return self.total(place) - taken if taken else self.total(place)
 
     def own(self, vnode: VNodeId) -> Resources:
         """What of a vnode no child has carved out; work may be on it."""
-        works = _sum(self.uses[work].resources for work in self._work.get(vnode, ()))
-        return self.free(vnode) + works
+        works = self._work.get(vnode)
+        if not works:
+            return self.free(vnode)
+        return self.free(vnode) + Resources.total(self.uses[work].resources for work in works)
 
     def works_on(self, vnode: VNodeId) -> tuple[WorkId, ...]:
         """The work on a vnode, in the order of names."""
@@ -181,11 +187,13 @@ class Ledger:
 
     def flexible_total(self, cluster: ClusterId) -> Resources:
         """All flexible resources that a cluster holds."""
-        return _sum(each.resources for each in self.of(cluster) if each.kind is VNodeKind.FLEXIBLE)
+        return Resources.total(
+            each.resources for each in self.of(cluster) if each.kind is VNodeKind.FLEXIBLE
+        )
 
     def borrowed(self, vnode: VNodeId) -> Resources:
         """What of a vnode is borrowed."""
-        return _sum(loan.resources for loan in self.loans_of(vnode))
+        return Resources.total(loan.resources for loan in self.loans_of(vnode))
 
     def loans_of(self, vnode: VNodeId) -> tuple[Loan, ...]:
         """The loans that a vnode has, oldest first."""
@@ -330,7 +338,7 @@ class Ledger:
 
     def drop(self, vnode: VNodeId) -> None:
         """A vnode goes, with its loans and the work on it; nothing may be carved out of it."""
-        on_it = _sum(self.uses[work].resources for work in self._work.get(vnode, ()))
+        on_it = Resources.total(self.uses[work].resources for work in self._work.get(vnode, ()))
         if on_it != self._taken.get(vnode, Resources()):
             raise LedgerError(f"something is carved out of {vnode}")
         self._stop_all(vnode)
@@ -440,9 +448,11 @@ class Ledger:
         self._release(each.parent, each.resources)
 
     def _take(self, place: PlaceId, wanted: Resources) -> None:
-        if not wanted.fits(self.free(place)):
+        taken = self._taken.get(place, Resources()) + wanted
+        if not taken.fits(self.total(place)):
             raise LedgerError(f"{place} has {self.free(place)}, wanted {wanted}")
-        self._count(place, wanted)
+        if taken:  # work may hold nothing
+            self._taken[place] = taken
 
     def _count(self, place: PlaceId, taken: Resources) -> None:
         if not taken:
@@ -478,7 +488,3 @@ def _drop(index: dict[Key, frozenset[Value]], key: Key, value: Value) -> None:
         index[key] = left
     else:
         del index[key]
-
-
-def _sum(many: Iterable[Resources]) -> Resources:
-    return reduce(add, many, Resources())

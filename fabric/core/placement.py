@@ -4,8 +4,9 @@ Ray keeps a group that can never be placed pending for ever, so feasibility is d
 against everything the machines have:
 
 * equal nodes in one group are counted, which is exact for any number of them;
-* unequal nodes are searched depth first, looking once at each set of equal alternatives. A search
-  that spends its budget answers `Undecided`: a gang is never refused without proof;
+* unequal nodes go to the first machine with room, the hardest first. Where that leaves some out, a
+  search looks depth first, once at each set of equal alternatives. One that spends its budget
+  answers `Undecided`: a gang is never refused without proof;
 * a share of a GPU comes from one GPU, and two GPUs are two whole ones, as Ray hands them out;
 * the order in which the machines are given decides nothing.
 """
@@ -13,8 +14,8 @@ against everything the machines have:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import reduce
 from operator import add, or_
 
@@ -23,8 +24,12 @@ from .resources import UNIT, Resources
 from .selectors import describe, matches
 
 GPU = "GPU"
-SEARCH_BUDGET = 100_000
+SEARCH_BUDGET = 30_000
 """How many (node, machine) pairs a search tries before it gives up, in a fraction of a second."""
+
+Gpus = Mapping[MachineId, tuple[int, ...]]
+"""What is free of each GPU of a machine, in units. A machine that is not named has whole ones, and
+one with what is left over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,20 +66,27 @@ def fit(
 
 
 def fit_all(
-    groups: Sequence[BundleGroup], machines: Iterable[Machine], *, budget: int = SEARCH_BUDGET
+    groups: Sequence[BundleGroup],
+    machines: Iterable[Machine],
+    *,
+    gpus: Gpus | None = None,
+    budget: int = SEARCH_BUDGET,
 ) -> Placement | Misfit | Undecided:
     """Say whether several groups, each under its own policy, fit the machines together."""
     fleet = sorted(machines, key=lambda machine: machine.id)
+    gpus = gpus or {}
     if not any(group.bundles for group in groups):
         return Misfit("the gang has no nodes", 0)
     if len(groups) == 1 and len(set(groups[0].bundles)) == 1:
-        return _fit_equal(groups[0], fleet)
-    return _fit_unequal(groups, fleet, budget)
+        return _fit_equal(groups[0], fleet, gpus)
+    return _fit_unequal(groups, fleet, gpus, budget)
 
 
-def most(node: Bundle, policy: SchedulingPolicy, machines: Iterable[Machine]) -> int:
+def most(
+    node: Bundle, policy: SchedulingPolicy, machines: Iterable[Machine], gpus: Gpus | None = None
+) -> int:
     """Count how many nodes like this one could be had together."""
-    copies = [_copies(node, machine) for machine in machines]
+    copies = [_copies(node, machine, gpus or {}) for machine in machines]
     match policy:
         case SchedulingPolicy.STRICT_PACK:
             return max(copies, default=0)
@@ -84,25 +96,36 @@ def most(node: Bundle, policy: SchedulingPolicy, machines: Iterable[Machine]) ->
             return sum(copies)
 
 
-def _copies(node: Bundle, machine: Machine) -> int:
+def each_gpu(amount: int) -> tuple[int, ...]:
+    """So much of GPUs as whole ones, and one with the rest."""
+    whole, rest = divmod(amount, UNIT)
+    return ((rest,) if rest else ()) + (UNIT,) * whole
+
+
+def _gpus(machine: Machine, gpus: Gpus) -> tuple[int, ...]:
+    return gpus[machine.id] if machine.id in gpus else each_gpu(machine.total[GPU])
+
+
+def _copies(node: Bundle, machine: Machine, gpus: Gpus) -> int:
     if not matches(node.selector, machine.labels):
         return 0
     counts = []
     for name, amount in node.resources.units:
-        have = machine.total[name]
-        if name == GPU and amount < UNIT:
-            counts.append(have // UNIT * (UNIT // amount) + have % UNIT // amount)
+        if name != GPU:
+            counts.append(machine.total[name] // amount)
+        elif amount < UNIT:
+            counts.append(sum(gpu // amount for gpu in _gpus(machine, gpus)))
         else:
-            counts.append(have // amount)
+            counts.append(_gpus(machine, gpus).count(UNIT) * UNIT // amount)
     return min(counts, default=0)
 
 
-def _fit_equal(group: BundleGroup, fleet: Sequence[Machine]) -> Placement | Misfit:
+def _fit_equal(group: BundleGroup, fleet: Sequence[Machine], gpus: Gpus) -> Placement | Misfit:
     node, wanted = group.bundles[0], len(group.bundles)
-    possible = most(node, group.policy, fleet)
+    possible = most(node, group.policy, fleet, gpus)
     if possible < wanted:
-        return Misfit(_why_not([group], fleet), possible)
-    copies = [(machine.id, _copies(node, machine)) for machine in fleet]
+        return Misfit(_why_not([group], fleet, gpus), possible)
+    copies = [(machine.id, _copies(node, machine, gpus)) for machine in fleet]
     match group.policy:
         case SchedulingPolicy.STRICT_PACK:
             copies = [next((id, count) for id, count in copies if count >= wanted)]
@@ -121,6 +144,9 @@ class _Item:
     group: int
     policy: SchedulingPolicy
     position: int
+    gpu: int
+    others: Resources
+    """What it asks beside GPUs."""
 
     def is_twin_of(self, other: _Item) -> bool:
         return (self.bundle, self.group) == (other.bundle, other.group)
@@ -136,22 +162,17 @@ class _Room:
     groups: frozenset[int] = frozenset()
 
     @classmethod
-    def on(cls, machine: Machine) -> _Room:
-        whole, rest = divmod(machine.total[GPU], UNIT)
-        gpus = ((rest,) if rest else ()) + (UNIT,) * whole
+    def on(cls, machine: Machine, gpus: tuple[int, ...]) -> _Room:
         return cls(tuple(sorted(machine.labels.items())), machine.total.without({GPU}), gpus)
 
     def after(self, item: _Item) -> Iterator[_Room]:
         """List the different ways in which the item can be taken, tightest first."""
-        wanted = item.bundle.resources.without({GPU})
         if item.policy is SchedulingPolicy.STRICT_SPREAD and item.group in self.groups:
             return
-        if not wanted.fits(self.free) or not matches(item.bundle.selector, dict(self.labels)):
+        if not item.others.fits(self.free) or not matches(item.bundle.selector, dict(self.labels)):
             return
-        for gpus in _gpus_after(self.gpus, item.bundle.resources[GPU]):
-            yield replace(
-                self, free=self.free - wanted, gpus=gpus, groups=self.groups | {item.group}
-            )
+        for gpus in _gpus_after(self.gpus, item.gpu):
+            yield _Room(self.labels, self.free - item.others, gpus, self.groups | {item.group})
 
 
 def _gpus_after(gpus: tuple[int, ...], wanted: int) -> Iterator[tuple[int, ...]]:
@@ -178,28 +199,84 @@ class _State:
         return len(self.chosen) - self.chosen.count(None)
 
 
+@dataclass(slots=True)
+class _Budget:
+    """What a search may still spend."""
+
+    pairs: int
+
+
 def _fit_unequal(
-    groups: Sequence[BundleGroup], fleet: Sequence[Machine], budget: int
+    groups: Sequence[BundleGroup], fleet: Sequence[Machine], gpus: Gpus, budget: int
 ) -> Placement | Misfit | Undecided:
     items = _largest_first(groups)
-    best = _State(tuple(_Room.on(machine) for machine in fleet))
-    stack, tried = [best], 0
-    while stack and best.placed < len(items) and tried < budget:
-        state = stack.pop()
-        if state.placed > best.placed:
-            best = state
-        waiting = items[len(state.chosen) :]
-        if state.placed + len(waiting) > best.placed:
-            previous = items[len(state.chosen) - 1] if state.chosen else None
-            stack.extend(reversed(_choices(state, waiting[0], previous)))
-            tried += len(fleet)
+    begin = _State(tuple(_Room.on(machine, _gpus(machine, gpus)) for machine in fleet))
+    best, finished = _first_fit(items, begin), True
+    if best.placed < len(items):
+        best, finished = _search(items, begin, best, budget)
     if best.placed == len(items):
         where = {item.position: at for item, at in zip(items, best.chosen, strict=True)}
         order = (where[position] for position in range(len(items)))
         return Placement(tuple(fleet[at].id for at in order if at is not None))
-    if stack and _needed(groups).fits(_total(fleet)):
+    if not finished and _needed(groups).fits(_total(fleet)):
         return Undecided(best.placed)
-    return Misfit(_why_not(groups, fleet), best.placed)
+    return Misfit(_why_not(groups, fleet, gpus), best.placed)
+
+
+def _first_fit(items: Sequence[_Item], begin: _State) -> _State:
+    """Put each node on the first machine with room; those that need one machine go together."""
+    packed: dict[int, list[_Item]] = {}
+    for item in items:
+        if item.policy is SchedulingPolicy.STRICT_PACK:
+            packed.setdefault(item.group, []).append(item)
+    rooms, chosen = list(begin.rooms), dict[int, int | None]()
+    at: int | None = 0
+    for number, item in enumerate(items):
+        if item.position in chosen:
+            continue
+        if item.group in packed or not number or not item.is_twin_of(items[number - 1]):
+            at = 0  # twins go on where the last one went, or found nothing
+        together = packed.get(item.group, [item])
+        found = None if at is None else _first_room(rooms, at, together)
+        at = None
+        if found is not None:
+            at, left = found
+            rooms[at] = left
+        chosen.update({one.position: at for one in together})
+    return _State(tuple(rooms), tuple(chosen[item.position] for item in items))
+
+
+def _first_room(
+    rooms: Sequence[_Room], start: int, items: Sequence[_Item]
+) -> tuple[int, _Room] | None:
+    """The first machine with room for all of these, and what is left there then."""
+    for at in range(start, len(rooms)):
+        left: _Room | None = rooms[at]
+        for item in items:
+            left = None if left is None else next(left.after(item), None)
+        if left is not None:
+            return at, left
+    return None
+
+
+def _search(
+    items: Sequence[_Item], begin: _State, best: _State, budget: int
+) -> tuple[_State, bool]:
+    """Look for the largest placement, and say whether there is none larger than what was found."""
+    left = _Budget(budget)
+    stack = [_choices(begin, items, left)]
+    while stack and best.placed < len(items):
+        if left.pairs <= 0:
+            return best, False
+        state = next(stack[-1], None)
+        if state is None:
+            stack.pop()
+            continue
+        if state.placed > best.placed:
+            best = state
+        if state.placed + len(items) - len(state.chosen) > best.placed:
+            stack.append(_choices(state, items, left))
+    return best, True
 
 
 def _largest_first(groups: Sequence[BundleGroup]) -> tuple[_Item, ...]:
@@ -209,7 +286,10 @@ def _largest_first(groups: Sequence[BundleGroup]) -> tuple[_Item, ...]:
         for number, group in enumerate(groups)
         for bundle in group.bundles
     ]
-    items = [_Item(*one, position) for position, one in enumerate(asked)]
+    items = [
+        _Item(*one, position, one[0].resources[GPU], one[0].resources.without({GPU}))
+        for position, one in enumerate(asked)
+    ]
 
     def ease(item: _Item) -> tuple[object, ...]:
         resources = item.bundle.resources
@@ -220,28 +300,29 @@ def _largest_first(groups: Sequence[BundleGroup]) -> tuple[_Item, ...]:
     return tuple(sorted(items, key=ease))
 
 
-def _choices(state: _State, item: _Item, previous: _Item | None) -> list[_State]:
+def _choices(state: _State, items: Sequence[_Item], left: _Budget) -> Iterator[_State]:
     """List what can become of the next item, most promising first, of equal choices one.
 
     Twins go to machines in machine order, and when one was left out so are those after it:
     any other arrangement of them is the same one by another name.
     """
-    left_out = replace(state, chosen=(*state.chosen, None))
-    start: int | None = 0
-    if previous is not None and item.is_twin_of(previous):
-        start = state.chosen[-1]
-    if start is None:
-        return [left_out]
-    packed = item.policy is SchedulingPolicy.STRICT_PACK
-    begun = packed and any(item.group in room.groups for room in state.rooms)
-    found: dict[tuple[_Room, _Room], _State] = {}
-    for at, room in enumerate(state.rooms[start:], start):
-        if begun and item.group not in room.groups:
-            continue
-        for left in room.after(item):
-            rooms = (*state.rooms[:at], left, *state.rooms[at + 1 :])
-            found.setdefault((room, left), _State(rooms, (*state.chosen, at)))
-    return [*found.values(), left_out]
+    number = len(state.chosen)
+    item = items[number]
+    twin = number > 0 and item.is_twin_of(items[number - 1])
+    start = state.chosen[-1] if twin else 0
+    if start is not None:
+        packed = item.policy is SchedulingPolicy.STRICT_PACK
+        begun = packed and any(item.group in room.groups for room in state.rooms)
+        looked_at: set[_Room] = set()
+        for at, room in enumerate(state.rooms[start:], start):
+            left.pairs -= 1
+            if (begun and item.group not in room.groups) or room in looked_at:
+                continue
+            looked_at.add(room)
+            for after in room.after(item):
+                rooms = (*state.rooms[:at], after, *state.rooms[at + 1 :])
+                yield _State(rooms, (*state.chosen, at))
+    yield _State(state.rooms, (*state.chosen, None))
 
 
 def _total(fleet: Iterable[Machine]) -> Resources:
@@ -253,7 +334,7 @@ def _needed(groups: Iterable[BundleGroup]) -> Resources:
     return reduce(add, asked, Resources())
 
 
-def _why_not(groups: Sequence[BundleGroup], fleet: Sequence[Machine]) -> str:
+def _why_not(groups: Sequence[BundleGroup], fleet: Sequence[Machine], gpus: Gpus) -> str:
     """Name the first rule that the groups break; the caller knows that they break one."""
     if not fleet:
         return "the cluster has no machines"
@@ -262,13 +343,15 @@ def _why_not(groups: Sequence[BundleGroup], fleet: Sequence[Machine]) -> str:
             able = [m for m in fleet if matches(bundle.selector, m.labels)]
             if not able:
                 return f"no machine has the labels {describe(bundle.selector)}"
-            if not any(_copies(bundle, machine) for machine in able):
+            if not any(_copies(bundle, machine, gpus) for machine in able):
+                if any(bundle.resources.fits(machine.total) for machine in able):
+                    return f"one node needs {bundle.resources}, and the GPUs are free in parts only"
                 have = _largest(able, bundle.resources)
                 return f"one node needs {bundle.resources}, the most on one machine is {have}"
     for group in groups:
         needed = _needed([group])
         wanted = len(group.bundles)
-        hosts = [m for m in fleet if any(_copies(bundle, m) for bundle in group.bundles)]
+        hosts = [m for m in fleet if any(_copies(bundle, m, gpus) for bundle in group.bundles)]
         if group.policy is SchedulingPolicy.STRICT_SPREAD and len(hosts) < wanted:
             return f"STRICT_SPREAD needs {wanted} machines with room for a node, found {len(hosts)}"
         if group.policy is SchedulingPolicy.STRICT_PACK:

@@ -12,6 +12,9 @@ from .selectors import Selector
 
 MachineId = NewType("MachineId", str)
 VNodeId = NewType("VNodeId", str)
+ProcessId = NewType("ProcessId", str)
+"""A driver or a worker of Ray's, in hex."""
+
 PlaceId = MachineId | VNodeId
 """Where a vnode can be carved out."""
 ClusterId = NewType("ClusterId", str)

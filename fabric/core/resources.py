@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 
 UNIT = 10_000
@@ -29,6 +29,15 @@ class Resources:
     def _from_units(cls, units: Mapping[str, int]) -> Resources:
         return cls(tuple(sorted((name, amount) for name, amount in units.items() if amount)))
 
+    @classmethod
+    def total(cls, many: Iterable[Resources]) -> Resources:
+        """Add all of these up."""
+        sums: dict[str, int] = {}
+        for each in many:
+            for name, amount in each.units:
+                sums[name] = sums.get(name, 0) + amount
+        return cls._from_units(sums)
+
     def __getitem__(self, name: str) -> int:
         """Amount of one resource in units."""
         return dict(self.units).get(name, 0)
@@ -37,6 +46,8 @@ class Resources:
         return bool(self.units)
 
     def __add__(self, other: Resources) -> Resources:
+        if not (self.units and other.units):
+            return self if self.units else other
         total = dict(self.units)
         for name, amount in other.units:
             total[name] = total.get(name, 0) + amount
@@ -49,7 +60,7 @@ class Resources:
         left = dict(self.units)
         for name, amount in other.units:
             left[name] -= amount
-        return self._from_units(left)
+        return Resources(tuple(pair for pair in left.items() if pair[1]))
 
     def __or__(self, other: Resources) -> Resources:
         """Take the larger amount of each."""
@@ -83,7 +94,10 @@ class Resources:
     def fits(self, room: Resources) -> bool:
         """Say whether `room` has at least this much of everything."""
         have = dict(room.units)
-        return all(amount <= have.get(name, 0) for name, amount in self.units)
+        for name, amount in self.units:  # noqa: SIM110 - asked most of all, and all() is slower
+            if amount > have.get(name, 0):
+                return False
+        return True
 
     def to_ray(self) -> dict[str, float]:
         return {name: amount / UNIT for name, amount in self.units}

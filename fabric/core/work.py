@@ -14,10 +14,19 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TypeVar
 
-from .borrowing import Growth, Unmet, find_growth
+from .borrowing import Growth, Unmet, find_growth, too_large_for
 from .groups import Group, GroupId, Groups, forget
 from .ledger import Ledger, WorkId
-from .records import VCLUSTER_LABEL, VNODE_LABEL, ClusterId, Machine, VNode, VNodeId, VNodeKind
+from .records import (
+    VCLUSTER_LABEL,
+    VNODE_LABEL,
+    ClusterId,
+    Machine,
+    ProcessId,
+    VNode,
+    VNodeId,
+    VNodeKind,
+)
 from .resources import Resources
 from .selectors import Selector, matches
 
@@ -31,6 +40,7 @@ Key = TypeVar("Key")
 
 ANY = -1
 """A bundle of Ray's choice."""
+NOBODY = ProcessId("")
 
 
 class WorkState(StrEnum):
@@ -57,7 +67,7 @@ class Work:
     """Which vnodes may run it, by their labels."""
     actor: str = ""
     """The id of the actor, once it is known; empty for a task."""
-    owner: str = ""
+    owner: ProcessId = NOBODY
     """The process that submitted it."""
     group: GroupId
     bundle: int = 0
@@ -206,14 +216,25 @@ def _never(
         return None
     over = [name for name, most in known.limits.items() if demand[name] > most]
     if known.flexible and not over:
+        above = too_large_for(ledger, known.parent, demand)
+        if above is not None:
+            what = _most(ledger, above, ledger.of(above))
+            return Never(f"{demand} is more than {above}, which {cluster} is in, may hold: {what}")
         allowed = _allowed(ledger, cluster, selector)
         machines = [each for each in ledger.machines.values() if allowed(each)]
         if machines or not selector:
             return None  # a machine that comes may be large enough
         return Never(f"no machine of {cluster} has labels that {dict(selector)} allows")
-    biggest = max((vnode.resources for vnode in mine), key=_units, default=Resources())
-    what = "its limit" if known.flexible else f"its largest node, which has {biggest}"
+    what = _most(ledger, cluster, mine)
     return Never(f"{demand} is more than {cluster} may run at once: {what}")
+
+
+def _most(ledger: Ledger, cluster: ClusterId, nodes: Iterable[VNode]) -> str:
+    """What bounds what a cluster can have in one place."""
+    if ledger.clusters[cluster].flexible:
+        return "its limit"
+    biggest = max((vnode.resources for vnode in nodes), key=_units, default=Resources())
+    return f"its largest node, which has {biggest}"
 
 
 def _fixed(ledger: Ledger, vnode: VNodeId) -> bool:
@@ -242,6 +263,7 @@ class Works:
         self._queued: Counter[GroupId] = Counter()
         self._states: Counter[tuple[ClusterId, WorkState]] = Counter()
         self._held: dict[ClusterId, dict[WorkId, None]] = {}
+        self._queues: dict[GroupId, dict[tuple[int, Resources], dict[WorkId, None]]] = {}
         self._changed: set[WorkId] = set()
         for work in works:
             self.put(work)
@@ -281,6 +303,14 @@ class Works:
         """How much work waits in Ray's queue for each placement group."""
         return self._queued
 
+    def queues(self, group: GroupId) -> list[Work]:
+        """Who is first of those that wait in Ray's queue for a placement group, of each kind.
+
+        Of a kind is what asks for the same of the same bundle. Oldest first.
+        """
+        heads = (self._by_id[next(iter(ids))] for ids in self._queues.get(group, {}).values())
+        return sorted(heads, key=lambda work: work.number)
+
     def count(self, cluster: ClusterId, state: WorkState) -> int:
         """How much work of a virtual cluster is in a state."""
         return self._states[cluster, state]
@@ -309,6 +339,8 @@ class Works:
                 self._load[at] = self._load.get(at, Resources()) + work.demand
             case WorkState.QUEUED:
                 self._queued[work.group] += 1
+                queues = self._queues.setdefault(work.group, {})
+                queues.setdefault((work.bundle, work.demand), {})[work.id] = None
             case WorkState.HELD:
                 self._held.setdefault(work.cluster, {})[work.id] = None
 
@@ -339,6 +371,10 @@ class Works:
                     self._load.pop(at)
             case WorkState.QUEUED:
                 _less(self._queued, work.group)
+                queues = self._queues[work.group]
+                forget(queues, (work.bundle, work.demand), work.id)
+                if not queues:
+                    del self._queues[work.group]
             case WorkState.HELD:
                 forget(self._held, work.cluster, work.id)
 

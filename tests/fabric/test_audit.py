@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from fedpilot.fabric import ClusterId, Resources, SchedulingPolicy, VNodeId
@@ -71,3 +73,29 @@ def test_what_gets_out_is_named(books: Books, what: Running, reason: str | None)
     found = escapes(books, jobs_in(books), [what], past={GroupId("past")})
     assert [each.reason for each in found] == ([] if reason is None else [reason])
     assert all(each.cluster == "job" for each in found)
+
+
+SPOKEN, SILENT, STRANGE = JobId("03"), JobId("04"), JobId("05")
+
+
+@pytest.mark.parametrize(
+    ("named", "attached", "found"),
+    [
+        pytest.param({SILENT: "other"}, {}, {SILENT: "other"}, id="what Ray was told of it counts"),
+        pytest.param({}, {SPOKEN: "child"}, {SPOKEN: "child"}, id="what it said counts"),
+        pytest.param(
+            {SPOKEN: "other"},
+            {SPOKEN: "child"},
+            {SPOKEN: "child"},
+            id="it began another than it was started in",
+        ),
+        pytest.param({STRANGE: "gone"}, {}, {}, id="a virtual cluster that is no more"),
+    ],
+)
+def test_whose_jobs_are_looked_at(
+    books: Books, named: dict[JobId, str], attached: dict[JobId, str], found: dict[JobId, str]
+) -> None:
+    for job, name in attached.items():
+        entry = books.entries[ClusterId(name)]
+        books.enter(replace(entry, jobs=entry.jobs | {job}))
+    assert jobs_in(books, named) == {JOB: "job", **found}

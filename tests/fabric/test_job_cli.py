@@ -343,6 +343,22 @@ def test_an_interruption_leaves_the_job_and_says_how_to_go_on() -> None:
     ]
 
 
+def test_an_interruption_before_ray_has_answered_does_not_say_that_the_job_goes_on() -> None:
+    class Interrupted(FakeJobs):
+        def submit(
+            self, command: Sequence[str], spec: VirtualCluster | None = None, **options: Any
+        ) -> str:
+            raise KeyboardInterrupt
+
+    done = invoke(Interrupted(), "submit", "--id", "a", "--", "x")
+    assert (done.exit_code, done.stdout) == (130, "")
+    assert done.stderr.splitlines() == [
+        "fedpilot: interrupted; job a may be submitted, or not",
+        "  see: fedpilot job show a",
+        "  stop it: fedpilot job stop a",
+    ]
+
+
 # -- list, show, logs, stop -------------------------------------------------------------------
 
 ESCAPE = "task out of job 02000000 holds {CPU: 1} in no group"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
@@ -25,7 +26,8 @@ from fedpilot.fabric.core.admission import (
     place,
 )
 from fedpilot.fabric.core.books import Books, Entry
-from fedpilot.fabric.core.borrowing import Growth, Unmet, borrow, find_growth, give_back
+from fedpilot.fabric.core.borrowing import Growth, Step, Unmet, borrow, find_growth, give_back
+from fedpilot.fabric.core.gpus import free_gpus
 from fedpilot.fabric.core.groups import GroupId, Recut, groups_for, recut
 from fedpilot.fabric.core.ledger import (
     Cluster,
@@ -267,7 +269,206 @@ class TestTheQueue:
         assert never(ledger, asks("part", group(4, 4), inside="job")) is not None
 
 
-def told(decisions: Sequence[Decision]) -> list[str]:
+class TestWhatIsNeverRefused:
+    """Only what is proven to be too large is refused; whatever else was not found waits."""
+
+    HARD = group(*(0.3 + 0.6 * ((n * 37) % 97) / 97 for n in range(36)))
+
+    def test_a_search_that_gave_up_is_no_proof(self) -> None:
+        amount = sum(bundle.resources["CPU"] for bundle in self.HARD.bundles) / UNIT / 12
+        ledger = machines(**{f"m{n:02}": amount * 1.0005 for n in range(12)})
+        found = place(ledger, asks("hard", self.HARD))
+        assert isinstance(found, NoRoom)
+        assert not found.proven
+        assert "no places were found for more than" in found.reason
+        assert never(ledger, asks("hard", self.HARD)) is None
+
+    def test_one_arrangement_that_leaves_too_little_is_no_proof(self) -> None:
+        ledger = machines(a=1, b=1.5)
+        request = asks("job", group(0.5), least=2)
+        assert isinstance(place(ledger, request), NoRoom)
+        assert never(ledger, request) is None
+
+    def test_more_than_there_is_in_all_is_proof(self) -> None:
+        ledger = machines(a=2, b=2)
+        assert never(ledger, asks("job", least=5)) is not None
+        assert never(ledger, asks("job", group(1, 1), least=3)) is not None
+
+    def test_more_than_a_limit_above_allows_is_proof(self) -> None:
+        ledger = machines(a=8, b=8)
+        admit(ledger, asks("top", group(1), most=4), asks("mid", inside="top"))
+        assert never(ledger, asks("low", least=5, inside="mid")) is None
+        assert never(ledger, asks("low", least=6, inside="mid")) is not None
+        assert never(ledger, asks("low", group(2, 2, 2), inside="mid")) is not None
+
+    def test_more_than_nodes_of_one_size_have_on_a_machine_is_proof(self) -> None:
+        ledger = machines(a=8)
+        admit(ledger, asks("job", group(2, 2), flexible=False))
+        assert never(ledger, asks("part", least=2, inside="job")) is None
+        assert never(ledger, asks("part", least=3, inside="job")) is not None
+
+
+class TestGpus:
+    """A share comes from one GPU, so what is left of several is not a whole one."""
+
+    @staticmethod
+    def asks(name: str, *nodes: float, least: float = 0, inside: str = ROOT) -> Request:
+        bundles = tuple(Bundle(resources=Resources.of({"GPU": gpu})) for gpu in nodes)
+        groups = (BundleGroup(bundles=bundles, policy=PACK),) if nodes else ()
+        return Request(
+            id=ClusterId(name),
+            parent=ClusterId(inside),
+            groups=groups,
+            least=Resources.of({"GPU": least}),
+            flexible=bool(least) or not nodes,
+        )
+
+    def test_what_is_left_of_three_is_no_whole_one(self) -> None:
+        ledger = Ledger([fake_machine("a", GPU=3)])
+        admit(ledger, self.asks("job", 0.6, 0.6, 0.6))
+        assert free_gpus(ledger, ["a"]) == {"a": (4000, 4000, 4000)}
+        found = place(ledger, self.asks("whole", 1))
+        assert isinstance(found, NoRoom)
+        assert found.reason == "one node needs 1 GPU, and the GPUs are free in parts only"
+        assert isinstance(place(ledger, self.asks("flexible", least=1)), NoRoom)
+        admit(ledger, self.asks("parts", 0.4, 0.4, 0.4))
+
+    def test_shares_lie_on_as_few_as_they_can(self) -> None:
+        ledger = Ledger([fake_machine("a", GPU=2)])
+        admit(ledger, self.asks("job", 0.5, 0.5), self.asks("whole", 1))
+        assert free_gpus(ledger, ["a"]) == {"a": ()}
+
+    def test_on_a_loose_machine_they_lie_on_as_many_as_they_can(self) -> None:
+        ledger = Ledger([fake_machine("a", GPU=2), fake_machine("b", GPU=1)])
+        admit(ledger, self.asks("job", 0.5, 0.5))
+        loose = {MachineId("a")}
+        assert free_gpus(ledger, ["a"], loose) == {"a": (5000, 5000)}
+        for where, machine in ((frozenset[MachineId](), "a"), (loose, "b")):
+            (found,) = decide(ledger, [self.asks("whole", 1)], 0.0, loose=where)
+            assert isinstance(found, Admit)
+            assert [each.machine for each in found.vnodes] == [machine]
+        waiting = [self.asks("wholes", 1, 1), self.asks("whole", 1)]
+        assert told(decide(ledger, waiting, 0.0, loose=loose)) == ["wait wholes 1", "wait whole 2"]
+
+    def test_the_same_holds_inside_a_virtual_cluster(self) -> None:
+        ledger = Ledger([fake_machine("a", GPU=2)])
+        admit(ledger, self.asks("job", 2), self.asks("parts", 0.6, 0.6, inside="job"))
+        assert isinstance(place(ledger, self.asks("half", 0.5, inside="job")), NoRoom)
+        assert isinstance(place(ledger, self.asks("less", 0.4, 0.4, inside="job")), Admit)
+
+    def test_nobody_grows_by_what_is_in_parts(self) -> None:
+        ledger = Ledger([fake_machine("a", GPU=2)])
+        admit(ledger, self.asks("parts", 0.6, 0.6), self.asks("job"))
+        grown = find_growth(ledger, ClusterId("job"), Resources.of({"GPU": 0.8}))
+        assert isinstance(grown, Unmet)
+        assert isinstance(find_growth(ledger, ClusterId("job"), Resources.of({"GPU": 0.4})), Growth)
+
+    @given(
+        total=st.integers(0, 4),
+        asked=st.lists(st.sampled_from([0.1, 0.25, 0.4, 0.5, 0.6, 0.9, 1, 2]), max_size=8),
+        gone=st.sets(st.integers(0, 7)),
+        others=st.sampled_from([0, 0.3, 0.9, 1.7]),
+    )
+    def test_the_parts_are_what_is_free_in_all(
+        self, total: int, asked: list[float], gone: set[int], others: float
+    ) -> None:
+        ledger = Ledger([fake_machine("a", GPU=total)])
+        for number, gpu in enumerate(asked):
+            found = place(ledger, self.asks(f"c{number}", gpu))
+            if isinstance(found, Admit):
+                apply(ledger, found, NEVER)
+        for number in gone:
+            if f"c{number}" in ledger.clusters:
+                ledger.end(ClusterId(f"c{number}"))
+        rest = Resources.of({"GPU": others})
+        if others and rest.fits(ledger.free(MachineId("a"))):
+            ledger.begin(Cluster(id=ClusterId("default"), parent=ROOT), ())
+            borrow(ledger, Growth(MachineId("a"), (_step("default", rest),)), NEVER)
+        (parts,) = free_gpus(ledger, [MachineId("a")]).values()
+        assert sum(parts) == ledger.free(MachineId("a"))["GPU"]
+        assert all(0 < part <= UNIT for part in parts)
+        assert len(parts) <= total
+
+
+def _step(cluster: str, by: Resources) -> Step:
+    return Step(
+        vnode=VNodeId(f"{cluster}@a"),
+        cluster=ClusterId(cluster),
+        parent=MachineId("a"),
+        machine=MachineId("a"),
+        by=by,
+        new=True,
+    )
+
+
+requests = st.builds(
+    lambda number, amount, inside, priority, patience: asks(
+        f"r{number}",
+        *([group(amount)] if amount else []),
+        inside=inside,
+        priority=priority,
+        deadline=patience,
+    ),
+    number=st.just(0),
+    amount=st.integers(0, 5),
+    inside=st.sampled_from([ROOT, "job", "other"]),
+    priority=st.integers(0, 2),
+    patience=st.none() | st.integers(0, 2),
+)
+
+
+def one_after_the_other(
+    ledger: Ledger, waiting: Sequence[Request], now: float, policy: QueuePolicy
+) -> list[Decision]:
+    """What `decide` is to answer, found by looking at everybody."""
+    trial, made = ledger.copy(), list[Decision]()
+    queues: dict[ClusterId, list[ClusterId]] = {}
+    if policy is QueuePolicy.PRIORITY:
+        waiting = sorted(waiting, key=lambda request: -request.priority)
+    for request in waiting:
+        queue = queues.setdefault(request.parent, [])
+        reason = f"{queue[0]} is before it" if queue else ""
+        if not queue:
+            found = place(trial, request)
+            if isinstance(found, Admit):
+                apply(trial, found, now)
+                made.append(found)
+                continue
+            reason = found.reason
+        if request.deadline is not None and request.deadline <= now:
+            made.append(Expire(request, f"its deadline is over; {reason}"))
+        else:
+            queue.append(request.id)
+            made.append(Wait(request, len(queue), reason))
+    return made
+
+
+@given(
+    waiting=st.lists(requests, max_size=12),
+    now=st.integers(0, 2),
+    policy=st.sampled_from(QueuePolicy),
+)
+def test_a_queue_is_decided_on_as_if_everybody_in_it_was_looked_at(
+    waiting: list[Request], now: int, policy: QueuePolicy
+) -> None:
+    waiting = [replace(each, id=ClusterId(f"r{n}")) for n, each in enumerate(waiting)]
+    ledger = machines(a=6, b=4)
+    admit(ledger, asks("job", group(2), most=2), asks("other", group(1), flexible=False))
+    before = contents(ledger)
+    found = decide(ledger, waiting, now, policy)
+    assert list(found) == one_after_the_other(ledger, waiting, now, policy)
+    assert len(found) == len(waiting)
+    assert contents(ledger) == before
+
+
+def test_those_behind_the_first_are_not_looked_at_one_by_one() -> None:
+    waiting = [asks(f"r{number}", group(1)) for number in range(10_000)]
+    found = decide(machines(a=0.5), waiting, 0.0)
+    assert list(found.made) == ["r0"]
+    assert list(found)[-1] == Wait(waiting[-1], 10_000, "r0 is before it")
+
+
+def told(decisions: Iterable[Decision]) -> list[str]:
     said = []
     for each in decisions:
         position = f" {each.position}" if isinstance(each, Wait) else ""
@@ -275,7 +476,7 @@ def told(decisions: Sequence[Decision]) -> list[str]:
     return said
 
 
-def reasons(decisions: Sequence[Decision]) -> list[str]:
+def reasons(decisions: Iterable[Decision]) -> list[str]:
     return ["" if isinstance(each, Admit) else each.reason for each in decisions]
 
 
@@ -529,7 +730,7 @@ class Histories(RuleBasedStateMachine):
         again = recut(ledger, groups, ledger.vnodes, self.new_id)
         assert again == Recut((), ())
 
-    def new_id(self) -> GroupId:
+    def new_id(self, _: ClusterId) -> GroupId:
         return GroupId(f"g{next(self.ids)}")
 
     @invariant()

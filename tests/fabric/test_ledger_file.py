@@ -58,7 +58,7 @@ def filled() -> Books:
     apply(books.ledger, found, 0.0)
     for entry in ENTRIES:
         books.enter(entry)
-    for group in groups_for(found, lambda: GroupId("g")):
+    for group in groups_for(found, lambda _: GroupId("g")):
         books.groups.put(group)
     return books
 

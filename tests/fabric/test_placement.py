@@ -11,7 +11,15 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from fedpilot.fabric.core.placement import Misfit, Placement, Undecided, fit, fit_all, most
+from fedpilot.fabric.core.placement import (
+    Gpus,
+    Misfit,
+    Placement,
+    Undecided,
+    fit,
+    fit_all,
+    most,
+)
 from fedpilot.fabric.core.records import Bundle, BundleGroup, Machine, MachineId, SchedulingPolicy
 from fedpilot.fabric.core.resources import Resources
 from fedpilot.fabric.core.selectors import matches, parse
@@ -26,7 +34,9 @@ def node(selector: dict[str, str] | None = None, **amounts: float) -> Bundle:
     return Bundle(resources=Resources.of(amounts), selector=asked)
 
 
-def holds(hosts: Sequence[Machine | None], groups: Sequence[BundleGroup]) -> bool:
+def holds(
+    hosts: Sequence[Machine | None], groups: Sequence[BundleGroup], gpus: Gpus | None = None
+) -> bool:
     """Say whether the nodes can lie there, by trying each way of handing out GPUs."""
     bundles = [(number, bundle) for number, g in enumerate(groups) for bundle in g.bundles]
     for number, group in enumerate(groups):
@@ -45,10 +55,10 @@ def holds(hosts: Sequence[Machine | None], groups: Sequence[BundleGroup]) -> boo
         if host is not None:
             on.setdefault(host.id, []).append(bundle)
             machines[host.id] = host
-    return all(_machine_holds(machines[id], mine) for id, mine in on.items())
+    return all(_machine_holds(machines[id], mine, gpus or {}) for id, mine in on.items())
 
 
-def _machine_holds(machine: Machine, bundles: Sequence[Bundle]) -> bool:
+def _machine_holds(machine: Machine, bundles: Sequence[Bundle], gpus: Gpus) -> bool:
     total = Resources()
     for bundle in bundles:
         total += bundle.resources
@@ -56,26 +66,26 @@ def _machine_holds(machine: Machine, bundles: Sequence[Bundle]) -> bool:
             return False
     if not total.fits(machine.total):
         return False
-    gpus = machine.total["GPU"] // 10_000
+    each = gpus.get(machine.id) or (10_000,) * (machine.total["GPU"] // 10_000)
     whole = sum(b.resources["GPU"] // 10_000 for b in bundles)
     shares = [b.resources["GPU"] % 10_000 for b in bundles if b.resources["GPU"] % 10_000]
-    if whole > gpus:
-        return False
-    return any(
-        all(
-            sum(share for share, at in zip(shares, where, strict=True) if at == gpu) <= 10_000
-            for gpu in range(gpus - whole)
-        )
-        for where in itertools.product(range(gpus - whole), repeat=len(shares))
-    )
+    for where in itertools.product(range(len(each)), repeat=len(shares)):
+        left = list(each)
+        for share, at in zip(shares, where, strict=True):
+            left[at] -= share
+        if min(left, default=0) >= 0 and left.count(10_000) >= whole:
+            return True
+    return False
 
 
-def brute_most(groups: Sequence[BundleGroup], machines: Sequence[Machine]) -> int:
+def brute_most(
+    groups: Sequence[BundleGroup], machines: Sequence[Machine], gpus: Gpus | None = None
+) -> int:
     count = sum(len(group.bundles) for group in groups)
     return max(
         sum(host is not None for host in hosts)
         for hosts in itertools.product([*machines, None], repeat=count)
-        if holds(hosts, groups)
+        if holds(hosts, groups, gpus)
     )
 
 
@@ -128,6 +138,58 @@ def test_fit_agrees_with_trying_everything(
             assert reason
         case Undecided():
             pytest.fail("a small case must be decided")
+
+
+@given(groups_of_nodes, fleets, st.integers(0, 20))
+@settings(deadline=None)
+def test_what_fits_is_never_refused_however_short_the_search(
+    groups: list[BundleGroup], machines: list[Machine], budget: int
+) -> None:
+    answer = fit_all(groups, machines, budget=budget)
+    wanted, possible = sum(len(group.bundles) for group in groups), brute_most(groups, machines)
+    if wanted == possible:
+        assert not isinstance(answer, Misfit)
+    else:
+        assert not isinstance(answer, Placement)
+        assert answer.most <= possible
+
+
+used_gpus = st.lists(
+    st.lists(st.sampled_from([1000, 4000, 5000, 6000, 10_000]), max_size=3).map(
+        lambda parts: tuple(sorted(parts))
+    ),
+    min_size=1,
+    max_size=2,
+)
+GPU_NODES = st.sampled_from([0.1, 0.4, 0.5, 0.6, 1, 2]).map(lambda gpu: node(GPU=gpu))
+
+
+@given(st.lists(GPU_NODES, min_size=1, max_size=4), policies, used_gpus)
+@settings(deadline=None)
+def test_gpus_that_are_free_in_parts_are_looked_at_one_by_one(
+    asked: list[Bundle], policy: SchedulingPolicy, parts: list[tuple[int, ...]]
+) -> None:
+    machines = [fake_machine(f"m{i}", GPU=sum(free) / 10_000) for i, free in enumerate(parts)]
+    gpus = {MachineId(f"m{i}"): free for i, free in enumerate(parts)}
+    groups = [BundleGroup(bundles=tuple(asked), policy=policy)]
+    by_id = {machine.id: machine for machine in machines}
+    possible = brute_most(groups, machines, gpus)
+    match fit_all(groups, machines, gpus=gpus):
+        case Placement(hosts):
+            assert holds([by_id[host] for host in hosts], groups, gpus)
+        case Misfit(_, at_most):
+            assert at_most == possible < len(asked)
+        case Undecided():
+            pytest.fail("a small case must be decided")
+
+
+def test_two_halves_of_gpus_are_not_called_one() -> None:
+    answer = fit_all(
+        [BundleGroup(bundles=(node(GPU=1),), policy=PACK)],
+        [fake_machine("a", GPU=1)],
+        gpus={MachineId("a"): (5000, 5000)},
+    )
+    assert answer == Misfit("one node needs 1 GPU, and the GPUs are free in parts only", 0)
 
 
 @given(nodes, policies, fleets, st.integers(1, 4))
@@ -268,6 +330,34 @@ def test_a_search_that_is_too_long_may_fit() -> None:
     answer = fit_all([BundleGroup(bundles=tuple(asked), policy=PACK)], fleet, budget=2_000)
     assert isinstance(answer, Undecided | Placement)
     assert time.perf_counter() - started < 10
+
+
+@pytest.mark.parametrize(
+    ("groups", "count"),
+    [
+        pytest.param(
+            [BundleGroup(bundles=(node(CPU=2), *[node(CPU=1)] * 599), policy=PACK)],
+            200,
+            id="one larger node, and many alike",
+        ),
+        pytest.param(
+            [BundleGroup(bundles=tuple(node(CPU=1 + i / 1000) for i in range(600)), policy=SPREAD)],
+            200,
+            id="no two alike",
+        ),
+        pytest.param(
+            [
+                BundleGroup(bundles=(node(CPU=9 - i % 2), node(CPU=7 + i % 2)), policy=STRICT_PACK)
+                for i in range(200)
+            ],
+            200,
+            id="pairs that fill a machine each",
+        ),
+    ],
+)
+def test_many_nodes_with_room_for_all_need_no_search(groups: list[BundleGroup], count: int) -> None:
+    fleet = [fake_machine(f"m{i:03}", CPU=16) for i in range(count)]
+    assert isinstance(fit_all(groups, fleet, budget=0), Placement)
 
 
 def test_too_much_in_total_is_refused_however_long_the_search() -> None:

@@ -77,14 +77,14 @@ CPU = FixedSizeNode(resources={"CPU": 1})
             lambda: VirtualCluster(
                 flex_resource_min={"CPU": 1}, fixed_size_nodes=(FixedSizeNodes(nodes=(CPU,)),)
             ).groups(),
-            "flexible resources are not supported yet",
+            "a gang takes fixed-size nodes only",
             id="flexible minimum",
         ),
         pytest.param(
             lambda: VirtualCluster(
                 flex_resource_max={"CPU": 8}, fixed_size_nodes=(FixedSizeNodes(nodes=(CPU,)),)
             ).groups(),
-            "flexible resources are not supported yet",
+            "a gang takes fixed-size nodes only",
             id="flexible maximum",
         ),
     ],

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle as Names, RuleBasedStateMachine, invariant, multiple, rule
 
 from fedpilot.fabric import NoSuchCluster, Resources, SchedulingPolicy, TooLarge, VNodeId
-from fedpilot.fabric.core.admission import Admit, Request, apply, place
+from fedpilot.fabric.core.admission import NoRoom, Request, apply, place
 from fedpilot.fabric.core.books import Books
 from fedpilot.fabric.core.borrowing import give_back
 from fedpilot.fabric.core.groups import GroupId, Recut, Stuck, groups_for, recut
@@ -50,10 +50,15 @@ class Bench:
     def due(self) -> float:
         return self.clock() + 10
 
-    def new_id(self) -> GroupId:
+    def new_id(self, _: ClusterId) -> GroupId:
         return GroupId(f"g{next(self.ids)}")
 
-    def begin(
+    def begin(self, name: str, *fixed: int, **how: Any) -> None:
+        """Let a virtual cluster in: nodes of so many CPUs, and flexible ones."""
+        refused = self.lets_in(name, *fixed, **how)
+        assert refused is None, refused
+
+    def lets_in(
         self,
         name: str,
         *fixed: int,
@@ -62,35 +67,69 @@ class Bench:
         inside: str = ROOT,
         labels: tuple[Mapping[str, str], ...] = (),
         apart: bool = False,
-    ) -> None:
-        """Let a virtual cluster in: nodes of so many CPUs, and flexible ones."""
+        policy: SchedulingPolicy = SchedulingPolicy.PACK,
+    ) -> NoRoom | Stuck | None:
+        """Let a virtual cluster in, as the keeper does, or say why not."""
         bundles = [Bundle(resources=cpus(n)) for n in fixed]
         asked = [(b,) for b in bundles] if apart else [tuple(bundles)]
         request = Request(
             id=ClusterId(name),
             parent=ClusterId(inside),
-            groups=tuple(
-                BundleGroup(bundles=each, policy=SchedulingPolicy.PACK) for each in asked if each
-            ),
+            groups=tuple(BundleGroup(bundles=each, policy=policy) for each in asked if each),
             labels=labels,
             least=cpus(least),
             limits={} if most is None else {"CPU": most * 10_000},
             flexible=bool(least) or most is not None or not fixed,
         )
         found = place(self.books.ledger, request)
-        assert isinstance(found, Admit), found
-        above = {VNodeId(vnode.parent) for vnode in found.vnodes}
+        if isinstance(found, NoRoom):
+            return found
         twin = self.books.ledger.copy()
-        apply(twin, found, 0.0)
+        apply(twin, found, self.due())
         fixed_groups = groups_for(found, self.new_id)
         given: dict[VNodeId, Resources] = {
             p.vnode: p.resources for g in fixed_groups for p in g.pieces if p.vnode is not None
         }
-        touched = ({v.id for v in found.vnodes} | above) & twin.vnodes.keys()
+        steps = [step for growth in found.growths for step in growth.steps]
+        touched = {
+            *(vnode.id for vnode in found.vnodes),
+            *(VNodeId(vnode.parent) for vnode in found.vnodes),
+            *(step.vnode for step in steps),
+            *(VNodeId(step.parent) for step in steps),
+        } & (twin.vnodes.keys() - given.keys())
         cut = self.cut(twin, touched, given)
-        assert isinstance(cut, Recut)
-        apply(self.books.ledger, found, 0.0)
+        if isinstance(cut, Stuck):
+            return cut
+        apply(self.books.ledger, found, self.due())
         self.order(Recut(cut.remove, (*fixed_groups, *cut.make)))
+        return None
+
+    def end(self, name: str) -> None:
+        """A virtual cluster ends with all inside it, and its places go back."""
+        ledger, groups = self.books.ledger, self.books.groups
+        ended = ledger.subtree(ClusterId(name))
+        above = {VNodeId(vnode.parent) for each in ended for vnode in ledger.of(each)}
+        for each in ended:
+            self.router.end(each)
+        ledger.end(ClusterId(name))
+        for each in ended:
+            for group in groups.of_cluster(each):
+                groups.drop(group.id)
+        cut = self.cut(ledger, above & ledger.vnodes.keys(), {})
+        assert isinstance(cut, Recut), cut
+        self.order(cut)
+        self.router.serve()
+
+    def give_back(self) -> None:
+        """What is due goes back, unless others work on it."""
+        give_back(self.books.ledger, self.clock(), self._recut)
+        self.router.serve()
+
+    def _recut(self, ledger: Ledger, vnodes: frozenset[VNodeId]) -> bool:
+        cut = self.cut(ledger, vnodes, {})
+        if isinstance(cut, Recut):
+            self.order(cut)
+        return isinstance(cut, Recut)
 
     def submit(
         self,
@@ -201,6 +240,28 @@ class TestFlexible:
         with pytest.raises(TooLarge, match="its limit"):
             bench.submit("job", 3)
 
+    @pytest.mark.parametrize(
+        ("fixed", "most", "told"),
+        [
+            ((2, 2), None, "top, which low is in, may hold: its largest node, which has 2 CPU"),
+            ((), 2, "top, which low is in, may hold: its limit"),
+        ],
+    )
+    def test_what_those_above_it_may_not_hold_is_refused(
+        self, bench: Bench, fixed: tuple[int, ...], most: int | None, told: str
+    ) -> None:
+        bench.begin("top", *fixed, most=most)
+        bench.begin("mid", inside="top")
+        bench.begin("low", inside="mid")
+        with pytest.raises(TooLarge, match=told):
+            bench.submit("low", 3)
+        assert bench.runs("low", 2).state is PLACED
+
+    def test_what_no_machine_has_waits_for_one(self, bench: Bench) -> None:
+        bench.begin("top", 2, most=8)
+        bench.begin("low", inside="top")
+        assert bench.runs("low", 8).state is HELD
+
     def test_actors_get_pieces_of_their_own(self, bench: Bench) -> None:
         bench.begin("job", least=4, most=4)
         first, second = bench.runs("job", actor=True), bench.runs("job", actor=True)
@@ -265,17 +326,26 @@ class TestAccount:
         work, waits = bench.runs("job", actor=True), bench.runs("job", actor=True)
         bench.router.begun(work.id, "aa")
         assert bench.router.actors() == {"aa": work.id}
-        bench.router.look(in_use=(), dead=["aa"])
+        bench.router.look(in_use=(), dead=["aa"], over=())
         assert work.id not in bench.books.works
         assert bench.now(waits).state is PLACED
 
-    def test_what_a_silent_process_left_goes_once_ray_does_not_run_it(self, bench: Bench) -> None:
+    def test_what_a_dead_process_left_goes_once_ray_does_not_run_it(self, bench: Bench) -> None:
         bench.begin("job", 1, 1, apart=True)
         runs, gone = bench.runs("job"), bench.runs("job")
-        bench.clock.advance(SILENCE_S + 1)
-        bench.router.look(in_use=[runs.group], dead=())
+        bench.router.look(in_use=[runs.group], dead=(), over={runs.owner})
         assert runs.id in bench.books.works
         assert gone.id not in bench.books.works
+
+    def test_silence_is_no_death_but_worth_a_question(self, bench: Bench) -> None:
+        bench.begin("job", 1)
+        work = bench.runs("job")
+        assert bench.router.silent() == set()
+        bench.clock.advance(SILENCE_S + 1)
+        assert bench.router.silent() == {work.owner}
+        bench.router.heard(work.owner)
+        assert bench.router.silent() == set()
+        assert work.id in bench.books.works
 
     def test_what_ends_takes_its_work_along(self, bench: Bench) -> None:
         bench.begin("job", least=1, most=1)
@@ -306,20 +376,31 @@ class Histories(RuleBasedStateMachine):
 
     @rule(
         target=clusters,
+        inside=clusters | st.just(ROOT),
         fixed=st.lists(st.integers(1, 3), max_size=3),
         apart=st.booleans(),
+        policy=st.sampled_from(SchedulingPolicy),
         least=st.integers(0, 2),
         more=st.none() | st.integers(0, 4),
     )
-    def begin(self, fixed: list[int], apart: bool, least: int, more: int | None) -> Any:
+    def begin(
+        self,
+        inside: str,
+        fixed: list[int],
+        apart: bool,
+        policy: SchedulingPolicy,
+        least: int,
+        more: int | None,
+    ) -> Any:
+        if inside != ROOT and inside not in self.bench.books.ledger.clusters:
+            return multiple()
         self.made += 1
         name = f"c{self.made}"
         most = None if more is None else least + more
-        try:
-            self.bench.begin(name, *fixed, least=least, most=most, apart=apart)
-        except AssertionError:  # there is no room now
-            return multiple()
-        return name
+        refused = self.bench.lets_in(
+            name, *fixed, least=least, most=most, inside=inside, apart=apart, policy=policy
+        )
+        return name if refused is None else multiple()
 
     @rule(
         name=clusters,
@@ -344,24 +425,12 @@ class Histories(RuleBasedStateMachine):
     @rule(passed=st.integers(1, 20))
     def time_passes(self, passed: int) -> None:
         self.bench.clock.advance(passed)
-        twin = self.bench.books.ledger.copy()
-        given = {loan.vnode for loan in give_back(twin, self.bench.clock())}
-        cut = self.bench.cut(twin, given, {})
-        if isinstance(cut, Recut):
-            give_back(self.bench.books.ledger, self.bench.clock())
-            self.bench.order(cut)
-            self.bench.router.serve()
+        self.bench.give_back()
 
     @rule(name=clusters)
     def end(self, name: str) -> None:
-        books = self.bench.books
-        if name not in books.ledger.clusters:
-            return
-        self.bench.router.end(ClusterId(name))
-        books.ledger.end(ClusterId(name))
-        for group in books.groups.of_cluster(ClusterId(name)):
-            books.groups.drop(group.id)
-        self.bench.router.serve()
+        if name in self.bench.books.ledger.clusters:
+            self.bench.end(name)
 
     @rule(data=st.data(), cpus=st.integers(1, 6))
     def a_machine_dies_and_another_comes(self, data: st.DataObject, cpus: int) -> None:
@@ -393,6 +462,19 @@ class Histories(RuleBasedStateMachine):
         assert not books.ledger.broken()
         for (group, bundle), load in books.works.load.items():
             assert load.fits(books.groups[group].pieces[bundle].resources)
+
+    @invariant()
+    def vnodes_are_carried_by_no_more_than_is_their_own(self) -> None:
+        books = self.bench.books
+        carried: dict[VNodeId, Resources] = {}
+        for group in books.groups:
+            for piece in group.pieces:
+                if piece.vnode in books.ledger.vnodes:
+                    vnode = VNodeId(str(piece.vnode))
+                    assert piece.machine in (None, books.ledger.vnodes[vnode].machine)
+                    carried[vnode] = carried.get(vnode, Resources()) + piece.resources
+        for vnode, resources in carried.items():
+            assert resources.fits(books.ledger.own(vnode)), vnode
 
     @invariant()
     def the_account_is_right(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shlex
 import shutil
 import signal
 import subprocess
@@ -233,6 +234,29 @@ def test_a_script_that_never_calls_init_is_held_too(jobs: Jobs, tmp_path: Path) 
     assert found["size"] == 1.0
 
 
+def test_a_search_path_of_its_own_lets_no_script_out(jobs: Jobs, tmp_path: Path) -> None:
+    command = script(
+        tmp_path,
+        f"""
+        import json
+        import ray
+
+        ray.init()
+
+        @ray.remote
+        def task(): return {GROUP}
+
+        found = {{"where": ray.get(task.remote()), "size": ray.cluster_resources()["CPU"]}}
+        print(json.dumps(found))
+        """,
+    )
+    id = jobs.submit(["env", f"PYTHONPATH={tmp_path}", *command], ONE)
+    assert ended(jobs, id).status == "SUCCEEDED", jobs.logs(id)
+    found = printed(jobs, id)
+    assert found["where"] != "f" * 36
+    assert found["size"] == 1.0
+
+
 def test_a_job_joins_a_virtual_cluster_that_stays(jobs: Jobs, tmp_path: Path) -> None:
     jobs.clusters.create("team", ONE, detached=True)
     try:
@@ -330,6 +354,16 @@ def test_a_job_whose_keeper_is_killed_leaves_nothing(jobs: Jobs, tmp_path: Path)
     eventually(lambda: id not in clusters(jobs), 10, "its virtual cluster is gone")
     eventually(lambda: not processes(marker), 15, "its command is gone")
     assert ended(jobs, id).status == "FAILED"
+
+
+def test_a_job_whose_virtual_cluster_is_deleted_ends(jobs: Jobs, tmp_path: Path) -> None:
+    command, marker = script(tmp_path, SLEEPER), str(tmp_path / "never")
+    id = jobs.submit(["sh", "-c", shlex.join([*command, marker]) + "; true"], ONE)
+    eventually(lambda: "it runs" in jobs.logs(id), PATIENCE_S, "it runs")
+    jobs.clusters.delete(id)
+    eventually(lambda: not processes(marker), 15, "its command is gone, and what that started")
+    assert ended(jobs, id).status == "FAILED"
+    assert "and so does this command: it was deleted\n" in jobs.logs(id)
 
 
 @pytest.mark.soak
