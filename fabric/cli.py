@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -128,7 +128,7 @@ def create(
     with exit_codes():
         spec = spec_from(spec_file, json_spec, least, most, nodes, policy)
         check_name(name)
-        asked_at = time.time()
+        asked_at, begun = time.time(), time.monotonic()
         asked = False
         say = NextSteps("cluster", address, auth_mode)
         try:
@@ -147,7 +147,7 @@ def create(
                     deadline_s=deadline_s,
                     detached=True,
                 )
-                found = _follow(clusters, found, asked_at, wait_s, spinner)
+                found = _follow(clusters, found, begun, wait_s, spinner)
         except KeyboardInterrupt:
             if not asked:
                 fail("interrupted; nothing was asked for", INTERRUPTED)
@@ -168,34 +168,42 @@ def create(
 def _follow(
     clusters: VirtualClusters,
     found: Mapping[str, Any],
-    asked_at: float,
+    begun: float,
     wait_s: float,
     spinner: Spinner,
 ) -> Mapping[str, Any]:
     """Look at one that waits until it is active or the time is over."""
-    from .view import ending
     from .wording import duration, ordinal, short
 
-    name, pause = found["id"], FIRST_POLL_S
-    until = time.time() + wait_s - min(wait_s, FIRST_POLL_S)
-    if found["state"] not in ("waiting", "starting"):
-        return clusters.show(name)
-    most = duration(wait_s)
-    while found["state"] in ("waiting", "starting") and (left := until - time.time()) > 0:
-        place = f"{ordinal(found['position'])} in line: " if found["position"] else ""
-        waited = duration(wait_s - left)
-        spinner.say(
-            f"{name} is {found['state']}, {waited} of {most}: {place}{short(found['reason'])}"
-        )
-        time.sleep(min(pause, left))
-        pause = min(LAST_POLL_S, pause * 1.2)
+    name, deadline, pause = found["id"], None, FIRST_POLL_S
+    while True:
         try:
             found = clusters.show(name)
         except NoSuchCluster:
-            last = ending(clusters.history(), name)
-            why = last["reason"] if last else "it was deleted"
-            raise NotInTime(name, time.time() - asked_at, why) from None
-    return found
+            _tell_end(clusters, name, deadline, time.monotonic() - begun)
+        deadline, waited = found["deadline"], time.monotonic() - begun
+        if found["state"] not in ("waiting", "starting") or waited >= wait_s:
+            return found
+        place = f"{ordinal(found['position'])} in line: " if found["position"] else ""
+        spinner.say(
+            f"{name} is {found['state']}, {duration(waited)} of {duration(wait_s)}: "
+            f"{place}{short(found['reason'])}"
+        )
+        time.sleep(min(pause, wait_s - waited))
+        pause = min(LAST_POLL_S, pause * 1.2)
+
+
+def _tell_end(
+    clusters: VirtualClusters, name: str, deadline: float | None, waited_s: float
+) -> NoReturn:
+    """Say why one that was waited for is no more: it gave up, or somebody ended it."""
+    from .view import ending
+
+    last = ending(clusters.history(), name)
+    why = last["reason"] if last else "somebody ended it"
+    if last and deadline is not None and last["time"] >= deadline:
+        raise NotInTime(name, waited_s, why)
+    fail(f"{name} is no more, and did not give up by itself: {why}", REFUSED)
 
 
 def _print_created(found: Mapping[str, Any], *, new: bool, say: NextSteps) -> None:

@@ -54,8 +54,10 @@ except OSError as error:
 """
 """Becomes the command, and is killed with us, whatever kills us."""
 
+SAYS = "fedpilot: "
+"""How the lines begin that are not of the command."""
 READY = "its command starts"
-"""How the last line ends that is not of the command."""
+"""How the last of them ends before the command begins."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -114,7 +116,11 @@ def _run(given: argparse.Namespace, command: Sequence[str]) -> int:
     ray.init(given.address, log_to_driver=False, logging_level=logging.ERROR)
     signal.signal(signal.SIGTERM, _stop)  # Ray has one of its own
     address: str = ray.get_runtime_context().gcs_address
-    return run(VirtualClusters(), given, command, address)
+    try:
+        return run(VirtualClusters(), given, command, address)
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        ray.shutdown()
 
 
 def run(
@@ -122,17 +128,11 @@ def run(
 ) -> int:
     """Run a command once its virtual cluster has its places; its exit code.
 
-    What we have reserved is given back. If we are ended while we ask for it, it ends with our job.
+    What we have reserved ends with us, as with every process that reserves, however we end.
     """
     place = asking.show(given.name) if given.join else _reserve(asking, given)
-    try:
-        _wait(asking, place)
-        return _child(command, environment(given.name, address), lambda: _loss(asking, place))
-    finally:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        with contextlib.suppress(FabricError):
-            if not given.join and _now(asking, place):
-                asking.delete(given.name)
+    _wait(asking, place)
+    return _child(command, environment(given.name, address), lambda: _loss(asking, place))
 
 
 def _reserve(asking: VirtualClusters, given: argparse.Namespace) -> Mapping[str, Any]:
@@ -188,14 +188,13 @@ def _why_over(asking: VirtualClusters, name: str) -> str:
 def _child(command: Sequence[str], env: Mapping[str, str], loss: Callable[[], str | None]) -> int:
     """Run a command, until it ends, we are told to end, or `loss` tells what it has lost."""
     fated = [sys.executable, "-I", "-S", "-c", FATED, str(os.getpid()), *command]
-    lost, over = threading.Event(), threading.Event()
+    lost, over = list[str](), threading.Event()
     with subprocess.Popen(fated, env=env) as child:
 
         def watch() -> None:
             while not over.wait(WATCH_S):
                 if why := loss():
-                    lost.set()
-                    _say(f"the virtual cluster has ended, and so does this command: {why}")
+                    lost.append(why)
                     _end(child.pid)
                     return
 
@@ -203,18 +202,19 @@ def _child(command: Sequence[str], env: Mapping[str, str], loss: Callable[[], st
         watching.start()
         try:
             code = child.wait()
-        except BaseException:
-            _end(child.pid)
+        except BaseException:  # whoever told us has told the command: Ray tells all processes
+            _end(child.pid, told=True)
             raise
         finally:
             over.set()
-    if lost.is_set():
+    if lost:
         watching.join()
+        _say(f"its virtual cluster has ended, and so has this command: {lost[0]}")
         code = code or FAILED
     return code if code >= 0 else 128 - code
 
 
-def _end(pid: int) -> None:
+def _end(pid: int, *, told: bool = False) -> None:
     """End a process and all that it started: tell them to, and kill what is there after a while."""
     import psutil
 
@@ -223,7 +223,7 @@ def _end(pid: int) -> None:
         tree = [first, *first.children(recursive=True)]
     except psutil.Error:
         return
-    for each in tree:
+    for each in [] if told else tree:
         with contextlib.suppress(psutil.Error):
             each.terminate()
     until = time.monotonic() + GRACE_S
@@ -244,7 +244,7 @@ def _alive(process: psutil.Process) -> bool:
 
 
 def _say(text: str) -> None:
-    print(f"fedpilot: {text}", file=sys.stderr, flush=True)
+    print(f"{SAYS}{text}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -77,8 +77,10 @@ def _why(view: View, cluster: Document, history: Sequence[Document]) -> Iterator
                 else ", and what was lost is being made again."
             )
             if lacks:
+                where = "" if cluster["parent"] == ROOT else f" in {cluster['parent']}"
+                free = amounts(view.free(cluster["parent"]))
                 yield (
-                    f"New places are looked for all the time; {amounts(view.free())} is free. "
+                    f"New places are looked for all the time; {free} is free{where}. "
                     f"What would help: {_help(view, cluster, lacks)}."
                 )
         case _:

@@ -31,16 +31,14 @@ from .cli_access import (
     with_access,
 )
 from .cli_spec import check_name, from_json, spec_from, with_deadline, with_priority, with_spec
-from .confine import READY
+from .confine import READY, SAYS
 from .errors import FabricError, SpecError
 
 if TYPE_CHECKING:
     from .jobs import Job, Jobs
 
-OURS = "fedpilot: "
-"""How the lines of a log begin that tell of the virtual cluster."""
 TALKATIVE = ("ray.dashboard.modules.dashboard_sdk", "ray.dashboard.modules.job.sdk")
-"""Loggers of Ray's that tell of each upload and of the end of each log, and say so themselves."""
+"""Loggers of Ray's that tell of each upload, and of the end of each log."""
 SETTLE_S = 10.0
 """How long Ray may take to end a job, or to say how it ended."""
 
@@ -164,8 +162,8 @@ def submit(
                 if no_wait:
                     _print_submitted(jobs, name, as_json)
                     return
-                click.echo(f"{OURS}job {name} is submitted", err=True)
-                began = _follow(jobs, name, to_stderr=as_json)
+                click.echo(f"{SAYS}job {name} is submitted", err=True)
+                began, last = _follow(jobs, name, to_stderr=as_json)
                 done = _end(jobs, name)
         except KeyboardInterrupt:
             fail(f"interrupted; {fate}", INTERRUPTED)
@@ -173,9 +171,12 @@ def submit(
             print_json(done.to_dict())
         if done.status == "SUCCEEDED":
             return
-        why = "" if done.status == "STOPPED" or not done.message else f": {done.message}"
-        code = FAILED if began or done.status == "STOPPED" else REFUSED
-        fail(f"job {name} {_past(done.status)}{why}", code)
+        if done.status == "STOPPED":
+            fail(f"job {name} was stopped", FAILED)
+        why = f": {done.message}" if done.message not in ("", last) else ""
+        fail(
+            f"job {name} {'failed' if began else 'never began'}{why}", FAILED if began else REFUSED
+        )
 
 
 def _runtime_env(text: str | None, working_dir: str | None) -> dict[str, Any]:
@@ -204,30 +205,31 @@ def _print_submitted(jobs: Jobs, id: str, as_json: bool) -> None:
         click.echo(id)
 
 
-def _follow(jobs: Jobs, id: str, *, to_stderr: bool) -> bool:
+def _follow(jobs: Jobs, id: str, *, to_stderr: bool) -> tuple[bool, str]:
     """Print a log as it grows: what comes before the command is about it, and no output of it.
 
-    Says whether the command began.
+    Returns whether the command began, and what was said last before it.
     """
     before: list[str] = []
-    rest, began = "", False
+    rest, said, began = "", "", False
     for text in jobs.follow(id):
         if began:
             click.echo(text, nl=False, err=to_stderr)
             continue
         *lines, rest = (rest + text).split("\n")
         for number, line in enumerate(lines):
-            if line.startswith(OURS) and line.endswith(READY):
+            if line.startswith(SAYS) and line.endswith(READY):
                 began = True
                 click.echo("\n".join([*lines[number + 1 :], rest]), nl=False, err=to_stderr)
                 break
-            if line.startswith(OURS):
+            if line.startswith(SAYS):
+                said = line.removeprefix(SAYS)
                 click.echo(line, err=True)
             else:
                 before.append(line)
-    if not began and before:  # Ray's own words, which tell why
-        click.echo("\n".join([*before, rest]), err=True)
-    return began
+    if not began and not said:  # then Ray could not even start it, and tells why
+        click.echo("\n".join([*before, rest]).rstrip(), err=True)
+    return began, said
 
 
 def _end(jobs: Jobs, id: str) -> Job:
@@ -240,10 +242,6 @@ def _end(jobs: Jobs, id: str) -> Job:
             raise FabricError(f"job {id!r} should have ended, but it is {found.status}")
         time.sleep(0.2)
     return found
-
-
-def _past(status: str) -> str:
-    return {"FAILED": "failed", "STOPPED": "was stopped"}.get(status, f"is {status}")
 
 
 @job.command("list")

@@ -16,9 +16,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from .confine import SAYS
 from .core.audit import NAMES
 from .core.records import ROOT
-from .errors import ClusterUnreachable, FabricError, NoSuchCluster, NoSuchJob, SpecError
+from .errors import ClusterUnreachable, FabricError, NoSuchJob, SpecError
 from .inside import SETUP_HOOK
 from .spec import VirtualCluster
 from .virtual_clusters import VirtualClusters
@@ -172,16 +173,20 @@ class Jobs:
         return self._job(found, clusters)
 
     def logs(self, id: str) -> str:
-        """What a job has printed so far. NoSuchJob."""
+        """What a job has printed so far, or why Ray could not start it. NoSuchJob."""
         with _of(id):
             text: str = self._client.get_job_logs(id)
-        return text
+            if text:
+                return text
+            found = self._client.get_job_info(id)
+        return f"{found.message}\n" if str(found.status.value) == "FAILED" else ""
 
     def follow(self, id: str) -> Iterator[str]:
-        """What a job has printed and prints, until it ends. NoSuchJob."""
+        """What `logs` tells, and all that a job prints from now on, until it ends. NoSuchJob."""
         import asyncio
 
         self.show(id)
+        silent = True
         lines: Any = self._client.tail_job_logs(id)
         with _of(id), asyncio.Runner() as runner:
 
@@ -189,17 +194,15 @@ class Jobs:
                 return await anext(lines, None)
 
             while (text := runner.run(following())) is not None:
+                silent = False
                 yield text
+        if silent:
+            yield self.logs(id)
 
     def stop(self, id: str) -> bool:
         """Tell a job to end; False if it had ended. NoSuchJob."""
-        job = self.show(id)
         with _of(id):
-            told = bool(self._client.stop_job(id))
-        if job.cluster and not job.joined and job.cluster["state"] == "waiting":
-            with contextlib.suppress(NoSuchCluster):
-                self.clusters.delete(job.cluster["id"])
-        return told
+            return bool(self._client.stop_job(id))
 
     def _job(self, found: Any, clusters: Mapping[str, Mapping[str, Any]]) -> Job:
         metadata = found.metadata or {}
@@ -207,7 +210,7 @@ class Jobs:
         status = str(found.status.value)
         cluster = clusters.get(name) if name and status not in ENDED else None
         waits = cluster is not None and cluster["state"] == "waiting" and status == "RUNNING"
-        reason = str(cluster["reason"]) if waits and cluster else _line(found.message)
+        reason = str(cluster["reason"]) if waits and cluster else reason_in(found.message)
         return Job(
             id=found.submission_id,
             status="WAITING" if waits else status,
@@ -236,6 +239,16 @@ def _of(id: str) -> Iterator[None]:
     except (requests.RequestException, aiohttp.ClientError, OSError) as error:
         why = f"its job server is gone: {_line(error)}"
         raise ClusterUnreachable(_dashboard(), why) from error
+
+
+def reason_in(message: str | None) -> str:
+    """Why a job ended: what was said last, unless that is of the command; else what Ray says.
+
+    Ray's message ends with the last lines of the log where the job has failed.
+    """
+    said, _, log = (message or "").strip().partition("\n")
+    last = log.rpartition("\n")[2]
+    return last.removeprefix(SAYS) if last.startswith(SAYS) else _line(said)
 
 
 def _line(text: object) -> str:

@@ -11,12 +11,13 @@ import asyncio
 import importlib
 import logging
 import os
+import pickle
 import secrets
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from .core.admission import Request
 from .core.books import Entry, JobId
@@ -51,9 +52,12 @@ class ManagerActor:
         """Read the books and keep them from now on, unless that has begun."""
         await self._keeper()
 
-    async def create(self, entry: Entry, wait_s: float) -> Mapping[str, Any]:
-        """Let a virtual cluster in, or have it wait; its state after `wait_s`."""
-        keeper = await self._keeper()
+    async def create(self, packed: bytes, wait_s: float) -> Mapping[str, Any]:
+        """Let a virtual cluster in, or have it wait; its state after `wait_s`.
+
+        What is asked for, an `Entry`, is pickled.
+        """
+        keeper, entry = await self._keeper(), cast("Entry", pickle.loads(packed))
         await keeper.create(entry, wait_s=wait_s)
         return snapshot(keeper).brief(entry.request.id)
 

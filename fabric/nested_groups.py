@@ -62,8 +62,6 @@ def spec_of(**asked: Any) -> VirtualCluster:
     strategy = topology.pop(MACHINE, None) or asked.get("strategy") or SchedulingPolicy.PACK
     if topology:
         raise ValueError(f"topology_strategy: no {', '.join(topology)} inside a virtual cluster")
-    if asked.get("_soft_target_node_id"):
-        raise ValueError("_soft_target_node_id: not inside a virtual cluster")
     bundles = asked["bundles"]
     selectors = asked.get("bundle_label_selector") or [{}] * len(bundles)
     nodes = [

@@ -7,7 +7,6 @@ has had it made. The id of the work is the id of that placement group.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -223,9 +222,17 @@ class Router:
                 continue
             of = next((id for id in clusters if was_made_for(id, group)), None)
             if of is not None:
-                id = WorkId(group)
-                with contextlib.suppress(TooLarge):
-                    self.place(Ask(id=id, cluster=of, demand=demand, selector={}, owner=NOBODY))
+                work = Work(
+                    id=WorkId(group),
+                    number=next(self._numbers),
+                    cluster=of,
+                    demand=demand,
+                    selector={},
+                    owner=NOBODY,
+                    group=group,
+                )
+                self._hold(work, together=False)
+                self._serve(of)
         for work in [each for each in books.works if each.owner == NOBODY]:
             if work.group in wanted or work.group in in_use:
                 self._rebuilt[work.id] = now

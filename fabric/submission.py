@@ -8,7 +8,7 @@ import secrets
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from .core.groups import group_id
+from .core.groups import GroupId, group_id
 from .core.ledger import WorkId
 from .core.records import ClusterId
 from .core.resources import Resources
@@ -19,7 +19,7 @@ from .nested_groups import known_group
 from .reaching import ask, manager, reporter
 from .router import Ask, Placed
 from .virtual_clusters import VirtualClusters
-from .where import captures, current_id, is_placement_group, own_group
+from .where import captures, current_id, is_placement_group, own_bundle, own_group
 from .wrapping import originals
 
 OURS = "fedpilot.fabric.manager_actor"
@@ -53,8 +53,6 @@ def submission(actor: bool) -> Callable[..., Any]:
         if sent is None:
             return original(self, *given, **options)
         work, options = sent
-        if work is None:
-            return original(self, *given, **options)
         silent = not actor and options.get("num_returns") == 0
         if silent:  # something has to tell of its end
             options["num_returns"] = 1
@@ -112,11 +110,11 @@ def ask_for_nothing(bundles: Any, label_selectors: Any = None) -> None:
 
 def _route(
     cluster: str, options: Mapping[str, Any], *, actor: bool
-) -> tuple[WorkId | None, dict[str, Any]] | None:
+) -> tuple[WorkId, dict[str, Any]] | None:
     """Ask where work runs, and submit it so; None to submit it as it is.
 
-    Without an id of its own it waits for the room of what submits it, which Ray frees while that
-    waits for it.
+    If there is no room elsewhere, it waits for that of what submits it, which Ray frees while that
+    waits for it, or when that ends.
     """
     from ray.util.scheduling_strategies import (
         NodeAffinitySchedulingStrategy,
@@ -141,9 +139,8 @@ def _route(
     place = functools.partial(_place, cluster, id, demand, actor=actor)
     placed = place(wanted, wait=not nested, soft=soft, affinity=affinity)
     if placed is None:  # no room anywhere else: it can always wait for that of its parent
-        if not wanted and demand.fits(_assigned()):
-            return None, {k: v for k, v in options.items() if k not in _WHERE}
-        placed = place(wanted, wait=True, soft=soft, affinity=affinity)
+        inside = _own_place() if not wanted and demand.fits(_assigned()) else None
+        placed = place(wanted, wait=True, soft=soft, affinity=affinity, inside=inside)
     assert placed is not None
     sent = {k: v for k, v in options.items() if k not in _WHERE}
     sizes = [dict(size) for size in placed.sizes] or [demand.to_ray() or {"CPU": 0.0001}]
@@ -155,6 +152,15 @@ def _route(
     if actor and options.get("num_cpus") is None:
         sent["num_cpus"] = 0
     return id, sent
+
+
+def _own_place() -> tuple[GroupId, int] | None:
+    """The bundle that this worker runs in; None in a placement group that was asked for."""
+    here = own_group()
+    if here is None or is_placement_group(here):
+        return None
+    bundle = own_bundle(here)
+    return None if bundle is None else (GroupId(here), bundle)
 
 
 def _new_work(cluster: ClusterId) -> WorkId:
@@ -175,6 +181,7 @@ def _place(
     wait: bool,
     soft: bool,
     affinity: Mapping[str, Condition],
+    inside: tuple[GroupId, int] | None = None,
 ) -> Placed | None:
     asked = Ask(
         id=id,
@@ -184,6 +191,7 @@ def _place(
         owner=reporter().owner,
         actor=actor,
         wait=wait,
+        inside=inside,
     )
     try:
         found: Placed | None = ask("place", asked)

@@ -189,8 +189,9 @@ class _Strip:
                 "a flexible vnode" if kind == "flexible" else many(len(there), "fixed-size vnode")
             )
             yield Text(f"{view.machine(machine)}: {held} in {what}", "bright_black")
-        if len(places) > MOST_VNODES:
-            yield Text(f"and on {len(places) - MOST_VNODES} machines more", "bright_black")
+        if hidden := [node for key in list(places)[MOST_VNODES:] for node in places[key]]:
+            on = many(len({node["machine"] for node in hidden}), "machine")
+            yield Text(f"and {many(len(hidden), 'vnode')} more on {on}", "bright_black")
 
 
 def _legend(view: View) -> Text:

@@ -6,6 +6,7 @@ the first of them asks.
 
 from __future__ import annotations
 
+import pickle
 import secrets
 import time
 from collections.abc import Mapping
@@ -85,10 +86,12 @@ class VirtualClusters:
 
     def _ask_again(self, entry: Entry, end: float) -> Mapping[str, Any]:
         """Ask for the same until it has its places or time is up; it is asked for once."""
+        packed = pickle.dumps(entry)  # Ray takes half a millisecond to pack and unpack objects
         while True:
-            left = end - time.monotonic()
-            wait_s = max(0.0, min(left, SLICE_S))
-            found: Mapping[str, Any] = self.call("create", entry, wait_s, patience_s=wait_s)
+            left = max(0.0, end - time.monotonic())
+            found: Mapping[str, Any] = self.call(
+                "create", packed, min(left, SLICE_S), patience_s=left
+            )
             if found["state"] not in ("waiting", "starting") or left <= SLICE_S:
                 return found
 

@@ -138,7 +138,7 @@ def current_vnode() -> tuple[str, str] | None:
     if here is None or known is None:
         return None
     machine = ray.get_runtime_context().get_node_id()
-    bundle = bundle_of(_held(), here)
+    bundle = own_bundle(here)
     for node in ask("show", ClusterId(known[0]))["nodes"]:
         if node["machine"] == machine and carries(node, here, bundle):
             return known[0], str(node["id"])
@@ -161,6 +161,11 @@ def bundle_of(resources: Iterable[str], group: str) -> int | None:
         if found:
             return int(found[1])
     return None
+
+
+def own_bundle(group: str) -> int | None:
+    """The bundle of a placement group that this worker runs in."""
+    return bundle_of(_held(), group)
 
 
 def enclosing() -> str | None:

@@ -46,7 +46,10 @@ def amount(name: str, value: float) -> str:
 
 def figure(name: str, value: float) -> str:
     """The number of an amount, without its unit."""
-    return f"{value / GIB:.3g}" if name == "memory" else f"{value:.15g}"
+    if name != "memory":
+        return f"{value:.15g}"
+    gib = value / GIB
+    return f"{gib:.0f}" if gib >= 100 else f"{gib:.3g}"
 
 
 def ordered(names: Iterable[str]) -> list[str]:

@@ -14,7 +14,7 @@ def wrap(cls: type[Any], name: str, wrapper: Callable[..., Any]) -> None:
     original = getattr(cls, name)
     originals[f"{cls.__name__}.{name}"] = original
 
-    def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def wrapped(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         return wrapper(original, self, *args, **kwargs)
 
     wrapped.__name__, wrapped.__doc__ = name, original.__doc__

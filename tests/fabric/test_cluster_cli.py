@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from cluster_documents import A, Document, event, held, shared, vnode, waiting
+from cluster_documents import NOW, A, Document, event, held, shared, vnode, waiting
 from fedpilot.cli import main
 from fedpilot.fabric import ClusterUnreachable, FabricError, VirtualCluster
 from fedpilot.fabric.errors import NameTaken, NeverFits, NoSuchCluster
@@ -229,18 +229,42 @@ def test_who_waits_still_is_told_why_and_what_to_do() -> None:
     assert "fedpilot cluster delete new --address host:1" in done.stdout
 
 
-def test_giving_up_at_the_deadline_is_a_refusal_with_its_reason() -> None:
-    class GivesUp(FakeClusters):
-        def show(self, name: str) -> Mapping[str, Any]:
-            if self.becomes:
-                return self.becomes.pop(0)
-            raise NoSuchCluster(name)
+class GoneThen(FakeClusters):
+    """What becomes of one is that it is no more."""
 
-    clusters = GivesUp(shared(), becomes=[WAITING])
-    clusters.events = [event("new", "asked"), event("new", "ended", "tabular is before it")]
+    def show(self, name: str) -> Mapping[str, Any]:
+        if self.becomes:
+            return self.becomes.pop(0)
+        raise NoSuchCluster(name)
+
+
+def test_giving_up_at_the_deadline_is_a_refusal_with_its_reason() -> None:
+    why = "its deadline is over; tabular is before it"
+    limited = {**WAITING, "deadline": NOW - 6}
+    clusters = GoneThen(shared(), becomes=[limited, limited])
+    clusters.events = [event("new", "asked"), event("new", "ended", why, ago=5)]
     done = invoke(clusters, "create", "new", "--deadline", "1", "--wait", "9")
     assert done.exit_code == 3
-    assert "in vain: tabular is before it" in done.stderr
+    assert f"in vain: {why}" in done.stderr
+
+
+@pytest.mark.parametrize("deadline", [None, NOW + 60])
+def test_an_end_by_somebody_else_is_not_called_giving_up(deadline: float | None) -> None:
+    waits = {**WAITING, "deadline": deadline}
+    clusters = GoneThen(shared(), becomes=[waits, waits])
+    clusters.events = [event("new", "asked"), event("new", "ended", "it was deleted")]
+    done = invoke(clusters, "create", "new", "--wait", "9")
+    assert done.exit_code == 3
+    assert "new is no more, and did not give up by itself: it was deleted" in done.stderr
+    assert "in vain" not in done.stderr
+
+
+def test_a_clock_that_is_set_does_not_end_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    clusters = FakeClusters(shared(), becomes=[WAITING] * 3 + in_time(1))
+    hours = iter(range(100))
+    monkeypatch.setattr("fedpilot.fabric.cli.time.time", lambda: 3600.0 * next(hours))
+    done = invoke(clusters, "create", "new", "--wait", "10", "--json")
+    assert (done.exit_code, json.loads(done.stdout)["state"]) == (0, "active")
 
 
 def test_an_interruption_leaves_it_in_the_queue_and_says_how_to_go_on() -> None:

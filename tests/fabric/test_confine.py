@@ -1,4 +1,4 @@
-"""`confine`: gives back what it reserved and nothing else, and ends with its virtual cluster."""
+"""`confine`: a command runs once its virtual cluster has its places, and ends when that ends."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +26,6 @@ from fedpilot.fabric.errors import (
 )
 from fedpilot.fabric.virtual_clusters import VirtualClusters
 from real_ray import eventually
-
-SILENT = "import time; time.sleep(60)"
 
 
 class FakeClusters(VirtualClusters):
@@ -75,14 +73,11 @@ class FakeClusters(VirtualClusters):
 
 
 @pytest.fixture(autouse=True)
-def _undisturbed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Looks follow quickly on one another, and signals are as they were in the end."""
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looks follow quickly on one another."""
     for name in ("WATCH_S", "FIRST_POLL_S", "LAST_POLL_S"):
         monkeypatch.setattr(confine, name, 0.02)
     monkeypatch.setattr(confine, "GRACE_S", 0.5)
-    before = signal.getsignal(signal.SIGTERM)
-    yield
-    signal.signal(signal.SIGTERM, before)
 
 
 def run(clusters: VirtualClusters, *command: str, join: bool = False) -> int:
@@ -94,45 +89,30 @@ def alive(pid: int) -> bool:
     return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
 
 
-# -- what is given back -----------------------------------------------------------------------
+# -- whose it is ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("code", [0, 7])
-def test_what_was_reserved_is_given_back_however_the_command_ends(code: int) -> None:
-    clusters = FakeClusters()
-    assert run(clusters, sys.executable, "-c", f"raise SystemExit({code})") == code
-    assert clusters.there == {}
+def test_the_exit_code_is_that_of_the_command(code: int) -> None:
+    assert run(FakeClusters(), sys.executable, "-c", f"raise SystemExit({code})") == code
 
 
-def test_a_command_that_is_not_there_gives_back_too(capfd: pytest.CaptureFixture[str]) -> None:
-    clusters = FakeClusters()
-    assert run(clusters, "/no/such/command") == 1
-    assert clusters.there == {}
+def test_a_command_that_is_not_there_fails(capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(FakeClusters(), "/no/such/command") == 1
     assert "/no/such/command: No such file" in capfd.readouterr().err
 
 
-def test_what_others_have_made_under_the_name_stays() -> None:
+def test_what_others_have_made_under_the_name_is_left_alone(tmp_path: Path) -> None:
     clusters = FakeClusters("a")
     with pytest.raises(NameTaken):
-        run(clusters, "true")
+        run(clusters, "touch", str(tmp_path / "ran"))
     assert list(clusters.there) == ["a"]
+    assert not (tmp_path / "ran").exists()
 
 
 def test_what_was_joined_stays() -> None:
     clusters = FakeClusters("a")
     assert run(clusters, "true", join=True) == 0
-    assert list(clusters.there) == ["a"]
-
-
-def test_what_others_make_under_the_name_of_one_that_has_ended_stays(tmp_path: Path) -> None:
-    class Remade(FakeClusters):
-        def show(self, name: str) -> Mapping[str, Any]:
-            if (tmp_path / "runs").exists():
-                self.there["a"] = {**self.there["a"], "asked_at": 1.0}
-            return super().show(name)
-
-    clusters = Remade()
-    assert run(clusters, "touch", str(tmp_path / "runs")) == 0
     assert list(clusters.there) == ["a"]
 
 
@@ -202,8 +182,44 @@ def test_a_command_ends_with_its_virtual_cluster_and_all_that_it_started_too(
     assert what == "told"
     eventually(lambda: not alive(int(pid)), 5, "what it started has ended")
     assert capfd.readouterr().err.splitlines()[-1] == (
-        "fedpilot: the virtual cluster has ended, and so does this command: it was deleted"
+        "fedpilot: its virtual cluster has ended, and so has this command: it was deleted"
     )
+
+
+COUNTS = """
+import pathlib, signal, sys, time
+note, told = pathlib.Path(sys.argv[1]), []
+def tell(*_):
+    told.append(1)
+    note.write_text(str(len(told)))
+signal.signal(signal.SIGTERM, tell)
+note.touch()
+end = time.monotonic() + 10
+while time.monotonic() < end:
+    time.sleep(0.1)
+"""
+
+
+def test_who_was_told_to_end_is_not_told_again_and_has_time(tmp_path: Path) -> None:
+    note = tmp_path / "note"
+
+    class Stopped(FakeClusters):
+        """Ray's job server tells all processes of a job to end, this one and the command."""
+
+        def show(self, name: str) -> Mapping[str, Any]:
+            if note.exists() and not self.silent:
+                self.silent = True
+                for each in (*psutil.Process().children(), psutil.Process()):
+                    each.terminate()
+            return super().show(name)
+
+    before = signal.signal(signal.SIGTERM, confine._stop)
+    try:
+        with pytest.raises(confine._Stopped):
+            run(Stopped(), sys.executable, "-c", COUNTS, str(note))
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert note.read_text() == "1"
 
 
 def test_a_manager_that_does_not_answer_ends_nothing() -> None:
@@ -218,7 +234,6 @@ def test_a_manager_that_does_not_answer_ends_nothing() -> None:
     clusters = Starting()
     assert run(clusters, sys.executable, "-c", "import time; time.sleep(0.5)") == 0
     assert clusters.asked > 5
-    assert clusters.there == {}
 
 
 # -- what the command finds -------------------------------------------------------------------

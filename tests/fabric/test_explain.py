@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cluster_documents import NOW, A, Document, event, held, machine, shared, vnode, waiting
+from cluster_documents import NOW, A, B, Document, event, held, machine, shared, vnode, waiting
 from fedpilot.fabric.explain import sentences
 
 
@@ -16,6 +16,17 @@ def recovering() -> Document:
     lost = held("vision", vnode("vision/0", A, 1), state="recovering", reason="machine b died")
     lost["spec"] = {"fixed_size_nodes": [{"nodes": [{"resources": {"CPU": 1}}] * 2}]}
     return {"machines": [machine(A, 4, 0)], "clusters": [lost, held("x", vnode("x/0", A, 3))]}
+
+
+def recovering_inside() -> Document:
+    """What is free of the Ray cluster is not the parent's."""
+    document = recovering()
+    document["machines"] = [machine(A, 4, 0), machine(B, 16, 16)]
+    document["clusters"][0]["parent"] = "team"
+    document["clusters"].append(
+        held("team", vnode("team/0", A, 3), available={"CPU": 2.0}, children=["vision"])
+    )
+    return document
 
 
 STORIES = [
@@ -60,8 +71,15 @@ STORIES = [
         "vision",
         [],
         recovering(),
-        ["machine b died", "lacks 1 CPU", "an end of x (3 CPU)"],
+        ["machine b died", "lacks 1 CPU", "nothing is free.", "an end of x (3 CPU)"],
         id="one that has lost a machine",
+    ),
+    pytest.param(
+        "vision",
+        [],
+        recovering_inside(),
+        ["2 CPU is free in team.", "room for team to grow"],
+        id="one inside another that has lost a machine",
     ),
     pytest.param(
         "gone",

@@ -19,7 +19,7 @@ from fedpilot.fabric import ClusterUnreachable, FabricError, VirtualCluster
 from fedpilot.fabric.confine import READY
 from fedpilot.fabric.core.records import ROOT
 from fedpilot.fabric.errors import NeverFits, NoSuchCluster, NoSuchJob, SpecError
-from fedpilot.fabric.jobs import Job, Jobs
+from fedpilot.fabric.jobs import Job, Jobs, reason_in
 from fedpilot.fabric.snapshot import find
 from fedpilot.fabric.tables import job_details, job_table
 from fedpilot.fabric.virtual_clusters import VirtualClusters
@@ -254,7 +254,7 @@ ENDINGS = [
     pytest.param([BEGINS], "FAILED", 1, "fedpilot: job a failed: exit code 1", id="it failed"),
     pytest.param([BEGINS], "STOPPED", 1, "fedpilot: job a was stopped", id="it was stopped"),
     pytest.param(BEFORE, "STOPPED", 1, "fedpilot: job a was stopped", id="stopped in the queue"),
-    pytest.param(BEFORE, "FAILED", 3, "fedpilot: job a failed: exit code 1", id="it gave up"),
+    pytest.param(BEFORE, "FAILED", 3, "fedpilot: job a never began: exit code 1", id="it gave up"),
 ]
 
 
@@ -269,9 +269,28 @@ def test_the_exit_code_tells_how_it_ended(
     assert done.stderr.splitlines()[-1] == last
 
 
-def test_what_ray_said_is_shown_if_the_command_never_began() -> None:
-    jobs = FakeJobs(log=["Runtime env setup failed: no such package\n"], ends="FAILED")
-    assert "no such package" in invoke(jobs, "submit", "--", "x").stderr
+def test_what_ray_said_is_shown_if_it_could_not_start_the_job() -> None:
+    jobs = FakeJobs(log=["Runtime env setup failed:\nno such package\n"], ends="FAILED")
+    jobs.message = "Runtime env setup failed:"
+    assert invoke(jobs, "submit", "--id", "a", "--", "x").stderr.splitlines() == [
+        "fedpilot: job a is submitted",
+        "Runtime env setup failed:",
+        "no such package",
+        "fedpilot: job a never began: Runtime env setup failed:",
+    ]
+
+
+def test_why_it_never_began_is_said_once() -> None:
+    why = "virtual cluster 'speech' waited 1.1 s in vain: its deadline is over"
+    jobs = FakeJobs(log=[*BEFORE, f"fedpilot: {why}\n"], ends="FAILED")
+    jobs.message = why
+    assert invoke(jobs, "submit", "--id", "speech", "--", "x").stderr.splitlines() == [
+        "fedpilot: job speech is submitted",
+        "fedpilot: virtual cluster speech is waiting (position 1): it needs 4 CPU, and there is "
+        "room for 2 CPU only",
+        f"fedpilot: {why}",
+        "fedpilot: job speech never began",
+    ]
 
 
 BAD = [
@@ -357,6 +376,29 @@ def test_an_interruption_before_ray_has_answered_does_not_say_that_the_job_goes_
         "  see: fedpilot job show a",
         "  stop it: fedpilot job stop a",
     ]
+
+
+TAIL = "Job entrypoint command failed with exit code 3, last available logs"
+TAIL += " (truncated to 20,000 chars):"
+REASONS = [
+    pytest.param(None, "", id="nothing"),
+    pytest.param("Job finished successfully.", "Job finished successfully.", id="one line"),
+    pytest.param(
+        f"{TAIL}\none\nZeroDivisionError: division by zero\n",
+        "Job entrypoint command failed with exit code 3",
+        id="the command's own last words stay in the log",
+    ),
+    pytest.param(
+        f"{TAIL}\none\nfedpilot: virtual cluster 'a' waited 1.0 s in vain: no\n",
+        "virtual cluster 'a' waited 1.0 s in vain: no",
+        id="what was said of it last",
+    ),
+]
+
+
+@pytest.mark.parametrize(("message", "reason"), REASONS)
+def test_why_a_job_failed_is_one_line(message: str | None, reason: str) -> None:
+    assert reason_in(message) == reason
 
 
 # -- list, show, logs, stop -------------------------------------------------------------------

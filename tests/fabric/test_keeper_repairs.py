@@ -10,7 +10,7 @@ from fedpilot.fabric import Resources
 from fedpilot.fabric.core.groups import GroupId, group_id
 from fedpilot.fabric.core.ledger import WorkId
 from fedpilot.fabric.core.records import ClusterId, ProcessId
-from fedpilot.fabric.core.work import Work
+from fedpilot.fabric.core.work import Work, WorkState
 from fedpilot.fabric.errors import NoSuchCluster
 from fedpilot.fabric.keeper import DEFAULT
 from fedpilot.fabric.router import Ask
@@ -398,7 +398,8 @@ class TestWork:
     @story
     async def test_lost_results_are_made_once_more(self, world: World) -> None:
         await world.begins(*two())
-        await world.create(asks("job", least=1, most=2))
+        await world.create(asks("job", least=2, most=4))
+        await world.passes(1)
         id = group_id(ClusterId("job"), "ab" * 10, "01000000")
         for unknown in ("ab" * 14 + "01000000", group_id(ClusterId("x"), "cd" * 10, "01000000")):
             world.ray.wanted[GroupId(unknown)] = Resources.of({"CPU": 1})
@@ -429,7 +430,14 @@ class TestWork:
         assert not world.wrong()
 
 
-def submits(world: World, cluster: str, id: str, cpus: float, owner: str = "") -> Work:
+def submits(
+    world: World,
+    cluster: str,
+    id: str,
+    cpus: float,
+    owner: str = "",
+    inside: tuple[GroupId, int] | None = None,
+) -> Work:
     """Work that was sent somewhere."""
     ask = Ask(
         id=WorkId(id),
@@ -437,8 +445,28 @@ def submits(world: World, cluster: str, id: str, cpus: float, owner: str = "") -
         demand=Resources.of({"CPU": cpus}),
         selector={},
         owner=ProcessId(owner),
+        inside=inside,
     )
     found = world.keeper.router.place(ask)
     world.keeper.commit()
     assert found is not None
     return found
+
+
+class TestInside:
+    @story
+    async def test_work_in_the_place_of_what_submitted_it_is_known_there(
+        self, world: World
+    ) -> None:
+        await world.begins(*two())
+        await world.create(asks("job", nodes(1, 1)))
+        await world.passes(1)
+        outer = submits(world, "job", "outer", 1)
+        inside = (outer.group, outer.bundle)
+        inner = submits(world, "job", "inner", 1, inside=inside)
+        assert (inner.group, inner.bundle, inner.state) == (*inside, WorkState.QUEUED)
+        world.keeper.router.done([outer.id])
+        assert world.books.works[inner.id].state is WorkState.PLACED
+        other = submits(world, "job", "other", 1)
+        assert (other.group, other.bundle) != inside
+        assert not world.wrong()

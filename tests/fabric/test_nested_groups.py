@@ -61,11 +61,6 @@ def test_every_bundle_is_a_node_where_its_labels_say() -> None:
             "no ray.io/gpu-domain inside a virtual cluster",
             id="a topology that is not one of machines",
         ),
-        pytest.param(
-            {"strategy": "STRICT_PACK", "_soft_target_node_id": "ab" * 28},
-            "_soft_target_node_id: not inside",
-            id="a machine that it would rather be on",
-        ),
     ],
 )
 def test_what_is_not_carried_out_is_refused(asked: Mapping[str, Any], reason: str) -> None:

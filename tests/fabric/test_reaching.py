@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from fedpilot.fabric import reaching
 from fedpilot.fabric.core.ledger import WorkId
@@ -16,7 +17,7 @@ class Line:
     """A Ray in which tasks end when the test says so, and a manager that can fall silent."""
 
     def __init__(self) -> None:
-        self.there: set[object] = set()
+        self.there: set[Any] = set()
         self.looked: list[list[object]] = []
         self.told: list[WorkId] = []
         self.times = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import threading
 from collections.abc import Mapping
 from typing import Any
@@ -58,7 +59,8 @@ class Manager(VirtualClusters):
         state = "active" if self.clock.now >= self.placed_at else "waiting"
         return {"state": state, "reason": "no room"}
 
-    def _create(self, entry: Entry, wait_s: float) -> Mapping[str, Any]:
+    def _create(self, packed: bytes, wait_s: float) -> Mapping[str, Any]:
+        entry: Entry = pickle.loads(packed)
         if self.refuses is not None:
             raise self.refuses
         self.entries.append(entry)
@@ -174,7 +176,7 @@ class Blocks:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.begun: dict[str, tuple[str, str]] = {}
         self.deleted: dict[str, str] = {}
-        monkeypatch.setattr(session.inside, "install", lambda: None)
+        monkeypatch.setattr("fedpilot.fabric.inside.install", lambda: None)
         monkeypatch.setattr(session, "VirtualClusters", lambda: self)
         monkeypatch.setattr("ray.is_initialized", lambda: True)
         monkeypatch.setattr(where, "own_group", lambda: None)

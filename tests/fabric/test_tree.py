@@ -46,6 +46,32 @@ def test_the_picture_of_an_empty_cluster_says_what_to_do() -> None:
     assert "fedpilot cluster create" in printed(picture({"machines": [], "clusters": []}, NOW))
 
 
+@pytest.mark.parametrize(
+    ("places", "said"),
+    [
+        pytest.param(["a/0", "a/1", "b@", "c@", "d@", "e@", "f@"], None, id="all are shown"),
+        pytest.param(
+            [*"abcdef", "g/0"], "and 1 vnode more on 1 machine", id="one of another machine"
+        ),
+        pytest.param(
+            [*"abcdef", "g/0", "g/1", "g@", "h/0"],
+            "and 4 vnodes more on 2 machines",
+            id="two kinds on one machine",
+        ),
+        pytest.param(
+            [*"abcdef", "a@"], "and 1 vnode more on 1 machine", id="one of a machine that is shown"
+        ),
+    ],
+)
+def test_vnodes_that_are_not_shown_are_counted(places: list[str], said: str | None) -> None:
+    nodes = [vnode(f"{name[1:] or '/'}{n}", name[0] * 56, 1) for n, name in enumerate(places)]
+    machines = [machine(name * 56, 4, 1) for name in "abcdefgh"]
+    drawn = printed(picture({"machines": machines, "clusters": [held("job", *nodes)]}, NOW))
+    assert [line.strip(" │") for line in drawn.splitlines() if " more on " in line] == (
+        [said] if said else []
+    )
+
+
 def test_gpus_have_a_bar_of_their_own_and_equal_hosts_are_told_apart() -> None:
     document = shared()
     document["machines"] = [machine(A, 4, 1, "vm", GPU=1), machine(B, 4, 1, "vm", memory=2.0**31)]

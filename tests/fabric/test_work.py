@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
 import pytest
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle as Names, RuleBasedStateMachine, invariant, multiple, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from fedpilot.fabric import NoSuchCluster, Resources, SchedulingPolicy, TooLarge, VNodeId
-from fedpilot.fabric.core.admission import NoRoom, Request, apply, place
+from fedpilot.fabric.core.admission import Admit, NoRoom, Request, apply, place, refill
 from fedpilot.fabric.core.books import Books
 from fedpilot.fabric.core.borrowing import give_back
-from fedpilot.fabric.core.groups import GroupId, Recut, Stuck, groups_for, recut
+from fedpilot.fabric.core.groups import Group, GroupId, Recut, Stuck, groups_for, recut
 from fedpilot.fabric.core.ledger import Ledger, WorkId
-from fedpilot.fabric.core.records import ROOT, Bundle, BundleGroup, ClusterId, MachineId
+from fedpilot.fabric.core.records import ROOT, Bundle, BundleGroup, ClusterId, MachineId, VNode
 from fedpilot.fabric.core.selectors import In, Selector
 from fedpilot.fabric.core.work import ANY, Work, WorkState, batch_limit
 from fedpilot.fabric.router import SILENCE_S, Ask, Router
@@ -36,6 +36,7 @@ class Bench:
         self.ids = count()
         self.in_use: frozenset[GroupId] = frozenset()
         self.ordered: list[Recut] = []
+        self.requests: dict[ClusterId, Request] = {}
 
     def cut(
         self, ledger: Ledger, vnodes: Iterable[VNodeId], given: Mapping[VNodeId, Resources]
@@ -81,12 +82,18 @@ class Bench:
             limits={} if most is None else {"CPU": most * 10_000},
             flexible=bool(least) or most is not None or not fixed,
         )
-        found = place(self.books.ledger, request)
+        refused = self._take_places(place(self.books.ledger, request))
+        if refused is None:
+            self.requests[request.id] = request
+        return refused
+
+    def _take_places(self, found: Admit | NoRoom) -> NoRoom | Stuck | None:
         if isinstance(found, NoRoom):
             return found
+        pinned = found.request.id in self.books.ledger.clusters
         twin = self.books.ledger.copy()
         apply(twin, found, self.due())
-        fixed_groups = groups_for(found, self.new_id)
+        fixed_groups = groups_for(found, self.new_id, pinned=pinned)
         given: dict[VNodeId, Resources] = {
             p.vnode: p.resources for g in fixed_groups for p in g.pieces if p.vnode is not None
         }
@@ -118,6 +125,42 @@ class Bench:
         cut = self.cut(ledger, above & ledger.vnodes.keys(), {})
         assert isinstance(cut, Recut), cut
         self.order(cut)
+        self.router.serve()
+
+    def lose(self, machine: MachineId) -> None:
+        """A machine dies. What carried its vnodes goes, but where Ray looks for other places."""
+        lost = {vnode.id for vnode in self.books.ledger.machine_down(machine)}
+        self.router.lost(lost)
+        for group in list(self.books.groups):
+            if group.movable or not group.vnodes & lost:
+                continue
+            pieces = tuple(replace(p, vnode=None) if p.vnode in lost else p for p in group.pieces)
+            self.books.groups.drop(group.id)
+            if any(piece.vnode for piece in pieces):
+                self.books.groups.put(replace(group, pieces=pieces))
+
+    def repair(self) -> None:
+        """Ray and the keeper find other places for what was lost, where there is room."""
+        ledger = self.books.ledger
+        lost = [
+            (group, piece.vnode, piece.resources)
+            for group in self.books.groups
+            for piece in group.pieces
+            if group.movable and piece.vnode is not None and piece.vnode not in ledger.vnodes
+        ]
+        for group, id, resources in lost:
+            room = (host for host in ledger.machines if resources.fits(ledger.free(host)))
+            if host := next(room, None):
+                ledger.add(_vnode(group, id, resources, host))
+        movable = {vnode for g in self.books.groups if g.movable for vnode in g.vnodes}
+        for id in sorted(self.requests.keys() & ledger.clusters.keys()):
+            request = self.requests[id]
+            count = sum(len(group.bundles) for group in request.groups)
+            there = ledger.vnodes.keys() | movable
+            missing = [n for n in range(count) if VNodeId(f"{id}/{n}") not in there]
+            least = request.least.beyond(ledger.flexible_total(id))
+            if missing or least:
+                self._take_places(refill(ledger, request, missing, least))
         self.router.serve()
 
     def give_back(self) -> None:
@@ -160,6 +203,10 @@ class Bench:
 
     def now(self, work: Work) -> Work:
         return self.books.works[work.id]
+
+
+def _vnode(group: Group, id: VNodeId, resources: Resources, host: MachineId) -> VNode:
+    return VNode(id=id, cluster=group.cluster, parent=host, machine=host, resources=resources)
 
 
 def cpus(amount: float) -> Resources:
@@ -367,53 +414,61 @@ def test_batches_are_a_share_of_those_that_wait(waiting: int, running: int, limi
 class Histories(RuleBasedStateMachine):
     """Work comes and goes, vnodes grow, machines die, in any order."""
 
-    clusters = Names("clusters")
-
     def __init__(self) -> None:
         super().__init__()
-        self.bench = Bench(m0=6, m1=3)
+        self.bench = Bench(a=6, b=4, c=4)
         self.made = 0
 
+    @property
+    def clusters(self) -> list[str]:
+        return sorted(self.bench.books.ledger.clusters)
+
     @rule(
-        target=clusters,
-        inside=clusters | st.just(ROOT),
-        fixed=st.lists(st.integers(1, 3), max_size=3),
+        data=st.data(),
+        fixed=st.lists(st.integers(1, 2), max_size=3),
         apart=st.booleans(),
         policy=st.sampled_from(SchedulingPolicy),
-        least=st.integers(0, 2),
+        least=st.integers(0, 4),
         more=st.none() | st.integers(0, 4),
     )
     def begin(
         self,
-        inside: str,
+        data: st.DataObject,
         fixed: list[int],
         apart: bool,
         policy: SchedulingPolicy,
         least: int,
         more: int | None,
-    ) -> Any:
-        if inside != ROOT and inside not in self.bench.books.ledger.clusters:
-            return multiple()
+    ) -> None:
         self.made += 1
-        name = f"c{self.made}"
+        inside = data.draw(st.sampled_from([ROOT, *self.clusters]))
         most = None if more is None else least + more
-        refused = self.bench.lets_in(
-            name, *fixed, least=least, most=most, inside=inside, apart=apart, policy=policy
+        self.bench.lets_in(
+            f"c{self.made}",
+            *fixed,
+            least=least,
+            most=most,
+            inside=inside,
+            apart=apart,
+            policy=policy,
         )
-        return name if refused is None else multiple()
 
+    @precondition(lambda self: self.clusters)
     @rule(
-        name=clusters,
+        data=st.data(),
         demand=st.sampled_from([0, 0.5, 1, 2, 3]),
         actor=st.booleans(),
         wait=st.booleans(),
         times=st.integers(1, 12),
     )
-    def submit(self, name: str, demand: float, actor: bool, wait: bool, times: int) -> None:
+    def submit(
+        self, data: st.DataObject, demand: float, actor: bool, wait: bool, times: int
+    ) -> None:
+        name = data.draw(st.sampled_from(self.clusters))
         for _ in range(times):
             try:
                 self.bench.submit(name, demand, actor=actor, wait=wait)
-            except (TooLarge, NoSuchCluster):
+            except TooLarge:
                 return
 
     @rule(data=st.data())
@@ -427,34 +482,27 @@ class Histories(RuleBasedStateMachine):
         self.bench.clock.advance(passed)
         self.bench.give_back()
 
-    @rule(name=clusters)
-    def end(self, name: str) -> None:
-        if name in self.bench.books.ledger.clusters:
-            self.bench.end(name)
+    @precondition(lambda self: self.clusters)
+    @rule(data=st.data())
+    def end(self, data: st.DataObject) -> None:
+        self.bench.end(data.draw(st.sampled_from(self.clusters)))
 
-    @rule(data=st.data(), cpus=st.integers(1, 6))
-    def a_machine_dies_and_another_comes(self, data: st.DataObject, cpus: int) -> None:
+    @rule(data=st.data(), cpus=st.integers(1, 6), repaired=st.booleans())
+    def a_machine_dies_and_another_comes(
+        self, data: st.DataObject, cpus: int, repaired: bool
+    ) -> None:
         books = self.bench.books
         lost: MachineId = data.draw(st.sampled_from(sorted(books.ledger.machines)))
-        vnodes = {v.id for v in books.ledger.machine_down(lost)}
-        self.bench.router.lost(vnodes)
-        for vnode in vnodes:
-            for group in books.groups.of_vnode(vnode):
-                if group.movable:
-                    continue  # Ray looks for other places
-                keep = dataclasses.replace(
-                    group,
-                    pieces=tuple(
-                        dataclasses.replace(p, vnode=None) if p.vnode in vnodes else p
-                        for p in group.pieces
-                    ),
-                )
-                books.groups.drop(group.id)
-                if keep.vnodes:
-                    books.groups.put(keep)
+        self.bench.lose(lost)
         self.made += 1
         books.ledger.machine_up(fake_machine(f"m{self.made}", CPU=cpus))
+        if repaired:
+            self.bench.repair()
         self.bench.router.serve()
+
+    @rule()
+    def what_was_lost_is_found_room_for(self) -> None:
+        self.bench.repair()
 
     @invariant()
     def nothing_is_over_capacity(self) -> None:
@@ -464,7 +512,7 @@ class Histories(RuleBasedStateMachine):
             assert load.fits(books.groups[group].pieces[bundle].resources)
 
     @invariant()
-    def vnodes_are_carried_by_no_more_than_is_their_own(self) -> None:
+    def vnodes_are_carried_by_just_what_is_their_own(self) -> None:
         books = self.bench.books
         carried: dict[VNodeId, Resources] = {}
         for group in books.groups:
@@ -473,8 +521,8 @@ class Histories(RuleBasedStateMachine):
                     vnode = VNodeId(str(piece.vnode))
                     assert piece.machine in (None, books.ledger.vnodes[vnode].machine)
                     carried[vnode] = carried.get(vnode, Resources()) + piece.resources
-        for vnode, resources in carried.items():
-            assert resources.fits(books.ledger.own(vnode)), vnode
+        own = {id: books.ledger.own(id) for id in books.ledger.vnodes}
+        assert carried == {id: resources for id, resources in own.items() if resources}
 
     @invariant()
     def the_account_is_right(self) -> None:
@@ -488,12 +536,18 @@ class Histories(RuleBasedStateMachine):
 
     @invariant()
     def whoever_waits_will_be_served(self) -> None:
-        """Every promised group has somebody for whom it will be made."""
+        """Every promised group has somebody for whom it will be made, every other a bundle."""
         books = self.bench.books
         for work in books.works:
-            if work.state is QUEUED and work.group not in books.groups:
+            if work.state is not QUEUED:
+                continue
+            known = books.groups.get(work.group)
+            if known is None:
                 leaders = [w for w in books.works.on(work.group) if w.state is HELD]
                 assert leaders, work
+            else:
+                bundles = known.pieces if work.bundle == ANY else [known.pieces[work.bundle]]
+                assert any(piece.vnode is not None for piece in bundles), work
 
 
 TestHistories = Histories.TestCase

@@ -232,7 +232,7 @@ def test_a_placement_group_of_an_actor_ends_with_it(address: str) -> None:
     with job(address, TWO) as name:
         made: Any = ray.remote(num_cpus=1)(Holds).remote()
         got(made.hold.remote())
-        children = lambda: VirtualClusters().show(name)["children"]  # noqa: E731
-        assert len(children()) == 1
+        clusters = VirtualClusters()
+        assert len(clusters.show(name)["children"]) == 1
         ray.kill(made)
-        eventually(lambda: children() == [], PATIENCE_S, "it ends")
+        eventually(lambda: not clusters.show(name)["children"], PATIENCE_S, "it ends")
