@@ -29,9 +29,9 @@ from .errors import (
     WorkerFailed,
     WorkerLost,
 )
-from .keeper import KeeperSettings
 from .local import local_machine
 from .manager import Gang, VirtualClusterManager, check_feasible
+from .settings import KeeperSettings
 from .spec import FixedSizeNode, FixedSizeNodes, SchedulingPolicy, VirtualCluster
 
 if TYPE_CHECKING:

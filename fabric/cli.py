@@ -32,7 +32,7 @@ from .cli_access import (
     with_access,
 )
 from .cli_spec import check_name, spec_from, with_deadline, with_priority, with_spec
-from .core.records import ROOT
+from .core.records import DEFAULT, ROOT
 from .errors import NoSuchCluster, NotInTime
 
 if TYPE_CHECKING:
@@ -129,15 +129,16 @@ def create(
         spec = spec_from(spec_file, json_spec, least, most, nodes, policy)
         check_name(name)
         asked_at, begun = time.time(), time.monotonic()
-        asked = False
+        fate = "nothing was asked for"
         say = NextSteps("cluster", address, auth_mode)
+        steps = f"  look at it: {say('explain', name)}\n  give it up: {say('delete', name)}"
         try:
             with (
                 interruptions(),
                 Spinner(f"asking {place_of(address)} for {name}") as spinner,
                 opened(attached, address, auth_mode) as clusters,
             ):
-                asked = True
+                fate = f"{name} may have been asked for, or not\n{steps}"
                 found = clusters.create(
                     name,
                     spec,
@@ -147,15 +148,10 @@ def create(
                     deadline_s=deadline_s,
                     detached=True,
                 )
+                fate = f"{name} keeps its place in the queue\n{steps}"
                 found = _follow(clusters, found, begun, wait_s, spinner)
         except KeyboardInterrupt:
-            if not asked:
-                fail("interrupted; nothing was asked for", INTERRUPTED)
-            fail(
-                f"interrupted; {name} keeps its place in the queue\n"
-                f"  look at it: {say('explain', name)}\n  give it up: {say('delete', name)}",
-                INTERRUPTED,
-            )
+            fail(f"interrupted; {fate}", INTERRUPTED)
         active = found["state"] not in ("waiting", "starting")
         new = found["asked_at"] >= asked_at
         if as_json:
@@ -388,7 +384,6 @@ def delete(
 
 def _to_delete(document: Mapping[str, Any], names: Sequence[str], everything: bool) -> list[str]:
     """The names in the document; NoSuchCluster before anything is ended."""
-    from .keeper import DEFAULT
 
     there = [each["id"] for each in document["clusters"] if each["id"] != DEFAULT]
     if everything:

@@ -61,7 +61,7 @@ READY = "its command starts"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Reserve, run, give back; returns the exit code of the command, or 3 if it never ran."""
+    """Reserve and run; returns the exit code of the command, or 3 if it never ran."""
     parser = argparse.ArgumentParser(prog="fedpilot.fabric.confine")
     parser.add_argument("--name", required=True)
     parser.add_argument("--address", default="auto", help="of the Ray cluster")
@@ -80,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except FabricError as error:
         _say(str(error))
         return NEVER_RAN
-    except _Stopped:
+    except KeyboardInterrupt:
         return 128 + signal.SIGTERM
 
 
@@ -99,12 +99,9 @@ def environment(name: str, address: str) -> dict[str, str]:
     }
 
 
-class _Stopped(BaseException):
-    """We were told to end."""
-
-
 def _stop(number: int, frame: object) -> None:
-    raise _Stopped
+    """We are told to end: as by Ctrl-C, which Ray lets through wherever it waits."""
+    raise KeyboardInterrupt
 
 
 def _run(given: argparse.Namespace, command: Sequence[str]) -> int:

@@ -39,6 +39,8 @@ class Observed:
     """What nobody uses of each machine."""
     jobs: frozenset[JobId]
     """Those that run."""
+    named: Mapping[JobId, str] = field(default_factory=dict)
+    """The virtual clusters that Ray's job server was told for those of them that it started."""
     in_use: frozenset[GroupId] = frozenset()
     """The placement groups that something runs in."""
     wanted: Mapping[GroupId, Resources] = field(default_factory=dict)

@@ -7,9 +7,8 @@ from collections.abc import Iterator, Sequence
 from rich.console import RenderableType
 from rich.text import Text
 
-from .core.records import ROOT
+from .core.records import DEFAULT, ROOT
 from .core.resources import Resources
-from .keeper import DEFAULT
 from .snapshot import find
 from .tables import bare
 from .view import Document, View, ending, wanted

@@ -84,7 +84,8 @@ class FakeRay:
     _machines: dict[MachineId, Machine] = field(default_factory=dict)
     _groups: dict[GroupId, _Held] = field(default_factory=dict)
     _uses: dict[str, tuple[MachineId, Resources]] = field(default_factory=dict)
-    _jobs: set[JobId] = field(default_factory=set)
+    _jobs: dict[JobId, str] = field(default_factory=dict)
+    """Those that run, and the virtual clusters that their metadata names."""
     _actors: set[str] = field(default_factory=set)
     _processes: set[ProcessId] = field(default_factory=set)
     _work: set[GroupId] = field(default_factory=set)
@@ -172,6 +173,7 @@ class FakeRay:
             },
             available=self._told().free,
             jobs=frozenset(self._jobs),
+            named={job: name for job, name in self._jobs.items() if name},
             in_use=frozenset(self._work & self._groups.keys()),
             wanted=dict(self.wanted),
         )
@@ -221,14 +223,14 @@ class FakeRay:
         self._work.discard(GroupId(id))
         self._place()
 
-    def job_up(self, id: str) -> JobId:
-        """A job begins."""
-        self._jobs.add(JobId(id))
+    def job_up(self, id: str, named: str = "") -> JobId:
+        """A job begins, perhaps with metadata that names a virtual cluster."""
+        self._jobs[JobId(id)] = named
         return JobId(id)
 
     def job_down(self, id: str) -> None:
         """A job ends."""
-        self._jobs.discard(JobId(id))
+        self._jobs.pop(JobId(id), None)
 
     def process_up(self, id: str) -> ProcessId:
         """A process begins."""

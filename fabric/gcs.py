@@ -19,7 +19,7 @@ import grpc
 from ray._private.grpc_utils import init_grpc_channel
 
 from .control import Observed, Seen, clear, seen_on
-from .core.audit import Running
+from .core.audit import NAMES, Running
 from .core.books import JobId
 from .core.groups import Group, GroupId
 from .core.records import Machine, MachineId, ProcessId
@@ -33,6 +33,8 @@ messages: Any = importlib.import_module("ray.core.generated.gcs_service_pb2")
 services: Any = importlib.import_module("ray.core.generated.gcs_service_pb2_grpc")
 
 NODE_LABEL = "ray.io/node-id"
+ANY_LENGTH = (("grpc.max_receive_message_length", -1),)
+"""Answers of Ray grow with what there is; the usual 4 MB are a few thousand tasks."""
 RPC_TIMEOUT_S = 10.0
 REFUSALS, KNOCK_TIMEOUT_S = 3, 0.5
 TASKS = 10_000
@@ -54,7 +56,7 @@ class Gcs:
         self._raylets: dict[MachineId, tuple[str, int]] = {}
         self._names: dict[GroupId, str] = {}
         """Of placement groups that are somewhere and were not known, so as to ask for each once."""
-        channel = init_grpc_channel(address, asynchronous=True)
+        channel = init_grpc_channel(address, options=ANY_LENGTH, asynchronous=True)
         self._channel = channel
         self._groups = services.PlacementGroupInfoGcsServiceStub(channel)
         self._nodes = services.NodeInfoGcsServiceStub(channel)
@@ -242,6 +244,11 @@ class Gcs:
             for node in alive
         }
         ids = {node.node_id for node in alive}
+        running = {
+            JobId(job.job_id.hex()): job.config.metadata
+            for job in jobs.job_info_list
+            if not job.is_dead
+        }
         there = [view_of(m) for m in usage.resource_usage_data.batch if m.node_id in ids]
         return Observed(
             machines=tuple(
@@ -257,9 +264,8 @@ class Gcs:
             available={view.machine: view.available for view in there},
             in_use=frozenset[GroupId]().union(*(view.in_use for view in there)),
             wanted=wanted(usage.resource_usage_data.resource_load_by_shape.resource_demands),
-            jobs=frozenset(
-                JobId(job.job_id.hex()) for job in jobs.job_info_list if not job.is_dead
-            ),
+            jobs=frozenset(running),
+            named={job: told[NAMES] for job, told in running.items() if NAMES in told},
         )
 
     async def _all(self) -> dict[GroupId, Seen]:

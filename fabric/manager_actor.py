@@ -26,9 +26,10 @@ from .core.ledger import WorkId
 from .core.records import ClusterId, ProcessId
 from .core.resources import Resources
 from .errors import FabricError, NameTaken
-from .keeper import Keeper, KeeperSettings
+from .keeper import Keeper
 from .ledger_file import LedgerFile
 from .router import Ask, Placed
+from .settings import KeeperSettings
 from .snapshot import snapshot
 
 NAME, NAMESPACE = "virtual_cluster_manager", "fedpilot"
@@ -66,7 +67,7 @@ class ManagerActor:
         keeper = await self._keeper()
         if request.id in keeper.books.entries:
             raise NameTaken(request.id)
-        keeper.check(request)
+        keeper.registrar.check(request)
 
     async def attach(self, cluster: ClusterId, job: JobId) -> None:
         """A job of Ray's works in a virtual cluster, and should in nothing else."""
@@ -88,7 +89,7 @@ class ManagerActor:
         """Say where a task or an actor runs; None if it may not wait and there is no room."""
         keeper = await self._keeper()
         work = keeper.router.place(ask)
-        keeper.commit()
+        keeper.registrar.commit()
         if work is None:
             return None
         known = keeper.books.groups.get(work.group)
@@ -99,14 +100,14 @@ class ManagerActor:
         """Work turns out to be this actor."""
         keeper = await self._keeper()
         keeper.router.begun(id, actor)
-        keeper.commit()
+        keeper.registrar.commit()
 
     async def done(self, owner: ProcessId, ids: Sequence[WorkId]) -> None:
         """A process is there, and says which of its work has ended."""
         keeper = await self._keeper()
         keeper.router.heard(owner)
         keeper.router.done(ids)
-        keeper.commit()
+        keeper.registrar.commit()
 
     async def cluster_of(self, group: GroupId) -> tuple[str, str, bool] | None:
         """Whose a placement group is: its virtual cluster, the one that is in, and whether it was
@@ -120,7 +121,7 @@ class ManagerActor:
 
     async def history(self) -> tuple[Mapping[str, Any], ...]:
         """What has happened last."""
-        return (await self._keeper()).history()
+        return (await self._keeper()).standing.history()
 
     async def python(self) -> str:
         """The Python that this Ray cluster runs on, where it is on the head's machine."""
@@ -162,13 +163,13 @@ class ManagerActor:
             await asyncio.sleep(self._settings.turn_s)
             try:
                 await keeper.turn()
-                wanted = keeper.physical_demand()
+                wanted = keeper.registrar.physical_demand()
                 if wanted != asked:
                     await asyncio.to_thread(publish, wanted)
                     asked = wanted
             except Exception:
                 log.exception("a look at Ray failed; the next is in %s s", self._settings.turn_s)
-            if keeper.lost:
+            if keeper.registrar.lost:
                 log.error("the books can no longer be written: starting again from what is there")
                 os._exit(1)
 

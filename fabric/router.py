@@ -10,6 +10,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import reduce
+from operator import or_
 from typing import Protocol
 
 from .core.books import Books
@@ -47,7 +49,7 @@ SILENCE_S = 20.0
 
 
 class Fabric(Protocol):
-    """What the router needs of the keeper."""
+    """What the router needs of the registrar."""
 
     books: Books
 
@@ -281,10 +283,11 @@ class Router:
         books = self._fabric.books
         refused: set[tuple[object, ...]] = set()
         for work in books.works.held(cluster):
-            alike = (work.demand, tuple(sorted(work.selector.items(), key=str)))
+            needed = self._needed(work)
+            alike = (needed, tuple(sorted(work.selector.items(), key=str)))
             if alike in refused:
                 continue
-            found = apart(books.ledger, cluster, work.demand, work.selector)
+            found = apart(books.ledger, cluster, needed, work.selector)
             if isinstance(found, Hold):
                 self._why[work.id] = found
             if isinstance(found, Hold) or not self._set_apart(work, found):
@@ -315,7 +318,7 @@ class Router:
     def _set_apart(self, work: Work, found: Apart) -> bool:
         """Have a placement group made for work; False if the pieces cannot be cut so."""
         books = self._fabric.books
-        needed = work.demand or SOMETHING
+        needed = self._needed(work) or SOMETHING
         twin = books.ledger.copy()
         borrow(twin, found.growth, 0.0)
         steps = found.growth.steps
@@ -335,6 +338,11 @@ class Router:
         self._fabric.order(Recut(cut.remove, (group, *cut.make)))
         self._start(replace(work, bundle=0), known.id)
         return True
+
+    def _needed(self, work: Work) -> Resources:
+        """What a placement group has to have for the largest of all that goes there."""
+        others = self._fabric.books.works.on(work.group)
+        return reduce(or_, (each.demand for each in others), work.demand)
 
     def _start(self, work: Work, vnode: VNodeId) -> None:
         books = self._fabric.books

@@ -7,11 +7,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from .core.ledger import Ledger
-from .core.records import ROOT, VCLUSTER_LABEL, VNODE_LABEL, ClusterId, PlaceId, VNode, VNodeId
+from .core.records import (
+    DEFAULT,
+    ROOT,
+    VCLUSTER_LABEL,
+    VNODE_LABEL,
+    ClusterId,
+    PlaceId,
+    VNode,
+    VNodeId,
+)
 from .core.resources import Resources
 from .core.work import WorkState
 from .errors import NoSuchCluster
-from .keeper import DEFAULT, Keeper
+from .keeper import Keeper
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +49,7 @@ class Snapshot:
     def demand(self) -> list[dict[str, float]]:
         """What only more machines could give, for an autoscaler."""
         held = sum(vnode.parent in self._ledger.machines for vnode in self._ledger.vnodes.values())
-        return [each.to_ray() for each in self.keeper.physical_demand()[held:]]
+        return [each.to_ray() for each in self.keeper.registrar.physical_demand()[held:]]
 
     def machines(self) -> list[dict[str, Any]]:
         """The machines, by their names."""
@@ -81,13 +90,13 @@ class Snapshot:
 
     def brief(self, id: ClusterId) -> dict[str, Any]:
         """The state of one virtual cluster, without what it holds."""
-        keeper = self.keeper
-        entry = keeper.books.entries.get(id)
+        standing = self.keeper.standing
+        entry = self.keeper.books.entries.get(id)
         return {
             "id": id,
-            "state": "active" if entry is None else keeper.state(id),
-            "reason": "" if entry is None else keeper.reason(id),
-            "position": None if entry is None else keeper.position(id),
+            "state": "active" if entry is None else standing.state(id),
+            "reason": "" if entry is None else standing.reason(id),
+            "position": None if entry is None else standing.position(id),
             "asked_at": None if entry is None else entry.asked_at,
         }
 

@@ -10,9 +10,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from .core.records import ROOT
+from .core.records import DEFAULT, ROOT
 from .core.resources import Resources
-from .keeper import DEFAULT
 from .snapshot import find
 from .view import Document, View, ending, wanted
 from .wording import (
@@ -201,7 +200,8 @@ def job_details(
         facts.add_row("message", Text(short(job.message)))
     if job.started:
         facts.add_row("started", ago(job.started, now))
-        facts.add_row("took" if job.ended else "runs for", _took(job, job.started, now))
+        lasts = "waits for" if job.status == "WAITING" else "runs for"
+        facts.add_row("took" if job.ended else lasts, _took(job, job.started, now))
     parts: list[RenderableType] = [_head(job.id, _job_status(job)), facts]
     name = job.virtual_cluster
     if name is None:

@@ -13,9 +13,8 @@ from rich.padding import Padding
 from rich.text import Text
 from rich.tree import Tree
 
-from .core.records import ROOT
+from .core.records import DEFAULT, ROOT
 from .core.resources import Resources
-from .keeper import DEFAULT
 from .tables import bare
 from .view import Document, View, wanted
 from .wording import (

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from .core.records import ROOT
+from .core.records import DEFAULT, ROOT
 from .core.resources import Resources
-from .keeper import DEFAULT
 from .snapshot import find
 from .spec import VirtualCluster
 
@@ -23,6 +22,14 @@ class View:
 
     document: Document
     now: float
+    inside: Mapping[str, Sequence[Document]] = field(init=False, repr=False)
+    """The virtual clusters by what they are in."""
+
+    def __post_init__(self) -> None:
+        inside: dict[str, list[Document]] = {}
+        for cluster in self.document["clusters"]:
+            inside.setdefault(cluster["parent"], []).append(cluster)
+        object.__setattr__(self, "inside", inside)
 
     @property
     def machines(self) -> Sequence[Document]:
@@ -43,18 +50,15 @@ class View:
         """Those inside a virtual cluster that have places; what runs without us comes last."""
         found = [
             c
-            for c in self._inside(parent)
+            for c in self.inside.get(parent, ())
             if c["state"] != "waiting" and (c["id"] != DEFAULT or c["total"])
         ]
         return sorted(found, key=lambda cluster: cluster["id"] == DEFAULT)
 
     def queue(self, parent: str) -> list[Document]:
         """Those that wait for places inside a virtual cluster, the first first."""
-        found = [c for c in self._inside(parent) if c["state"] == "waiting"]
+        found = [c for c in self.inside.get(parent, ()) if c["state"] == "waiting"]
         return sorted(found, key=lambda cluster: cluster["position"] or len(found))
-
-    def _inside(self, parent: str) -> list[Document]:
-        return [c for c in self.document["clusters"] if c["parent"] == parent]
 
     def total(self) -> Resources:
         """What all machines have."""

@@ -19,7 +19,7 @@ from .core.records import ROOT, ClusterId, ProcessId
 from .core.resources import UNIT
 from .core.selectors import check_value
 from .errors import FabricError, ManagerUnreachable, SpecError
-from .keeper import KeeperSettings
+from .settings import KeeperSettings
 from .spec import VirtualCluster
 
 CALL_TIMEOUT_S = 60.0

@@ -14,13 +14,14 @@ from fedpilot.fabric import Bundle, Machine, Resources, SchedulingPolicy, VNodeI
 from fedpilot.fabric.core.admission import Request
 from fedpilot.fabric.core.books import Books, Entry, JobId
 from fedpilot.fabric.core.groups import GroupId
-from fedpilot.fabric.core.records import ROOT, BundleGroup, ClusterId, ProcessId
+from fedpilot.fabric.core.records import DEFAULT, ROOT, BundleGroup, ClusterId, ProcessId
 from fedpilot.fabric.core.resources import UNIT
 from fedpilot.fabric.core.selectors import In
 from fedpilot.fabric.core.work import Work
 from fedpilot.fabric.fake_ray import FakeRay
-from fedpilot.fabric.keeper import DEFAULT, Keeper, KeeperSettings
+from fedpilot.fabric.keeper import Keeper
 from fedpilot.fabric.ledger_file import LedgerFile
+from fedpilot.fabric.settings import KeeperSettings
 from fedpilot.fabric.testing import ManualClock, fake_machine
 
 PACK, STRICT_SPREAD = SchedulingPolicy.PACK, SchedulingPolicy.STRICT_SPREAD
@@ -113,13 +114,13 @@ class World:
         return self.keeper.books
 
     def state(self, name: str) -> str:
-        return self.keeper.state(ClusterId(name))
+        return self.keeper.standing.state(ClusterId(name))
 
     def states(self) -> dict[str, str]:
-        return {str(id): self.keeper.state(id) for id in self.books.entries}
+        return {str(id): self.keeper.standing.state(id) for id in self.books.entries}
 
     def reason(self, name: str) -> str:
-        return self.keeper.reason(ClusterId(name))
+        return self.keeper.standing.reason(ClusterId(name))
 
     def hosts(self, name: str) -> dict[str, str]:
         """The machine of each vnode of a virtual cluster."""
@@ -137,7 +138,7 @@ class World:
         return self.ray.ids(f"fedpilot:{self.file.name}:")
 
     def events(self) -> list[tuple[str, str, str]]:
-        return [(e["cluster"], e["event"], e["reason"]) for e in self.keeper.history()]
+        return [(e["cluster"], e["event"], e["reason"]) for e in self.keeper.standing.history()]
 
     def wrong(self) -> list[str]:
         """Where the books, their file and Ray do not agree; nothing while all is well."""

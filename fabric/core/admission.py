@@ -271,6 +271,7 @@ class _Trial:
         self._ledger = ledger
         self._request = request
         self._loose = loose
+        self._wants_gpus = bool(request.needs[GPU])
         self._growing = growing
         self._growths: list[Growth] = []
         self._vnodes: list[VNode] = []
@@ -332,7 +333,11 @@ class _Trial:
         """Take `flex_resource_min` out of as few places as it needs, the most useful first."""
         rest, used = self._request.least, set[MachineId]()
         while rest:
-            rooms = [room for room in self._rooms().values() if room.machine not in used]
+            rooms = [
+                room
+                for room in self._rooms().values()
+                if room.machine not in used and self._may_be_in(room)
+            ]
             best = max(rooms, key=lambda room: _covered(rest, room), default=None)
             part = Resources() if best is None else _part(rest, best)
             if best is None or not part:
@@ -344,6 +349,11 @@ class _Trial:
                 return NoRoom(refused.reason, 0)
             rest -= part
         return None
+
+    def _may_be_in(self, room: _Room) -> bool:
+        """Whether its flexible vnode on the machine is in this room, or could be made there."""
+        there = self._ledger.flexible(self._request.id, room.machine)
+        return there is None or there.parent == room.place
 
     def too_large(self) -> bool:
         """Whether it needs more than its parent has in all, however its places are chosen."""
@@ -407,7 +417,7 @@ class _Trial:
         else:
             places = [each.id for each in ledger.of(parent) if each.kind is VNodeKind.FIXED]
             growing = [self._growing_on(machine) for machine in sorted(ledger.machines)]
-        gpus = free_gpus(ledger, places, self._loose) if self._request.needs[GPU] else {}
+        gpus = free_gpus(ledger, places, self._loose) if self._wants_gpus else {}
         rooms = [_Room.of(ledger, place, gpus.get(place, ())) for place in places]
         return {room.seen.id: room for room in (*rooms, *growing) if room.seen.total}
 

@@ -153,10 +153,6 @@ class Ledger:
             return self.free(vnode)
         return self.free(vnode) + Resources.total(self.uses[work].resources for work in works)
 
-    def works_on(self, vnode: VNodeId) -> tuple[WorkId, ...]:
-        """The work on a vnode, in the order of names."""
-        return tuple(sorted(self._work.get(vnode, ())))
-
     def carved(self, place: PlaceId) -> bool:
         """Whether anything is carved out of a place, or works on it."""
         return place in self._taken or place in self._work

@@ -23,6 +23,9 @@ ClusterId = NewType("ClusterId", str)
 ROOT = ClusterId("physical")
 """The Ray cluster itself, whose places are its machines."""
 
+DEFAULT = ClusterId("default")
+"""The virtual cluster of all jobs that name none: whatever runs on Ray without us."""
+
 VNODE_LABEL = "ray.io/vnode_id"
 VCLUSTER_LABEL = "ray.io/vcluster_id"
 

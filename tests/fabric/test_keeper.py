@@ -10,9 +10,9 @@ import pytest
 from fedpilot.fabric import Resources
 from fedpilot.fabric.core.admission import QueuePolicy
 from fedpilot.fabric.core.books import Entry
-from fedpilot.fabric.core.records import ROOT, ClusterId
+from fedpilot.fabric.core.records import DEFAULT, ROOT, ClusterId
 from fedpilot.fabric.errors import NameTaken, NeverFits, NoSuchCluster, NotInTime
-from fedpilot.fabric.keeper import DEFAULT, KeeperSettings
+from fedpilot.fabric.settings import KeeperSettings
 from fedpilot.fabric.testing import fake_machine
 from keeper_world import (
     STRICT_SPREAD,
@@ -36,7 +36,7 @@ class TestCreate:
         assert await world.do(world.keeper.create(asked, wait_s=60)) == "active"
         assert {*world.hosts("job").values()} == {"a", "b"}
         assert world.reason("job") == ""
-        assert world.keeper.position(ClusterId("job")) is None
+        assert world.keeper.standing.position(ClusterId("job")) is None
         await world.passes(1)
         assert not world.wrong()
 
@@ -129,7 +129,7 @@ class TestCreate:
         with pytest.raises(NeverFits):
             await world.create(asks("in", nodes(5), inside="up"))
         assert await world.create(asks("large", nodes(9))) == ["waiting"]
-        assert Resources.of({"CPU": 9}) in world.keeper.physical_demand()
+        assert Resources.of({"CPU": 9}) in world.keeper.registrar.physical_demand()
         world.ray.machine_up(fake_machine("c", CPU=16))
         await world.passes(1)
         assert world.state("large") == "active"
@@ -144,7 +144,7 @@ class TestTheQueue:
         await world.begins(*two())
         await world.create(asks("one", nodes(3, 3)), asks("two", nodes(2)), asks("three", nodes(1)))
         assert [world.state(name) for name in ("two", "three")] == ["waiting", "waiting"]
-        assert [world.keeper.position(ClusterId(n)) for n in ("one", "two", "three")] == [
+        assert [world.keeper.standing.position(ClusterId(n)) for n in ("one", "two", "three")] == [
             None,
             1,
             2,
@@ -165,7 +165,7 @@ class TestTheQueue:
             asks("low", nodes(3, 3)),
             asks("high", nodes(3, 3), priority=1),
         )
-        assert world.keeper.position(ClusterId("high")) == 1
+        assert world.keeper.standing.position(ClusterId("high")) == 1
         await world.delete("all")
         await world.passes()
         assert world.states() == {"low": "waiting", "high": "active"}

@@ -10,16 +10,16 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from hypothesis import HealthCheck, given, settings, strategies as st
+from hypothesis import HealthCheck, example, given, settings, strategies as st
 
 from fedpilot.fabric import Resources
 from fedpilot.fabric.core.books import Entry, JobId
 from fedpilot.fabric.core.ledger import WorkId
-from fedpilot.fabric.core.records import ROOT, ClusterId, ProcessId
+from fedpilot.fabric.core.records import DEFAULT, ROOT, ClusterId, ProcessId
 from fedpilot.fabric.core.work import Work, WorkState
 from fedpilot.fabric.errors import NeverFits, NoSuchCluster, TooLarge
-from fedpilot.fabric.keeper import DEFAULT, KeeperSettings
 from fedpilot.fabric.router import Ask
+from fedpilot.fabric.settings import KeeperSettings
 from fedpilot.fabric.testing import fake_machine
 from keeper_world import (
     STRICT_SPREAD,
@@ -149,11 +149,11 @@ class Chronicle:
         )
         with contextlib.suppress(TooLarge):
             self.world.keeper.router.place(ask)
-        self.world.keeper.commit()
+        self.world.keeper.registrar.commit()
 
     async def _done(self, work: WorkId) -> None:
         self.world.keeper.router.done([work])
-        self.world.keeper.commit()
+        self.world.keeper.registrar.commit()
 
     async def _delete(self, name: str) -> None:
         self.there -= self._below({name})
@@ -217,6 +217,7 @@ class Chronicle:
 
 
 @settings(suppress_health_check=[HealthCheck.too_slow])
+@example(story=[("create", 0, 0, None), ("find", 1, 0, None)], seed=77, lag=False)
 @given(story=st.lists(happenings, max_size=14), seed=st.integers(0, 99), lag=st.booleans())
 def test_the_books_and_ray_agree_whenever_the_keeper_died(
     story: list[tuple[str, int, int, int | None]], seed: int, lag: bool

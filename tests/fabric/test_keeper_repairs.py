@@ -6,13 +6,12 @@ import asyncio
 
 import pytest
 
-from fedpilot.fabric import Resources
+from fedpilot.fabric import Bundle, Resources, SchedulingPolicy
 from fedpilot.fabric.core.groups import GroupId, group_id
 from fedpilot.fabric.core.ledger import WorkId
-from fedpilot.fabric.core.records import ClusterId, ProcessId
+from fedpilot.fabric.core.records import DEFAULT, BundleGroup, ClusterId, ProcessId
 from fedpilot.fabric.core.work import Work, WorkState
 from fedpilot.fabric.errors import NoSuchCluster
-from fedpilot.fabric.keeper import DEFAULT
 from fedpilot.fabric.router import Ask
 from fedpilot.fabric.testing import fake_machine
 from keeper_world import (
@@ -448,7 +447,7 @@ def submits(
         inside=inside,
     )
     found = world.keeper.router.place(ask)
-    world.keeper.commit()
+    world.keeper.registrar.commit()
     assert found is not None
     return found
 
@@ -470,3 +469,38 @@ class TestInside:
         other = submits(world, "job", "other", 1)
         assert (other.group, other.bundle) != inside
         assert not world.wrong()
+
+
+class TestGpus:
+    @story
+    async def test_what_ray_cannot_place_is_not_tried_again_and_again(
+        self, world: World, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Two halves may lie on one GPU, as the ledger hopes, or on two, as they do here."""
+        await world.begins(fake_machine("a", CPU=4, GPU=2))
+        await world.create(asks("one", gpus(0.5)), asks("two", gpus(0.5)))
+        await world.passes(2)
+        find = world.ray._find
+        monkeypatch.setattr(
+            world.ray,
+            "_find",
+            lambda held, *rest: None if "whole" in held.name else find(held, *rest),
+        )
+        await world.create(asks("whole", gpus(1)))
+        await world.passes(30)
+        assert world.state("whole") == "waiting"
+        assert [event for id, event, _ in world.events() if id == "whole"] == [
+            "asked",
+            "admitted",
+            "waits again",
+        ]
+        monkeypatch.undo()
+        await world.delete("one")
+        await world.passes(2)
+        assert world.state("whole") == "active"
+        assert not world.wrong()
+
+
+def gpus(amount: float) -> BundleGroup:
+    bundle = Bundle(resources=Resources.of({"GPU": amount}))
+    return BundleGroup(bundles=(bundle,), policy=SchedulingPolicy.PACK)

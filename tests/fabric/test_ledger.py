@@ -24,6 +24,7 @@ from fedpilot.fabric.core.admission import (
     decide,
     never,
     place,
+    refill,
 )
 from fedpilot.fabric.core.books import Books, Entry
 from fedpilot.fabric.core.borrowing import Growth, Step, Unmet, borrow, find_growth, give_back
@@ -215,6 +216,25 @@ class TestPlaces:
         assert table(ledger)["job@a"] == ("job", 3, 0)
         found = place(ledger, asks("more", group(1), inside="job"))
         assert isinstance(found, NoRoom)
+
+    def test_what_was_lost_is_looked_for_where_the_rest_can_grow(self) -> None:
+        ledger = machines(a=8, b=4)
+        request = asks("in", least=5, inside="job")
+        admit(ledger, asks("job", group(3, 3, 3), flexible=False), request)
+        assert {each.id: each.parent for each in ledger.of(ClusterId("in"))} == {
+            "in@a": "job/1",
+            "in@b": "job/2",
+        }
+        ledger.machine_down(MachineId("b"))
+        lost = cpus(3)
+        assert isinstance(refill(ledger, request, (), lost), NoRoom)  # there is one in job/1
+        ledger.machine_up(fake_machine("c", CPU=3))
+        found = refill(ledger, asks("job", group(3, 3, 3), flexible=False), [2], Resources())
+        assert isinstance(found, Admit)
+        apply(ledger, found, NEVER)
+        found = refill(ledger, request, (), lost)
+        assert isinstance(found, Admit)
+        assert [(each.id, each.parent) for each in found.vnodes] == [("in@c", "job/2")]
 
     def test_what_ends_takes_all_below_it_along(self) -> None:
         ledger = machines(a=8)

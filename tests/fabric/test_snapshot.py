@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedpilot.fabric.core.books import Entry
-from fedpilot.fabric.core.records import ROOT, ClusterId
-from fedpilot.fabric.keeper import DEFAULT
+from fedpilot.fabric.core.records import DEFAULT, ROOT, ClusterId
 from fedpilot.fabric.snapshot import snapshot
 from keeper_world import World, asks, story, two
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from fedpilot.fabric import NoSuchCluster, Resources, SchedulingPolicy, TooLarge, VNodeId
 from fedpilot.fabric.core.admission import Admit, NoRoom, Request, apply, place, refill
@@ -384,6 +384,17 @@ class TestAccount:
         assert runs.id in bench.books.works
         assert gone.id not in bench.books.works
 
+    def test_a_shared_group_is_made_again_for_the_largest_of_its_work(self, bench: Bench) -> None:
+        bench.begin("job", least=2)
+        works = [bench.runs("job", 0.5), bench.runs("job", 1)]
+        assert works[0].group == works[1].group
+        assert works[0].vnode is not None
+        bench.lose(bench.books.ledger.vnodes[works[0].vnode].machine)
+        bench.repair()
+        assert [bench.now(work).state for work in works] == [PLACED, QUEUED]
+        bench.router.done([works[0].id])
+        assert bench.now(works[1]).state is PLACED
+
     def test_silence_is_no_death_but_worth_a_question(self, bench: Bench) -> None:
         bench.begin("job", 1)
         work = bench.runs("job")
@@ -418,6 +429,13 @@ class Histories(RuleBasedStateMachine):
         super().__init__()
         self.bench = Bench(a=6, b=4, c=4)
         self.made = 0
+
+    @initialize(top=st.sampled_from([0, 8, 12]), two=st.booleans())
+    def somebody_is_there(self, top: int, two: bool) -> None:
+        if top:
+            self.bench.begin("top", least=top)
+        if top and two:
+            self.bench.begin("low", 2, 2, inside="top", policy=SchedulingPolicy.STRICT_SPREAD)
 
     @property
     def clusters(self) -> list[str]:
@@ -547,7 +565,10 @@ class Histories(RuleBasedStateMachine):
                 assert leaders, work
             else:
                 bundles = known.pieces if work.bundle == ANY else [known.pieces[work.bundle]]
-                assert any(piece.vnode is not None for piece in bundles), work
+                assert any(
+                    piece.vnode is not None and work.demand.fits(piece.resources)
+                    for piece in bundles
+                ), work
 
 
 TestHistories = Histories.TestCase

@@ -25,7 +25,7 @@ from ray.util.placement_group import placement_group, remove_placement_group
 from fedpilot.fabric import FixedSizeNode, FixedSizeNodes, SchedulingPolicy, VirtualCluster
 from fedpilot.fabric.errors import NeverFits, NoSuchCluster, NoSuchJob, SpecError
 from fedpilot.fabric.jobs import ENDED, Job, Jobs
-from fedpilot.fabric.keeper import KeeperSettings
+from fedpilot.fabric.settings import KeeperSettings
 from real_ray import ENVIRONMENT, REPOSITORY, eventually, fedpilot, free_port, ray_head
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(180)]
@@ -445,6 +445,37 @@ def test_who_takes_somebody_elses_places_is_seen_or_does_not_run(
     finally:
         jobs.stop(id)
         remove_placement_group(group)
+    ended(jobs, id)
+
+
+def test_a_driver_that_knows_nothing_of_its_virtual_cluster_is_seen(
+    jobs: Jobs, tmp_path: Path
+) -> None:
+    command = script(
+        tmp_path,
+        """
+        import time
+        import ray
+
+        @ray.remote
+        def outside(): time.sleep(60)
+
+        ray.get(outside.remote())
+        """,
+    )
+    bare = ["env", "--unset=PYTHONPATH", "--unset=RAY_RUNTIME_ENV_HOOK", *command]
+    id = jobs.submit(bare, ONE)
+
+    def seen() -> bool:
+        cluster = clusters(jobs).get(id)
+        return cluster is not None and any("outside" in each for each in cluster["escapes"])
+
+    try:
+        eventually(seen, PATIENCE_S, "it is seen")
+    except AssertionError as error:
+        raise AssertionError(f"{jobs.show(id)}\n{jobs.logs(id)}") from error
+    finally:
+        jobs.stop(id)
     ended(jobs, id)
 
 
