@@ -11,14 +11,14 @@ import asyncio
 import importlib
 import logging
 import os
-import pickle
 import secrets
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
+from .calling import Address, Port
 from .core.admission import Request
 from .core.books import Entry, JobId
 from .core.groups import GroupId, group_id
@@ -33,6 +33,12 @@ from .settings import KeeperSettings
 from .snapshot import snapshot
 
 NAME, NAMESPACE = "virtual_cluster_manager", "fedpilot"
+ASKED = (
+    *("create", "check", "attach", "delete", "show", "snapshot", "history"),
+    *("place", "cluster_of"),
+)
+"""What is answered to those who do not come through Ray."""
+
 CALLS = 2000
 """How many callers may wait at the same time."""
 log = logging.getLogger(__name__)
@@ -46,6 +52,7 @@ class ManagerActor:
 
         self._folder, self._settings = Path(folder), settings
         self._begun: asyncio.Future[Keeper] | None = None
+        self._address: Address | None = None
         # The loop exists once there is a call: this one comes without anybody asking.
         ray.get_runtime_context().current_actor.begin.remote()
 
@@ -53,12 +60,14 @@ class ManagerActor:
         """Read the books and keep them from now on, unless that has begun."""
         await self._keeper()
 
-    async def create(self, packed: bytes, wait_s: float) -> Mapping[str, Any]:
-        """Let a virtual cluster in, or have it wait; its state after `wait_s`.
+    async def address(self) -> Address | None:
+        """Where it listens for calls that do not come through Ray, if anywhere."""
+        await self._keeper()
+        return self._address
 
-        What is asked for, an `Entry`, is pickled.
-        """
-        keeper, entry = await self._keeper(), cast("Entry", pickle.loads(packed))
+    async def create(self, entry: Entry, wait_s: float) -> Mapping[str, Any]:
+        """Let a virtual cluster in, or have it wait; its state after `wait_s`."""
+        keeper = await self._keeper()
         await keeper.create(entry, wait_s=wait_s)
         return snapshot(keeper).brief(entry.request.id)
 
@@ -153,6 +162,8 @@ class ManagerActor:
             settings=self._settings,
         )
         await keeper.start()
+        asked = {name: getattr(self, name) for name in ASKED}
+        self._address = await Port(asked).open(context.worker.node_ip_address)
         self._turning = asyncio.create_task(self._turn(keeper))
         return keeper
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
+from .calling import hang_up
 from .core.ledger import WorkId
 from .core.records import ProcessId
 from .manager_actor import find_or_create
@@ -239,6 +240,7 @@ def forget() -> None:
     for connection, reached in known:
         if connection.pid == os.getpid():
             reached.reporter.close()
+    hang_up()
     for todo in _forgets:
         todo()
 

@@ -6,19 +6,19 @@ the first of them asks.
 
 from __future__ import annotations
 
-import pickle
 import secrets
 import time
 from collections.abc import Mapping
 from typing import Any, Self
 
+from .calling import call
 from .core.admission import Request
 from .core.books import Entry, JobId
 from .core.groups import GroupId
 from .core.records import ROOT, ClusterId, ProcessId
 from .core.resources import UNIT
 from .core.selectors import check_value
-from .errors import FabricError, ManagerUnreachable, SpecError
+from .errors import SpecError
 from .settings import KeeperSettings
 from .spec import VirtualCluster
 
@@ -86,11 +86,10 @@ class VirtualClusters:
 
     def _ask_again(self, entry: Entry, end: float) -> Mapping[str, Any]:
         """Ask for the same until it has its places or time is up; it is asked for once."""
-        packed = pickle.dumps(entry)  # Ray takes half a millisecond to pack and unpack objects
         while True:
             left = max(0.0, end - time.monotonic())
             found: Mapping[str, Any] = self.call(
-                "create", packed, min(left, SLICE_S), patience_s=left
+                "create", entry, min(left, SLICE_S), patience_s=left
             )
             if found["state"] not in ("waiting", "starting") or left <= SLICE_S:
                 return found
@@ -121,18 +120,7 @@ class VirtualClusters:
 
     def call(self, method: str, *args: Any, patience_s: float = 0.0) -> Any:
         """Have the manager do something; FabricError, also where it does not answer in time."""
-        import ray
-        from ray.exceptions import GetTimeoutError, RayError, RayTaskError
-
-        asked = getattr(self._manager, method).remote(*args)
-        try:
-            return ray.get(asked, timeout=patience_s + CALL_TIMEOUT_S)
-        except RayTaskError as error:
-            if isinstance(error.cause, FabricError):
-                raise error.cause from None
-            raise FabricError(f"the manager failed: {error}") from error
-        except (GetTimeoutError, RayError) as error:
-            raise ManagerUnreachable(brief(str(error))) from error
+        return call(self._manager, method, args, patience_s + CALL_TIMEOUT_S)
 
 
 def request_for(
@@ -162,11 +150,6 @@ def request_for(
         priority=priority,
         deadline=deadline,
     )
-
-
-def brief(text: str) -> str:
-    """The first line of what Ray says."""
-    return text.strip().partition("\n")[0]
 
 
 def _job() -> JobId:

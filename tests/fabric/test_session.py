@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import threading
 from collections.abc import Mapping
 from typing import Any
@@ -59,8 +58,7 @@ class Manager(VirtualClusters):
         state = "active" if self.clock.now >= self.placed_at else "waiting"
         return {"state": state, "reason": "no room"}
 
-    def _create(self, packed: bytes, wait_s: float) -> Mapping[str, Any]:
-        entry: Entry = pickle.loads(packed)
+    def _create(self, entry: Entry, wait_s: float) -> Mapping[str, Any]:
         if self.refuses is not None:
             raise self.refuses
         self.entries.append(entry)

@@ -1,0 +1,180 @@
+"""The manager is asked over a connection of its own, and through Ray whatever happens to that."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+import pytest
+import ray
+from ray.exceptions import RayActorError
+
+from fedpilot.fabric.calling import METHOD, SERVICE, TOKEN, Address, Port, call, hang_up
+from fedpilot.fabric.errors import FabricError, ManagerUnreachable, NoSuchCluster
+
+HOST = "127.0.0.1"
+
+
+@dataclass
+class Manager:
+    """What a manager answers, through Ray or not; both say which way it was."""
+
+    address_told: Address | None = None
+    asked: list[str] = field(default_factory=list)
+    _actor_id: bytes = b"id"
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return _Method(self, name)
+
+
+@dataclass
+class _Method:
+    manager: Manager
+    name: str
+
+    def remote(self, *args: Any) -> Any:
+        if self.name == "address":
+            return self.manager.address_told
+        self.manager.asked.append(self.name)
+        return ("through Ray", *args)
+
+
+@pytest.fixture
+def manager(monkeypatch: pytest.MonkeyPatch) -> Iterator[Manager]:
+    def get(asked: Any, timeout: float | None = None) -> Any:
+        if isinstance(asked, Exception):
+            raise asked
+        return asked
+
+    monkeypatch.setattr(ray, "wait", lambda refs, timeout: (refs, []))
+    monkeypatch.setattr(ray, "get", get)
+    yield Manager()
+    hang_up()
+
+
+class Listening:
+    """A port in a loop of its own."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
+        self.thread.start()
+        self.port = Port({"show": self.show, "fails": self.fails, "sleeps": self.sleeps})
+        address = self.do(self.port.open(HOST))
+        assert address is not None
+        self.address = address
+
+    def do(self, work: Any) -> Any:
+        done: Future[Any] = asyncio.run_coroutine_threadsafe(work, self.loop)
+        return done.result(10)
+
+    async def show(self, *args: Any) -> Any:
+        return ("over the line", *args)
+
+    async def fails(self, error: Exception) -> None:
+        raise error
+
+    async def sleeps(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    def close(self) -> None:
+        self.do(self.port.close())
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.thread.join(10)
+
+
+@pytest.fixture
+def listening(manager: Manager) -> Iterator[Listening]:
+    found = Listening()
+    manager.address_told = found.address
+    yield found
+    if found.thread.is_alive():
+        found.close()
+
+
+def until(happens: Callable[[], bool]) -> None:
+    end = time.monotonic() + 10
+    while not happens():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def over_the_line(manager: Manager) -> bool:
+    return bool(call(manager, "show", (), 5.0) == ("over the line",))
+
+
+def test_the_first_call_waits_for_no_connection(manager: Manager, listening: Listening) -> None:
+    assert call(manager, "show", (1, "a"), 5.0)[1:] == (1, "a")
+    until(lambda: over_the_line(manager))
+    assert call(manager, "show", (1, "a"), 5.0) == ("over the line", 1, "a")
+
+
+def test_without_a_port_all_goes_through_ray(manager: Manager) -> None:
+    for _ in range(3):
+        assert call(manager, "show", (1,), 5.0) == ("through Ray", 1)
+
+
+def test_what_the_manager_refuses_is_refused_here(manager: Manager, listening: Listening) -> None:
+    until(lambda: over_the_line(manager))
+    manager.asked.clear()
+    with pytest.raises(NoSuchCluster, match="team"):
+        call(manager, "fails", (NoSuchCluster("team", []),), 5.0)
+    with pytest.raises(FabricError, match=r"the manager failed: KeyError\('x'\)"):
+        call(manager, "fails", (KeyError("x"),), 5.0)
+    assert manager.asked == []
+
+
+def test_a_manager_that_is_gone_is_asked_through_ray_and_dialled_again(
+    manager: Manager, listening: Listening
+) -> None:
+    until(lambda: over_the_line(manager))
+    listening.close()
+    assert call(manager, "show", (), 5.0) == ("through Ray",)
+    again = Listening()
+    try:
+        manager.address_told = again.address
+        until(lambda: over_the_line(manager))
+    finally:
+        again.close()
+
+
+def test_who_does_not_answer_in_time_is_not_asked_twice(
+    manager: Manager, listening: Listening
+) -> None:
+    until(lambda: over_the_line(manager))
+    manager.asked.clear()
+    with pytest.raises(ManagerUnreachable, match=r"within 0\.2 s"):
+        call(manager, "sleeps", (5.0,), 0.2)
+    assert manager.asked == []
+
+
+def test_a_manager_that_cannot_say_where_it_listens(
+    manager: Manager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager.address_told = RayActorError()  # type: ignore[assignment]
+    assert call(manager, "show", (), 5.0) == ("through Ray",)
+
+
+def test_ray_that_encrypts_has_no_port_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_USE_TLS", "1")
+    assert asyncio.run(Port({}).open(HOST)) is None
+
+
+@pytest.mark.parametrize("token", [None, "", "wrong"])
+def test_nobody_without_the_token_is_answered(listening: Listening, token: str | None) -> None:
+    """What is sent is not even unpacked."""
+    with grpc.insecure_channel(listening.address.target) as channel:
+        asking = channel.unary_unary(f"/{SERVICE}/{METHOD}")
+        told = () if token is None else ((TOKEN, token),)
+        with pytest.raises(grpc.RpcError) as refused:
+            asking(b"no pickle at all", metadata=told, timeout=5)
+    code: Any = refused.value
+    assert code.code() is grpc.StatusCode.UNAUTHENTICATED
