@@ -1,46 +1,51 @@
 """Calls the manager over a connection of our own, and through Ray where there is none.
 
-Ray needs 2.4 ms to ask an actor after a pause and 1 ms when it is busy with nothing else; a gRPC
-call needs half of that, and every task that is submitted inside a virtual cluster asks. So the
-manager's process also listens itself, on a port of Ray's address. Who may ask its actor is told the
-port and a token; nobody else is answered. Whatever goes wrong there is asked again through Ray,
-which finds the manager wherever it was started again: each of its methods may be called twice.
+To ask an actor takes Ray 2.4 ms after a pause, and every task that is submitted inside a virtual
+cluster asks; a connection takes a third of that. So the manager also listens itself, on a port of
+its machine. Who may ask its actor is told the port and a token; nobody else is answered. Whatever
+goes wrong there is asked again through Ray, which finds the manager wherever it was started again:
+each of its methods may be called twice.
+
+A message is its length and a pickle. It is a plain socket, not gRPC, whose threads do not survive
+the forks of the processes that we are a guest in.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import hmac
 import os
 import pickle
 import secrets
+import socket
+import struct
 import threading
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from .errors import FabricError, ManagerUnreachable
 
-SERVICE, METHOD = "fedpilot.Manager", "call"
-TOKEN = "fedpilot-token"
-CLIENT = (
-    ("grpc.enable_http_proxy", 0),
-    ("grpc.max_receive_message_length", -1),
-    ("grpc.keepalive_time_ms", 10_000),  # whose machine is gone says nothing
-    ("grpc.keepalive_timeout_ms", 5_000),
-)
-SERVER = (
-    ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
-    ("grpc.http2.max_ping_strikes", 0),
-)
+TOKEN_BYTES = 32
+GREETING_S = 10.0
+"""How long somebody may take to say the token."""
+CONNECT_S = 0.5
+"""After which a port is taken to be out of reach, and all goes through Ray."""
+LENGTH = struct.Struct("!Q")
+LONGEST = 2**30
+KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
+"""Whose machine is gone says nothing: seconds, seconds, how often, where the system has that."""
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
     """Where the manager listens, and what to say there."""
 
-    target: str
-    token: str
+    host: str
+    port: int
+    token: bytes
 
 
 class Port:
@@ -48,36 +53,44 @@ class Port:
 
     def __init__(self, methods: Mapping[str, Callable[..., Awaitable[Any]]]) -> None:
         self._methods = methods
-        self._token = secrets.token_hex(32)
-        self._server: Any = None
+        self._token = secrets.token_bytes(TOKEN_BYTES)
+        self._server: asyncio.Server | None = None
+        self._writers: set[asyncio.StreamWriter] = set()
 
     async def open(self, host: str) -> Address | None:
         """Listen; None where that cannot be, or Ray itself encrypts what it sends."""
-        import grpc
-
         if os.environ.get("RAY_USE_TLS", "0").lower() in ("1", "true"):
             return None
-        self._server = grpc.aio.server(options=SERVER)
-        handler: Any = grpc.unary_unary_rpc_method_handler(self._answer)
-        service = grpc.method_handlers_generic_handler(SERVICE, {METHOD: handler})
-        self._server.add_generic_rpc_handlers((service,))
         try:
-            port = self._server.add_insecure_port(f"[{host}]:0" if ":" in host else f"{host}:0")
-        except RuntimeError:
+            self._server = await asyncio.start_server(self._serve, host, 0)
+        except OSError:
             return None
-        await self._server.start()
-        return Address(f"{host}:{port}", self._token)
+        return Address(host, self._server.sockets[0].getsockname()[1], self._token)
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """Answer nobody any more."""
-        await self._server.stop(None)
+        if self._server is not None:
+            self._server.close()
+        for writer in self._writers:
+            writer.close()
 
-    async def _answer(self, request: bytes, context: Any) -> bytes:
-        import grpc
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer one connection, one call after the other."""
+        self._writers.add(writer)
+        with contextlib.suppress(OSError, EOFError, TimeoutError):
+            async with asyncio.timeout(GREETING_S):
+                told = await reader.readexactly(TOKEN_BYTES)
+            while hmac.compare_digest(told, self._token):
+                (length,) = LENGTH.unpack(await reader.readexactly(LENGTH.size))
+                if length > LONGEST:
+                    break
+                answer = await self._answer(await reader.readexactly(length))
+                writer.write(LENGTH.pack(len(answer)) + answer)
+                await writer.drain()
+        self._writers.discard(writer)
+        writer.close()
 
-        told = dict(context.invocation_metadata()).get(TOKEN, "")
-        if not hmac.compare_digest(str(told), self._token):
-            await context.abort(grpc.StatusCode.UNAUTHENTICATED, "that is not the token")
+    async def _answer(self, request: bytes) -> bytes:
         method, args = pickle.loads(request)
         try:
             return pickle.dumps((await self._methods[method](*args), None))
@@ -86,79 +99,120 @@ class Port:
 
 
 class Line:
-    """A connection to the manager, which is used once it stands."""
+    """The connections of this process to a manager: as many as are used at the same time."""
 
     def __init__(self, manager: Any) -> None:
         """Ask where it listens, and wait for nothing."""
         self._asked = manager.address.remote()
+        self._address: Address | None = None
+        self._idle: list[socket.socket] = []
         self._lock = threading.Lock()
-        self._channel: Any = None
-        self._stands: Any = None
-        self._call: Any = None
-        self._metadata: tuple[tuple[str, str], ...] = ()
+        self._pid = os.getpid()
 
     @property
     def up(self) -> bool:
         """Whether calls may be made."""
-        with self._lock:
-            if self._asked is not None:
-                self._dial()
-            return self._stands is not None and self._stands.done()
-
-    def _dial(self) -> None:
-        import grpc
         import ray
         from ray.exceptions import RayError
 
-        if not ray.wait([self._asked], timeout=0)[0]:
-            return
-        try:
-            address: Address | None = ray.get(self._asked)
-        except RayError:
-            address = None
-        self._asked = None
-        if address is not None:
-            self._channel = grpc.insecure_channel(address.target, options=CLIENT)
-            self._stands = grpc.channel_ready_future(self._channel)
-            self._call = self._channel.unary_unary(f"/{SERVICE}/{METHOD}")
-            self._metadata = ((TOKEN, address.token),)
+        if self._asked is not None:
+            with self._lock:
+                if self._asked is not None and ray.wait([self._asked], timeout=0)[0]:
+                    with contextlib.suppress(RayError):
+                        self._address = ray.get(self._asked)
+                    self._asked = None
+        return self._address is not None and self._pid == os.getpid()
 
     def call(self, method: str, args: Sequence[Any], timeout_s: float) -> Any:
-        """An answer; what the manager raised; grpc.RpcError if it was not reached."""
+        """An answer; what the manager raised; TimeoutError; OSError or EOFError if it is gone."""
+        end = time.monotonic() + timeout_s
         packed = pickle.dumps((method, tuple(args)))
-        answer, error = pickle.loads(self._call(packed, timeout=timeout_s, metadata=self._metadata))
+        line = self._take()
+        try:
+            line.settimeout(timeout_s)
+            line.sendall(LENGTH.pack(len(packed)) + packed)
+            (length,) = LENGTH.unpack(_exactly(line, LENGTH.size, end))
+            answer, error = pickle.loads(_exactly(line, length, end))
+        except BaseException:  # what comes next would be the answer to this
+            line.close()
+            raise
+        with self._lock:
+            self._idle.append(line)
         if error is not None:
-            raise error
+            raise _Raised(error)
         return answer
+
+    def _take(self) -> socket.socket:
+        with self._lock:
+            if self._idle:
+                return self._idle.pop()
+        assert self._address is not None
+        to = self._address
+        try:
+            line = socket.create_connection((to.host, to.port), timeout=CONNECT_S)
+        except TimeoutError as error:  # something is in between, and will be the next time
+            self.close()
+            raise _OutOfReach from error
+        line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        line.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in KEEPALIVE.items():
+            if hasattr(socket, name):
+                line.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+        line.sendall(to.token)
+        return line
 
     def close(self) -> None:
         """Hang up."""
         with self._lock:
-            if self._stands is not None:
-                self._stands.cancel()
-            if self._channel is not None:
-                self._channel.close()
+            self._address = self._asked = None
+            for line in self._idle:
+                line.close()
+            self._idle.clear()
 
 
-_lines: dict[str, Line] = {}
+class _OutOfReach(Exception):
+    """Nobody can connect to the port from here."""
+
+
+class _Raised(Exception):
+    """The manager raised something."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(error)
+        self.error = error
+
+
+def _exactly(line: socket.socket, size: int, end: float) -> bytes:
+    found = bytearray()
+    while len(found) < size:
+        line.settimeout(max(0.001, end - time.monotonic()))
+        part = line.recv(min(size - len(found), 2**20))
+        if not part:
+            raise EOFError("the manager has hung up")
+        found += part
+    return bytes(found)
+
+
+_lines: dict[tuple[str, str], Line] = {}
 
 
 def call(manager: Any, method: str, args: Sequence[Any], timeout_s: float) -> Any:
     """Have the manager do something. FabricError, also where it does not answer in time."""
-    import grpc
-
-    line = _line_to(manager)
+    key = _key(manager)
+    line = _line_to(manager, key)
     if line.up:
         try:
             return line.call(method, args, timeout_s)
-        except FabricError:
-            raise
-        except grpc.RpcError as error:
-            hang_up(manager)
-            if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
-                raise ManagerUnreachable(f"it has not answered within {timeout_s:g} s") from None
-        except Exception as error:
-            raise FabricError(f"the manager failed: {error!r}") from error
+        except _Raised as raised:
+            if isinstance(raised.error, FabricError):
+                raise raised.error from None
+            raise FabricError(f"the manager failed: {raised.error!r}") from raised.error
+        except TimeoutError:
+            raise ManagerUnreachable(f"it has not answered within {timeout_s:g} s") from None
+        except _OutOfReach:
+            pass
+        except (EOFError, OSError):
+            _close(key)
     return _through_ray(manager, method, args, timeout_s)
 
 
@@ -182,19 +236,29 @@ def brief(text: str) -> str:
     return text.strip().partition("\n")[0]
 
 
-def _line_to(manager: Any) -> Line:
-    id = manager._actor_id.hex()
-    line = _lines.get(id)
+def _line_to(manager: Any, key: tuple[str, str]) -> Line:
+    line = _lines.get(key)
     if line is None:
-        line = _lines.setdefault(id, Line(manager))
+        for other in [each for each in _lines if each[0] != key[0]]:
+            _close(other)  # of a connection to Ray that is over
+        line = _lines.setdefault(key, Line(manager))
     return line
 
 
-def hang_up(manager: Any = None) -> None:
-    """Close the connection to a manager, or to all: the next call asks anew where it listens."""
-    ids = [*_lines] if manager is None else [manager._actor_id.hex()]
-    for id in ids:
-        line = _lines.pop(id, None)
-        if line is not None:
-            with contextlib.suppress(Exception):
-                line.close()
+def _key(manager: Any) -> tuple[str, str]:
+    """What this process is to Ray now, and the manager's actor."""
+    import ray
+
+    return ray.get_runtime_context().get_worker_id(), manager._actor_id.hex()
+
+
+def _close(key: tuple[str, str]) -> None:
+    line = _lines.pop(key, None)
+    if line is not None:
+        line.close()
+
+
+def hang_up() -> None:
+    """Close all connections."""
+    for key in [*_lines]:
+        _close(key)

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
-import grpc
 import pytest
 import ray
 from ray.exceptions import RayActorError
 
-from fedpilot.fabric.calling import METHOD, SERVICE, TOKEN, Address, Port, call, hang_up
+from fedpilot.fabric import calling
+from fedpilot.fabric.calling import TOKEN_BYTES, Address, Port, call, hang_up
 from fedpilot.fabric.errors import FabricError, ManagerUnreachable, NoSuchCluster
 
 HOST = "127.0.0.1"
@@ -47,6 +48,16 @@ class _Method:
         return ("through Ray", *args)
 
 
+class Process:
+    """What this process is to Ray."""
+
+    id = "first"
+
+    @classmethod
+    def get_worker_id(cls) -> str:
+        return cls.id
+
+
 @pytest.fixture
 def manager(monkeypatch: pytest.MonkeyPatch) -> Iterator[Manager]:
     def get(asked: Any, timeout: float | None = None) -> Any:
@@ -55,6 +66,7 @@ def manager(monkeypatch: pytest.MonkeyPatch) -> Iterator[Manager]:
         return asked
 
     monkeypatch.setattr(ray, "wait", lambda refs, timeout: (refs, []))
+    monkeypatch.setattr(ray, "get_runtime_context", lambda: Process)
     monkeypatch.setattr(ray, "get", get)
     yield Manager()
     hang_up()
@@ -85,8 +97,12 @@ class Listening:
     async def sleeps(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
 
+    async def end(self) -> None:
+        """As when the process ends."""
+        self.port.close()
+
     def close(self) -> None:
-        self.do(self.port.close())
+        self.do(self.end())
         self.loop.call_soon_threadsafe(self.loop.stop)
         self.thread.join(10)
 
@@ -146,6 +162,15 @@ def test_a_manager_that_is_gone_is_asked_through_ray_and_dialled_again(
         again.close()
 
 
+def test_another_connection_to_ray_dials_anew(
+    manager: Manager, listening: Listening, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    until(lambda: over_the_line(manager))
+    monkeypatch.setattr(Process, "id", "second")
+    manager.address_told = None
+    assert call(manager, "show", (), 5.0) == ("through Ray",)
+
+
 def test_who_does_not_answer_in_time_is_not_asked_twice(
     manager: Manager, listening: Listening
 ) -> None:
@@ -168,13 +193,46 @@ def test_ray_that_encrypts_has_no_port_beside_it(monkeypatch: pytest.MonkeyPatch
     assert asyncio.run(Port({}).open(HOST)) is None
 
 
-@pytest.mark.parametrize("token", [None, "", "wrong"])
-def test_nobody_without_the_token_is_answered(listening: Listening, token: str | None) -> None:
+@pytest.mark.parametrize("token", [b"", b"short", bytes(TOKEN_BYTES)])
+def test_nobody_without_the_token_is_answered(listening: Listening, token: bytes) -> None:
     """What is sent is not even unpacked."""
-    with grpc.insecure_channel(listening.address.target) as channel:
-        asking = channel.unary_unary(f"/{SERVICE}/{METHOD}")
-        told = () if token is None else ((TOKEN, token),)
-        with pytest.raises(grpc.RpcError) as refused:
-            asking(b"no pickle at all", metadata=told, timeout=5)
-    code: Any = refused.value
-    assert code.code() is grpc.StatusCode.UNAUTHENTICATED
+    to = (listening.address.host, listening.address.port)
+    with socket.create_connection(to, timeout=5) as line:
+        line.sendall(token + b"no pickle at all")
+        line.shutdown(socket.SHUT_WR)
+        assert line.recv(1) == b""
+
+
+def test_a_port_that_cannot_be_reached_is_tried_once(
+    manager: Manager, listening: Listening, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried = []
+
+    def connect(to: Any, timeout: float) -> None:
+        tried.append(to)
+        raise TimeoutError
+
+    monkeypatch.setattr(socket, "create_connection", connect)
+    for _ in range(3):
+        assert call(manager, "show", (), 5.0) == ("through Ray",)
+    assert len(tried) == 1
+
+
+def test_threads_use_connections_of_their_own(manager: Manager, listening: Listening) -> None:
+    until(lambda: over_the_line(manager))
+    with ThreadPoolExecutor(4) as threads:
+        naps = [threads.submit(call, manager, "sleeps", (0.5,), 5.0) for _ in range(3)]
+        begun = time.monotonic()
+        assert [threads.submit(call, manager, "show", (n,), 5.0).result() for n in range(9)] == [
+            ("over the line", n) for n in range(9)
+        ]
+        assert time.monotonic() < begun + 0.4
+        assert [nap.result() for nap in naps] == [None] * 3
+
+
+def test_a_fork_leaves_the_connection_to_its_parent(
+    manager: Manager, listening: Listening, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    until(lambda: over_the_line(manager))
+    monkeypatch.setattr(calling.os, "getpid", lambda: -1)
+    assert call(manager, "show", (), 5.0) == ("through Ray",)
