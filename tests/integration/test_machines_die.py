@@ -114,7 +114,13 @@ def test_a_task_on_a_nested_node_is_tried_again_on_another_machine(machines: Clu
         after = ray.get(running, timeout=PATIENCE_S)
         assert lost not in after
         assert lives in after
-        assert len({*after}) == 2
+
+        def whole() -> bool:
+            found = VirtualClusters().show(inner.id)
+            hosts = {node["machine"] for node in found["nodes"]}
+            return found["state"] == "active" and len(hosts) == 2 and lost not in hosts
+
+        eventually(whole, PATIENCE_S, "it has both of its nodes again")
 
 
 def test_a_lost_result_is_made_once_more(machines: Cluster) -> None:
