@@ -41,6 +41,10 @@ from .errors import NoSuchCluster, TooLarge
 TRIES = 16
 """How many different demands that cannot be met are looked at in one virtual cluster at a time."""
 
+SURE_S = 1.0
+"""How long Ray must wait for a placement group before it is made once more: what Ray says that it
+waits for is a little old, and may have run and ended."""
+
 REBUILT_S = 5.0
 """After which work that Ray did once more is over, if nothing runs in its placement group."""
 
@@ -99,6 +103,8 @@ class Router:
         self._why: dict[WorkId, Hold] = {}
         self._batches: dict[tuple[object, ...], tuple[GroupId, int]] = {}
         """The placement group that tasks alike were promised last, and how many of them."""
+        self._missed: dict[GroupId, float] = {}
+        """Placement groups that Ray waits for and nobody knows, and since when."""
         self._rebuilt: dict[WorkId, float] = {}
         """Work that Ray does once more on its own, and when it was last seen to."""
         self._numbers = itertools.count(
@@ -218,29 +224,37 @@ class Router:
         Ray does so on its own (lineage), and nobody tells us of the end.
         """
         books, now = self._fabric.books, self._clock()
-        clusters = [id for id, each in books.entries.items() if not each.waiting and not each.group]
-        for group, demand in wanted.items():
-            if group in books.groups or books.works.on(group):
-                continue
-            of = next((id for id in clusters if was_made_for(id, group)), None)
-            if of is not None:
+        unknown = {
+            group for group in wanted if group not in books.groups and not books.works.on(group)
+        }
+        self._missed = {group: self._missed.get(group, now) for group in unknown}
+        for group, since in self._missed.items():
+            if now >= since + SURE_S:
+                self._once_more(group, wanted[group])
+        for work in [each for each in books.works if each.owner == NOBODY]:
+            seen = self._rebuilt.setdefault(work.id, now)
+            if work.group in wanted or work.group in in_use:
+                self._rebuilt[work.id] = now
+            elif now > seen + REBUILT_S:
+                self._forget(work.id)
+        self._rebuilt = {id: at for id, at in self._rebuilt.items() if id in books.works}
+
+    def _once_more(self, group: GroupId, demand: Resources) -> None:
+        books = self._fabric.books
+        for id, entry in books.entries.items():
+            if not (entry.waiting or entry.group) and was_made_for(id, group):
                 work = Work(
                     id=WorkId(group),
                     number=next(self._numbers),
-                    cluster=of,
+                    cluster=id,
                     demand=demand,
                     selector={},
                     owner=NOBODY,
                     group=group,
                 )
                 self._hold(work, together=False)
-                self._serve(of)
-        for work in [each for each in books.works if each.owner == NOBODY]:
-            if work.group in wanted or work.group in in_use:
-                self._rebuilt[work.id] = now
-            elif now > self._rebuilt.get(work.id, now) + REBUILT_S:
-                self._forget(work.id)
-        self._rebuilt = {id: at for id, at in self._rebuilt.items() if id in books.works}
+                self._serve(id)
+                return
 
     def end(self, cluster: ClusterId) -> None:
         """A virtual cluster is about to end, with all its work."""
