@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import inspect
 import logging
 import os
 import secrets
@@ -33,12 +34,6 @@ from .settings import KeeperSettings
 from .snapshot import snapshot
 
 NAME, NAMESPACE = "virtual_cluster_manager", "fedpilot"
-ASKED = (
-    *("create", "check", "attach", "delete", "show", "snapshot", "history"),
-    *("place", "cluster_of"),
-)
-"""What is answered to those who do not come through Ray."""
-
 CALLS = 2000
 """How many callers may wait at the same time."""
 log = logging.getLogger(__name__)
@@ -162,7 +157,8 @@ class ManagerActor:
             settings=self._settings,
         )
         await keeper.start()
-        asked = {name: getattr(self, name) for name in ASKED}
+        methods = dict(inspect.getmembers(self, inspect.iscoroutinefunction))
+        asked = {name: each for name, each in methods.items() if not name.startswith("_")}
         self._address = await Port(asked).open(context.worker.node_ip_address)
         self._turning = asyncio.create_task(self._turn(keeper))
         return keeper
