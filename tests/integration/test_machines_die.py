@@ -135,6 +135,7 @@ def test_a_lost_result_is_made_once_more(machines: Cluster) -> None:
         assert len(ray.get(made, timeout=PATIENCE_S)) == 10**6
 
 
+@pytest.mark.soak
 def test_a_placement_group_inside_is_whole_again(machines: Cluster) -> None:
     nap = ray.remote(num_cpus=1)(here)
     with everything(machines) as job:

@@ -110,7 +110,9 @@ def expected(model: str, cluster: RayCluster, tmp_path_factory: pytest.TempPathF
     return digest(cluster, config(model, tmp_path_factory.mktemp("runs"), workers=1))
 
 
-@pytest.mark.parametrize("workers", [2, pytest.param(3, marks=pytest.mark.soak), 4])
+@pytest.mark.parametrize(
+    "workers", [2, *(pytest.param(count, marks=pytest.mark.soak) for count in (3, 4))]
+)
 def test_the_number_of_workers_changes_nothing(
     model: str, expected: str, cluster: RayCluster, tmp_path: Path, workers: int
 ) -> None:
