@@ -9,6 +9,7 @@ import json
 import shlex
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar
@@ -148,18 +149,28 @@ def print_json(document: Mapping[str, Any]) -> None:
     click.echo(json.dumps(document, indent=2))
 
 
+UNDISTURBED_S = 5.0
+"""After an interruption, so that what is under way can end: leaving Ray takes a second."""
+
+
 @contextmanager
 def interruptions() -> Iterator[None]:
-    """Let SIGINT, SIGTERM and SIGHUP interrupt once, and what follows from it be undisturbed."""
+    """Let SIGINT, SIGTERM and SIGHUP interrupt once, and what follows from it be undisturbed.
+
+    Who asks again after a while is heard again: something may have taken long, or lost the first.
+    """
+    again_from = 0.0
     before = {
         number: signal.getsignal(number)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     }
 
     def interrupt(number: int, frame: object) -> None:
-        for each in before:
-            signal.signal(each, signal.SIG_IGN)
-        raise KeyboardInterrupt
+        nonlocal again_from
+        now = time.monotonic()
+        if now >= again_from:
+            again_from = now + UNDISTURBED_S
+            raise KeyboardInterrupt
 
     for number, handler in before.items():
         if handler is not signal.SIG_IGN:
