@@ -298,7 +298,7 @@ def _entry(id: str, what: Mapping[str, Any]) -> Entry:
         request=request,
         spec=what["spec"],
         owner=what["owner"],
-        process=what["process"],
+        process=what.get("process"),  # files of before have none
         jobs=frozenset(what["jobs"]),
         asked_at=what["asked_at"],
         group=what["group"],
