@@ -1,7 +1,7 @@
 """Calls the manager over a connection of our own, and through Ray where there is none.
 
 To ask an actor takes Ray 2.4 ms after a pause, and every task that is submitted inside a virtual
-cluster asks; a connection takes a third of that. So the manager also listens itself, on a port of
+cluster asks; a connection takes a fifth of that. So the manager also listens itself, on a port of
 its machine. Who may ask its actor is told the port and a token; nobody else is answered. Whatever
 goes wrong there is asked again through Ray, which finds the manager wherever it was started again:
 each of its methods may be called twice.
