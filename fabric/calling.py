@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hmac
+import logging
 import os
 import pickle
 import secrets
@@ -27,6 +28,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from .errors import FabricError, ManagerUnreachable
+
+log = logging.getLogger(__name__)
 
 TOKEN_BYTES = 32
 GREETING_S = 10.0
@@ -71,13 +74,13 @@ class Port:
         """Answer nobody any more."""
         if self._server is not None:
             self._server.close()
-        for writer in self._writers:
+        for writer in [*self._writers]:
             writer.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer one connection, one call after the other."""
         self._writers.add(writer)
-        with contextlib.suppress(OSError, EOFError, TimeoutError):
+        try:
             async with asyncio.timeout(GREETING_S):
                 told = await reader.readexactly(TOKEN_BYTES)
             while hmac.compare_digest(told, self._token):
@@ -87,8 +90,13 @@ class Port:
                 answer = await self._answer(await reader.readexactly(length))
                 writer.write(LENGTH.pack(len(answer)) + answer)
                 await writer.drain()
-        self._writers.discard(writer)
-        writer.close()
+        except (OSError, EOFError, TimeoutError):
+            pass  # whoever called has hung up, or never said who it is
+        except Exception:
+            log.exception("a call could not be answered here; it is made again through Ray")
+        finally:
+            self._writers.discard(writer)
+            writer.close()
 
     async def _answer(self, request: bytes) -> bytes:
         method, args = pickle.loads(request)

@@ -149,14 +149,19 @@ class ManagerActor:
         context = ray.get_runtime_context()
         job = JobId(context.get_job_id())
         self._folder.mkdir(parents=True, exist_ok=True)
+        file = LedgerFile(self._folder / "ledger.sqlite")
         keeper = Keeper(
             Gcs(context.gcs_address, job),
-            LedgerFile(self._folder / "ledger.sqlite"),
+            file,
             clock=time.time,
             new_id=lambda cluster: group_id(cluster, secrets.token_hex(10), job),
             settings=self._settings,
         )
-        await keeper.start()
+        try:
+            await keeper.start()
+        except BaseException:
+            file.close()  # whoever begins again opens it
+            raise
         methods = dict(inspect.getmembers(self, inspect.iscoroutinefunction))
         asked = {name: each for name, each in methods.items() if not name.startswith("_")}
         self._address = await Port(asked).open(context.worker.node_ip_address)

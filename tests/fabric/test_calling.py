@@ -203,6 +203,23 @@ def test_nobody_without_the_token_is_answered(listening: Listening, token: bytes
         assert line.recv(1) == b""
 
 
+def test_what_cannot_be_packed_is_asked_through_ray(
+    manager: Manager, listening: Listening, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Local(Exception):
+        """Pickle cannot find it."""
+
+    async def fails() -> None:
+        raise Local
+
+    until(lambda: over_the_line(manager))
+    listening.port._methods = {"odd": fails, "show": listening.show}
+    assert call(manager, "odd", (), 5.0) == ("through Ray",)
+    assert "made again through Ray" in caplog.text
+    assert not listening.port._writers
+    until(lambda: over_the_line(manager))
+
+
 def test_a_port_that_cannot_be_reached_is_tried_once(
     manager: Manager, listening: Listening, monkeypatch: pytest.MonkeyPatch
 ) -> None:
