@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 import socket
 import threading
 import time
@@ -16,7 +17,7 @@ import ray
 from ray.exceptions import RayActorError
 
 from fedpilot.fabric import calling
-from fedpilot.fabric.calling import TOKEN_BYTES, Address, Port, call, hang_up
+from fedpilot.fabric.calling import LENGTH, TOKEN_BYTES, Address, Port, call, hang_up
 from fedpilot.fabric.errors import FabricError, ManagerUnreachable, NoSuchCluster
 
 HOST = "127.0.0.1"
@@ -195,10 +196,11 @@ def test_ray_that_encrypts_has_no_port_beside_it(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("token", [b"", b"short", bytes(TOKEN_BYTES)])
 def test_nobody_without_the_token_is_answered(listening: Listening, token: bytes) -> None:
-    """What is sent is not even unpacked."""
+    """Not even a call that is all right otherwise."""
     to = (listening.address.host, listening.address.port)
+    asked = pickle.dumps(("show", ()))
     with socket.create_connection(to, timeout=5) as line:
-        line.sendall(token + b"no pickle at all")
+        line.sendall(token + LENGTH.pack(len(asked)) + asked)
         line.shutdown(socket.SHUT_WR)
         assert line.recv(1) == b""
 

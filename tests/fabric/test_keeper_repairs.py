@@ -506,3 +506,42 @@ class TestGpus:
 def gpus(amount: float) -> BundleGroup:
     bundle = Bundle(resources=Resources.of({"GPU": amount}))
     return BundleGroup(bundles=(bundle,), policy=SchedulingPolicy.PACK)
+
+
+class TestWhatIsLeft:
+    @story
+    async def test_a_group_that_waits_is_removed_though_ray_did_not_answer(
+        self, world: World, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The machines show nothing of it, so nobody would come across it later."""
+        await world.begins(*two())
+        monkeypatch.setattr(world.ray, "_find", lambda *_: None)
+        await world.create(asks("job", nodes(1)))
+        await world.passes(1)
+        world.ray.fail("remove", OSError("no answer"))
+        await world.delete("job")
+        await world.passes(5)
+        assert not world.wrong()
+        assert world.ray.ids() == set()
+
+    @story
+    async def test_pauses_grow_where_ray_has_no_room_again_and_again(
+        self, world: World, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        await world.begins(*two())
+        monkeypatch.setattr(world.ray, "_find", lambda *_: None)
+        await world.create(asks("job", nodes(1)))
+        await world.passes(60)
+        tried = [event for _, event, _ in world.events() if event == "admitted"]
+        assert 2 <= len(tried) <= 7
+
+    @story
+    async def test_jobs_that_are_over_are_forgotten(self, world: World) -> None:
+        await world.begins(*two())
+        await world.create(asks("team", nodes(1)))
+        world.keeper.attach(ClusterId("team"), world.ray.job_up("0a"))
+        await world.passes(1)
+        assert world.books.entries[ClusterId("team")].jobs == {"0a"}
+        world.ray.job_down("0a")
+        await world.passes(1)
+        assert world.books.entries[ClusterId("team")].jobs == frozenset()
