@@ -515,9 +515,13 @@ class TestWhatIsLeft:
     ) -> None:
         """The machines show nothing of it, so nobody would come across it later."""
         await world.begins(*two())
-        monkeypatch.setattr(world.ray, "_find", lambda *_: None)
         await world.create(asks("job", nodes(1)))
         await world.passes(1)
+        monkeypatch.setattr(world.ray, "_find", lambda *_: None)
+        (group,) = world.groups("job")
+        world.ray.group_down(group)
+        await world.passes(10)
+        assert world.ray.state(group) == "pending"
         world.ray.fail("remove", OSError("no answer"))
         await world.delete("job")
         await world.passes(5)
