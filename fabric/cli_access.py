@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import json
 import shlex
-import signal
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar
@@ -27,6 +25,7 @@ from .errors import (
     NotInTime,
     SpecError,
 )
+from .interruptions import Interruptions
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -153,33 +152,9 @@ UNDISTURBED_S = 5.0
 """After an interruption, so that what is under way can end: leaving Ray takes a second."""
 
 
-@contextmanager
-def interruptions() -> Iterator[None]:
-    """Let SIGINT, SIGTERM and SIGHUP interrupt once, and what follows from it be undisturbed.
-
-    Who asks again after a while is heard again: something may have taken long, or lost the first.
-    """
-    again_from = 0.0
-    before = {
-        number: signal.getsignal(number)
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    }
-
-    def interrupt(number: int, frame: object) -> None:
-        nonlocal again_from
-        now = time.monotonic()
-        if now >= again_from:
-            again_from = now + UNDISTURBED_S
-            raise KeyboardInterrupt
-
-    for number, handler in before.items():
-        if handler is not signal.SIG_IGN:
-            signal.signal(number, interrupt)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+def interruptions() -> Interruptions:
+    """Let a signal interrupt once; who asks again after a while is heard again."""
+    return Interruptions(again_after_s=UNDISTURBED_S)
 
 
 @contextmanager

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
-from types import FrameType, TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
+
+from fedpilot.fabric.interruptions import Interruptions
 
 from .errors import ConfigError, FederatedError, RunRefused
 
@@ -74,58 +74,6 @@ def _fail(message: str, code: int) -> NoReturn:
     sys.exit(code)
 
 
-class _Interruptions:
-    """Lets SIGINT, SIGTERM and SIGHUP end a run in the same way: once, and then undisturbed.
-
-    The first one raises KeyboardInterrupt; those that follow, or that come once `shield` was
-    called, are ignored, since the run is being ended by then. One that comes within `held` waits
-    until its end.
-    """
-
-    def __init__(self) -> None:
-        self._before: dict[int, Any] = {}
-        self._shielded = False
-        self._holding = self._waiting = False
-
-    def shield(self) -> None:
-        """From now on everything is being closed: let nothing interrupt it."""
-        self._shielded = True
-
-    @contextmanager
-    def held(self) -> Iterator[None]:
-        """Something is being closed: an interruption comes after it."""
-        self._holding = True
-        try:
-            yield
-        finally:
-            self._holding = False
-            if self._waiting:
-                self._waiting = False
-                self._interrupt(signal.SIGINT, None)
-
-    def _interrupt(self, number: int, frame: FrameType | None) -> None:
-        if self._holding:
-            self._waiting = True
-        elif not self._shielded:
-            self._shielded = True
-            raise KeyboardInterrupt
-
-    def __enter__(self) -> Self:
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(number) is not signal.SIG_IGN:
-                self._before[number] = signal.signal(number, self._interrupt)
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-
 @click.command()
 @click.argument("config", required=False, type=click.Path(path_type=Path))
 @click.option("--resume", metavar="RUN_ID", help="Continue this interrupted run.")
@@ -166,7 +114,7 @@ def run(
 
     display = display_for(sys.stdout, as_json=as_json)
     changes = [*overrides, *([f"outputs.folder={json.dumps(str(folder))}"] if folder else [])]
-    with _exit_codes(), _Interruptions() as interruptions, display:
+    with _exit_codes(), Interruptions() as interruptions, display:
         from .federation import Federation
 
         with redirect_stdout(sys.stderr):  # what the user's own modules print as they load
@@ -426,7 +374,7 @@ def verify_(
     Exit codes: 0 verified, or the two agree; 1 they differ; 3 the run cannot be
     trained again here, having other code or data than was run.
     """
-    with _exit_codes(), _Interruptions() as interruptions:
+    with _exit_codes(), Interruptions() as interruptions:
         with redirect_stdout(sys.stderr):
             from .federation import Federation
             from .verify import Replay, Telling, TextReport, Tools, document, verify

@@ -1,0 +1,109 @@
+"""Interruptions: SIGINT, SIGTERM and SIGHUP end a command once, in order, and are never lost.
+
+Python raises what a signal's handler raises wherever the main thread happens to be. Where that is a
+callback of the garbage collector or of an import, the error is printed and forgotten, and the
+command would go on. So each interruption is watched: one that dies before it left the block is
+raised again a moment later.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType, TracebackType
+from typing import Any, Self
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+RAISED_AGAIN_S = 0.05
+"""After one was lost: not within the same callback."""
+
+
+class Interruption(KeyboardInterrupt):
+    """The user, or whoever ends processes here, wants this command to end."""
+
+
+class Interruptions:
+    """Within the block the first signal raises `Interruption`; what follows from it is undisturbed.
+
+    Signals that come later are ignored, or with `again_after_s` heard again after that many
+    seconds: something may take long. One that comes within `held` waits until its end. A signal
+    that was ignored before (`nohup`) stays ignored.
+    """
+
+    def __init__(self, *, again_after_s: float | None = None) -> None:
+        self._again_after_s = again_after_s
+        self._deaf_until = 0.0
+        self._holding = self._waiting = self._over = False
+        self._raised: weakref.ref[Interruption] | None = None
+        self._before: dict[int, Any] = {}
+        self._hook = sys.unraisablehook
+
+    def shield(self) -> None:
+        """From now on everything is being closed: let nothing interrupt it."""
+        self._over = True
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Something is being closed: an interruption comes after it."""
+        self._holding = True
+        try:
+            yield
+        finally:
+            self._holding = False
+            if self._waiting:
+                self._waiting = False
+                self._interrupt(signal.SIGINT, None)
+
+    def _interrupt(self, number: int, frame: FrameType | None) -> None:
+        if self._holding:
+            self._waiting = True
+        elif not self._over and time.monotonic() >= self._deaf_until:
+            again = self._again_after_s
+            self._deaf_until = time.monotonic() + again if again is not None else float("inf")
+            self._raise()
+
+    def _again(self, number: int, frame: FrameType | None) -> None:
+        if not self._over:
+            self._raise()
+
+    def _raise(self) -> None:
+        interruption = Interruption()
+        self._raised = weakref.ref(interruption, self._lost)
+        try:
+            raise interruption
+        finally:
+            del interruption  # its traceback holds this frame, so it would never die
+
+    def _lost(self, reference: weakref.ref[Interruption]) -> None:
+        """One died inside the block, so nobody who closes it has seen it."""
+        if not self._over and reference is self._raised:
+            signal.setitimer(signal.ITIMER_REAL, RAISED_AGAIN_S)
+
+    def _unraisable(self, unraisable: Any) -> None:
+        """An interruption that will be raised again is nothing to tell the user about."""
+        if not isinstance(unraisable.exc_value, Interruption):
+            self._hook(unraisable)
+
+    def __enter__(self) -> Self:
+        for number in SIGNALS:
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                self._before[number] = signal.signal(number, self._interrupt)
+        self._before[signal.SIGALRM] = signal.signal(signal.SIGALRM, self._again)
+        self._hook, sys.unraisablehook = sys.unraisablehook, self._unraisable
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._over = True
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        sys.unraisablehook = self._hook
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
