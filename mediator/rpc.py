@@ -1,0 +1,84 @@
+"""gRPC services from their descriptors: handlers for an object's methods, and stubs to call them.
+
+What `protoc` would generate has no types; the descriptors say all there is to know. A method of
+the implementation is called as in the .proto file, in snake case.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
+from google.protobuf.message_factory import GetMessageClass
+
+from .proto import federation_pb2 as pb
+
+JOIN, SITE, COORDINATOR, USER = (
+    pb.DESCRIPTOR.services_by_name[name]
+    for name in ("JoinService", "SiteService", "CoordinatorService", "UserService")
+)
+CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.min_reconnect_backoff_ms", 200),
+    ("grpc.initial_reconnect_backoff_ms", 200),
+    ("grpc.max_reconnect_backoff_ms", 2_000),
+)
+"""A link that is cut without a word is noticed, and tried again soon."""
+LARGEST_MESSAGE = 8 << 20
+"""Bytes of one message, on either side; blobs travel in pieces far smaller than that."""
+MESSAGE_OPTIONS: tuple[tuple[str, int], ...] = (
+    ("grpc.max_receive_message_length", LARGEST_MESSAGE),
+    ("grpc.max_send_message_length", LARGEST_MESSAGE),
+)
+
+
+def snake(name: str) -> str:
+    """`ListRuns` as `list_runs`."""
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
+
+
+def handler(service: ServiceDescriptor, implementation: object) -> grpc.GenericRpcHandler:
+    """Serve an object's methods; for `grpc.server` functions, for `grpc.aio.server` coroutines."""
+    return grpc.method_handlers_generic_handler(
+        service.full_name,
+        {
+            method.name: _handler(method, getattr(implementation, snake(method.name)))
+            for method in service.methods
+        },
+    )
+
+
+def _handler(method: MethodDescriptor, act: Callable[..., Any]) -> Any:
+    kinds = {
+        (False, False): grpc.unary_unary_rpc_method_handler,
+        (False, True): grpc.unary_stream_rpc_method_handler,
+        (True, False): grpc.stream_unary_rpc_method_handler,
+        (True, True): grpc.stream_stream_rpc_method_handler,
+    }
+    wrap = kinds[method.client_streaming, method.server_streaming]
+    asked, answered = GetMessageClass(method.input_type), GetMessageClass(method.output_type)
+    return wrap(act, asked.FromString, answered.SerializeToString)
+
+
+class Stub:
+    """The methods of a service over a channel, as attributes in snake case."""
+
+    def __init__(self, channel: Any, service: ServiceDescriptor) -> None:
+        for method in service.methods:
+            names = {True: "stream", False: "unary"}
+            kind = f"{names[method.client_streaming]}_{names[method.server_streaming]}"
+            call = getattr(channel, kind)(
+                f"/{service.full_name}/{method.name}",
+                request_serializer=GetMessageClass(method.input_type).SerializeToString,
+                response_deserializer=GetMessageClass(method.output_type).FromString,
+            )
+            setattr(self, snake(method.name), call)
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        raise AttributeError(f"the service has no method {name}")
