@@ -283,7 +283,6 @@ class Federation:
         return Payload(
             kind="federation",
             header={
-                "site": site,
                 "config": self.config.model_dump(mode="json"),
                 "mine": [mine.start, mine.stop, mine.step],
                 "paths": list(self._paths),

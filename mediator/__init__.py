@@ -6,10 +6,17 @@ Importing this package imports neither Ray nor torch.
 from .core.assignment import Assignment, AssignmentStrategy, SiteCapacity
 from .core.reservation import Promise, Refusal
 from .core.traffic import TrafficLedger
-from .errors import MediatorError, ReservationRefused, SiteUnreachable, UnknownWorkload
+from .errors import (
+    MediatorError,
+    ReservationRefused,
+    SiteLost,
+    SiteUnreachable,
+    UnknownWorkload,
+    WorkFailed,
+)
 from .mediator import FederationMediator
-from .site import GangRequest, InProcessSite, Site
-from .workload import Notify, Payload, SiteWorkload, load_workload
+from .site import GangRequest, InProcessSite, Link, LinkedSite, Site
+from .workload import Notify, Payload, SiteContext, SiteWorkload, load_workload
 
 __all__ = [
     "Assignment",
@@ -17,6 +24,8 @@ __all__ = [
     "FederationMediator",
     "GangRequest",
     "InProcessSite",
+    "Link",
+    "LinkedSite",
     "MediatorError",
     "Notify",
     "Payload",
@@ -25,9 +34,12 @@ __all__ = [
     "ReservationRefused",
     "Site",
     "SiteCapacity",
+    "SiteContext",
+    "SiteLost",
     "SiteUnreachable",
     "SiteWorkload",
     "TrafficLedger",
     "UnknownWorkload",
+    "WorkFailed",
     "load_workload",
 ]

@@ -3,6 +3,8 @@
 MediatorError
 ├── ReservationRefused     too few sites could promise their part of the gang      (exit 3)
 ├── SiteUnreachable        a site does not answer                                  (exit 4)
+│   └── SiteLost           it was given up while it worked: to be done elsewhere
+├── WorkFailed             a site's part of a run failed there                     (exit 1)
 └── UnknownWorkload        no installed package brings that site workload          (exit 2)
 """
 
@@ -35,6 +37,24 @@ class SiteUnreachable(MediatorError):
 
     def __str__(self) -> str:
         return f"site {self.site} cannot be reached: {self.reason}"
+
+
+class SiteLost(SiteUnreachable):
+    """A site was given up while it had work: whoever waits for that has it done elsewhere."""
+
+    def __str__(self) -> str:
+        return f"site {self.site} is lost: {self.reason}"
+
+
+class WorkFailed(MediatorError):
+    """A site's part of a run failed there, with an error that has no class here."""
+
+    def __init__(self, site: str, kind: str, message: str) -> None:
+        super().__init__(site, kind, message)
+        self.site, self.kind, self.message = site, kind, message
+
+    def __str__(self) -> str:
+        return f"site {self.site}: {self.kind}: {self.message}"
 
 
 class UnknownWorkload(MediatorError):

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import secrets
 import threading
-from collections.abc import Collection, Iterable, Mapping
-from concurrent.futures import Future
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from concurrent.futures import Future, wait
 from contextlib import ExitStack
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from .core.assignment import Assignment, SiteCapacity, assign
-from .core.reservation import Answer, Ask, Outcome, Promise, Verb, reserve
+from .core.reservation import Answer, Ask, Outcome, Promise, Refusal, Verb, reserve
 from .core.traffic import Direction, Flow, TrafficLedger
-from .errors import ReservationRefused
+from .errors import MediatorError, ReservationRefused, SiteUnreachable
 from .site import GangRequest, Site
 from .workload import Notify, Payload
+
+ANSWER_S = 10.0
+"""How much longer than the reservation itself a site may take to answer."""
+RELEASE_S = 30.0
+"""How long `close` waits for the sites; what they still hold then ends with its lease."""
 
 
 class FederationMediator:
@@ -51,10 +58,10 @@ class FederationMediator:
         """
         enough = len(self._sites) if min_sites is None else min_sites
         conversation = reserve(tuple(self._sites), min_sites=enough, required=required)
-        answer: Answer = None
         try:
+            asks = next(conversation)
             while True:
-                answer = self._ask(conversation.send(answer), request)
+                asks = conversation.send(self._ask(asks, request))
         except StopIteration as end:
             outcome: Outcome = end.value
         except BaseException:
@@ -65,16 +72,29 @@ class FederationMediator:
         self._promises = outcome.promises
         return self._promises
 
-    def _ask(self, ask: Ask, request: GangRequest) -> Answer:
+    def _ask(self, asks: Sequence[Ask], request: GangRequest) -> Mapping[str, Answer]:
+        """Ask several sites at once; a site that fails to answer refuses by that."""
+        asked = {ask.site: self._put(ask, request) for ask in asks}
+        deadline = time.monotonic() + request.timeout_s + ANSWER_S
+        answers: dict[str, Answer] = {}
+        for site, future in asked.items():
+            try:
+                answers[site] = future.result(max(0.0, deadline - time.monotonic()))
+            except TimeoutError:
+                answers[site] = Refusal(site, "no answer in time")
+            except MediatorError as error:
+                answers[site] = Refusal(site, str(error))
+        return answers
+
+    def _put(self, ask: Ask, request: GangRequest) -> Future[Any]:
         site = self._sites[ask.site]
         match ask.verb:
             case Verb.PREPARE:
                 return site.prepare(request)
             case Verb.COMMIT:
-                site.commit()
+                return site.commit()
             case Verb.RELEASE:
-                site.release()
-        return None
+                return site.release()
 
     def assign(self, population: int) -> Assignment:
         """Give every client of the population its site."""
@@ -91,15 +111,25 @@ class FederationMediator:
 
     def start(self, workload: str, specs: Mapping[str, Payload], notify: Notify) -> None:
         """Check the workload at every site, then start it at every site."""
-        for site, spec in specs.items():
-            self._sites[site].check(workload, spec)
-        for site in specs:
-            self._sites[site].start(notify)
+        checked = [self._sites[site].check(workload, spec) for site, spec in specs.items()]
+        for each in checked:
+            each.result()
+        for each in [self._sites[site].start(notify) for site in specs]:
+            each.result()
 
     def deliver(
-        self, site: str, order: Payload, *, round_number: int = 0, purpose: str
+        self,
+        site: str,
+        order: Payload,
+        *,
+        round_number: int = 0,
+        purpose: str,
+        key: str | None = None,
     ) -> Future[Payload]:
-        """Send an order to a site; the future of its answer. Both are booked as traffic."""
+        """Send an order to a site; the future of its answer. Both are booked as traffic.
+
+        Orders with the same `key` are one order, whoever sends it again; without one it is new.
+        """
         self._book(Flow(round_number, site, Direction.TO_SITE, purpose), order)
         back = Flow(round_number, site, Direction.FROM_SITE, purpose)
         booked: Future[Payload] = Future()
@@ -113,7 +143,8 @@ class FederationMediator:
                 self._book(back, done.result())
                 booked.set_result(done.result())
 
-        self._sites[site].collect(self._sites[site].deliver(order)).add_done_callback(book)
+        answer = self._sites[site].deliver(order, key or secrets.token_hex(8), purpose)
+        answer.add_done_callback(book)
         return booked
 
     def drain_traffic(self) -> list[tuple[Flow, int]]:
@@ -126,11 +157,19 @@ class FederationMediator:
             self._traffic.book(flow, payload.nbytes)
 
     def close(self) -> None:
-        """Release everything at every site; may be called twice."""
+        """Release everything at every site; may be called twice.
+
+        What a site that is out of reach still holds ends with its lease.
+        """
         self._promises = {}
-        with ExitStack() as releasing:
+        releasing: list[Future[None]] = []
+        with ExitStack() as asking:
             for site in self._sites.values():
-                releasing.callback(site.release)
+                asking.callback(lambda site: releasing.append(site.release()), site)
+        ended, _ = wait(releasing, timeout=RELEASE_S)
+        for error in [each.exception() for each in ended]:
+            if error is not None and not isinstance(error, SiteUnreachable):
+                raise error
 
     def __enter__(self) -> Self:
         return self

@@ -1,12 +1,15 @@
-"""A site as the mediator sees it, and the one that lives in the mediator's own process."""
+"""A site as a federation sees it: in this very process, or behind a link to a runner elsewhere.
+
+Whatever takes time answers with a future, so that sites work side by side.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import ExitStack
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import asdict, dataclass, replace
+from typing import Any, ParamSpec, Protocol, Self, TypeVar
 
 from fedpilot.fabric import (
     FabricError,
@@ -19,7 +22,10 @@ from fedpilot.fabric import (
 )
 
 from .core.reservation import Answer, Promise, Refusal
-from .workload import Notify, Payload, SiteWorkload, load_workload
+from .workload import Notify, Payload, SiteContext, SiteWorkload, load_workload
+
+Params = ParamSpec("Params")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +41,15 @@ class GangRequest:
     policy: SchedulingPolicy = SchedulingPolicy.SPREAD
     timeout_s: float = 60.0
 
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Self:
+        """The inverse of `to_json`."""
+        return cls(**{**values, "policy": SchedulingPolicy(values["policy"])})
+
 
 class Site(Protocol):
     """One Ray cluster that takes part: first reserved, then worked with."""
@@ -42,33 +57,33 @@ class Site(Protocol):
     @property
     def name(self) -> str: ...
 
-    def prepare(self, request: GangRequest) -> Answer:
+    def prepare(self, request: GangRequest) -> Future[Answer]:
         """Reserve this site's part of a gang, or say why not."""
 
-    def commit(self) -> None:
+    def commit(self) -> Future[None]:
         """The whole gang stands: keep what was promised."""
 
-    def release(self) -> None:
+    def release(self) -> Future[None]:
         """Give back what was promised or committed, with everything on it."""
 
-    def check(self, workload: str, spec: Payload) -> None:
-        """Load a workload and let it check its spec; raises what is wrong with it."""
+    def check(self, workload: str, spec: Payload) -> Future[None]:
+        """Load a workload and let it check its spec; fails with what is wrong with it."""
 
-    def start(self, notify: Notify) -> None:
+    def start(self, notify: Notify) -> Future[None]:
         """Start the checked workload on the committed vnodes."""
 
-    def deliver(self, order: Payload) -> str:
-        """Hand an order to the workload; the ticket of its answer."""
-
-    def collect(self, ticket: str) -> Future[Payload]:
-        """The answer to an order."""
+    def deliver(self, order: Payload, key: str, purpose: str) -> Future[Payload]:
+        """Have the workload do something; asked again with the same key, it is done once."""
 
 
 class InProcessSite:
     """A site in this very process: local mode's transport is a function call."""
 
-    def __init__(self, name: str, manager: VirtualClusterManager) -> None:
+    def __init__(
+        self, name: str, manager: VirtualClusterManager, context: SiteContext | None = None
+    ) -> None:
         self._name = name
+        self._context = context or SiteContext(name=name)
         self._manager = manager
         self._gang: Gang | None = None
         self._workload: SiteWorkload | None = None
@@ -78,8 +93,11 @@ class InProcessSite:
         """How the site is called."""
         return self._name
 
-    def prepare(self, request: GangRequest) -> Answer:
+    def prepare(self, request: GangRequest) -> Future[Answer]:
         """Reserve the vnodes as one virtual cluster of fixed size."""
+        return done(self._reserve, request)
+
+    def _reserve(self, request: GangRequest) -> Answer:
         node = FixedSizeNode(resources=request.resources)
         workers = request.workers
         if workers is None:
@@ -95,11 +113,15 @@ class InProcessSite:
             return Refusal(self._name, str(error))
         return Promise(self._name, len(self._gang.vnodes))
 
-    def commit(self) -> None:
+    def commit(self) -> Future[None]:
         """Nothing to do: in this process a promise cannot lapse."""
+        return done(lambda: None)
 
-    def release(self) -> None:
+    def release(self) -> Future[None]:
         """End the workload, then give the gang back."""
+        return done(self._release)
+
+    def _release(self) -> None:
         gang, self._gang = self._gang, None
         with ExitStack() as releasing:
             if gang is not None:
@@ -107,26 +129,118 @@ class InProcessSite:
             if self._workload is not None:
                 releasing.callback(self._workload.stop)
 
-    def check(self, workload: str, spec: Payload) -> None:
+    def check(self, workload: str, spec: Payload) -> Future[None]:
         """Load the workload and let it check its spec."""
-        self._workload = load_workload(workload)
-        self._workload.prepare(spec)
+        return done(self._check, workload, spec)
 
-    def start(self, notify: Notify) -> None:
+    def _check(self, workload: str, spec: Payload) -> None:
+        self._workload = load_workload(workload)
+        self._workload.prepare(spec, self._context)
+
+    def start(self, notify: Notify) -> Future[None]:
         """Start the workload on the gang."""
+        return done(self._start, notify)
+
+    def _start(self, notify: Notify) -> None:
         if self._workload is None or self._gang is None:
             raise RuntimeError("a site is checked and reserved before its workload starts")
         self._workload.start(self._gang, notify)
 
-    def deliver(self, order: Payload) -> str:
-        """Hand an order to the workload."""
-        return self._running().deliver(order)
-
-    def collect(self, ticket: str) -> Future[Payload]:
-        """The answer to an order."""
-        return self._running().collect(ticket)
-
-    def _running(self) -> SiteWorkload:
+    def deliver(self, order: Payload, key: str, purpose: str) -> Future[Payload]:
+        """Hand an order to the workload; in this process none is ever asked for twice."""
         if self._workload is None:
             raise RuntimeError("the site's workload has not been started")
-        return self._workload
+        return self._workload.deliver(order)
+
+
+class Link(Protocol):
+    """The way to a site's part of a run that lives in another process, near or far."""
+
+    def ask(
+        self, verb: str, payload: Payload, *, key: str, round_number: int = 0, purpose: str = ""
+    ) -> Future[Payload]:
+        """Send it; the answer. The same key again is the same question, and is worked on once.
+
+        Fails with SiteLost once the site is given up, with an error of the fabric, the mediator or
+        the workload as it was raised there, or with WorkFailed where that has no class here.
+        """
+
+    def listen(self, notify: Notify) -> None:
+        """Tell this one from now on what happens at the site."""
+
+
+class LinkedSite:
+    """A site behind a link: what it is asked travels as payloads."""
+
+    def __init__(self, name: str, link: Link) -> None:
+        self._name = name
+        self._link = link
+
+    @property
+    def name(self) -> str:
+        """How the site is called."""
+        return self._name
+
+    def prepare(self, request: GangRequest) -> Future[Answer]:
+        """Reserve under a lease that ends by itself unless `commit` follows."""
+        return then(
+            self._ask("prepare", Payload(kind="gang", header=request.to_json())), self._told
+        )
+
+    def _told(self, answer: Payload) -> Answer:
+        if answer.kind == "refused":
+            return Refusal(self._name, str(answer.header["reason"]))
+        return Promise(self._name, int(answer.header["vnodes"]))
+
+    def commit(self) -> Future[None]:
+        """Keep what was promised."""
+        return then(self._ask("commit"), lambda _: None)
+
+    def release(self) -> Future[None]:
+        """Give everything back."""
+        return then(self._ask("release"), lambda _: None)
+
+    def check(self, workload: str, spec: Payload) -> Future[None]:
+        """Load the workload there and let it check its spec."""
+        return then(self._ask("check", replace(spec, kind=workload)), lambda _: None)
+
+    def start(self, notify: Notify) -> Future[None]:
+        """Start the checked workload on what was committed."""
+        self._link.listen(notify)
+        return then(self._ask("start"), lambda _: None)
+
+    def deliver(self, order: Payload, key: str, purpose: str) -> Future[Payload]:
+        """Have the workload do something."""
+        number = int(order.header.get("round", 0))
+        return self._link.ask(
+            "work", order, key=f"work/{key}", round_number=number, purpose=purpose
+        )
+
+    def _ask(self, verb: str, payload: Payload | None = None) -> Future[Payload]:
+        return self._link.ask(verb, payload or Payload(kind=verb), key=verb)
+
+
+def then(asked: Future[Payload], made: Callable[[Payload], Result]) -> Future[Result]:
+    """The future of what is made of an answer; fails as the answer does."""
+    future: Future[Result] = Future()
+
+    def take(answered: Future[Payload]) -> None:
+        try:
+            future.set_result(made(answered.result()))
+        except BaseException as error:
+            future.set_exception(error)
+
+    asked.add_done_callback(take)
+    return future
+
+
+def done(
+    act: Callable[Params, Result], *args: Params.args, **named: Params.kwargs
+) -> Future[Result]:
+    """Do something now; the future of what it gave or raised."""
+    future: Future[Result] = Future()
+    try:
+        future.set_result(act(*args, **named))
+    except Exception as error:
+        future.set_exception(error)
+    return future

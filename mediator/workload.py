@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -42,20 +43,28 @@ Notify = Callable[[Payload], None]
 """Called by a workload, from any thread, when something happened that a coordinator may show."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SiteContext:
+    """What a site tells a workload of itself."""
+
+    name: str
+    folder: Path | None = None
+    """Where this run keeps its files at this site; None where the orders say so."""
+    data: Mapping[str, Any] = field(default_factory=dict)
+    """The data sets that the site's admin declared, by name (`site.yaml`)."""
+
+
 class SiteWorkload(Protocol):
     """One federation's part at one site, from its gang to its last answer."""
 
-    def prepare(self, spec: Payload) -> None:
+    def prepare(self, spec: Payload, site: SiteContext) -> None:
         """Check and load what the spec names; raise before anything is reserved or started."""
 
     def start(self, gang: Gang, notify: Notify) -> None:
         """Put warm workers onto the gang's vnodes."""
 
-    def deliver(self, order: Payload) -> str:
-        """Take an order; return the ticket to collect its answer with."""
-
-    def collect(self, ticket: str) -> Future[Payload]:
-        """The answer to an order, once; fails with the error that the work raised."""
+    def deliver(self, order: Payload) -> Future[Payload]:
+        """Take an order; its answer, or the error that the work raised."""
 
     def stop(self) -> None:
         """End the workers and give up what is undone; may be called twice."""

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from fedpilot.fabric import Gang
-from fedpilot.mediator import Notify, Payload
+from fedpilot.mediator import Notify, Payload, SiteContext
 
 from ..algorithms import algorithm_of
 from ..config.schema import RunConfig
@@ -51,8 +51,6 @@ class FederatedWorkload:
     """Implements the mediator's SiteWorkload for federated learning."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._tickets = itertools.count(1)
-        self._answers: dict[str, Answer] = {}
         self._hosting = Hosting(clock)
         self._pace = Pace()
         self._round: SiteRound | None = None
@@ -66,13 +64,13 @@ class FederatedWorkload:
 
     # -- SiteWorkload -------------------------------------------------------------------------
 
-    def prepare(self, spec: Payload) -> None:
+    def prepare(self, spec: Payload, site: SiteContext) -> None:
         """Load what the spec's configuration names; ConfigError for what does not fit."""
         self._config = RunConfig.model_validate(spec.header["config"], strict=False)
         self._materials: Materials = take_over(spec.header["materials"], self._config)
         self._mine = range(*spec.header["mine"])
         self._paths = tuple(spec.header["paths"])
-        self._site = spec.header["site"]
+        self._site, self._folder = site.name, site.folder
         self._needs = algorithm_of(self._config.federation).needs
         self._journal = Journal(None, self._site)
 
@@ -105,7 +103,7 @@ class FederatedWorkload:
         self._pool.start()
         self._pool.wait_up(START_TIMEOUT_S)
 
-    def deliver(self, order: Payload) -> str:
+    def deliver(self, order: Payload) -> Answer:
         """Take an order; the kinds are the keys of the table below."""
         handlers: Mapping[str, Callable[[Payload], Answer]] = {
             "try_out": self._try_out,
@@ -118,13 +116,7 @@ class FederatedWorkload:
             "node.release": self._release_node,
             "node.show": self._show_node,
         }
-        ticket = str(next(self._tickets))
-        self._answers[ticket] = handlers[order.kind](order)
-        return ticket
-
-    def collect(self, ticket: str) -> Answer:
-        """The answer to an order, once."""
-        return self._answers.pop(ticket)
+        return handlers[order.kind](order)
 
     def stop(self) -> None:
         """End the workers; what is undone fails."""
@@ -157,7 +149,7 @@ class FederatedWorkload:
     def _train_round(self, order: Payload) -> Answer:
         header = order.header
         state, model = self._model(header["model"], order.tensors)
-        self._journal = self._journal.at(header["journal"])
+        self._journal = self._journal.at(self._kept_in(header))
         key = RoundKey(header["round"], header["model"], header["coarser"])
         if self._round is not None:
             self._round.abandon()
@@ -186,6 +178,10 @@ class FederatedWorkload:
         self._running.meanwhile(lambda: self._plan_ahead(key.round_number + 1))
         return self._round.answer
 
+    def _kept_in(self, header: Mapping[str, Any]) -> str:
+        """The folder of the journal: this site's own, or the run folder that an order names."""
+        return str(self._folder or header["journal"])
+
     def _nothing_yet(self, model: State, coarser: int) -> Partial:
         """What a round's Partials are merged into."""
         if self._needs is Needs.EVERY_UPDATE:
@@ -196,7 +192,7 @@ class FederatedWorkload:
         """What clients keep between rounds, where the algorithm lets them keep anything."""
         if self._config.training.client_update is None:
             return None
-        folder = header["journal"]
+        folder = self._kept_in(header)
         if self._memories is None or self._memories[0] != folder:
             if self._memories is not None:
                 self._memories[1].close()

@@ -1,8 +1,9 @@
 """Reserving one gang over several sites, in two phases: a conversation without a wire.
 
-Every site is asked to prepare its part; when enough have promised, those commit and nothing is
-left behind elsewhere. Otherwise every promise is released. Whoever drives the generator does the
-asking: `reserve` yields an `Ask` and is sent the site's `Answer`.
+All sites are asked at once to prepare their part; when enough have promised, those commit and
+nothing is left behind elsewhere. Otherwise every promise is released. A commit can fail too: its
+promise has lapsed, or the site is gone. Whoever drives the generator does the asking: `reserve`
+yields the `Ask`s that go out together and is sent the sites' answers.
 """
 
 from __future__ import annotations
@@ -58,23 +59,41 @@ class Outcome:
 
 def reserve(
     sites: Sequence[str], *, min_sites: int, required: Collection[str] = ()
-) -> Generator[Ask, Answer, Outcome]:
-    """Prepare everywhere, then commit everywhere or release everywhere."""
-    promises: dict[str, Promise] = {}
+) -> Generator[tuple[Ask, ...], Mapping[str, Answer], Outcome]:
+    """Prepare everywhere, then commit where it was promised, or release that.
+
+    A promise answers PREPARE; anything but a refusal answers COMMIT; no answer is a refusal.
+    """
     refusals = {site: "no such site" for site in required if site not in sites}
     if len(sites) < min_sites:
         refusals["all"] = f"{min_sites} sites are needed and there are {len(sites)}"
     if refusals:
         return Outcome(False, {}, refusals)
+
+    def enough(promises: Collection[str]) -> bool:
+        return len(promises) >= min_sites and set(required) <= set(promises)
+
+    answers = yield tuple(Ask(Verb.PREPARE, site) for site in sites)
+    promises: dict[str, Promise] = {}
     for site in sites:
-        answer = yield Ask(Verb.PREPARE, site)
+        answer = answers.get(site)
         if isinstance(answer, Promise):
             promises[site] = answer
-            continue
-        refusals[site] = answer.reason if isinstance(answer, Refusal) else "no answer"
-        if site in required or len(sites) - len(refusals) < min_sites:
-            break
-    granted = len(promises) >= min_sites and not set(required) & set(refusals)
-    for site in promises:
-        yield Ask(Verb.COMMIT if granted else Verb.RELEASE, site)
-    return Outcome(granted, promises if granted else {}, refusals)
+        else:
+            refusals[site] = answer.reason if isinstance(answer, Refusal) else "no answer"
+    held = tuple(promises)
+    if enough(promises):
+        answers = yield tuple(Ask(Verb.COMMIT, site) for site in held)
+        for site in held:
+            answer = answers.get(site)
+            if isinstance(answer, Refusal):
+                refusals[site] = answer.reason
+                del promises[site]
+    if enough(promises):
+        lapsed = tuple(Ask(Verb.RELEASE, site) for site in held if site not in promises)
+        if lapsed:
+            yield lapsed
+        return Outcome(True, promises, refusals)
+    if held:
+        yield tuple(Ask(Verb.RELEASE, site) for site in held)
+    return Outcome(False, {}, refusals)

@@ -6,6 +6,8 @@ import pickle
 import threading
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
+from contextlib import nullcontext
+from functools import partial
 
 import numpy as np
 import pytest
@@ -23,12 +25,14 @@ from fedpilot.mediator import (
     Refusal,
     ReservationRefused,
     Site,
+    SiteContext,
     SiteUnreachable,
     UnknownWorkload,
     load_workload,
 )
 from fedpilot.mediator.core.reservation import Answer
 from fedpilot.mediator.core.traffic import Direction, Flow
+from fedpilot.mediator.site import done
 
 REQUEST = GangRequest(name="g", resources={"CPU": 1.0}, workers=2)
 
@@ -40,6 +44,7 @@ class FakeSite:
         self.name = name
         self.log: list[str] = []
         self.orders: list[Payload] = []
+        self.keys: list[str] = []
         self.held = False
         self.fail_on: dict[str, Exception] = {}
         self.make_answer: Callable[[Payload], Future[Payload]] = self._echo
@@ -50,34 +55,38 @@ class FakeSite:
         if verb in self.fail_on:
             raise self.fail_on[verb]
 
-    def prepare(self, request: GangRequest) -> Answer:
+    def prepare(self, request: GangRequest) -> Future[Answer]:
+        return done(self._prepare)
+
+    def _prepare(self) -> Answer:
         self._do("prepare")
         if isinstance(self._answer, Exception):
             raise self._answer
         self.held = isinstance(self._answer, Promise)
         return self._answer
 
-    def commit(self) -> None:
-        self._do("commit")
+    def commit(self) -> Future[None]:
+        return done(self._do, "commit")
 
-    def release(self) -> None:
+    def release(self) -> Future[None]:
+        return done(self._release)
+
+    def _release(self) -> None:
         self._do("release")
         self.held = False
 
-    def check(self, workload: str, spec: Payload) -> None:
-        self._do(f"check {workload}")
+    def check(self, workload: str, spec: Payload) -> Future[None]:
+        return done(self._do, f"check {workload}")
 
-    def start(self, notify: Notify) -> None:
-        self._do("start")
+    def start(self, notify: Notify) -> Future[None]:
         notify(Payload(kind="hello", header={"site": self.name}))
+        return done(self._do, "start")
 
-    def deliver(self, order: Payload) -> str:
+    def deliver(self, order: Payload, key: str, purpose: str) -> Future[Payload]:
         self._do("deliver")
         self.orders.append(order)
-        return str(len(self.orders) - 1)
-
-    def collect(self, ticket: str) -> Future[Payload]:
-        return self.make_answer(self.orders[int(ticket)])
+        self.keys.append(key)
+        return self.make_answer(order)
 
     @staticmethod
     def _echo(order: Payload) -> Future[Payload]:
@@ -137,12 +146,21 @@ def test_whatever_breaks_in_between_nothing_stays_reserved(verb: str, error: Bas
     assert not c.held
 
 
-def test_one_site_that_cannot_be_released_does_not_keep_the_others() -> None:
+@pytest.mark.parametrize(
+    ("error", "fails"),
+    [
+        pytest.param(SiteUnreachable("a", "gone"), False, id="out of reach: its lease ends it"),
+        pytest.param(RuntimeError("a bug"), True, id="anything else is told"),
+    ],
+)
+def test_one_site_that_cannot_be_released_does_not_keep_the_others(
+    error: Exception, fails: bool
+) -> None:
     a, b, c = FakeSite("a"), FakeSite("b"), FakeSite("c")
     mediator = mediator_of(a, b, c)
     mediator.reserve(REQUEST)
-    a.fail_on["release"] = SiteUnreachable("a", "gone")
-    with pytest.raises(SiteUnreachable):
+    a.fail_on["release"] = error
+    with pytest.raises(type(error)) if fails else nullcontext():
         mediator.close()
     assert not b.held
     assert not c.held
@@ -237,6 +255,34 @@ def test_an_answer_that_does_not_come_is_not_booked(how: str) -> None:
     assert [flow.direction for flow, _ in mediator.drain_traffic()] == [Direction.TO_SITE]
 
 
+def test_an_order_has_a_key_by_which_it_is_the_same_order() -> None:
+    a = FakeSite("a")
+    mediator = mediator_of(a)
+    mediator.reserve(REQUEST)
+    for key in ("round/3", "round/3", None, None):
+        mediator.deliver("a", Payload(kind="round"), purpose="training", key=key)
+    assert a.keys[:2] == ["round/3", "round/3"]
+    assert len(set(a.keys)) == 3
+
+
+def test_sites_prepare_side_by_side() -> None:
+    """Each site promises once the other has been asked."""
+    sites = {name: FakeSite(name) for name in "ab"}
+    asked = {name: threading.Event() for name in "ab"}
+
+    def slowly(name: str, other: str) -> Future[Answer]:
+        asked[name].set()
+        answer: Future[Answer] = Future()
+        threading.Thread(
+            target=lambda: asked[other].wait(5) and answer.set_result(Promise(name, 1))
+        ).start()
+        return answer
+
+    for name, other in ("ab", "ba"):
+        sites[name].prepare = partial(lambda n, o, _: slowly(n, o), name, other)  # type: ignore[method-assign]
+    assert set(mediator_of(*sites.values()).reserve(REQUEST)) == {"a", "b"}
+
+
 def test_an_answer_is_booked_by_the_time_it_is_there() -> None:
     """Whoever waits for an answer may drain the ledger next; its bytes belong to this round."""
     a = FakeSite("a")
@@ -298,7 +344,7 @@ def test_a_site_promises_vnodes(
     cpus: tuple[float, ...], request_: GangRequest, vnodes: int
 ) -> None:
     site, cluster = in_process(*cpus)
-    assert site.prepare(request_) == Promise("local", vnodes)
+    assert site.prepare(request_).result(5) == Promise("local", vnodes)
     site.release()
     assert cluster.groups() == ()
     site.release()
@@ -308,7 +354,7 @@ def test_a_site_promises_vnodes(
 def test_a_site_that_can_never_hold_it_refuses_at_once(workers: int | None) -> None:
     site, cluster = in_process(4)
     cpus = 1.0 if workers else 5.0
-    answer = site.prepare(GangRequest(name="g", resources={"CPU": cpus}, workers=workers))
+    answer = site.prepare(GangRequest(name="g", resources={"CPU": cpus}, workers=workers)).result(5)
     assert isinstance(answer, Refusal)
     assert "can never give" in answer.reason
     assert cluster.groups() == ()
@@ -319,26 +365,28 @@ def test_a_site_whose_resources_are_taken_refuses_after_the_time_given() -> None
     site, cluster = in_process(4, clock=clock)
     other = InProcessSite("other", VirtualClusterManager(cluster, clock))
     other.prepare(GangRequest(name="o", resources={"CPU": 3.0}, workers=1))
-    answer = site.prepare(GangRequest(name="g", resources={"CPU": 2.0}, workers=1, timeout_s=7))
+    answer = site.prepare(
+        GangRequest(name="g", resources={"CPU": 2.0}, workers=1, timeout_s=7)
+    ).result(5)
     assert isinstance(answer, Refusal)
     assert clock.now == 7
     other.release()
-    retry = site.prepare(GangRequest(name="g", resources={"CPU": 2.0}, workers=1))
+    retry = site.prepare(GangRequest(name="g", resources={"CPU": 2.0}, workers=1)).result(5)
     assert retry == Promise("local", 1)
 
 
 def test_a_site_works_only_after_it_was_prepared_and_checked() -> None:
     site, _ = in_process(1)
     with pytest.raises(RuntimeError):
-        site.start(lambda _: None)
+        site.start(lambda _: None).result(5)
     with pytest.raises(RuntimeError):
-        site.deliver(Payload(kind="round"))
+        site.deliver(Payload(kind="round"), "k", "training")
 
 
 class Stubborn:
     """A workload that cannot be stopped."""
 
-    def prepare(self, spec: Payload) -> None: ...
+    def prepare(self, spec: Payload, site: SiteContext) -> None: ...
 
     def stop(self) -> None:
         raise RuntimeError("will not stop")
@@ -352,7 +400,7 @@ def test_a_workload_that_cannot_be_stopped_does_not_keep_the_vnodes(
     site.prepare(GangRequest(name="g", resources={"CPU": 1.0}, workers=1))
     site.check("w", Payload(kind="spec"))
     with pytest.raises(RuntimeError, match="will not stop"):
-        site.release()
+        site.release().result(5)
     assert cluster.groups() == ()
 
 

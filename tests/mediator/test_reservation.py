@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from fedpilot.mediator import Promise, Refusal
-from fedpilot.mediator.core.reservation import Answer, Ask, Outcome, Verb, reserve
+from fedpilot.mediator.core.reservation import Answer, Outcome, Verb, reserve
 
 SITES = ("a", "b", "c")
 P, C, R = Verb.PREPARE, Verb.COMMIT, Verb.RELEASE
@@ -20,18 +20,19 @@ def talk(
     sites: tuple[str, ...] = SITES,
     min_sites: int = 3,
     required: Collection[str] = (),
+    commits: Mapping[str, Answer] | None = None,
 ) -> tuple[list[tuple[Verb, str]], Outcome]:
     """Answer every question; what was asked, and how it ended."""
-    asked: list[Ask] = []
+    asked: list[tuple[Verb, str]] = []
     conversation = reserve(sites, min_sites=min_sites, required=required)
-    answer: Answer = None
-    while True:
-        try:
-            asked.append(conversation.send(answer))
-        except StopIteration as end:
-            return [(ask.verb, ask.site) for ask in asked], end.value
-        ask = asked[-1]
-        answer = answers.get(ask.site) if ask.verb is P else None
+    try:
+        batch = next(conversation)
+        while True:
+            asked += [(ask.verb, ask.site) for ask in batch]
+            told = answers if batch[0].verb is P else commits or {}
+            batch = conversation.send({ask.site: told.get(ask.site) for ask in batch})
+    except StopIteration as end:
+        return asked, end.value
 
 
 def promising(*sites: str) -> dict[str, Answer]:
@@ -50,8 +51,8 @@ def promising(*sites: str) -> dict[str, Answer]:
             id="all promise, all commit",
         ),
         pytest.param(
-            promising("b", "c"), 3, (), [(P, "a")], "",
-            id="the first refuses and all are needed: nobody else is asked",
+            promising("b", "c"), 3, (), [(P, "a"), (P, "b"), (P, "c"), (R, "b"), (R, "c")], "",
+            id="the first refuses and all are needed: the others are released",
         ),
         pytest.param(
             promising("a", "b"), 3, (), [(P, "a"), (P, "b"), (P, "c"), (R, "a"), (R, "b")], "",
@@ -62,16 +63,16 @@ def promising(*sites: str) -> dict[str, Answer]:
             id="one refuses and two are enough",
         ),
         pytest.param(
-            promising("c"), 2, (), [(P, "a"), (P, "b")], "",
-            id="too few are left: asking ends",
+            promising(), 2, (), [(P, "a"), (P, "b"), (P, "c")], "",
+            id="nobody promises: there is nothing to release",
         ),
         pytest.param(
             promising("a", "b"), 2, ("c",), [(P, "a"), (P, "b"), (P, "c"), (R, "a"), (R, "b")], "",
             id="a required site refuses: all are released though enough promised",
         ),
         pytest.param(
-            promising("b", "c"), 1, ("a",), [(P, "a")], "",
-            id="a required site refuses first: nobody else is asked",
+            promising("b", "c"), 1, ("a",), [(P, "a"), (P, "b"), (P, "c"), (R, "b"), (R, "c")], "",
+            id="a required site refuses first: the others are released",
         ),
         pytest.param(
             promising("a", "c"), 1, ("a",), [(P, "a"), (P, "b"), (P, "c"), (C, "a"), (C, "c")],
@@ -95,6 +96,28 @@ def test_who_is_asked_what(
     assert found == asked
     assert outcome.granted == bool(granted)
     assert "".join(outcome.promises) == granted
+
+
+LAPSED = Refusal("b", "its promise has lapsed")
+
+
+@pytest.mark.parametrize(
+    ("min_sites", "required", "ends", "granted"),
+    [
+        pytest.param(2, (), [(R, "b")], "ac", id="enough are left: they go on without it"),
+        pytest.param(3, (), [(R, "a"), (R, "b"), (R, "c")], "", id="too few: all are released"),
+        pytest.param(1, ("b",), [(R, "a"), (R, "b"), (R, "c")], "", id="it is required"),
+    ],
+)
+def test_a_commit_can_fail(
+    min_sites: int, required: tuple[str, ...], ends: list[tuple[Verb, str]], granted: str
+) -> None:
+    asked, outcome = talk(
+        promising("a", "b", "c"), min_sites=min_sites, required=required, commits={"b": LAPSED}
+    )
+    assert asked == [(P, "a"), (P, "b"), (P, "c"), (C, "a"), (C, "b"), (C, "c"), *ends]
+    assert "".join(outcome.promises) == granted
+    assert outcome.refusals == {"b": LAPSED.reason}
 
 
 def test_refusals_say_why() -> None:
@@ -125,17 +148,19 @@ answer_to: Callable[[str], st.SearchStrategy[Answer]] = lambda site: st.sampled_
     st.fixed_dictionaries({site: answer_to(site) for site in SITES}),
     st.integers(1, 3),
     st.sets(st.sampled_from(SITES)),
+    st.sets(st.sampled_from(SITES)),
 )
-def test_whatever_sites_answer_every_promise_ends_once(
-    answers: dict[str, Answer], min_sites: int, required: set[str]
+def test_whatever_sites_answer_what_is_promised_is_kept_or_released(
+    answers: dict[str, Answer], min_sites: int, required: set[str], lapsing: set[str]
 ) -> None:
-    asked, outcome = talk(answers, min_sites=min_sites, required=required)
-    prepared = [site for verb, site in asked if verb is P]
-    ends = [site for verb, site in asked if verb is not P]
-    promised = [site for site in prepared if isinstance(answers[site], Promise)]
-    assert ends == promised, "who promised is told how it ended, once; nobody else is"
-    verbs = {verb for verb, _ in asked if verb is not P}
-    assert verbs <= ({C} if outcome.granted else {R})
-    all_promised = {site for site, answer in answers.items() if isinstance(answer, Promise)}
-    assert outcome.granted == (len(all_promised) >= min_sites and required <= all_promised)
-    assert set(outcome.promises) == (all_promised if outcome.granted else set())
+    commits = {site: Refusal(site, "lapsed") for site in lapsing}
+    asked, outcome = talk(answers, min_sites=min_sites, required=required, commits=commits)
+    promised = [site for site, answer in answers.items() if isinstance(answer, Promise)]
+    released = [site for verb, site in asked if verb is R]
+    committed = [site for verb, site in asked if verb is C]
+    assert [site for verb, site in asked if verb is P] == list(SITES)
+    standing = set(promised) - lapsing
+    assert outcome.granted == (len(standing) >= min_sites and required <= standing)
+    assert set(outcome.promises) == (standing if outcome.granted else set())
+    assert sorted([*outcome.promises, *released]) == sorted(promised), "each ends one way, once"
+    assert set(outcome.promises) <= set(committed)
