@@ -137,6 +137,8 @@ def after(standing: Standing, event: SiteEvent, now: float, reason: str) -> Stan
         return kept
     to = TABLE[standing.state][event]
     state = _STATE_OF[wish] if to is AS_WISHED else to
+    if standing.state is _S.SUSPECT and event is _E.HEARD and standing.was_lost:
+        state = _S.JOINING  # its window had not passed; it begins anew
     if state is standing.state:
         return kept
     lost = state is _S.LOST or (standing.was_lost and state in (_S.JOINING, _S.SUSPECT))
