@@ -141,12 +141,12 @@ class Command:
 
 
 @contextlib.contextmanager
-def fedpilot(arguments: Sequence[str], folder: Path) -> Iterator[Command]:
+def fedpilot(arguments: Sequence[str], folder: Path, **env: str) -> Iterator[Command]:
     """Run `fedpilot`; whatever is left of its session at the end is killed."""
     process = subprocess.Popen(
         [sys.executable, "-m", "fedpilot", *arguments],
         cwd=folder,
-        env=ENVIRONMENT,
+        env={**ENVIRONMENT, **env},
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -74,7 +74,7 @@ class JsonLines(_Closing):
 
     def __call__(self, event: Event) -> None:
         """Print an event."""
-        print(json.dumps(event.to_json()), file=self._stream, flush=True)
+        _write(self._stream, json.dumps(event.to_json()))
 
 
 class PlainLines(_Closing):
@@ -100,7 +100,13 @@ class PlainLines(_Closing):
                     self._print(line)
 
     def _print(self, *lines: str) -> None:
-        print(*lines, sep="\n", file=self._stream, flush=True)
+        _write(self._stream, *lines)
+
+
+def _write(stream: TextIO, *lines: str) -> None:
+    """Print lines in one go: an interruption in between would leave half of one."""
+    stream.write("".join(f"{line}\n" for line in lines))
+    stream.flush()
 
 
 class LiveDisplay:

@@ -97,8 +97,17 @@ def current() -> str:
 
 def label() -> str:
     """Of the virtual node that this worker runs in."""
-    time.sleep(0.3)  # so that the other node takes the other task
     return fabric.current_node().node_labels()["rank"]
+
+
+def meet(folder: str) -> str:
+    """The label, once both nodes are used at the same time."""
+    mine = label()
+    (Path(folder) / mine).touch()
+    deadline = time.monotonic() + PATIENCE_S / 2
+    while len(list(Path(folder).iterdir())) < 2 and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return mine
 
 
 def test_a_task_that_returns_nothing_runs_although_it_has_to_wait(
@@ -121,14 +130,14 @@ def test_a_task_that_returns_nothing_runs_although_it_has_to_wait(
         eventually(idle, PATIENCE_S, "its end is told")
 
 
-def test_two_nodes_of_a_group_on_one_machine_are_told_apart(address: str) -> None:
+def test_two_nodes_of_a_group_on_one_machine_are_told_apart(address: str, tmp_path: Path) -> None:
     nodes = [FixedSizeNode(resources={"CPU": 1}, labels={"rank": rank}) for rank in "01"]
     spec = VirtualCluster(fixed_size_nodes=[FixedSizeNodes(nodes=nodes)])
     with job(address, spec):
         for rank in "01":
             bound = spec.options(task(label), node_labels={"rank": In(rank)})
             assert got(bound.remote()) == rank
-        assert sorted(got([task(label).remote() for _ in range(2)])) == ["0", "1"]
+        assert sorted(got([task(meet).remote(str(tmp_path)) for _ in range(2)])) == ["0", "1"]
         actor: Any = ray.remote(num_cpus=1)(type("Told", (), {"label": lambda self: label()}))
         told = spec.options(actor, node_labels={"rank": In("1")}).remote()
         assert got(told.label.remote()) == "1"
