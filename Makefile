@@ -3,6 +3,7 @@
 PYTHON ?= $(firstword $(shell command -v python3.11 python3 2>/dev/null))
 VENV   ?= .venv
 BIN    := $(VENV)/bin
+TESTS  := $(BIN)/python -m pytest -q -n 2 --dist loadfile
 PIP    := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
 .PHONY: help quickstart test check soak proto docs bench install dev clean
@@ -35,7 +36,7 @@ quickstart: $(VENV)/.runtime ## train a federation on the digits data set and dr
 
 test: $(VENV)/.dev ## run the tests a contributor runs (minutes)
 	@echo "==> pytest (without the slow ones, which .ci/run adds)"
-	@$(BIN)/python -m pytest -m "not slow and not soak" -q $(ARGS)
+	@$(TESTS) -m "not slow and not soak" $(ARGS)
 
 check: $(VENV)/.dev ## ruff, mypy --strict, import-linter
 	@echo "==> ruff check" && $(BIN)/ruff check .
