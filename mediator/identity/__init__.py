@@ -1,0 +1,36 @@
+"""Who is who: the mediator's authority, credentials, join tokens. `tls` joins them to gRPC."""
+
+from ..core.roles import Role
+from .authority import Authority
+from .certificates import Identity, check_name, new_request
+from .credentials import Credentials, has_credentials
+from .errors import (
+    CertificateExpired,
+    IdentityError,
+    NoSuchCertificate,
+    PeerRefused,
+    TokenMalformed,
+    TokenRefused,
+)
+from .index import Issued
+from .tokens import Token, digest_of, new_secret
+
+__all__ = [
+    "Authority",
+    "CertificateExpired",
+    "Credentials",
+    "Identity",
+    "IdentityError",
+    "Issued",
+    "NoSuchCertificate",
+    "PeerRefused",
+    "Role",
+    "Token",
+    "TokenMalformed",
+    "TokenRefused",
+    "check_name",
+    "digest_of",
+    "has_credentials",
+    "new_request",
+    "new_secret",
+]

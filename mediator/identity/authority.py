@@ -1,0 +1,259 @@
+"""Authority: the small certificate authority of one mediator, a folder.
+
+`ca.pem` is for everybody, `ca.key` for its owner only, `issued.jsonl` tells what was issued and
+revoked. `server` holds the mediator's own credentials. Nothing is handed out before it is in the
+index, and what is not in the index is refused as if it were revoked.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from ..core.roles import Role
+from .certificates import (
+    DAY_S,
+    SKEW_S,
+    Subject,
+    certify,
+    certify_itself,
+    check_hosts,
+    check_name,
+    day,
+    identity_of,
+    key_of_request,
+    key_text,
+    new_key,
+    read_certificate,
+    read_key,
+)
+from .credentials import Credentials
+from .errors import IdentityError, NoSuchCertificate
+from .files import PUBLIC, SECRET, read_secret, read_text, write_text
+from .index import CertificateIndex, Issued
+
+AUTHORITY, KEY, INDEX, SERVER = "ca.pem", "ca.key", "issued.jsonl", "server"
+AUTHORITY_VALID_S = 3650 * DAY_S
+VALID_S = 365 * DAY_S
+OVERLAP_S = 7 * DAY_S
+"""How long a certificate stays good beside the one that takes its place."""
+
+
+class Authority:
+    """Signs, remembers and revokes. Several processes may have the same folder open."""
+
+    def __init__(
+        self,
+        folder: Path,
+        certificate: x509.Certificate,
+        key: ec.EllipticCurvePrivateKey,
+        text: str,
+    ) -> None:
+        """Not for callers: `create` and `open` check what they are given."""
+        self._folder = folder
+        self._certificate = certificate
+        self._key = key
+        self._index = CertificateIndex(folder / INDEX)
+        self.certificate = text
+        """In PEM."""
+
+    @classmethod
+    def create(cls, folder: Path, *, now: float, valid_s: float = AUTHORITY_VALID_S) -> Authority:
+        """Make an authority; IdentityError where there is one, or the rest of one."""
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        there = [name for name in (AUTHORITY, KEY, INDEX) if (folder / name).exists()]
+        if there:
+            raise IdentityError(
+                f"{folder} holds {' and '.join(there)} already; an authority is never overwritten: "
+                "use it, or name another folder"
+            )
+        key = new_key()
+        text = certify_itself(key, f"fedpilot authority {secrets.token_hex(4)}", now, valid_s)
+        try:
+            CertificateIndex.create(folder / INDEX)
+        except FileExistsError:
+            raise IdentityError(f"{folder} is made an authority by another process") from None
+        write_text(folder / KEY, key_text(key), SECRET)
+        write_text(folder / AUTHORITY, text, PUBLIC)
+        return cls.open(folder)
+
+    @classmethod
+    def open(cls, folder: Path) -> Authority:
+        """The authority in a folder; IdentityError says what is missing or does not fit."""
+        missing = [name for name in (AUTHORITY, KEY, INDEX) if not (folder / name).is_file()]
+        if missing:
+            raise IdentityError(
+                f"no authority in {folder}: {' and '.join(missing)} not found there; "
+                f"`fedpilot certs init --folder {folder}` makes one"
+            )
+        text = read_text(folder / AUTHORITY)
+        certificate = read_certificate(text, str(folder / AUTHORITY))
+        key = read_key(read_secret(folder / KEY), str(folder / KEY))
+        if certificate.public_key() != key.public_key():
+            raise IdentityError(f"{folder}: {KEY} is not the key of {AUTHORITY}")
+        authority = cls(folder, certificate, key, text)
+        authority._index.entries()
+        return authority
+
+    @property
+    def server_folder(self) -> Path:
+        """Where the mediator's own credentials are."""
+        return self._folder / SERVER
+
+    @property
+    def expires_at(self) -> float:
+        """When nothing that it signed is believed any more."""
+        return self._certificate.not_valid_after_utc.timestamp()
+
+    # -- issuing ----------------------------------------------------------------------------------
+
+    def issue(
+        self,
+        name: str,
+        role: Role,
+        hosts: Iterable[str] = (),
+        *,
+        now: float,
+        valid_s: float = VALID_S,
+    ) -> Credentials:
+        """A new key with its certificate, which never outlives the authority's."""
+        key = new_key()
+        text = self._issue(name, role, hosts, key.public_key(), now, valid_s)
+        return Credentials.checked(self.certificate, text, key_text(key))
+
+    def sign(
+        self, request: str, name: str, role: Role, *, now: float, valid_s: float = VALID_S
+    ) -> str:
+        """A certificate in PEM for the key of a request; nothing else in the request counts."""
+        return self._issue(name, role, (), key_of_request(request), now, valid_s)
+
+    def rotate(
+        self,
+        which: str,
+        *,
+        now: float,
+        overlap_s: float = OVERLAP_S,
+        valid_s: float = VALID_S,
+        hosts: Iterable[str] | None = None,
+    ) -> Credentials:
+        """New credentials for a name or serial number; those before are refused after a while.
+
+        The new ones have the same name, role and, unless others are given, hosts. One that is
+        revoked cannot be rotated, one that has expired can.
+        """
+        found = [each for each in self._matching(which) if each.revoked_at is None]
+        if not found:
+            raise NoSuchCertificate(
+                f"all certificates of {which} are revoked; `fedpilot certs issue` makes a new one"
+            )
+        if len({each.role for each in found}) > 1:
+            told = ", ".join(f"{each.serial} ({each.role})" for each in found)
+            raise IdentityError(f"{which} has several roles: name one serial number of {told}")
+        last = found[-1]
+        fresh = self.issue(
+            last.name,
+            last.role,
+            last.hosts if hosts is None else hosts,
+            now=now,
+            valid_s=valid_s,
+        )
+        old = {each.serial for each in found}
+        self._revoke(old, now + overlap_s)
+        return fresh
+
+    def _issue(
+        self,
+        name: str,
+        role: Role,
+        hosts: Iterable[str],
+        key: ec.EllipticCurvePublicKey,
+        now: float,
+        valid_s: float,
+    ) -> str:
+        if not valid_s > 0:
+            raise IdentityError(f"a certificate has to be valid for some time; found {valid_s:g} s")
+        if now >= self.expires_at:
+            raise IdentityError(
+                f"the authority in {self._folder} ended on {day(self.expires_at)}; "
+                "make a new one, and issue all certificates anew"
+            )
+        subject = Subject(
+            name=check_name(name),
+            role=role,
+            hosts=check_hosts(hosts, role),
+            begins_at=max(now - SKEW_S, self._certificate.not_valid_before_utc.timestamp()),
+            expires_at=min(now + valid_s, self.expires_at),
+        )
+        text = certify(subject, key, self._certificate, self._key)
+        made = identity_of(read_certificate(text, "what was just signed"))
+        entry = Issued(
+            serial=made.serial,
+            name=name,
+            role=role,
+            hosts=subject.hosts,
+            issued_at=now,
+            expires_at=made.expires_at,
+        )
+        self._index.change(lambda _: [entry])
+        return text
+
+    # -- what was issued, and what is refused -----------------------------------------------------
+
+    def issued(self) -> tuple[Issued, ...]:
+        """All that was ever issued, the first first."""
+        return tuple(self._index.entries().values())
+
+    def revoked(self, now: float) -> frozenset[str]:
+        """The serial numbers that are revoked now."""
+        return frozenset(each.serial for each in self.issued() if each.state(now) == "revoked")
+
+    def objection(self, serial: str, now: float) -> str:
+        """Why a certificate that the authority has signed is not good now; empty if it is."""
+        entry = self._index.entries().get(serial)
+        if entry is None:
+            return f"certificate {serial} is not among those that were issued"
+        match entry.state(now):
+            case "revoked":
+                return f"certificate {serial} of {entry.name} was revoked"
+            case "expired":
+                return f"certificate {serial} of {entry.name} ended on {day(entry.expires_at)}"
+        return ""
+
+    def revoke(self, which: str, *, now: float) -> tuple[str, ...]:
+        """Refuse a serial number, or all certificates of a name, from now on.
+
+        The serial numbers that were good until then; NoSuchCertificate for what was never issued.
+        """
+        return self._revoke({each.serial for each in self._matching(which)}, now)
+
+    def _revoke(self, serials: set[str], at: float) -> tuple[str, ...]:
+        changed: list[Issued] = []
+
+        def decide(entries: Mapping[str, Issued]) -> Iterable[Issued]:
+            for each in entries.values():
+                sooner = each.revoked_at is None or each.revoked_at > at
+                if each.serial in serials and sooner:
+                    changed.append(replace(each, revoked_at=at))
+            return changed
+
+        self._index.change(decide)
+        return tuple(each.serial for each in changed)
+
+    def _matching(self, which: str) -> list[Issued]:
+        serial = which.replace(":", "").lower().rjust(40, "0")
+        issued = self.issued()
+        found = [each for each in issued if each.serial == serial]
+        found = found or [each for each in issued if each.name == which]
+        if not found:
+            known = sorted({each.name for each in issued})
+            shown = ", ".join(known[:10]) + (", ..." if len(known) > 10 else "")
+            raise NoSuchCertificate(
+                f"no certificate of the name or serial number {which[:80]!r}; "
+                f"there are certificates of {shown or 'nobody'}"
+            )
+        return found

@@ -1,0 +1,79 @@
+"""Credentials: what a process shows, and whom it believes; a folder of three files.
+
+`ca.pem` is the authority's certificate, `cert.pem` the holder's, `key.pem` the holder's key, which
+only its owner may read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from .certificates import (
+    Identity,
+    identity_of,
+    is_signed_by,
+    read_certificate,
+    read_key,
+)
+from .errors import IdentityError
+from .files import PUBLIC, SECRET, read_secret, read_text, write_text
+
+AUTHORITY, CERTIFICATE, KEY = "ca.pem", "cert.pem", "key.pem"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Credentials:
+    """All in PEM. Made by `checked`, they are known to belong together."""
+
+    authority: str
+    certificate: str
+    key: str = field(repr=False)
+    identity: Identity
+
+    @classmethod
+    def checked(
+        cls, authority: str, certificate: str, key: str, where: str = "what was given"
+    ) -> Credentials:
+        """Credentials that belong together, or IdentityError; `where` says in it where they are.
+
+        Whether their time is over is not looked at: `identity.check(now)` does that.
+        """
+        signer = read_certificate(authority, f"{AUTHORITY} of {where}")
+        found = read_certificate(certificate, f"{CERTIFICATE} of {where}")
+        held = read_key(key, f"{KEY} of {where}")
+        if not is_signed_by(found, signer):
+            raise IdentityError(f"{where}: {CERTIFICATE} was not signed by the {AUTHORITY} there")
+        if found.public_key() != held.public_key():
+            raise IdentityError(f"{where}: {KEY} is not the key of the {CERTIFICATE} there")
+        return cls(
+            authority=authority, certificate=certificate, key=key, identity=identity_of(found)
+        )
+
+    @classmethod
+    def read(cls, folder: Path) -> Credentials:
+        """Read a folder. IdentityError names what is missing, damaged, or open to others."""
+        missing = [name for name in (AUTHORITY, CERTIFICATE, KEY) if not (folder / name).is_file()]
+        if missing:
+            raise IdentityError(
+                f"no credentials in {folder}: {' and '.join(missing)} not found there; "
+                "`fedpilot certs issue` makes a user's, `fedpilot site join` a site's"
+            )
+        return cls.checked(
+            read_text(folder / AUTHORITY),
+            read_text(folder / CERTIFICATE),
+            read_secret(folder / KEY),
+            str(folder),
+        )
+
+    def write(self, folder: Path) -> None:
+        """Write a folder, in the place of what was there. The certificate comes last."""
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_text(folder / AUTHORITY, self.authority, PUBLIC)
+        write_text(folder / KEY, self.key, SECRET)
+        write_text(folder / CERTIFICATE, self.certificate, PUBLIC)
+
+
+def has_credentials(folder: Path) -> bool:
+    """Whether something would be overwritten there."""
+    return any((folder / name).exists() for name in (AUTHORITY, CERTIFICATE, KEY))

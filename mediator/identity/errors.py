@@ -1,0 +1,45 @@
+"""What can be wrong with who somebody says to be.
+
+IdentityError               a folder, a certificate or a name is not what is wanted     (exit 2)
+├── NoSuchCertificate       nothing was issued under that name or serial number         (exit 2)
+├── CertificateExpired      its time is over, or has not come                           (exit 2)
+├── TokenMalformed          the text is no join token                                   (exit 2)
+├── TokenRefused            the token is unknown, used, or too old                      (exit 3)
+└── PeerRefused             who calls has shown no certificate that says who it is      (exit 3)
+"""
+
+from __future__ import annotations
+
+from fedpilot.fabric.exit_codes import BAD_INPUT, REFUSED
+
+from ..errors import MediatorError
+
+
+class IdentityError(MediatorError):
+    """A folder, a certificate, a name or a host is not what is wanted."""
+
+    exits_with = BAD_INPUT
+
+
+class NoSuchCertificate(IdentityError):
+    """Nothing was issued under that name or serial number."""
+
+
+class CertificateExpired(IdentityError):
+    """The time of a certificate is over, or has not come yet."""
+
+
+class TokenMalformed(IdentityError):
+    """A text is no join token, or a part of one is missing."""
+
+
+class TokenRefused(IdentityError):
+    """A join token is unknown, used, or too old."""
+
+    exits_with = REFUSED
+
+
+class PeerRefused(IdentityError):
+    """Who calls has shown no certificate that says who it is, or one that does not count."""
+
+    exits_with = REFUSED

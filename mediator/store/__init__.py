@@ -1,0 +1,15 @@
+"""What a mediator remembers: the Store, and the records that it gives and takes."""
+
+from .errors import StoreError
+from .records import AuditEntry, EventRecord, RunRecord, RunState, SiteRecord
+from .store import Store
+
+__all__ = [
+    "AuditEntry",
+    "EventRecord",
+    "RunRecord",
+    "RunState",
+    "SiteRecord",
+    "Store",
+    "StoreError",
+]

@@ -1,0 +1,9 @@
+"""What can go wrong with what a mediator remembers."""
+
+from __future__ import annotations
+
+from ..errors import MediatorError
+
+
+class StoreError(MediatorError):
+    """The database cannot be opened, read or written."""

@@ -1,0 +1,326 @@
+"""Store: what a mediator remembers, in SQLite or PostgreSQL, written before anybody is told.
+
+Sites with what is wished of them, tokens, runs, events, the audit log, traffic. Every method is
+one short transaction; times are epoch seconds, which the caller passes in. Within SQLite nothing
+committed is lost when a process dies; a power cut may cost the last moments. Certificates are not
+here: they are remembered where the authority's key is.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import Any, Self
+
+from sqlalchemy import Connection, RowMapping, Table, insert, select, update
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.exc import SQLAlchemyError
+
+from ..core.health import SiteState, Wish
+from ..core.roles import Role
+from ..core.traffic import Direction, Flow
+from ..errors import RunExists
+from ..identity.errors import TokenRefused
+from .engines import engine_for
+from .errors import StoreError
+from .records import AuditEntry, EventRecord, RunRecord, RunState, SiteRecord
+from .tables import AUDIT, EVENTS, RUNS, SITES, TOKENS, TRAFFIC, migrate
+
+MOST_EVENTS = 1_000
+"""Of `events_after`, unless told otherwise."""
+
+
+class Store:
+    """One database. A context manager; its methods may be called by any one thread at a time."""
+
+    def __init__(self, url: str) -> None:
+        """Open `sqlite:///FILE` or `postgresql://...`, making or migrating its tables.
+
+        StoreError where that cannot be done.
+        """
+        self._engine, self._name = engine_for(url)
+        try:
+            with self._writing() as connection:
+                migrate(connection)
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End all connections; may be called twice."""
+        self._engine.dispose()
+
+    # -- sites ------------------------------------------------------------------------------------
+
+    def put_site(self, site: SiteRecord) -> None:
+        """Write a site, in the place of what was known of it."""
+        row = asdict(site)
+        with self._writing() as connection:
+            added = self._insert(SITES).values(row)
+            connection.execute(added.on_conflict_do_update(index_elements=["name"], set_=row))
+
+    def site(self, name: str) -> SiteRecord | None:
+        """What is known of a site."""
+        with self._reading() as connection:
+            query = select(SITES).where(SITES.c.name == name)
+            row = connection.execute(query).mappings().one_or_none()
+        return None if row is None else _site(row)
+
+    def sites(self) -> tuple[SiteRecord, ...]:
+        """All sites by name, those that were removed too."""
+        with self._reading() as connection:
+            rows = connection.execute(select(SITES)).mappings().all()
+        return tuple(sorted((_site(row) for row in rows), key=lambda site: site.name))
+
+    # -- tokens -----------------------------------------------------------------------------------
+
+    def add_token(
+        self, digest: str, site: str, *, made_by: str, now: float, expires_at: float
+    ) -> None:
+        """Let a site join once with the secret of this SHA-256, until a moment."""
+        row = {
+            "digest": digest,
+            "site": site,
+            "made_by": made_by,
+            "made_at": now,
+            "expires_at": expires_at,
+        }
+        with self._writing() as connection:
+            connection.execute(insert(TOKENS).values(row))
+
+    def use_token(self, digest: str, site: str, *, now: float) -> None:
+        """Use up a token of a site; TokenRefused unless it is there, unused and in time.
+
+        Of several that come at once with one token, in whatever process, one succeeds.
+        """
+        with self._writing() as connection:
+            query = select(TOKENS).where(TOKENS.c.site == site)
+            rows = connection.execute(query).mappings().all()
+            # All are compared, each in constant time, so that time tells nothing of the digests.
+            found = [row for row in rows if _same(row["digest"], digest)]
+            if not found:
+                raise TokenRefused(f"the join token is none that was made for site {site}")
+            (token,) = found
+            if token["expires_at"] <= now:
+                raise TokenRefused(
+                    f"the join token of site {site} ended {now - token['expires_at']:.0f} s ago; "
+                    "`fedpilot site token` makes a new one"
+                )
+            mine = TOKENS.c.digest == token["digest"]
+            used = update(TOKENS).where(mine, TOKENS.c.used_at.is_(None)).values(used_at=now)
+            if connection.execute(used).rowcount != 1:
+                raise TokenRefused(
+                    f"the join token of site {site} was used already; "
+                    "`fedpilot site token` makes a new one"
+                )
+
+    # -- runs -------------------------------------------------------------------------------------
+
+    def add_run(self, run: RunRecord) -> RunRecord:
+        """Remember a run, once: asked again with its id, what is known of it comes back.
+
+        RunExists if that is a run of another config or owner.
+        """
+        with self._writing() as connection:
+            added = self._insert(RUNS).values(asdict(run))
+            connection.execute(added.on_conflict_do_nothing(index_elements=["id"]))
+            query = select(RUNS).where(RUNS.c.id == run.id)
+            found = _run(connection.execute(query).mappings().one())
+        if _what_was_asked(found) != _what_was_asked(run):
+            raise RunExists(
+                f"there is another run called {run.id}, of another config or owner; "
+                "a new run needs an id of its own"
+            )
+        return found
+
+    def run(self, id: str) -> RunRecord | None:
+        """What is known of a run."""
+        with self._reading() as connection:
+            query = select(RUNS).where(RUNS.c.id == id)
+            row = connection.execute(query).mappings().one_or_none()
+        return None if row is None else _run(row)
+
+    def runs(self) -> tuple[RunRecord, ...]:
+        """All runs, the first submitted first."""
+        return self.runs_in(RunState)
+
+    def runs_in(self, states: Iterable[RunState]) -> tuple[RunRecord, ...]:
+        """The runs in one of these states, the first submitted first."""
+        with self._reading() as connection:
+            query = select(RUNS).where(RUNS.c.state.in_(list(states)))
+            rows = connection.execute(query).mappings().all()
+        return tuple(
+            sorted((_run(row) for row in rows), key=lambda run: (run.submitted_at, run.id))
+        )
+
+    def set_run_state(
+        self,
+        id: str,
+        state: RunState,
+        *,
+        among: Collection[RunState],
+        reason: str = "",
+        started_at: float | None = None,
+        ended_at: float | None = None,
+        digest: str = "",
+        restarted: bool = False,
+    ) -> bool:
+        """Change a run's state if it is one of `among`; whether it was.
+
+        What belongs to a state (reason, end, digest) changes with it; the start stays unless given.
+        `restarted` counts one more restart of its coordinator.
+        """
+        values: dict[str, Any] = {
+            "state": state,
+            "reason": reason,
+            "ended_at": ended_at,
+            "digest": digest,
+        }
+        if started_at is not None:
+            values["started_at"] = started_at
+        if restarted:
+            values["restarts"] = RUNS.c.restarts + 1
+        asked = update(RUNS).where(RUNS.c.id == id, RUNS.c.state.in_(list(among)))
+        with self._writing() as connection:
+            return connection.execute(asked.values(values)).rowcount == 1
+
+    # -- events and the audit log -----------------------------------------------------------------
+
+    def append_event(self, run: str, event_json: str, *, now: float) -> int:
+        """Remember an event of a run, or of the federation ("").
+
+        Its number is higher than that of any before.
+        """
+        row = {"run": run, "event_json": event_json, "at": now}
+        with self._writing() as connection:
+            number = connection.execute(insert(EVENTS).values(row).returning(EVENTS.c.number))
+            return int(number.scalar_one())
+
+    def events_after(
+        self, run: str, number: int = 0, limit: int = MOST_EVENTS
+    ) -> tuple[EventRecord, ...]:
+        """The next events of a run, or of the federation, after one of a number."""
+        of_run = (EVENTS.c.run == run, EVENTS.c.number > number)
+        query = select(EVENTS).where(*of_run).order_by(EVENTS.c.number).limit(limit)
+        with self._reading() as connection:
+            return tuple(EventRecord(**row) for row in connection.execute(query).mappings())
+
+    def record_audit(self, entry: AuditEntry) -> None:
+        """Add to the audit log; nothing is ever taken from it."""
+        # What was refused may be anything, and PostgreSQL takes any character but this one.
+        row = {
+            key: value.replace("\0", "\ufffd") if isinstance(value, str) else value
+            for key, value in asdict(entry).items()
+        }
+        with self._writing() as connection:
+            connection.execute(insert(AUDIT).values(row))
+
+    def audit(self, last: int) -> tuple[AuditEntry, ...]:
+        """The last entries of the audit log, the oldest of them first."""
+        query = select(AUDIT).order_by(AUDIT.c.number.desc()).limit(last)
+        with self._reading() as connection:
+            rows = connection.execute(query).mappings().all()
+        return tuple(_audit(row) for row in reversed(rows))
+
+    # -- traffic ----------------------------------------------------------------------------------
+
+    def add_traffic(self, run: str, rows: Iterable[tuple[Flow, int]]) -> None:
+        """Add bytes to what is known of a run's flows."""
+        sums: Counter[Flow] = Counter()
+        for flow, nbytes in rows:
+            sums[flow] += nbytes
+        if not sums:
+            return
+        added = self._insert(TRAFFIC)
+        more = added.on_conflict_do_update(
+            index_elements=list(TRAFFIC.primary_key.columns),
+            set_={"bytes": TRAFFIC.c.bytes + added.excluded.bytes},
+        )
+        with self._writing() as connection:
+            connection.execute(
+                more,
+                [
+                    {
+                        "run": run,
+                        "round": flow.round_number,
+                        "site": flow.site,
+                        "direction": flow.direction,
+                        "purpose": flow.purpose,
+                        "bytes": nbytes,
+                    }
+                    for flow, nbytes in sorted(sums.items())
+                ],
+            )
+
+    def traffic(self, run: str) -> list[tuple[Flow, int]]:
+        """All flows of a run with their bytes, sorted."""
+        with self._reading() as connection:
+            query = select(TRAFFIC).where(TRAFFIC.c.run == run)
+            rows = connection.execute(query).mappings().all()
+        return sorted((_flow(row), int(row["bytes"])) for row in rows)
+
+    # -- transactions -----------------------------------------------------------------------------
+
+    @contextmanager
+    def _writing(self) -> Iterator[Connection]:
+        """A transaction that nobody else's comes between; all of it is kept, or nothing."""
+        engine = self._engine.execution_options(begin="BEGIN IMMEDIATE")
+        try:
+            with engine.begin() as connection:
+                yield connection
+        except SQLAlchemyError as error:
+            raise self._explained(error) from error
+        except StoreError as error:
+            raise StoreError(f"{self._name}: {error}") from error
+
+    @contextmanager
+    def _reading(self) -> Iterator[Connection]:
+        try:
+            with self._engine.begin() as connection:
+                yield connection
+        except SQLAlchemyError as error:
+            raise self._explained(error) from error
+
+    def _explained(self, error: SQLAlchemyError) -> StoreError:
+        """In the words of the database, without the statement and what was to be written."""
+        cause = str(getattr(error, "orig", None) or error).strip() or type(error).__name__
+        return StoreError(f"{self._name}: {cause}")
+
+    def _insert(self, table: Table) -> postgresql.Insert | sqlite.Insert:
+        if self._engine.dialect.name == "postgresql":
+            return postgresql.insert(table)
+        return sqlite.insert(table)
+
+
+def _site(row: RowMapping) -> SiteRecord:
+    return SiteRecord(**{**row, "wish": Wish(row["wish"]), "state": SiteState(row["state"])})
+
+
+def _run(row: RowMapping) -> RunRecord:
+    return RunRecord(**{**row, "state": RunState(row["state"])})
+
+
+def _audit(row: RowMapping) -> AuditEntry:
+    known: Mapping[str, Any] = {key: value for key, value in row.items() if key != "number"}
+    return AuditEntry(**{**known, "role": Role(row["role"])})
+
+
+def _flow(row: RowMapping) -> Flow:
+    return Flow(row["round"], row["site"], Direction(row["direction"]), row["purpose"])
+
+
+def _what_was_asked(run: RunRecord) -> tuple[str, str, bool]:
+    return run.owner, run.config_yaml, run.interactive
+
+
+def _same(known: str, shown: str) -> bool:
+    return hmac.compare_digest(known.encode(), shown.encode(errors="replace"))
