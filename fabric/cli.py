@@ -61,6 +61,9 @@ def cluster() -> None:
     They stay until they are deleted. The first command makes their manager, an actor on the head
     machine.
 
+    With --site NAME or --all-sites a command is run at sites of a federation, by way of its
+    mediator.
+
     \b
     Examples:
       fedpilot cluster create vision --node 2xCPU=4,GPU=1 --policy STRICT_SPREAD

@@ -1,4 +1,4 @@
-"""What the commands of the fabric share: how they reach Ray, print, and end.
+"""What commands share: how those of the fabric reach Ray, and how all print and end.
 
 What is asked for goes to stdout, as text or as one JSON document; everything else to stderr.
 """
@@ -14,23 +14,20 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar
 
 import click
 
-from .errors import (
-    ClusterUnreachable,
-    FabricError,
-    ManagerUnreachable,
-    NameTaken,
-    NeverFits,
-    NoSuchCluster,
-    NoSuchJob,
-    NotInTime,
-    SpecError,
+from .errors import NeverFits
+from .exit_codes import (
+    BAD_INPUT as BAD_INPUT,
+    FAILED as FAILED,
+    INTERRUPTED as INTERRUPTED,
+    REFUSED as REFUSED,
+    UNREACHABLE as UNREACHABLE,
+    exit_code_of,
 )
 from .interruptions import Interruptions
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-FAILED, BAD_INPUT, REFUSED, UNREACHABLE, INTERRUPTED = 1, 2, 3, 4, 130
 PLAIN_WIDTH = 120
 """Columns where there is no terminal to ask."""
 
@@ -164,24 +161,19 @@ def exit_codes() -> Iterator[None]:
         yield
     except NeverFits as error:
         most = f"; at most {error.most} of its fixed-size nodes fit together" if error.most else ""
-        fail(f"{error}{most}", REFUSED)
-    except FabricError as error:
-        fail(str(error), _code_of(error))
+        fail(f"{error}{most}", error.exits_with)
     except BrokenPipeError:
         sys.exit(FAILED)  # nobody reads any more
+    except OSError as error:
+        name = f"{error.filename}: " if error.filename else ""
+        fail(f"{name}{error.strerror or error}", FAILED)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
-
-
-def _code_of(error: FabricError) -> int:
-    match error:
-        case SpecError() | NameTaken() | NoSuchCluster() | NoSuchJob():
-            return BAD_INPUT
-        case NotInTime():
-            return REFUSED
-        case ClusterUnreachable() | ManagerUnreachable():
-            return UNREACHABLE
-    return FAILED
+    except Exception as error:
+        code = exit_code_of(error)
+        if code is None:
+            raise
+        fail(str(error), code)
 
 
 def fail(message: str, code: int) -> NoReturn:

@@ -23,6 +23,9 @@ Each keeps its facts as fields, and its `args` rebuild it, since exceptions trav
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
+
+from .exit_codes import BAD_INPUT, FAILED, REFUSED, UNREACHABLE
 
 RESERVED = ("physical", "default")
 """Names that the fabric uses: of the Ray cluster itself, and of what runs there without us."""
@@ -31,13 +34,20 @@ RESERVED = ("physical", "default")
 class FabricError(Exception):
     """Root of everything that the fabric raises on purpose."""
 
+    exits_with: ClassVar[int] = FAILED
+    """What a command ends with that fails by it."""
+
 
 class SpecError(FabricError):
     """A virtual cluster was described in a way that has no meaning, or none yet."""
 
+    exits_with = BAD_INPUT
+
 
 class GangInfeasible(FabricError):
     """The cluster could not hold the gang even if nobody else used it."""
+
+    exits_with = REFUSED
 
     def __init__(self, name: str, wanted: str, most: int, reason: str) -> None:
         super().__init__(name, wanted, most, reason)
@@ -52,6 +62,8 @@ class GangInfeasible(FabricError):
 
 class GangTimeout(FabricError):
     """The gang fits the cluster, but the resources did not come free in time."""
+
+    exits_with = REFUSED
 
     def __init__(self, name: str, waited_s: float, reason: str) -> None:
         super().__init__(name, waited_s, reason)
@@ -78,6 +90,8 @@ class GangExists(FabricError):
 class NameTaken(FabricError):
     """Another virtual cluster of this Ray cluster has the name."""
 
+    exits_with = BAD_INPUT
+
     def __init__(self, name: str) -> None:
         super().__init__(name)
         self.name = name
@@ -91,6 +105,8 @@ class NameTaken(FabricError):
 class NoSuchCluster(FabricError):
     """There is no virtual cluster of that name."""
 
+    exits_with = BAD_INPUT
+
     def __init__(self, name: str, known: Sequence[str] = ()) -> None:
         super().__init__(name, tuple(known))
         self.name, self.known = name, tuple(known)
@@ -103,6 +119,8 @@ class NoSuchCluster(FabricError):
 class NoSuchJob(FabricError):
     """There is no job of that id."""
 
+    exits_with = BAD_INPUT
+
     def __init__(self, id: str) -> None:
         super().__init__(id)
         self.id = id
@@ -114,6 +132,8 @@ class NoSuchJob(FabricError):
 class NeverFits(FabricError):
     """A virtual cluster could not get its places even if nobody else was there."""
 
+    exits_with = REFUSED
+
     def __init__(self, name: str, reason: str, most: int) -> None:
         super().__init__(name, reason, most)
         self.name, self.reason, self.most = name, reason, most
@@ -124,6 +144,8 @@ class NeverFits(FabricError):
 
 class NotInTime(FabricError):
     """A virtual cluster did not get its places before its deadline, or it was ended before."""
+
+    exits_with = REFUSED
 
     def __init__(self, name: str, waited_s: float, reason: str) -> None:
         super().__init__(name, waited_s, reason)
@@ -147,6 +169,8 @@ class TooLarge(FabricError):
 class ManagerUnreachable(FabricError):
     """The manager of a Ray cluster does not answer."""
 
+    exits_with = UNREACHABLE
+
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.reason = reason
@@ -158,6 +182,8 @@ class ManagerUnreachable(FabricError):
 class ClusterStartFailed(FabricError):
     """Ray could not be started inside this process."""
 
+    exits_with = UNREACHABLE
+
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.reason = reason
@@ -168,6 +194,8 @@ class ClusterStartFailed(FabricError):
 
 class ClusterUnreachable(FabricError):
     """No Ray cluster answers at the address, or it refuses us."""
+
+    exits_with = UNREACHABLE
 
     def __init__(self, address: str, reason: str) -> None:
         super().__init__(address, reason)

@@ -64,6 +64,9 @@ def job() -> None:
     for it; `ray.init()`, if it calls that, needs no arguments. Needs Ray's dashboard on the head:
     `pip install 'fedpilot[jobs]'`.
 
+    With --site NAME or --all-sites a command is run at sites of a federation, by way of its
+    mediator.
+
     \b
     Examples:
       fedpilot job submit --min CPU=4 --max CPU=16 -- python train.py

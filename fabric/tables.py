@@ -57,14 +57,15 @@ def bare() -> Table:
     return Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
 
 
-def _named() -> Table:
+def named() -> Table:
     """A table of facts, each after its name."""
     facts = bare()
     facts.add_column(style="bright_black")
     return facts
 
 
-def _head(id: str, state: Text) -> Text:
+def head(id: str, state: Text) -> Text:
+    """The first line of what is shown of one thing."""
     return Text().append(id, "bold").append("  ").append(state)
 
 
@@ -99,10 +100,10 @@ def cluster_table(document: Document, now: float) -> RenderableType:
 def cluster_details(document: Document, name: str, now: float) -> RenderableType:
     """All that is known of one virtual cluster. NoSuchCluster."""
     view, cluster = View(document, now), find(document, name)
-    facts = _named()
+    facts = named()
     for key, value in _facts(view, cluster):
         facts.add_row(key, value)
-    parts: list[RenderableType] = [_head(cluster["id"], status(cluster)), facts]
+    parts: list[RenderableType] = [head(cluster["id"], status(cluster)), facts]
     if cluster["nodes"]:
         parts += [Text(), _vnodes(view, cluster)]
     return Group(*parts)
@@ -194,7 +195,7 @@ def job_details(
     job: Job, document: Document, history: Sequence[Document], now: float
 ) -> RenderableType:
     """All that is known of one job, and of its virtual cluster."""
-    facts = _named()
+    facts = named()
     facts.add_row("command", Text(job.entrypoint))
     if job.message and job.status != "WAITING":  # its virtual cluster says it below
         facts.add_row("message", Text(short(job.message)))
@@ -202,7 +203,7 @@ def job_details(
         facts.add_row("started", ago(job.started, now))
         lasts = "waits for" if job.status == "WAITING" else "runs for"
         facts.add_row("took" if job.ended else lasts, _took(job, job.started, now))
-    parts: list[RenderableType] = [_head(job.id, _job_status(job)), facts]
+    parts: list[RenderableType] = [head(job.id, _job_status(job)), facts]
     name = job.virtual_cluster
     if name is None:
         facts.add_row("virtual cluster", "none: it runs outside of them all")

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .config import RunConfig, load_config, parse_config
+    from .connecting import Connection, RemoteFederation, connect
     from .core.algorithm import Algorithm
     from .core.lifecycle import NodeState
     from .core.partial import Partial
+    from .core.participation import BelowQuorum, TooFewSites
     from .core.partition import UnknownClient
     from .data import Dataset, register_dataset
     from .engine.client import LocalClient
@@ -36,8 +38,10 @@ if TYPE_CHECKING:
 
 _HOME = {
     "Algorithm": "core.algorithm",
+    "BelowQuorum": "core.participation",
     "ClientFailed": "errors",
     "ConfigError": "errors",
+    "Connection": "connecting",
     "Dataset": "data",
     "EvaluationResult": "virtual_node",
     "Event": "events",
@@ -50,14 +54,17 @@ _HOME = {
     "NodeState": "core.lifecycle",
     "Partial": "core.partial",
     "Problem": "errors",
+    "RemoteFederation": "connecting",
     "RunConfig": "config",
     "RunRefused": "errors",
     "RunResult": "run_record",
+    "TooFewSites": "core.participation",
     "TrainResult": "virtual_node",
     "UnknownClient": "core.partition",
     "VirtualNode": "virtual_node",
     "WorkerNotMade": "errors",
     "WorkersExhausted": "errors",
+    "connect": "connecting",
     "load_config": "config",
     "parse_config": "config",
     "register_dataset": "data",
@@ -66,8 +73,10 @@ _HOME = {
 
 __all__ = [
     "Algorithm",
+    "BelowQuorum",
     "ClientFailed",
     "ConfigError",
+    "Connection",
     "Dataset",
     "EvaluationResult",
     "Event",
@@ -80,14 +89,17 @@ __all__ = [
     "NodeState",
     "Partial",
     "Problem",
+    "RemoteFederation",
     "RunConfig",
     "RunRefused",
     "RunResult",
+    "TooFewSites",
     "TrainResult",
     "UnknownClient",
     "VirtualNode",
     "WorkerNotMade",
     "WorkersExhausted",
+    "connect",
     "load_config",
     "parse_config",
     "register_dataset",

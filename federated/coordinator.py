@@ -3,31 +3,40 @@
 A round: the model goes to every site, each answers with one exact Partial, the Partials are merged,
 the mean update is applied, the new model is judged. What decides (the model, which round is best,
 when to stop) depends on exact sums only, so that a run that was interrupted and resumed ends in the
-same bits as one that was not.
+same bits as one that was not, and so does one that lost sites. Orders have keys that a coordinator
+started anew finds again. Where a clock decides who counts, that is journaled before it is used, and
+read there when the round is run again.
 """
 
 from __future__ import annotations
 
+import json
 import math
+import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fedpilot.mediator import FederationMediator, Payload
+from fedpilot.mediator import FederationMediator, Payload, Share
 
+from .asking import Answers, Asking, Part
 from .config.schema import RunConfig
 from .core.algorithm import Algorithm, ServerState
 from .core.partial import Partial, Tally
+from .core.participation import Counted, Rules, least
+from .core.sampling import share as share_of
+from .core.shares import packed, part_name, told, unpacked
 from .core.state import Array, Roles, State, digest
 from .core.stopping import Progress
-from .errors import FederatedError, NoUsableUpdate
+from .errors import FederatedError, NoUsableUpdate, RunRefused
 from .run_folder import Checkpoint, RunFolder
 from .write_behind import WriteBehind
 
@@ -35,6 +44,9 @@ COARSER_STEP = 8
 """Bits that a grid gives up when a round's sum leaves its range."""
 COARSEST = 56
 """Beyond this the updates are no updates any more."""
+
+GIVEN_BACK = 0.1
+"""Part of all movable clients that sites which came back are given in a round, at most."""
 
 PURPOSES = {"round": "training", "evaluate": "evaluation"}
 """What an order's bytes are booked under."""
@@ -62,6 +74,54 @@ class Finished:
     rows: list[dict[str, Any]]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Orders:
+    """The orders of one question to the sites: they differ in the clients that they are about."""
+
+    kind: str
+    model: GlobalModel
+    number: int
+    header: Mapping[str, Any]
+    variant: str
+    """Tells apart what is asked about one model."""
+    whole: int
+    """Clients that are asked."""
+    coordinator: Coordinator
+
+    @property
+    def name(self) -> str:
+        return f"round {self.number}" if self.kind == "round" else f"judging round {self.number}"
+
+    @property
+    def round_number(self) -> int:
+        return self.number
+
+    def send(self, site: str, share: Share) -> Future[Payload]:
+        return self.coordinator.send(
+            self._order(self.kind, share), site, self._key(share), self.model
+        )
+
+    def close(self, site: str, share: Share) -> None:
+        order = self._order(f"close_{self.kind}", share)
+        self.coordinator.send(order, site, f"close/{self._key(share)}", None)
+
+    def covered(self, share: Share, answer: Payload) -> int:
+        if "covered" in answer.header:
+            return int(unpacked(answer.header["covered"], self.whole).sum())
+        return int(answer.header["clients"])
+
+    def site_changed(self) -> None:
+        self.coordinator.tell_changes()
+
+    def _order(self, kind: str, share: Share) -> Payload:
+        about = {"round": self.number, "model": self.model.digest, "share": told(share)}
+        return Payload(kind=kind, header={**about, **self.header})
+
+    def _key(self, share: Share) -> str:
+        part = part_name(share, str(self.header.get("counted", "")))
+        return f"{self.kind}/{self.number}/{self.model.digest}/{self.variant}/{part}"
+
+
 class Coordinator:
     """Runs rounds through a mediator and keeps their record in a run folder."""
 
@@ -75,8 +135,11 @@ class Coordinator:
         folder: RunFolder,
         identity: str,
         emit: Emit,
+        cohort: tuple[int, int],
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
+        """`cohort`: the clients that a round asks, and how many of them are enough."""
+        self._asked, self._enough = cohort
         self._config = config
         self._roles = roles
         self._algorithm = algorithm
@@ -149,6 +212,8 @@ class Coordinator:
     def step(self, model: GlobalModel) -> tuple[dict[str, Any], GlobalModel]:
         """Train and judge one round, and record nothing of it: its row and its model."""
         number = model.round_number + 1
+        self._mediator.rebalance(GIVEN_BACK, round_number=number)
+        self.tell_changes()
         self._emit("round_started", round=number, of=self._config.federation.rounds)
         started = self._clock()
         total, took = self._train(model, number)
@@ -179,6 +244,8 @@ class Coordinator:
 
         With the seconds that workers spent in the arithmetic of training, all together.
         """
+        rules = self._rules_of_training()
+        counted = self._written_down("counted", model, number)
         for coarser in range(0, COARSEST + 1, COARSER_STEP):
             header = {
                 "coarser": coarser,
@@ -186,8 +253,21 @@ class Coordinator:
                 "execution": execution_of(self._config),
                 "oldest_checkpoint": self._oldest_checkpoint(),
             }
-            answers = self._ask_all("round", number, model, header)
-            total = _merged(answers)
+            orders = _Orders(
+                kind="round",
+                model=model,
+                number=number,
+                header=header,
+                variant=str(coarser),
+                whole=self._asked,
+                coordinator=self,
+            )
+            answers = self._ask_all(orders, rules, counted)
+            if counted is None and rules.by_clock:
+                counted = self._write_down(
+                    "counted", orders, answers, _covered(answers, self._asked)
+                )
+            total = _merged([each.payload for each in answers.all])
             if not total.overflowed:
                 break
             names = list(total.overflowed)
@@ -201,41 +281,163 @@ class Coordinator:
             self._emit("update_refused", round=number, client=client_id, reason="not finite")
         if not total.weight:
             raise NoUsableUpdate(number, total.refused)
-        self._client_digests = {k: v for a in answers for k, v in a.header["digests"].items()}
-        return total, sum(answer.header["training_seconds"] for answer in answers)
+        headers = [each.payload.header for each in answers.all]
+        self._client_digests = {k: v for header in headers for k, v in header["digests"].items()}
+        return total, sum(header["training_seconds"] for header in headers)
 
     def _evaluate(self, model: GlobalModel) -> Tally:
         """Judge a model on the coordinator's test set, or at the sites."""
         at_sites = self._config.evaluation.where == "sites"
-        number, header = model.round_number, {"on": "clients" if at_sites else "test"}
+        number, on = model.round_number, "clients" if at_sites else "test"
+        judges = self._judges() if at_sites else 1
+        orders = _Orders(
+            kind="evaluate",
+            model=model,
+            number=number,
+            header={"on": on},
+            variant=on,
+            whole=judges,
+            coordinator=self,
+        )
+        wait_s = self._config.participation.wait_for_sites_s
         if at_sites:
-            answers = self._ask_all("evaluate", number, model, header)
+            quorum = self._config.participation.quorum
+            rules = Rules(whole=judges, enough=judges, least=least(judges, quorum), wait_s=wait_s)
+            judged = self._written_down("judged", model, number)
+            answers = self._ask_all(orders, rules, judged)
+            if judged is None and rules.by_clock:
+                share = [each for a in answers.all for each in told(a.part.share)]
+                self._write_down("judged", orders, answers, sorted(share))
         else:
-            first = self._mediator.sites[0]
-            answers = [self._ask(first, "evaluate", number, model, header).result()]
+            rules = Rules(whole=1, enough=1, least=1, wait_s=wait_s)
+            # Whichever site is there judges the whole test set.
+            part = Part(site=next(iter(self._mediator.sites), ""), moves=(range(1),))
+            answers = Asking(orders, self._mediator, rules, self._clock).answers([part])
         total = Tally()
-        for answer in answers:
-            total.merge(Tally.from_json(answer.header["tally"]))
+        for answer in answers.all:
+            total.merge(Tally.from_json(answer.payload.header["tally"]))
         return total
 
-    def _ask_all(
-        self, kind: str, number: int, model: GlobalModel, header: Mapping[str, Any]
-    ) -> list[Payload]:
-        asked = [self._ask(site, kind, number, model, header) for site in self._mediator.sites]
-        return [answer.result() for answer in asked]
+    def _judges(self) -> int:
+        """How many clients judge a model at the sites."""
+        evaluation, population = self._config.evaluation, self._mediator.assignment.population
+        match evaluation.clients:
+            case "sampled":
+                return self._asked
+            case "fraction":
+                return share_of(population, evaluation.fraction or 1.0)
+            case "all":
+                return population
 
-    def _ask(
-        self, site: str, kind: str, number: int, model: GlobalModel, header: Mapping[str, Any]
-    ) -> Future[Payload]:
-        """Send an order about a model, which goes along unless the site has it already."""
-        known = self._at_sites.get(site) == model.digest
-        self._at_sites[site] = model.digest
-        order = Payload(
-            kind=kind,
-            header={"round": number, "model": model.digest, **header},
-            tensors={} if known else model.state,
+    def _rules_of_training(self) -> Rules:
+        participation = self._config.participation
+        return Rules(
+            whole=self._asked,
+            enough=self._enough,
+            least=least(self._enough, participation.quorum),
+            deadline_s=participation.deadline_s,
+            wait_s=participation.wait_for_sites_s,
+            closing_s=participation.closing_s,
         )
-        return self._mediator.deliver(site, order, round_number=number, purpose=PURPOSES[kind])
+
+    # -- orders -------------------------------------------------------------------------------
+
+    def _ask_all(self, orders: _Orders, rules: Rules, counted: Counted | None) -> Answers:
+        """Ask every site about its clients; only about those that counted, once that is known."""
+        if counted is not None:
+            whole = counted.clients
+            rules = Rules(whole=whole, enough=whole, least=whole, wait_s=rules.wait_s)
+            orders = replace(orders, header={**orders.header, "counted": counted.counted})
+        elif rules.by_clock and orders.kind == "round":
+            orders = replace(orders, header={**orders.header, "tells_covered": True})
+        answers = Asking(orders, self._mediator, rules, self._clock).answers(self._parts())
+        if answers.reason:
+            self._emit(
+                "round_quorum",
+                round=orders.number,
+                clients=sum(each.clients for each in answers.all),
+                of=rules.whole,
+                reason=answers.reason,
+            )
+        return answers
+
+    def _parts(self) -> list[Part]:
+        """Every site's clients: those that stay there whatever happens, and the others."""
+        assignment = self._mediator.assignment
+        if not self._mediator.replaces:
+            return [Part(site=site, stays=share) for site, share in assignment.shares.items()]
+        return [
+            Part(
+                site=site,
+                stays=assignment.pinned.get(site, ()),
+                moves=assignment.movable.get(site, ()),
+            )
+            for site in assignment.shares
+        ]
+
+    def send(
+        self, order: Payload, site: str, key: str, model: GlobalModel | None
+    ) -> Future[Payload]:
+        """Send an order; the model that it is about goes along unless the site has it already."""
+        if model is not None and self._at_sites.get(site) != model.digest:
+            self._at_sites[site] = model.digest
+            order = replace(order, tensors=model.state)
+        purpose = PURPOSES[order.kind.removeprefix("close_")]
+        return self._mediator.deliver(
+            site, order, round_number=order.header["round"], purpose=purpose, key=key
+        )
+
+    def tell_changes(self) -> None:
+        """Say which sites were lost or came back; neither has any model."""
+        for change in self._mediator.drain_changes():
+            self._at_sites.pop(change.site, None)
+            if change.lost:
+                moved = change.clients
+                self._emit("site_lost", site=change.site, reason=change.reason, clients=moved)
+            else:
+                self._emit("site_returned", site=change.site)
+
+    # -- who counted --------------------------------------------------------------------------
+
+    def _write_down(self, what: str, orders: _Orders, answers: Answers, counted: Any) -> Counted:
+        """Write down who counted, before anything comes of it."""
+        sites: dict[str, int] = {}
+        for each in answers.all:
+            sites[each.part.site] = sites.get(each.part.site, 0) + each.clients
+        made = Counted(
+            round_number=orders.number,
+            model=orders.model.digest,
+            whole=orders.whole,
+            clients=sum(sites.values()),
+            counted=counted,
+            sites=sites,
+            reason=answers.reason,
+        )
+        path = self._path_of(what, orders.number)
+        aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        aside.write_text(json.dumps(made.to_json()) + "\n")
+        aside.replace(path)
+        return made
+
+    def _written_down(self, what: str, model: GlobalModel, number: int) -> Counted | None:
+        """Who counted when this round was run before, if a clock decided that."""
+        path = self._path_of(what, number)
+        if not path.exists():
+            return None
+        try:
+            values = json.loads(path.read_text())
+        except ValueError:
+            values = None
+        found = Counted.from_json(values, str(path))
+        if found.model != model.digest:
+            raise RunRefused(
+                f"{path} says who counted after model {found.model[:12]}, and this is "
+                f"{model.digest[:12]}: the run before this one came to another model"
+            )
+        return found
+
+    def _path_of(self, what: str, number: int) -> Path:
+        return self._folder.journal / f"round-{number:06d}.{what}.json"
 
     def _due(self, number: int) -> bool:
         every, last = self._config.evaluation.every, self._config.federation.rounds
@@ -293,7 +495,13 @@ def execution_of(config: RunConfig) -> list[Any]:
     return [config.training.execution, config.training.chunk_size]
 
 
-def _merged(answers: list[Payload]) -> Partial:
+def _covered(answers: Answers, whole: int) -> str:
+    """The clients of all answers, as one bitmap of the cohort."""
+    masks = [unpacked(each.payload.header["covered"], whole) for each in answers.all]
+    return packed(np.flatnonzero(np.any(masks, axis=0)), whole)
+
+
+def _merged(answers: Sequence[Payload]) -> Partial:
     partials = [Partial.from_wire(a.header["partial"], a.tensors) for a in answers]
     total = partials[0]
     for other in partials[1:]:

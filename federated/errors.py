@@ -14,10 +14,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
+
+from fedpilot.fabric.exit_codes import BAD_INPUT, FAILED
 
 
 class FederatedError(Exception):
     """Root of this package's errors."""
+
+    exits_with: ClassVar[int] = FAILED
+    """What a command ends with that fails by it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +53,8 @@ class Problem:
 class ConfigError(FederatedError):
     """The configuration is wrong; `problems` lists everything that was found."""
 
+    exits_with = BAD_INPUT
+
     def __init__(self, problems: Sequence[Problem]) -> None:
         super().__init__(tuple(problems))
         self.problems = tuple(problems)
@@ -59,6 +67,8 @@ class ConfigError(FederatedError):
 
 class RunRefused(FederatedError):
     """A run cannot be continued or made as asked; the text says what to do instead."""
+
+    exits_with = BAD_INPUT
 
 
 class ClientFailed(FederatedError):

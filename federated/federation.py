@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import platform
-import secrets
 import sys
 import threading
 import time
@@ -16,7 +15,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from types import TracebackType
@@ -24,10 +22,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from fedpilot.fabric import (
-    VirtualClusterManager,
-)
-from fedpilot.mediator import FederationMediator, GangRequest, InProcessSite, Payload
+from fedpilot.fabric import VirtualClusterManager
+from fedpilot.mediator import FederationMediator, GangRequest, InProcessSite, Payload, Site
 
 from .algorithms import algorithm_of
 from .config import (
@@ -49,9 +45,10 @@ from .core.sampling import cohort
 from .core.state import Array, State, digest
 from .errors import ConfigError, FederatedError, Problem, RunRefused
 from .events import Event, Observer, event
-from .run_folder import RunFolder
+from .run_folder import RunFolder, new_run_id
 from .run_record import RunRecord, RunResult
 from .starting import (
+    SMALLEST_OBJECT_STORE,
     begin_ray,
     enter_ray,
     gang_request,
@@ -64,12 +61,11 @@ from .virtual_node import VirtualNode
 if TYPE_CHECKING:
     from torch import nn
 
-    from fedpilot.fabric import Cluster
+    from fedpilot.fabric import Cluster, RayCluster
 
+    from .local_sites import LocalSites
     from .materials import Materials
 
-SITE = "local"
-"""Name of the one site of local mode."""
 WORKLOAD = "federated"
 TRIAL_SAID_S = 1.0
 """A trial of executions that takes longer is spoken of: it may be compiling."""
@@ -86,15 +82,16 @@ class Federation:
         observers: Sequence[Observer] = (),
         search: Sequence[str] = (),
         cluster: Cluster | None = None,
-        sites: Sequence[str] = (SITE,),
+        sites: Sequence[str] | None = None,
         ahead: bool = False,
     ) -> None:
         """Load and check a configuration: a file, a mapping or a RunConfig.
 
         `overrides` are `a.b=c` as after `--set`. Your own modules are looked for in the working
         folder, beside the file and in the folders of `search`. `cluster` stands in for Ray (tests).
-        Several `sites` are as many parts of this process, each with its own gang, on the one Ray.
-        `ahead` begins to start a private Ray as soon as the config is read, beside all other
+        `sites` are as many parts of this process, each with its own gang, on the one Ray, in the
+        place of those that the config asks for; so are the config's on a `cluster`.
+        `ahead` begins to start private Rays as soon as the config is read, beside all other
         loading: for those who will run at once. Raises ConfigError for anything that is wrong,
         before anything is started, or after what was begun `ahead` has ended.
         """
@@ -108,7 +105,15 @@ class Federation:
             parsed = config if isinstance(config, RunConfig) else parse_config(config, overrides)
             self.config = parsed
         with ExitStack() as begun:
-            self._begun = begin_ray(self.config, begun) if ahead and cluster is None else None
+            self._sites = tuple(sites or self.config.sites.names)
+            self._apart = cluster is None and sites is None and len(self._sites) > 1
+            self._begun: RayCluster | None = None
+            self._begun_sites: LocalSites | None = None
+            if ahead and self._apart:
+                self._begun_sites = self._begin_sites(SMALLEST_OBJECT_STORE)
+                begun.callback(self._begun_sites.close)
+            elif ahead and cluster is None:
+                self._begun = begin_ray(self.config, begun)
             try:
                 self._materials = _checked(self.config)
             except ConfigError as error:
@@ -120,7 +125,6 @@ class Federation:
         self._emit_lock = threading.Lock()
         self._cluster = cluster
         self._mediator: FederationMediator | None = None
-        self._sites = tuple(sites)
         self._workers: dict[tuple[str, int], Mapping[str, Any]] = {}
         self._start_lock = threading.Lock()
         self._closed = False
@@ -233,23 +237,29 @@ class Federation:
     def _start(self, undo: ExitStack) -> FederationMediator:
         started = time.perf_counter()
         request = gang_request(self.config, self._name)
-        cluster = self._cluster or self._ray(request, undo)
+        sites = self._sites_apart(undo) if self._apart else self._sites_here(request, undo)
         self._emit("cluster_ready", seconds=round(time.perf_counter() - started, 3))
-        manager = undo.enter_context(VirtualClusterManager(cluster))
+        stateful = self.config.training.client_update is not None
         mediator = FederationMediator(
-            [InProcessSite(name, manager) for name in self._sites],
+            sites,
             assignment=self.config.federation.assignment,
+            # What a client remembers is at its site: elsewhere it would be another client.
+            replacement=self.config.participation.replacement and not stateful,
         )
         undo.callback(self._forget_mediator)
         undo.callback(mediator.close)
-        promises = mediator.reserve(request)
+        promises = mediator.reserve(
+            request,
+            min_sites=self.config.sites.min_sites,
+            required=self.config.sites.required,
+        )
         self._emit(
             "gang_reserved",
             vnodes={site: promise.vnodes for site, promise in promises.items()},
             seconds=round(time.perf_counter() - started, 3),
         )
-        ranges = mediator.assign(len(self)).ranges
-        specs = {site: self._spec(site, mine) for site, mine in ranges.items()}
+        mediator.assign(len(self))
+        specs = dict.fromkeys(self._sites, self._spec())
         mediator.start(WORKLOAD, specs, self._on_site_event)
         self._emit(
             "workers_ready",
@@ -266,8 +276,7 @@ class Federation:
             kind="try_out",
             header={"execution": training.execution, "chunk_size": training.chunk_size},
         )
-        site = mediator.sites[0]
-        answer = mediator.deliver(site, order, purpose="trial")
+        answer = mediator.deliver_to_any(order, purpose="trial")
         if wait([answer], timeout=TRIAL_SAID_S).not_done:
             self._emit("execution_trial")
         chosen = answer.result().header
@@ -277,23 +286,47 @@ class Federation:
             "execution_chosen", execution=execution, chunk_size=chunk_size, reason=chosen["reason"]
         )
 
-    def _spec(self, site: str, mine: range) -> Payload:
+    def _spec(self) -> Payload:
         from .materials import hand_over
 
         return Payload(
             kind="federation",
             header={
                 "config": self.config.model_dump(mode="json"),
-                "mine": [mine.start, mine.stop, mine.step],
                 "paths": list(self._paths),
-                "materials": hand_over(self._materials),
+                "materials": "" if self._apart else hand_over(self._materials),
             },
         )
 
-    def _ray(self, request: GangRequest, undo: ExitStack) -> Cluster:
+    def _sites_here(self, request: GangRequest, undo: ExitStack) -> list[Site]:
+        """Sites that are parts of this process, on one Ray."""
         begun, self._begun = self._begun, None
-        store = object_store_bytes(self._materials) + self.bytes_of_updates
-        return enter_ray(self.config, request, store, begun, undo)
+        cluster = self._cluster or enter_ray(self.config, request, self._store_bytes, begun, undo)
+        manager = undo.enter_context(VirtualClusterManager(cluster))
+        return [InProcessSite(name, manager) for name in self._sites]
+
+    def _sites_apart(self, undo: ExitStack) -> Sequence[Site]:
+        """Sites with processes and Rays of their own, on this machine."""
+        begun, self._begun_sites = self._begun_sites, None
+        if begun is not None and begun.store < self._store_bytes:
+            begun.close()  # they have too little room for these data
+            begun = None
+        if begun is None:
+            begun = self._begin_sites(self._store_bytes)
+        undo.callback(begun.close)
+        begun.wait()
+        return begun.sites()
+
+    def _begin_sites(self, store: int) -> LocalSites:
+
+        from .local_sites import LocalSites
+
+        return LocalSites(self.config, max(store, SMALLEST_OBJECT_STORE))
+
+    @property
+    def _store_bytes(self) -> int:
+        """Room that a site's Ray needs for objects."""
+        return object_store_bytes(self._materials) + self.bytes_of_updates
 
     def _forget_mediator(self) -> None:
         self._mediator = None
@@ -368,8 +401,7 @@ class Federation:
             yield
 
     def _new_run_id(self) -> str:
-        name = self.config.run.name or self._name
-        return f"{name}-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(4)}"
+        return new_run_id(self.config.run.name or self._name)
 
     def _run(self, folder: RunFolder, *, resumed: bool) -> RunResult:
         started = time.perf_counter()
@@ -452,6 +484,7 @@ class Federation:
             folder=folder,
             identity=self.identity,
             emit=self._emit,
+            cohort=(self._materials.cohort_size, self._materials.enough),
         )
 
     def stand_at(self, model: GlobalModel) -> None:
@@ -477,8 +510,9 @@ class Federation:
             raise FederatedError("the federation is closed")
         header = {**order.header, "execution": execution_of(self.config)}
         order = replace(order, header=header)
-        site = self._mediator.assignment.site_of(index)
-        return self._mediator.deliver(site, order, round_number=self.round, purpose="node")
+        return self._mediator.deliver_to_client(
+            index, order, round_number=self.round, purpose="node"
+        )
 
     def model_or(self, model: State | None) -> tuple[str, State]:
         """The digest and the tensors of `model`, or of the global model."""

@@ -22,6 +22,7 @@ import torch
 from . import data as datasets, models
 from .config.schema import RunConfig, Training
 from .core import partition as partitions
+from .core.participation import asked
 from .core.partition import Partition, PartitionError
 from .core.randomness import Purpose
 from .core.registry import RegistryError
@@ -79,6 +80,9 @@ class Materials:
     code_digest: str
     """Over the source of the user's own modules; the same for everybody who has none."""
     cohort_size: int
+    """Clients that a round asks."""
+    enough: int
+    """As many of them are enough: fewer than those with over-sampling."""
 
     @property
     def population(self) -> int:
@@ -102,13 +106,16 @@ def gather(config: RunConfig) -> Materials:
     partition = _make_partition(config, dataset)
     data = SiteData(dataset.x, dataset.y, test_x, test_y, dataset.num_classes, partition)
     initial, roles = _build_model(config, data)
+    population = partition.number_of_clients
+    enough = _cohort_size(config, population)
     materials = Materials(
         data=data,
         roles=roles,
         initial=initial,
         data_digest=_digest_of(dataset, test_x, test_y),
         code_digest=code_digest(config),
-        cohort_size=_cohort_size(config, partition.number_of_clients),
+        cohort_size=asked(enough, config.participation.over_sampling, population),
+        enough=enough,
     )
     check_aggregation(config.federation, materials.cohort_size, materials.bytes_of_update)
     return materials
@@ -295,18 +302,18 @@ def _cohort_size(config: RunConfig, population: int) -> int:
     federation = config.federation
     if federation.client_sampling_rate is not None:
         return share(population, federation.client_sampling_rate)
-    asked = federation.clients_per_round
-    if asked is not None and asked > population:
+    named = federation.clients_per_round
+    if named is not None and named > population:
         raise ConfigError(
             [
                 Problem(
                     key="federation.clients_per_round",
-                    found=f"{asked} clients per round out of a population of {population}",
+                    found=f"{named} clients per round out of a population of {population}",
                     allowed=f"at most {population}",
                 )
             ]
         )
-    return population if asked is None else asked
+    return population if named is None else named
 
 
 def code_digest(config: RunConfig) -> str:

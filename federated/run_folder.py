@@ -17,9 +17,11 @@ import fcntl
 import json
 import os
 import re
+import secrets
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -50,6 +52,11 @@ METRIC_COLUMNS = (
 TRAFFIC_COLUMNS = ("round", "site", "direction", "purpose", "bytes")
 
 
+def new_run_id(name: str) -> str:
+    """An id that no other run has: name, time, and something random."""
+    return f"{name}-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(4)}"
+
+
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
     """The federation after some round."""
@@ -73,7 +80,7 @@ class RunFolder:
     @classmethod
     def create(cls, root: Path, run_id: str, config_yaml: str) -> Self:
         """Make the folder of a new run and lock it; RunRefused if there is one already."""
-        path = root / _checked(run_id)
+        path = root / check_run_id(run_id)
         try:
             path.mkdir(parents=True)
         except FileExistsError:
@@ -94,7 +101,7 @@ class RunFolder:
     @classmethod
     def open(cls, root: Path, run_id: str) -> Self:
         """Lock the folder of an earlier run; RunRefused if there is none, or it is running."""
-        path = root / _checked(run_id)
+        path = root / check_run_id(run_id)
         if not (path / "config.yaml").is_file():
             known = ", ".join(list_runs(root)[-5:]) or "none"
             raise RunRefused(f"no run {run_id!r} in {root}; the latest there: {known}")
@@ -295,7 +302,8 @@ def _started(path: Path) -> str:
     return str(RunFolder(path).manifest().get("started", ""))
 
 
-def _checked(run_id: str) -> str:
+def check_run_id(run_id: str) -> str:
+    """The id itself; RunRefused for what cannot be one."""
     if not re.fullmatch(RUN_ID, run_id):
         raise RunRefused(
             f"{run_id!r} cannot be the id of a run: letters, digits, dots, dashes and underscores "

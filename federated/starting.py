@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from .materials import Materials
 
 SMALLEST_OBJECT_STORE = 256 << 20
+PRELOAD = "fedpilot.federated.site.node"
+"""What a private Ray's workers import while nobody needs them yet."""
 
 
 def gang_request(config: RunConfig, name: str) -> GangRequest:
@@ -64,7 +66,7 @@ def begin_ray(config: RunConfig, undo: ExitStack) -> RayCluster | None:
         ray.num_gpus,
         SMALLEST_OBJECT_STORE,
         processes=min(fitting, request.workers or request.at_most),
-        preload=["fedpilot.federated.site.node"],
+        preload=[PRELOAD],
     )
     undo.callback(begun.close)
     return begun

@@ -3,7 +3,7 @@
 Importing this package imports neither Ray nor torch.
 """
 
-from .core.assignment import Assignment, AssignmentStrategy, SiteCapacity
+from .core.assignment import Assignment, AssignmentStrategy, Share, SiteCapacity
 from .core.reservation import Promise, Refusal
 from .core.traffic import TrafficLedger
 from .errors import (
@@ -14,13 +14,14 @@ from .errors import (
     UnknownWorkload,
     WorkFailed,
 )
-from .mediator import FederationMediator
+from .mediator import Change, FederationMediator
 from .site import GangRequest, InProcessSite, Link, LinkedSite, Site
 from .workload import Notify, Payload, SiteContext, SiteWorkload, load_workload
 
 __all__ = [
     "Assignment",
     "AssignmentStrategy",
+    "Change",
     "FederationMediator",
     "GangRequest",
     "InProcessSite",
@@ -32,6 +33,7 @@ __all__ = [
     "Promise",
     "Refusal",
     "ReservationRefused",
+    "Share",
     "Site",
     "SiteCapacity",
     "SiteContext",

@@ -1,17 +1,33 @@
-"""FederationMediator: knows the sites, reserves a gang, assigns clients, carries orders."""
+"""FederationMediator: knows the sites, reserves a gang, assigns clients, carries orders.
+
+Sites may be lost and come back while it works. A lost site's clients that may move belong to others
+at once; what it was doing is up to whoever waits for that. One that came back is reserved, checked
+and started anew before it counts again, and is given clients bit by bit.
+"""
 
 from __future__ import annotations
 
 import secrets
 import threading
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
-from .core.assignment import Assignment, SiteCapacity, assign
+from .core.assignment import (
+    Assignment,
+    Share,
+    SiteCapacity,
+    assign,
+    reassigned,
+    rebalanced,
+    shared_out,
+    size,
+)
 from .core.reservation import Answer, Ask, Outcome, Promise, Refusal, Verb, reserve
 from .core.traffic import Direction, Flow, TrafficLedger
 from .errors import MediatorError, ReservationRefused, SiteUnreachable
@@ -24,21 +40,59 @@ RELEASE_S = 30.0
 """How long `close` waits for the sites; what they still hold then ends with its lease."""
 
 
+First = TypeVar("First")
+Second = TypeVar("Second")
+Hear = Callable[[str, Payload | None], None]
+"""Told a site and what happened there; None if the site was lost or came back. It must not wait."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """A site that was lost, or came back."""
+
+    site: str
+    lost: bool
+    reason: str
+    clients: int
+    """How many moved to other sites at once."""
+
+
 class FederationMediator:
     """Spans the sites of one federation; owns what it reserved on them until `close`."""
 
-    def __init__(self, sites: Iterable[Site], *, assignment: str = "capacity") -> None:
+    def __init__(
+        self,
+        sites: Iterable[Site],
+        *,
+        assignment: str = "capacity",
+        replacement: bool = True,
+    ) -> None:
+        """`replacement`: a lost site's clients belong to others; otherwise they wait for it."""
+        self._replacement = replacement
         self._sites = {site.name: site for site in sites}
         self._strategy = assignment
         self._promises: Mapping[str, Promise] = {}
         self._assignment: Assignment | None = None
         self._traffic = TrafficLedger()
         self._traffic_lock = threading.Lock()
+        self._lock = threading.Lock()
+        """Held while sites come and go; nobody is called under it."""
+        self._request: GangRequest | None = None
+        self._started: tuple[str, Mapping[str, Payload], Notify] | None = None
+        self._wanted, self._least = len(self._sites), 1
+        self._required: frozenset[str] = frozenset()
+        self._returning: set[str] = set()
+        """Sites that may be owed clients since they came back."""
+        self._at_work: Counter[str] = Counter()
+        """Orders that a site has not answered yet."""
+        self._draining: dict[str, Future[None]] = {}
+        self._changes: list[Change] = []
+        self._hearers: list[Hear] = []
 
     @property
     def sites(self) -> tuple[str, ...]:
         """The sites that hold a part of the gang; before there is one, all."""
-        return tuple(self._promises or self._sites)
+        return tuple(self._sites if self._request is None else self._promises)
 
     @property
     def promises(self) -> Mapping[str, Promise]:
@@ -54,9 +108,13 @@ class FederationMediator:
     ) -> Mapping[str, Promise]:
         """Reserve the gang on every site or, once `min_sites` have promised, on those.
 
-        Raises ReservationRefused, with nothing left reserved anywhere.
+        As many have to remain while it works, and the required ones; where `min_sites` is left
+        out, all have to promise and one has to remain. Raises ReservationRefused, with nothing
+        left reserved anywhere.
         """
         enough = len(self._sites) if min_sites is None else min_sites
+        self._wanted, self._least = enough, min_sites or 1
+        self._required = frozenset(required)
         conversation = reserve(tuple(self._sites), min_sites=enough, required=required)
         try:
             asks = next(conversation)
@@ -69,7 +127,7 @@ class FederationMediator:
             raise
         if not outcome.granted:
             raise ReservationRefused(outcome.refusals)
-        self._promises = outcome.promises
+        self._request, self._promises = request, outcome.promises
         return self._promises
 
     def _ask(self, asks: Sequence[Ask], request: GangRequest) -> Mapping[str, Answer]:
@@ -96,10 +154,11 @@ class FederationMediator:
             case Verb.RELEASE:
                 return site.release()
 
-    def assign(self, population: int) -> Assignment:
-        """Give every client of the population its site."""
-        capacities = [SiteCapacity(p.site, p.vnodes) for p in self._promises.values()]
-        self._assignment = assign(self._strategy, population, capacities)
+    def assign(
+        self, population: int, pinned: Mapping[str, Sequence[range]] | None = None
+    ) -> Assignment:
+        """Give every client of the population its site; `pinned` ones to where their data is."""
+        self._assignment = assign(self._strategy, population, self._capacities(), pinned)
         return self._assignment
 
     @property
@@ -110,12 +169,193 @@ class FederationMediator:
         return self._assignment
 
     def start(self, workload: str, specs: Mapping[str, Payload], notify: Notify) -> None:
-        """Check the workload at every site, then start it at every site."""
-        checked = [self._sites[site].check(workload, spec) for site, spec in specs.items()]
-        for each in checked:
-            each.result()
-        for each in [self._sites[site].start(notify) for site in specs]:
-            each.result()
+        """Check the workload at every site, then start it at every site.
+
+        A site that is lost meanwhile is done without if enough remain.
+        """
+        self._started = workload, specs, notify
+        there = [site for site in specs if site in self._promises]
+        self._each({site: self._sites[site].check(workload, specs[site]) for site in there})
+        there = [site for site in there if site in self._promises]
+        self._each({site: self._sites[site].start(self._telling(site)) for site in there})
+
+    def _each(self, answers: Mapping[str, Future[None]]) -> None:
+        for site, answer in answers.items():
+            try:
+                answer.result()
+            except SiteUnreachable as error:
+                self.lose(site, error.reason)
+                if len(self._promises) < self._wanted or self.lacking() is not None:
+                    raise
+
+    # -- sites that go and come back --------------------------------------------------------------
+
+    def lacking(self) -> str | None:
+        """What keeps a gang from working, in words: too few sites, or a required one."""
+        if self._request is None:
+            return None
+        there = self._promises
+        if gone := sorted(self._required - set(there)):
+            return f"site {gone[0]} is required and not there"
+        if len(there) < self._least:
+            return (
+                f"at least {self._least} of {len(self._sites)} sites are needed, "
+                f"{len(there)} are there"
+            )
+        return None
+
+    def lose(self, site: str, reason: str, *, round_number: int = 0) -> None:
+        """Go on without a site; does nothing if that is so already.
+
+        Its clients that may move belong to others from `round_number` on. What it is at work on
+        is left to whoever waits for that.
+        """
+        with self._lock:
+            if site not in self._promises:
+                return
+            self._promises = {s: p for s, p in self._promises.items() if s != site}
+            self._returning.discard(site)
+            clients = 0
+            if self._assignment is not None and self._replacement:
+                before = self._assignment
+                self._assignment = reassigned(
+                    before,
+                    site,
+                    self._capacities(),
+                    round_number=round_number,
+                    reason=f"which was lost: {reason}",
+                )
+                clients = size(before.share(site)) - size(self._assignment.share(site))
+            change = Change(site=site, lost=True, reason=reason, clients=clients)
+            self._changes.append(change)
+        self._tell(site, None)
+
+    def drain(self, site: str, reason: str, *, round_number: int = 0) -> Future[None]:
+        """Have a site finish what it is at work on, and no more; the end of its release."""
+        self.lose(site, reason, round_number=round_number)
+        with self._lock:
+            drained = self._draining.setdefault(site, Future())
+        self._release_if_drained(site)
+        return drained
+
+    def _release_if_drained(self, site: str) -> None:
+        with self._lock:
+            drained = None if self._at_work[site] else self._draining.pop(site, None)
+        if drained is not None:
+            _settled_as(self._sites[site].release(), drained)
+
+    def add(self, site: Site, spec: Payload) -> None:
+        """Know one more site, which `readmit` can then bring in."""
+        self._sites = {**self._sites, site.name: site}
+        if self._started is not None:
+            workload, specs, notify = self._started
+            self._started = workload, {**specs, site.name: spec}, notify
+
+    def readmit(self, site: str) -> Future[Promise]:
+        """Have a site that is not there reserve, check and start; it counts once that is done.
+
+        Asked of one that is there, it changes nothing. Fails with why it cannot be, and then the
+        site holds nothing.
+        """
+        promised = self._promises.get(site)
+        future: Future[Promise] = Future()
+        if promised is not None:
+            future.set_result(promised)
+            return future
+        if self._request is None or self._started is None:
+            raise RuntimeError("a site comes back to a federation that has been started")
+        workload, specs, _ = self._started
+        there = self._sites[site]
+        made: list[Promise] = []
+
+        def commit(answer: Answer) -> Future[None]:
+            if not isinstance(answer, Promise):
+                reason = "no answer" if answer is None else answer.reason
+                raise ReservationRefused({site: reason})
+            made.append(answer)
+            return there.commit()
+
+        def ended(started: Future[Any]) -> None:
+            error = started.exception()
+            if error is None and self._request is not None:
+                self.returned(site, made[0])
+                future.set_result(made[0])
+            else:
+                there.release()
+                future.set_exception(error or MediatorError("the federation has ended meanwhile"))
+
+        steps = _followed(there.prepare(self._request), commit)
+        steps = _followed(steps, lambda _: there.check(workload, specs[site]))
+        steps = _followed(steps, lambda _: there.start(self._telling(site)))
+        steps.add_done_callback(ended)
+        return future
+
+    def returned(self, site: str, promise: Promise) -> None:
+        """A site holds its part of the gang again, and its workload has been started there."""
+        with self._lock:
+            self._promises = {
+                s: promise if s == site else self._promises[s]
+                for s in self._sites
+                if s == site or s in self._promises
+            }
+            self._returning.add(site)
+            self._changes.append(Change(site=site, lost=False, reason="it is back", clients=0))
+        self._tell(site, None)
+
+    def rebalance(self, at_most: float, *, round_number: int = 0) -> None:
+        """Give sites that came back a part of what they lack: at most that of all who may move."""
+        with self._lock:
+            for site in sorted(self._returning):
+                before = self.assignment
+                self._assignment = rebalanced(
+                    before, site, self._capacities(), at_most, round_number=round_number
+                )
+                if self._assignment is before:
+                    self._returning.discard(site)
+
+    @property
+    def replaces(self) -> bool:
+        """Whether a lost site's clients that may move belong to others."""
+        return self._replacement
+
+    def share_out(self, share: Share) -> dict[str, Share]:
+        """Deal clients out to the sites that are there, in proportion to their vnodes."""
+        return {site: its for site, its in shared_out(share, self._capacities()).items() if its}
+
+    def drain_changes(self) -> list[Change]:
+        """The sites that were lost or came back since the last time, in that order."""
+        with self._lock:
+            changes, self._changes = self._changes, []
+        return changes
+
+    @contextmanager
+    def heard_by(self, hear: Hear) -> Iterator[None]:
+        """Tell somebody what happens at sites, from whichever thread it happens in."""
+        self._hearers = [*self._hearers, hear]
+        try:
+            yield
+        finally:
+            self._hearers = [each for each in self._hearers if each is not hear]
+
+    def _telling(self, site: str) -> Notify:
+        if self._started is None:
+            raise RuntimeError("sites tell what happens once they are started")
+        notify = self._started[2]
+
+        def told(payload: Payload) -> None:
+            notify(payload)
+            self._tell(site, payload)
+
+        return told
+
+    def _tell(self, site: str, payload: Payload | None) -> None:
+        for hear in self._hearers:
+            hear(site, payload)
+
+    def _capacities(self) -> list[SiteCapacity]:
+        return [SiteCapacity(p.site, p.vnodes) for p in self._promises.values()]
+
+    # -- orders -----------------------------------------------------------------------------------
 
     def deliver(
         self,
@@ -135,6 +375,8 @@ class FederationMediator:
         booked: Future[Payload] = Future()
 
         def book(done: Future[Payload]) -> None:
+            with self._lock:
+                self._at_work[site] -= 1
             if done.cancelled():
                 booked.cancel()
             elif (error := done.exception()) is not None:
@@ -142,10 +384,56 @@ class FederationMediator:
             else:
                 self._book(back, done.result())
                 booked.set_result(done.result())
+            self._release_if_drained(site)
 
+        with self._lock:
+            self._at_work[site] += 1
         answer = self._sites[site].deliver(order, key or secrets.token_hex(8), purpose)
         answer.add_done_callback(book)
         return booked
+
+    def deliver_to_client(
+        self, index: int, order: Payload, *, round_number: int = 0, purpose: str
+    ) -> Future[Payload]:
+        """Send an order to the site that a client belongs to.
+
+        If that site is lost and the client may move, the order goes to its next site.
+        """
+        return self._deliver_on(
+            lambda: self.assignment.site_of(index),
+            order,
+            round_number=round_number,
+            purpose=purpose,
+        )
+
+    def deliver_to_any(self, order: Payload, *, purpose: str) -> Future[Payload]:
+        """Send an order to the first site that is there; if it is lost, to the next."""
+        return self._deliver_on(
+            lambda: next(iter(self.sites), ""), order, round_number=0, purpose=purpose
+        )
+
+    def _deliver_on(
+        self, where: Callable[[], str], order: Payload, *, round_number: int, purpose: str
+    ) -> Future[Payload]:
+        site = where()
+        future: Future[Payload] = Future()
+        answer = self.deliver(site, order, round_number=round_number, purpose=purpose)
+
+        def ended(done: Future[Payload]) -> None:
+            try:
+                future.set_result(done.result())
+            except SiteUnreachable as error:
+                self.lose(site, error.reason, round_number=round_number)
+                if self.lacking() is not None or where() == site:
+                    future.set_exception(error)
+                    return
+                again = self._deliver_on(where, order, round_number=round_number, purpose=purpose)
+                _settled_as(again, future)
+            except BaseException as error:
+                future.set_exception(error)
+
+        answer.add_done_callback(ended)
+        return future
 
     def drain_traffic(self) -> list[tuple[Flow, int]]:
         """Bytes to and from the sites since the last time, by flow, sorted."""
@@ -161,7 +449,7 @@ class FederationMediator:
 
         What a site that is out of reach still holds ends with its lease.
         """
-        self._promises = {}
+        self._promises, self._request, self._started = {}, None, None
         releasing: list[Future[None]] = []
         with ExitStack() as asking:
             for site in self._sites.values():
@@ -181,3 +469,29 @@ class FederationMediator:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _settled_as(first: Future[First], future: Future[First]) -> None:
+    """Have a future end as another one does."""
+
+    def ended(done: Future[First]) -> None:
+        try:
+            future.set_result(done.result())
+        except BaseException as error:
+            future.set_exception(error)
+
+    first.add_done_callback(ended)
+
+
+def _followed(first: Future[First], act: Callable[[First], Future[Second]]) -> Future[Second]:
+    """The future of what is begun once another one is there; fails as either does."""
+    second: Future[Second] = Future()
+
+    def begin(done: Future[First]) -> None:
+        try:
+            _settled_as(act(done.result()), second)
+        except BaseException as error:
+            second.set_exception(error)
+
+    first.add_done_callback(begin)
+    return second

@@ -40,6 +40,8 @@ class GangRequest:
     at_most: int = 16
     policy: SchedulingPolicy = SchedulingPolicy.SPREAD
     timeout_s: float = 60.0
+    lease_s: float = 60.0
+    """A promise that is not committed within so long ends by itself."""
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values."""

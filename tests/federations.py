@@ -204,6 +204,7 @@ class Lab:
             "training": {"batch_size": 8, "execution": "sequential"},
             "evaluation": {},
             "resources": {"workers": 2},
+            "participation": {},
             "outputs": {"folder": str(self.runs), "curves": False},
         }  # fmt: skip
         for key, value in keys.items():

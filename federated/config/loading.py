@@ -26,7 +26,17 @@ from .problems import (
     value_at,
 )
 from .reading import DEEPEST, Path, dotted, read
-from .schema import Data, Federation, RunConfig, population_conflicts
+from .schema import (
+    Data,
+    Evaluation,
+    Federation,
+    Resources,
+    RunConfig,
+    Sites,
+    evaluation_conflicts,
+    population_conflicts,
+    site_conflicts,
+)
 from .words import keys_of, may_be_none, printable, value_in_words
 
 LARGEST_FILE = 4 * 2**20
@@ -142,7 +152,7 @@ class _Draft:
             config = RunConfig.model_validate(self.values)
         except ValidationError as error:
             refused = problems_of(error, self.values)
-            for path, problem in (*refused, *self._population(error)):
+            for path, problem in (*refused, *self._across_sections(error)):
                 self._add(path, problem)
         else:
             if not self.problems:
@@ -153,18 +163,35 @@ class _Draft:
     def override(self, overrides: Sequence[str]) -> None:
         """Put what the overrides say in the place of what the file says."""
         self.values = self._plain(self.values, (), ())
+        self._spell_out()
         for number, override in enumerate(overrides):
             self._set(override, FIRST_OVERRIDE + number)
+            self._spell_out()
 
-    def _population(self, error: ValidationError) -> Iterator[Located]:
+    def _spell_out(self) -> None:
+        """`sites: 3` is short for a section."""
+        sites = self.values.get("sites")
+        if isinstance(sites, int) and not isinstance(sites, bool):
+            self.values["sites"] = {"count": sites}
+
+    def _across_sections(self, error: ValidationError) -> Iterator[Located]:
         """The rules that span sections: pydantic comes to them only when all else is right."""
         broken = {str(details["loc"][0]) if details["loc"] else "" for details in error.errors()}
-        if broken & {"", "federation", "data"}:
-            return
-        federation = Federation.model_validate(self.values.get("federation", {}))
-        data = Data.model_validate(self.values["data"])
-        for conflict in population_conflicts(federation, data):
-            yield conflict_problem(conflict)
+        if not broken & {"", "federation", "data"}:
+            federation = Federation.model_validate(self.values.get("federation", {}))
+            data = Data.model_validate(self.values["data"])
+            for conflict in population_conflicts(federation, data):
+                yield conflict_problem(conflict)
+        if not broken & {"", "data", "evaluation"}:
+            data = Data.model_validate(self.values["data"])
+            evaluation = Evaluation.model_validate(self.values.get("evaluation", {}))
+            for conflict in evaluation_conflicts(data, evaluation):
+                yield conflict_problem(conflict)
+        if not broken & {"", "sites", "resources"}:
+            sites = Sites.model_validate(self.values.get("sites", {}))
+            resources = Resources.model_validate(self.values.get("resources", {}))
+            for conflict in site_conflicts(sites, resources):
+                yield conflict_problem(conflict)
 
     def _add(self, path: Path, problem: Problem) -> None:
         ordinal, where = self.place(path)

@@ -23,6 +23,7 @@ from .words import (
     all_keys,
     bare,
     choices,
+    fields_of,
     keys_of,
     members,
     section_in,
@@ -98,9 +99,9 @@ def follow(location: Sequence[int | str]) -> tuple[Path, Any, Sequence[Any]]:
         section = section_in(annotation)
         if section:
             path = (*path, step)
-            if step not in section.model_fields:
+            if step not in fields_of(section):
                 return path, section, ()
-            known = section.model_fields[str(step)]
+            known = fields_of(section)[str(step)]
             annotation, metadata = known.annotation, known.metadata
         elif get_origin(bare(annotation)) is list and isinstance(step, int):
             path = (*path, step)
@@ -123,7 +124,7 @@ def value_at(values: Any, path: Path) -> Any:
 def unknown_key(path: Path) -> Problem:
     """The problem of a key that the section it stands in does not have."""
     _, section, _ = follow(path[:-1])
-    names = ", ".join(section_in(section).model_fields)  # type: ignore[union-attr]
+    names = ", ".join(fields_of(section_in(section)))  # type: ignore[arg-type]
     return Problem(
         key=dotted(path),
         found="an unknown key",
@@ -189,11 +190,11 @@ def unknown_path(path: Path) -> Located | None:
                 found=f"a key within `{dotted(above)}`, which holds none",
                 allowed=f"only `{dotted(above)}` itself: {type_in_words(annotation)}",
             )
-        if step not in section.model_fields:
+        if step not in fields_of(section):
             problem = unknown_key(path[: depth + 1])
             whole = (*problem.nearest.split("."), *path[depth + 1 :])
             if problem.nearest and " " not in problem.nearest and unknown_path(whole) is None:
                 problem = replace(problem, nearest=dotted(whole))
             return path, replace(problem, key=dotted(path))
-        annotation = section.model_fields[str(step)].annotation
+        annotation = fields_of(section)[str(step)].annotation
     return None

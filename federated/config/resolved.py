@@ -74,16 +74,19 @@ def as_before(config: RunConfig, earlier: RunConfig) -> RunConfig:
 
 def deciding(config: RunConfig) -> dict[str, Any]:
     """What decides the bits of the result, by dotted key."""
-    keys = {"run.random_seed": config.run.random_seed}
+    keys: dict[str, Any] = {"run.random_seed": config.run.random_seed}
     for name in DECIDING_SECTIONS:
         keys.update(_flat(getattr(config, name), name))
     keys["resources.cpus_per_worker"] = config.resources.threads_per_worker
     keys["resources.gpus_per_worker"] = config.resources.gpus_per_worker > 0
+    if config.participation.over_sampling:  # who counts by the clock is in the run's journal
+        keys["participation.over_sampling"] = config.participation.over_sampling
     return keys
 
 
 def _flat(section: BaseModel, path: str) -> Iterator[tuple[str, Any]]:
-    for name, value in section:
+    for field, value in section:
+        name = type(section).model_fields[field].alias or field
         if isinstance(value, BaseModel):
             yield from _flat(value, f"{path}.{name}")
         elif value is not None:

@@ -16,7 +16,15 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
 
 from annotated_types import Ge, Gt, Le, Len, Lt, MinLen
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 
@@ -90,6 +98,11 @@ Fraction = Annotated[float, Gt(0.0), Le(1.0)]
 PositiveFloat = Annotated[float, Gt(0.0)]
 NonNegativeFloat = Annotated[float, Ge(0.0)]
 Options = Annotated[dict[str, Any], AfterValidator(only_plain)]
+ALONE = "local"
+"""What the one site of a run is called that has no others."""
+SITES_IN_WORDS = Words(
+    "a whole number of at least 1, or a section with: count, min_sites, required, site_files"
+)
 
 DistributionKind = Literal[
     "iid", "dirichlet", "shards", "quantity", "natural", "fixed", "bootstrap"
@@ -117,6 +130,7 @@ class Section(BaseModel):
         use_attribute_docstrings=True,
         protected_namespaces=(),
         allow_inf_nan=False,
+        serialize_by_alias=True,
     )
 
     def broken_rules(self) -> Iterator[Conflict]:
@@ -152,13 +166,15 @@ class Federation(Section):
     """Who takes part, how many at a time, and how their updates become one model."""
 
     number_of_clients: Positive | None = Field(default=None, examples=[50])
-    """Size of the population. Left out for `natural` and `fixed`, where the data says it."""
+    """Size of the population. Left out for `natural`, `fixed` and `data.from: sites`, where the
+    data says it."""
     client_id_pattern: Annotated[
         str,
         Field(pattern=r"^[^{}]*\{index\}[^{}]*$"),
         Words("text with `{index}` in it once and no other braces"),
     ] = "client_{index}"
-    """How clients are called; `{index}` counts from 0."""
+    """How clients are called; `{index}` counts from 0. With `data.from: sites` the site's name and
+    a slash go before it, unless the site discloses the clients' own ids."""
     rounds: Positive = 10
     """Rounds of training, unless early stopping ends the run before."""
     clients_per_round: Positive | None = Field(default=None, examples=[20])
@@ -218,11 +234,18 @@ class Model(Section):
 class Data(Section):
     """What the clients hold."""
 
-    dataset_type: str
-    """A built-in (`digits`, `synthetic`, `npz`, `idx`, `cifar10`, `cifar100`) or your own loader
-    as `module:function`."""
+    dataset_type: str | None = Field(default=None, examples=["digits"])
+    """Required without `from`: a built-in (`digits`, `synthetic`, `npz`, `idx`, `cifar10`,
+    `cifar100`) or your own loader as `module:function`. Every site makes the same data of it."""
     options: Options = {}
     """Keyword arguments of the loader, such as `path: data/mnist`."""
+    from_: Literal["sites"] | None = Field(default=None, alias="from", examples=["sites"])
+    """`sites`: the data lies at the sites, whose admins have declared it, and stays there; the
+    population is the union of the clients that they declare. All other keys of this section but
+    `dataset` are left out then."""
+    dataset: str | None = Field(default=None, examples=["scans"])
+    """With `from: sites` (required): the name that the sites have declared the data set by. Those
+    that have not take no part."""
     test_fraction: Annotated[float, Ge(0.0), Lt(1.0)] = 0.2
     """Share held out as the coordinator's test set when the data set has none of its own."""
     data_distribution_kind: DistributionKind = "iid"
@@ -243,7 +266,45 @@ class Data(Section):
     )
     """For `bootstrap` (required): samples drawn per client, or `[least, most]`."""
 
+    @model_serializer(mode="wrap")
+    def _only_what_counts(self, dumped: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Data at sites is divided by nobody: what would say how is no part of it."""
+        values: dict[str, Any] = dumped(self)
+        if self.from_ is None:
+            return values
+        return {name: value for name, value in values.items() if name in ("from", "dataset")}
+
+    def _rules_of_site_data(self) -> Iterator[Conflict]:
+        if self.dataset is None:
+            yield Conflict(
+                key="dataset",
+                found="`from: sites` without `dataset`",
+                allowed="the name of a data set that sites declare",
+            )
+        for name, field in type(self).model_fields.items():
+            if name not in ("from_", "dataset") and getattr(self, name) != field.get_default():
+                yield Conflict(
+                    key=name,
+                    found=f"`{name}` with `from: sites`",
+                    allowed="leave it out: the sites say what their data is and whose",
+                )
+
     def broken_rules(self) -> Iterator[Conflict]:
+        if self.from_ is not None:
+            yield from self._rules_of_site_data()
+            return
+        if self.dataset is not None:
+            yield Conflict(
+                key="dataset",
+                found=f"`dataset: {self.dataset}` without `from: sites`",
+                allowed="add `data.from: sites`, or say it as `dataset_type`",
+            )
+        if self.dataset_type is None:
+            yield Conflict(
+                key="dataset_type",
+                found="neither `dataset_type` nor `from: sites`",
+                allowed="one of the two",
+            )
         kind = self.data_distribution_kind
         mine = DISTRIBUTION_KEYS[kind]
         if mine and getattr(self, mine[0]) is None:
@@ -446,6 +507,78 @@ class Resources(Section):
             )
 
 
+class Sites(Section):
+    """The Ray clusters that take part. `sites: 3` is short for `count: 3`, which starts three on
+    this machine, called `site_1` to `site_3`, and ends them with the run. They share its CPUs and
+    GPUs out evenly, unless `resources.ray` says what each has; `resources.workers` is of each."""
+
+    count: Positive | None = Field(default=None, examples=[3])
+    """So many sites; left out: one, in the process of the run itself."""
+    min_sites: Positive | None = Field(default=None, examples=[2])
+    """Sites that must have reserved their part of the gang; left out: all."""
+    required: list[str] = Field(default=[], examples=[["site_1"]])
+    """Names of sites without which the run does not begin."""
+    site_files: list[str] = Field(default=[], examples=[["east.yaml", "west.yaml"]])
+    """With `data.from: sites`, one for each of `count`: what the sites of this machine declare,
+    as a site's admin would write it (`site.yaml`). No policy is asked: the data is yours."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What the sites of this machine are called."""
+        count = self.count or 1
+        return (ALONE,) if count == 1 else tuple(f"site_{i}" for i in range(1, count + 1))
+
+    def broken_rules(self) -> Iterator[Conflict]:
+        if self.site_files and len(self.site_files) != len(self.names):
+            yield Conflict(
+                key="site_files",
+                found=f"{len(self.site_files)} files for {len(self.names)} sites",
+                allowed="one for each site, or none",
+            )
+        if self.count is None:
+            return
+        if self.min_sites is not None and self.min_sites > self.count:
+            yield Conflict(
+                key="min_sites",
+                found=f"at least {self.min_sites} sites out of {self.count}",
+                allowed=f"at most `count` ({self.count})",
+            )
+        if unknown := [name for name in self.required if name not in self.names]:
+            some = self.names if len(self.names) < 4 else (self.names[0], "...", self.names[-1])
+            yield Conflict(
+                key="required",
+                found=f"no site of this run is called {', '.join(unknown)}",
+                allowed=f"names among: {', '.join(some)}",
+            )
+
+
+class Participation(Section):
+    """Who has to take part in a round for it to count. By default everybody in the cohort, whatever
+    happens to sites meanwhile, and the result's bits depend on no clock. `quorum`, `deadline_s` and
+    `over_sampling` let a clock decide: the clients that counted are then written into the run's
+    `journal/` first, and a resumed or verified run takes them from there."""
+
+    quorum: Fraction = 1.0
+    """Share of the cohort (before over-sampling) that has to count. A round that is closed with
+    fewer ends the run, which can be resumed."""
+    deadline_s: PositiveFloat | None = Field(default=None, examples=[120.0])
+    """Seconds after which a round is closed: what is done by then counts."""
+    over_sampling: NonNegativeFloat = Field(default=0.0, examples=[0.25])
+    """Clients that are asked beyond the cohort, as a share of it; a round is closed as soon as as
+    many as the cohort has are done."""
+    replacement: bool = True
+    """Whether clients of a lost site that may move are trained at the others; otherwise they wait
+    for their site. Clients of a `client_update` always do: what they remember is there."""
+    late_updates: Literal["discard"] = "discard"
+    """What becomes of updates that come after their round was closed."""
+    wait_for_sites_s: NonNegativeFloat = 60.0
+    """Seconds that clients wait for the return of a site that has to come back; then the run ends,
+    unless the quorum does without them."""
+    closing_s: PositiveFloat = 30.0
+    """Seconds that sites have to hand up what is done when a round is closed; the chunks that
+    workers are at still count."""
+
+
 class Outputs(Section):
     """What is kept."""
 
@@ -472,15 +605,48 @@ class RunConfig(Section):
     training: Training = Training()
     evaluation: Evaluation = Evaluation()
     resources: Resources = Resources()
+    sites: Annotated[Sites, SITES_IN_WORDS] = Sites()
+    participation: Participation = Participation()
     outputs: Outputs = Outputs()
 
     def broken_rules(self) -> Iterator[Conflict]:
-        return population_conflicts(self.federation, self.data)
+        yield from population_conflicts(self.federation, self.data)
+        yield from evaluation_conflicts(self.data, self.evaluation)
+        yield from site_conflicts(self.sites, self.resources)
+
+
+def site_conflicts(sites: Sites, resources: Resources) -> Iterator[Conflict]:
+    """The rules about where sites are; keys from the top."""
+    count, address = sites.count, resources.ray.address
+    if count is not None and count > 1 and address is not None:
+        yield Conflict(
+            key="sites.count",
+            found=f"{count} sites together with `resources.ray.address`",
+            allowed="1: one Ray cluster is one site; or leave the address out",
+        )
+
+
+def evaluation_conflicts(data: Data, evaluation: Evaluation) -> Iterator[Conflict]:
+    """The rules about where models are judged; keys from the top."""
+    if data.from_ is not None and evaluation.where == "coordinator":
+        yield Conflict(
+            key="evaluation.where",
+            found="`where: coordinator` with `data.from: sites`: it has no samples to test on",
+            allowed="`where: sites`",
+        )
 
 
 def population_conflicts(federation: Federation, data: Data) -> Iterator[Conflict]:
     """The rules about the size of the population, which is said once; keys from the top."""
     kind, asked = data.data_distribution_kind, federation.number_of_clients
+    if data.from_ is not None:
+        if asked is not None:
+            yield Conflict(
+                key="federation.number_of_clients",
+                found=f"{asked} clients with `data.from: sites`",
+                allowed="leave it out: the sites say how many clients they have",
+            )
+        return
     if asked is None and kind not in ("natural", "fixed"):
         yield Conflict(
             key="federation.number_of_clients",

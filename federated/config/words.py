@@ -47,11 +47,16 @@ class Key:
         return type_in_words(self.field.annotation, self.field.metadata)
 
 
+def fields_of(section: type[Section]) -> dict[str, FieldInfo]:
+    """The fields of a section by their keys: `from` cannot be a name in Python."""
+    return {field.alias or name: field for name, field in section.model_fields.items()}
+
+
 def keys_of(section: type[Section], path: str = "") -> tuple[Key, ...]:
     """The keys of one section, in the order of the schema."""
     return tuple(
         Key(path=f"{path}.{name}" if path else name, name=name, field=field)
-        for name, field in section.model_fields.items()
+        for name, field in fields_of(section).items()
     )
 
 
@@ -114,7 +119,7 @@ def type_in_words(annotation: Any, metadata: Sequence[Any] = ()) -> str:
     if len(inner) > 1 or inner[0] is not annotation:
         return ", or ".join(type_in_words(each, metadata) for each in inner)
     if section := section_in(annotation):
-        return f"a section with: {', '.join(section.model_fields)}"
+        return f"a section with: {', '.join(fields_of(section))}"
     if get_origin(annotation) is Literal:
         words = get_args(annotation)
         return f"one of: {', '.join(words)}" if len(words) > 1 else f"`{words[0]}`"

@@ -275,10 +275,13 @@ class Partial:
             self.bounds[name] = self.bounds.get(name, 0) + bound
             if self.bounds[name] >= 1 << RANGE_BITS:
                 continue
-            if name in self.sums:
-                self.sums[name] += other.sums[name]
-            else:
+            mine = self.sums.get(name)
+            if mine is None:
                 self.sums[name] = other.sums[name].copy()
+            elif mine.flags.writeable:
+                mine += other.sums[name]
+            else:  # it came over a wire
+                self.sums[name] = mine + other.sums[name]
         self.count(other.largest)
         self.weight += other.weight
         self.clients += other.clients

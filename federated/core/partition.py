@@ -26,6 +26,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fedpilot.fabric.exit_codes import BAD_INPUT
 from fedpilot.federated.errors import FederatedError
 
 from .randomness import (
@@ -82,6 +83,8 @@ class TooManyClients(PartitionError):
 
 class UnknownClient(FederatedError, KeyError):
     """An id that is no client of this partition."""
+
+    exits_with = BAD_INPUT
 
     def __init__(self, client_id: str, known: str) -> None:
         super().__init__(client_id, known)

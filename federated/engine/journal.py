@@ -36,6 +36,8 @@ class RoundKey:
     """Digest of the round's global model."""
     coarser: int
     """Bits that the grid was coarsened by."""
+    part: str = ""
+    """Which of the round's clients it is about (`part_name`)."""
 
 
 class Journal:
@@ -105,7 +107,8 @@ class Journal:
 
 
 def _key(key: RoundKey) -> dict[str, Any]:
-    return {"round": key.round_number, "model": key.model, "coarser": key.coarser}
+    named = {"round": key.round_number, "model": key.model, "coarser": key.coarser}
+    return {**named, "part": key.part}
 
 
 def _bytes(partial: Partial) -> int:

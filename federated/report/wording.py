@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..config.schema import ALONE
+
 BARS = "▁▂▃▄▅▆▇█"
 
 
@@ -74,6 +76,9 @@ def round_line(fields: Mapping[str, Any]) -> str:
 def remark(name: str, fields: Mapping[str, Any]) -> str | None:
     """A line for what happens beside the rounds; None for what needs none."""
     match name:
+        case "gang_reserved" if len(fields["vnodes"]) > 1:
+            held = [f"{site} {counted(n, 'vnode')}" for site, n in fields["vnodes"].items()]
+            return f"  sites    {len(held)}: {', '.join(held)}"
         case "workers_ready":
             workers = counted(fields["workers"], "warm worker")
             return f"  workers  {workers}, ready after {duration(fields['seconds'])}"
@@ -89,7 +94,9 @@ def remark(name: str, fields: Mapping[str, Any]) -> str | None:
             return f"  training {how} ({fields['reason']})"
         case "worker_lost":
             again = f"; trains again: {', '.join(fields['held'])}" if fields["held"] else ""
-            return f"worker {fields['worker']} was lost ({fields['reason']}){again}"
+            site = fields.get("site", ALONE)
+            where = f" of {site}" if site != ALONE else ""
+            return f"worker {fields['worker']}{where} was lost ({fields['reason']}){again}"
         case "update_refused":
             return f"round {fields['round']}: {fields['client']} refused, {fields['reason']}"
         case "grid_coarsened":
@@ -119,5 +126,6 @@ def summary(fields: Mapping[str, Any]) -> list[str]:
     lines.append(f"  model    sha256 {fields['digest'][:16]}… after {fields['rounds']} rounds")
     lines.append(f"  folder   {fields['folder']}")
     if status != "finished":
-        lines.append(f"  resume   {resume_command(fields['folder'])}")
+        resume = fields.get("resume") or resume_command(fields["folder"])
+        lines.append(f"  resume   {resume}")
     return lines

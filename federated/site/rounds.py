@@ -1,17 +1,19 @@
-"""SiteRound: one attempt at one round at this site; pieces go out, one exact Partial comes back.
+"""SiteRound: one order of one round at this site; pieces go out, one exact Partial comes back.
 
 A worker adds what it trains to a sum of its own and hands that up when it is asked to: with its
 only piece in a short round, otherwise at the end, and before that whenever what is not saved has
 become worth saving. Whatever a worker takes with it when it dies is missing from the clients that
-the sums cover, and is trained again.
+the sums cover, and is trained again. A round that is closed trains nobody any more who is not being
+trained already, and answers with what it has.
 """
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -21,6 +23,7 @@ from ..core.chunking import pieces
 from ..core.lifecycle import Visit
 from ..core.partial import Partial
 from ..core.sampling import Indices
+from ..core.shares import packed
 from ..engine.journal import Journal, RoundKey
 from ..errors import FederatedError, WorkersExhausted
 from .answers import Answer, or_fail
@@ -48,10 +51,14 @@ class Pace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cohort:
-    """The clients of a round at this site, and what they cost."""
+    """The clients of a round that an order is about, and what they cost."""
 
     clients: Indices
     """Sorted."""
+    places: Indices
+    """Where they are in the whole cohort of the round."""
+    whole: int
+    """How many clients that has."""
     samples: Indices
     """How many each holds."""
 
@@ -80,11 +87,14 @@ class SiteRound:
         partial: Partial,
         site: Surroundings,
         clock: Callable[[], float] = time.perf_counter,
+        *,
+        tells_covered: bool = False,
     ) -> None:
         self.answer: Answer = Future()
+        self.key = key
+        self.cohort = cohort
+        self._tells_covered = tells_covered
         self._attempt = attempt
-        self._key = key
-        self._cohort = cohort
         self._partial = partial
         self._site = site
         self._clock = clock
@@ -105,12 +115,13 @@ class SiteRound:
         self._samples = 0
         self._digests: dict[str, Mapping[str, str]] = {}
         self._given_up = False
+        self._closed = False
 
     def begin(self, model: SharedModel) -> None:
         """Take over what a predecessor had done, and send out the rest."""
         self._model = model
         self._told_at = self._clock()
-        saved = self._site.journal.recover(self._key)
+        saved = self._site.journal.recover(self.key)
         if saved is not None:
             partial, covered = saved
             self._partial.merge(partial)
@@ -124,6 +135,14 @@ class SiteRound:
             self._give_up()
             self.answer.cancel()
 
+    def close(self) -> None:
+        """Train only who is being trained already; the answer covers who was."""
+        self._site.pool.meanwhile(lambda: or_fail(self.answer, self._close))
+
+    def _close(self) -> None:
+        self._closed = True
+        self._site.pool.withdraw(self._pieces)
+
     def _give_up(self) -> None:
         """Send out no more pieces, and take no notice of those that are."""
         self._given_up = True
@@ -132,11 +151,11 @@ class SiteRound:
             self._site.hosting.leave(visit, f"{self._name} was given up")
 
     def _send_what_is_missing(self) -> None:
-        clients, costs = self._cohort.clients, self._cohort.samples
+        clients, costs = self.cohort.clients, self.cohort.samples
         if self._covered:
             left = ~np.isin(clients, np.concatenate(self._covered), assume_unique=True)
             clients, costs = clients[left], costs[left]
-        if not len(clients):
+        if self._closed or not len(clients):
             self._finish()
             return
         workers = self._site.pool.size
@@ -150,7 +169,7 @@ class SiteRound:
         hosting, states = self._site.hosting, self._site.states
         visit = hosting.enter(clients, f"in the cohort of {self._name}")
         self._visits.append(visit)
-        memories = states.load(clients, self._key.round_number) if states is not None else {}
+        memories = states.load(clients, self.key.round_number) if states is not None else {}
         piece = Piece(
             method="train",
             args=(self._attempt, clients, memories, hand_up),
@@ -173,6 +192,12 @@ class SiteRound:
     def _piece_done(self, visit: Visit, done: Future[PieceResult]) -> None:
         if self._given_up:
             return
+        if done.cancelled():
+            self._site.hosting.leave(visit, f"{self._name} was closed")
+            self._open -= 1
+            if not self._open:
+                self._collect()
+            return
         error = done.exception()
         if error is not None:
             self._site.hosting.fail(visit, str(error))
@@ -182,7 +207,7 @@ class SiteRound:
         result = done.result()
         self._site.hosting.leave(visit, f"{self._name} is done with it")
         if result.memories and self._site.states is not None:
-            self._site.states.save(self._key.round_number, result.memories)
+            self._site.states.save(self.key.round_number, result.memories)
         self._busy_s += result.seconds
         self._arithmetic_s += result.training_seconds
         self._samples += result.samples
@@ -226,7 +251,7 @@ class SiteRound:
 
     def _all_handed_up(self) -> None:
         if self._open and self._covered:
-            self._site.journal.save(self._key, self._partial, np.concatenate(self._covered))
+            self._site.journal.save(self.key, self._partial, np.concatenate(self._covered))
         elif self._open:
             return
         elif self._holding:  # a piece ended while the sums were on their way
@@ -243,13 +268,15 @@ class SiteRound:
         now = self._clock()
         if self._open and now - self._told_at >= PROGRESS_S:
             self._told_at = now
-            of = len(self._cohort.clients)
-            counts = {"round": self._key.round_number, "done": min(self._trained, of), "of": of}
-            self._site.notify(Payload(kind="clients_done", header=counts))
+            of = len(self.cohort.clients)
+            counts = {"round": self.key.round_number, "done": min(self._trained, of), "of": of}
+            told = {**counts, "part": self.key.part}
+            self._site.notify(Payload(kind="clients_done", header=told))
 
     def _finish(self) -> None:
-        counted, wanted = sum(map(len, self._covered)), len(self._cohort.clients)
-        if counted != wanted:
+        covered = np.concatenate([_NOBODY, *self._covered])
+        counted, wanted = len(covered), len(self.cohort.clients)
+        if counted != wanted and not self._closed:
             raise FederatedError(
                 f"{self._name}: {counted} clients were counted instead of {wanted}"
             )
@@ -261,4 +288,61 @@ class SiteRound:
             "training_seconds": self._arithmetic_s,
             "digests": self._digests,
         }
+        if self._tells_covered:
+            places = self.cohort.places[np.isin(self.cohort.clients, covered, assume_unique=True)]
+            told["covered"] = packed(places, self.cohort.whole)
         self.answer.set_result(Payload(kind="partial", header=told, tensors=tensors))
+
+
+class RoundQueue:
+    """The orders of one attempt at a round, worked on one after another.
+
+    A worker has one sum at a time; more than one order is there when another site was lost and
+    this one trains some of its clients too. An order of another attempt, or one that is about
+    clients of an earlier order, says that nobody waits for the earlier ones any more.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._current: SiteRound | None = None
+        self._waiting: list[tuple[SiteRound, SharedModel]] = []
+
+    def add(self, new: SiteRound, model: SharedModel) -> None:
+        """Begin it as soon as those before it are done."""
+        with self._lock:
+            stale = [each for each in self._open() if _supersedes(new, each)]
+            self._waiting = [(each, its) for each, its in self._waiting if each not in stale]
+            self._waiting.append((new, model))
+        for each in stale:
+            each.abandon()
+        self._go_on()
+
+    def find(self, key: RoundKey) -> SiteRound | None:
+        """The order of that key, unless it is done."""
+        with self._lock:
+            return next((each for each in self._open() if each.key == key), None)
+
+    def _open(self) -> list[SiteRound]:
+        current = [] if self._current is None else [self._current]
+        return [*current, *(each for each, _ in self._waiting)]
+
+    def _go_on(self) -> None:
+        with self._lock:
+            if self._current is not None and not self._current.answer.done():
+                return
+            self._current = None
+            if not self._waiting:
+                return
+            begun, model = self._waiting.pop(0)
+            self._current = begun
+        or_fail(begun.answer, lambda: begun.begin(model))
+        begun.answer.add_done_callback(lambda _: self._go_on())
+
+
+def _supersedes(new: SiteRound, old: SiteRound) -> bool:
+    if replace(new.key, part="") != replace(old.key, part=""):
+        return True
+    return bool(np.isin(new.cohort.clients, old.cohort.clients, assume_unique=True).any())
+
+
+_NOBODY: Indices = np.empty(0, dtype=np.int64)

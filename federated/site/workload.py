@@ -1,8 +1,10 @@
 """FederatedWorkload: one federation's part at one site, from its gang to its last answer.
 
-It holds the site's data and the warm workers. A round arrives as one order with the model; the site
-derives its own cohort from (seed, round), cuts it into chunks, feeds them to whoever is free, and
-answers with one exact Partial. A single VirtualNode's work takes the same path as a chunk of one.
+It holds the site's data and the warm workers. A round arrives as one order with the model and the
+clients it is about, a share of the population; the site derives their cohort from (seed, round),
+cuts it into chunks, feeds them to whoever is free, and answers with one exact Partial. A site that
+is lost leaves another order to the others. The work of a single VirtualNode takes the same path as
+a chunk of one.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from ..core.execution import Choice, Execution, Kind, Question
 from ..core.partial import Partial, Tally, grid
 from ..core.recent import KEEP
 from ..core.sampling import Indices, cohort, evaluation_cohort, share
+from ..core.shares import held, part_name, taken, unpacked
 from ..core.state import Array, State, nbytes
 from ..engine.journal import Journal, RoundKey
 from ..errors import FederatedError
@@ -37,7 +40,7 @@ from .hosting import Hosting
 from .node import Attempt, FederatedNode, NodeSettings
 from .object_store import GlobalObjectStore
 from .pool import Piece, SharedModel, WorkerPool
-from .rounds import Cohort, Pace, SiteRound, Surroundings
+from .rounds import Cohort, Pace, RoundQueue, SiteRound, Surroundings
 
 STORE_BYTES = 1 << 30
 """Model states that a site keeps in memory; more go to disk."""
@@ -53,13 +56,14 @@ class FederatedWorkload:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._hosting = Hosting(clock)
         self._pace = Pace()
-        self._round: SiteRound | None = None
+        self._rounds = RoundQueue()
         self._slots = itertools.cycle(f"model/{slot}" for slot in range(KEEP))
         self._store: GlobalObjectStore | None = None
         self._memories: tuple[str, ClientStates] | None = None
         """What clients keep between rounds, and the folder that it is in."""
         self._attempts = itertools.count(1)
-        self._planned: tuple[int, Cohort] | None = None
+        self._planned: tuple[int, str, Cohort] | None = None
+        """A round, the name of the part of it, and who that is."""
         self._pool: WorkerPool | None = None
 
     # -- SiteWorkload -------------------------------------------------------------------------
@@ -68,7 +72,6 @@ class FederatedWorkload:
         """Load what the spec's configuration names; ConfigError for what does not fit."""
         self._config = RunConfig.model_validate(spec.header["config"], strict=False)
         self._materials: Materials = take_over(spec.header["materials"], self._config)
-        self._mine = range(*spec.header["mine"])
         self._paths = tuple(spec.header["paths"])
         self._site, self._folder = site.name, site.folder
         self._needs = algorithm_of(self._config.federation).needs
@@ -108,6 +111,7 @@ class FederatedWorkload:
         handlers: Mapping[str, Callable[[Payload], Answer]] = {
             "try_out": self._try_out,
             "round": self._train_round,
+            "close_round": self._close_round,
             "evaluate": self._evaluate,
             "node.materialize": self._materialize,
             "node.train": self._train_node,
@@ -150,11 +154,9 @@ class FederatedWorkload:
         header = order.header
         state, model = self._model(header["model"], order.tensors)
         self._journal = self._journal.at(self._kept_in(header))
-        key = RoundKey(header["round"], header["model"], header["coarser"])
-        if self._round is not None:
-            self._round.abandon()
+        key = _key(header)
         nothing = self._nothing_yet(state, key.coarser)
-        self._round = SiteRound(
+        begun = SiteRound(
             Attempt(
                 number=next(self._attempts),
                 round_number=key.round_number,
@@ -163,7 +165,7 @@ class FederatedWorkload:
                 digests=self._config.outputs.client_digests,
             ),
             key,
-            self._cohort_of(key.round_number),
+            self._cohort_of(header, key),
             nothing,
             Surroundings(
                 pool=self._running,
@@ -173,10 +175,19 @@ class FederatedWorkload:
                 notify=self._notify,
                 states=self._states_in(header),
             ),
+            tells_covered=header.get("tells_covered", False),
         )
-        self._round.begin(model)
-        self._running.meanwhile(lambda: self._plan_ahead(key.round_number + 1))
-        return self._round.answer
+        self._rounds.add(begun, model)
+        if "counted" not in header:
+            self._running.meanwhile(lambda: self._plan_ahead(key.round_number + 1, header["share"]))
+        return begun.answer
+
+    def _close_round(self, order: Payload) -> Answer:
+        """Have an order of a round answered with what is done of it."""
+        begun = self._rounds.find(_key(order.header))
+        if begun is not None:
+            begun.close()
+        return settled(Payload(kind="closing"))
 
     def _kept_in(self, header: Mapping[str, Any]) -> str:
         """The folder of the journal: this site's own, or the run folder that an order names."""
@@ -205,28 +216,34 @@ class FederatedWorkload:
             states.commit(header["oldest_checkpoint"])
         return states
 
-    def _cohort_of(self, round_number: int) -> Cohort:
-        """This site's clients of a round, which were looked up while the last one trained."""
-        if self._planned is not None and self._planned[0] == round_number:
-            return self._planned[1]
-        return self._plan(round_number)
+    def _cohort_of(self, header: Mapping[str, Any], key: RoundKey) -> Cohort:
+        """The clients that an order is about; usually looked up while the last round trained."""
+        if self._planned is not None and self._planned[:2] == (key.round_number, key.part):
+            return self._planned[2]
+        return self._plan(key.round_number, header["share"], header.get("counted"))
 
-    def _plan_ahead(self, round_number: int) -> None:
-        self._planned = round_number, self._plan(round_number)
+    def _plan_ahead(self, round_number: int, share: list[list[int]]) -> None:
+        name = part_name(taken(share))
+        self._planned = round_number, name, self._plan(round_number, share, None)
 
-    def _plan(self, round_number: int) -> Cohort:
-        clients = self._own(self._cohort(round_number))
-        return Cohort(clients=clients, samples=self._materials.data.partition.sizes(clients))
+    def _plan(self, round_number: int, share: list[list[int]], counted: str | None) -> Cohort:
+        """Who of a round's cohort is in a share; only those that counted, if that is known."""
+        whole = self._cohort(round_number)
+        inside = held(whole, taken(share))
+        if counted is not None:
+            inside &= unpacked(counted, len(whole))
+        places = np.flatnonzero(inside)
+        clients = whole[places]
+        return Cohort(
+            clients=clients,
+            places=places,
+            whole=len(whole),
+            samples=self._materials.data.partition.sizes(clients),
+        )
 
     def _cohort(self, round_number: int) -> Indices:
         size, seed = self._materials.cohort_size, self._config.run.random_seed
         return cohort(self._materials.population, size, seed, round_number)
-
-    def _own(self, indices: Indices) -> Indices:
-        mine = self._mine
-        inside = (indices >= mine.start) & (indices < mine.stop)
-        own: Indices = indices[inside & ((indices - mine.start) % mine.step == 0)]
-        return own
 
     # -- evaluation ---------------------------------------------------------------------------
 
@@ -235,11 +252,13 @@ class FederatedWorkload:
         _, model = self._model(header["model"], order.tensors)
         what = f"evaluating the model of round {header['round']}"
         if header["on"] == "test":
-            pieces = self._test_pieces(model, what)
+            clients, pieces = 1, self._test_pieces(model, what)
         else:
-            pieces = self._client_pieces(header["round"], model, what)
+            clients, pieces = self._client_pieces(header, model, what)
         self._running.submit(pieces)
-        return gathered([piece.answer for piece in pieces], lambda parts: _told(_total(parts)))
+        return gathered(
+            [piece.answer for piece in pieces], lambda parts: _told(_total(parts), clients=clients)
+        )
 
     def _test_pieces(self, model: SharedModel, what: str) -> list[Piece]:
         samples, batch = len(self._materials.data.test_y), self._config.evaluation.batch_size
@@ -251,10 +270,16 @@ class FederatedWorkload:
             for start, stop in itertools.pairwise(cuts)
         ]
 
-    def _client_pieces(self, round_number: int, model: SharedModel, what: str) -> list[Piece]:
-        clients = self._own(self._judges(round_number))
+    def _client_pieces(
+        self, header: Mapping[str, Any], model: SharedModel, what: str
+    ) -> tuple[int, list[Piece]]:
+        judges = self._judges(header["round"])
+        inside = held(judges, taken(header["share"]))
+        if "counted" in header:
+            inside &= held(judges, taken(header["counted"]))
+        clients = judges[inside]
         costs = self._materials.data.partition.sizes(clients)
-        return [
+        return len(clients), [
             Piece(method="evaluate_clients", args=(clients[part],), what=what, model=model)
             for part in pieces(costs, self._running.size, None)
         ]
@@ -393,6 +418,11 @@ class FederatedWorkload:
         self._notify(Payload(kind=kind, header={"site": self._site, **details}))
 
 
+def _key(header: Mapping[str, Any]) -> RoundKey:
+    part = part_name(taken(header["share"]), header.get("counted") or "")
+    return RoundKey(header["round"], header["model"], header["coarser"], part)
+
+
 def _execution(header: Mapping[str, Any]) -> Execution:
     kind, chunk_size = header["execution"]
     return Execution(Kind(kind), chunk_size)
@@ -416,8 +446,8 @@ def _total(tallies: Iterable[Tally]) -> Tally:
     return total
 
 
-def _told(tally: Tally) -> Payload:
-    return Payload(kind="tally", header={"tally": tally.to_json()})
+def _told(tally: Tally, **counts: int) -> Payload:
+    return Payload(kind="tally", header={"tally": tally.to_json(), **counts})
 
 
 def _under(prefix: str, tensors: State) -> dict[str, Array]:

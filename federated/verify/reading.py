@@ -54,6 +54,10 @@ class Reading:
         """The files of what clients keep between rounds."""
         return sorted((self.path / "journal").glob("*.clients.sqlite*"))
 
+    def who_counted(self) -> list[Path]:
+        """The files that say who counted in a round, where a clock decided that."""
+        return sorted((self.path / "journal").glob("round-*.json"))
+
     def state(self, file: str) -> State:
         """The model that a file holds."""
         path = self.path / file

@@ -163,6 +163,8 @@ def staged(run: Reading, federation: Federation, start: Start, tools: Tools) -> 
         if start.checkpoint is not None and start.own:
             for memory in run.client_states():
                 shutil.copy(memory, scratch.journal)
+        for counted in run.who_counted():
+            shutil.copy(counted, scratch.journal)
         tools.tell("starting workers", 0, 0)
         federation.start()
         stage = Stage(federation, federation.coordinator(scratch), tools.tell)

@@ -189,12 +189,14 @@ class Done(_message.Message):
     def __init__(self, kind: _Optional[str] = ..., header_json: _Optional[str] = ..., blob: _Optional[_Union[Blob, _Mapping]] = ...) -> None: ...
 
 class Failure(_message.Message):
-    __slots__ = ("kind", "message")
+    __slots__ = ("kind", "message", "args_json")
     KIND_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    ARGS_JSON_FIELD_NUMBER: _ClassVar[int]
     kind: str
     message: str
-    def __init__(self, kind: _Optional[str] = ..., message: _Optional[str] = ...) -> None: ...
+    args_json: str
+    def __init__(self, kind: _Optional[str] = ..., message: _Optional[str] = ..., args_json: _Optional[str] = ...) -> None: ...
 
 class AnswerTaken(_message.Message):
     __slots__ = ("id",)
@@ -591,3 +593,57 @@ class ListAuditReply(_message.Message):
     ENTRY_JSON_FIELD_NUMBER: _ClassVar[int]
     entry_json: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, entry_json: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class ToRunner(_message.Message):
+    __slots__ = ("greeting", "order", "answer_taken", "lease", "farewell")
+    GREETING_FIELD_NUMBER: _ClassVar[int]
+    ORDER_FIELD_NUMBER: _ClassVar[int]
+    ANSWER_TAKEN_FIELD_NUMBER: _ClassVar[int]
+    LEASE_FIELD_NUMBER: _ClassVar[int]
+    FAREWELL_FIELD_NUMBER: _ClassVar[int]
+    greeting: Greeting
+    order: Order
+    answer_taken: AnswerTaken
+    lease: Lease
+    farewell: Farewell
+    def __init__(self, greeting: _Optional[_Union[Greeting, _Mapping]] = ..., order: _Optional[_Union[Order, _Mapping]] = ..., answer_taken: _Optional[_Union[AnswerTaken, _Mapping]] = ..., lease: _Optional[_Union[Lease, _Mapping]] = ..., farewell: _Optional[_Union[Farewell, _Mapping]] = ...) -> None: ...
+
+class Greeting(_message.Message):
+    __slots__ = ("protocol", "lease")
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    LEASE_FIELD_NUMBER: _ClassVar[int]
+    protocol: int
+    lease: Lease
+    def __init__(self, protocol: _Optional[int] = ..., lease: _Optional[_Union[Lease, _Mapping]] = ...) -> None: ...
+
+class Lease(_message.Message):
+    __slots__ = ("lease_s",)
+    LEASE_S_FIELD_NUMBER: _ClassVar[int]
+    lease_s: float
+    def __init__(self, lease_s: _Optional[float] = ...) -> None: ...
+
+class FromRunner(_message.Message):
+    __slots__ = ("held", "answer", "happened", "farewell")
+    HELD_FIELD_NUMBER: _ClassVar[int]
+    ANSWER_FIELD_NUMBER: _ClassVar[int]
+    HAPPENED_FIELD_NUMBER: _ClassVar[int]
+    FAREWELL_FIELD_NUMBER: _ClassVar[int]
+    held: Held
+    answer: Answer
+    happened: Happened
+    farewell: Farewell
+    def __init__(self, held: _Optional[_Union[Held, _Mapping]] = ..., answer: _Optional[_Union[Answer, _Mapping]] = ..., happened: _Optional[_Union[Happened, _Mapping]] = ..., farewell: _Optional[_Union[Farewell, _Mapping]] = ...) -> None: ...
+
+class Held(_message.Message):
+    __slots__ = ("protocol", "run", "site", "at_work", "answered")
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    SITE_FIELD_NUMBER: _ClassVar[int]
+    AT_WORK_FIELD_NUMBER: _ClassVar[int]
+    ANSWERED_FIELD_NUMBER: _ClassVar[int]
+    protocol: int
+    run: str
+    site: str
+    at_work: _containers.RepeatedCompositeFieldContainer[OrderId]
+    answered: _containers.RepeatedCompositeFieldContainer[OrderId]
+    def __init__(self, protocol: _Optional[int] = ..., run: _Optional[str] = ..., site: _Optional[str] = ..., at_work: _Optional[_Iterable[_Union[OrderId, _Mapping]]] = ..., answered: _Optional[_Iterable[_Union[OrderId, _Mapping]]] = ...) -> None: ...

@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import gc
 import importlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 
@@ -24,7 +25,7 @@ class Entry:
     section: str
 
 
-RUNS, SHARE, SET_UP = "Train", "Share a Ray cluster", "Set up"
+RUNS, SITES, SHARE, SET_UP = "Train", "Span sites", "Share a Ray cluster", "Set up"
 COMMANDS = {
     "run": Entry(
         "fedpilot.federated.cli:run", "Train a federation, or resume an interrupted run.", RUNS
@@ -33,7 +34,35 @@ COMMANDS = {
         "fedpilot.federated.cli:check", "Validate a config and print it as resolved.", RUNS
     ),
     "runs": Entry(
-        "fedpilot.federated.cli:runs", "List, show and verify the runs of a folder.", RUNS
+        "fedpilot.federated.runs_cli:runs",
+        "List, show and verify runs, of a folder or of a mediator.",
+        RUNS,
+    ),
+    "node": Entry(
+        "fedpilot.federated.node_cli:node",
+        "List VirtualNodes of a run at a mediator, and explain where they are.",
+        RUNS,
+    ),
+    "mediator": Entry(
+        "fedpilot.mediator.mediator_cli:mediator",
+        "Start the mediator that sites and users connect to.",
+        SITES,
+    ),
+    "site": Entry(
+        "fedpilot.mediator.site_cli:site",
+        "List sites, let them join, cordon, drain and remove them.",
+        SITES,
+    ),
+    "events": Entry(
+        "fedpilot.mediator.events_cli:events", "Print what happens in the federation.", SITES
+    ),
+    "certs": Entry(
+        "fedpilot.mediator.certs_cli:certs", "Make, list and revoke certificates.", SITES
+    ),
+    "profile": Entry(
+        "fedpilot.mediator.profile_cli:profile",
+        "Name mediators, so that no command needs an address.",
+        SITES,
     ),
     "cluster": Entry(
         "fedpilot.fabric.cli:cluster",
@@ -50,6 +79,8 @@ COMMANDS = {
         "fedpilot.federated.cli:doctor", "Look at this machine and say what is missing.", SET_UP
     ),
 }
+AT_SITES = "fedpilot.mediator.at_sites:at_sites"
+"""Takes the place of `cluster` and `job` where they name sites: the fabric knows of none."""
 
 EPILOG = """\b
 First steps:
@@ -59,9 +90,29 @@ First steps:
   fedpilot run my.yaml --set federation.rounds=5
 
 \b
+Many Ray clusters, one federation:
+  fedpilot profile add hospitals --mediator HOST:PORT --credentials DIR
+  fedpilot run my.yaml --profile hospitals
+  fedpilot cluster tree --site paris       `cluster` and `job` at a site, or at --all-sites
+
+\b
 Exit codes: 0 done, 1 ran and failed, 2 bad usage or config (nothing was started),
-3 infeasible or refused, 4 cluster unreachable, 130 interrupted (state kept).
+3 infeasible or refused, 4 cluster, site or mediator unreachable, 130 interrupted (state kept).
 """
+
+
+def asks_sites(args: Sequence[str]) -> bool:
+    """Whether a command about a Ray cluster names sites; what follows `--` is another program's."""
+    own = args[: args.index("--")] if "--" in args else args
+    named = {word.partition("=")[0] for word in own[1:]}
+    return own[:1] in (["cluster"], ["job"]) and bool(named & {"--site", "--all-sites"})
+
+
+def loaded(target: str) -> click.Command:
+    """Import a command."""
+    module, _, name = target.partition(":")
+    command: click.Command = getattr(importlib.import_module(module), name)
+    return command
 
 
 class LazyGroup(click.Group):
@@ -75,14 +126,14 @@ class LazyGroup(click.Group):
         """Import a command."""
         if cmd_name not in COMMANDS:
             return None
-        module, _, name = COMMANDS[cmd_name].target.partition(":")
-        command: click.Command = getattr(importlib.import_module(module), name)
-        return command
+        return loaded(COMMANDS[cmd_name].target)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Suggest the nearest command for a misspelt one."""
+        """Suggest the nearest command for a misspelt one; send those to sites that name any."""
+        if asks_sites(args):
+            return args[0], loaded(AT_SITES), args
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
             import difflib
 

@@ -60,7 +60,8 @@ def changed(old: str, new: str) -> str:
 
 
 WHOLE = "a whole number of at least 1"
-SECTIONS = "nothing but: run, federation, model, data, training, evaluation, resources, outputs"
+SECTIONS = "nothing but: run, federation, model, data, training, evaluation, resources, sites, "
+SITES = f"{WHOLE}, or a section with: count, min_sites, required"
 
 ONE_PROBLEM = [
     pytest.param(
@@ -299,6 +300,36 @@ ONE_PROBLEM = [
         id="a rule between sections is reported at the section that lacks the key",
     ),
     pytest.param(
+        GOOD + "sites: 0\n",
+        ("x.yaml:12", "sites.count", "the number 0", WHOLE, ""),
+        id="no site at all, in short, is refused as the key that it is short for",
+    ),
+    pytest.param(
+        GOOD + "sites: three\n",
+        ("x.yaml:12", "sites", 'the text "three"', SITES, ""),
+        id="sites are a number or a section",
+    ),
+    pytest.param(
+        GOOD + "sites: true\n",
+        ("x.yaml:12", "sites", "true", SITES, ""),
+        id="true is no number of sites",
+    ),
+    pytest.param(
+        GOOD + "sites: {count: 3, min_sites: 4}\n",
+        ("x.yaml:12", "sites.min_sites", "at least 4 sites out of 3", "at most `count` (3)", ""),
+        id="more sites than there are cannot be needed",
+    ),
+    pytest.param(
+        GOOD + "sites: {count: 2, required: [site_1, paris]}\n",
+        ("x.yaml:12", "sites.required", "called paris", "names among: site_1, site_2", ""),
+        id="a site that is not there cannot be required",
+    ),
+    pytest.param(
+        GOOD + "sites: 3\nresources: {ray: {address: auto}}\n",
+        ("x.yaml:12", "sites.count", "together with `resources.ray.address`", "is one site", ""),
+        id="one Ray cluster is one site",
+    ),
+    pytest.param(
         changed("random_seed: 7", "random_seed: 7\n  random_seed: 8"),
         ("x.yaml:3", "run.random_seed", "a second `random_seed`", "the first is in line 2", ""),
         id="a key given twice is refused with the line of the first",
@@ -413,6 +444,32 @@ def test_a_mistake_is_one_problem(
     assert (tail(problem.where), problem.key, problem.nearest) == (where, key, nearest)
     assert found in problem.found
     assert allowed in problem.allowed
+
+
+SPELLED = [
+    pytest.param("", (), None, ("local",), id="left out: this process is the one site"),
+    pytest.param("sites:\n", (), None, ("local",), id="an empty section is one left out"),
+    pytest.param("sites: 1\n", (), 1, ("local",), id="one site has no number"),
+    pytest.param("sites: 2\n", (), 2, ("site_1", "site_2"), id="in short"),
+    pytest.param("sites: {count: 2}\n", (), 2, ("site_1", "site_2"), id="in full"),
+    pytest.param("", ("sites=2",), 2, ("site_1", "site_2"), id="in short, by an override"),
+    pytest.param("sites: 3\n", ("sites.count=1",), 1, ("local",), id="an override of its key"),
+    pytest.param(
+        "sites: 2\n", ("sites.min_sites=1",), 2, ("site_1", "site_2"), id="an override beside it"
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "overrides", "count", "names"), SPELLED)
+def test_sites_in_short_are_the_section(
+    tmp_path: Path,
+    text: str,
+    overrides: tuple[str, ...],
+    count: int | None,
+    names: tuple[str, ...],
+) -> None:
+    found = load_config(write(tmp_path, GOOD + text), overrides).sites
+    assert (found.count, found.names) == (count, names)
 
 
 OVERRIDES = [

@@ -96,6 +96,7 @@ CHANGES: dict[str, tuple[str, ...]] = {
     "evaluation.early_stopping.target": ("evaluation.early_stopping.target=0.9",),
     "resources.cpus_per_worker": ("resources.cpus_per_worker=2",),
     "resources.gpus_per_worker": ("resources.gpus_per_worker=0.5",),
+    "participation.over_sampling": ("participation.over_sampling=0.5",),
 }
 """For every key that decides: overrides of `BASE` that change it."""
 
@@ -112,6 +113,14 @@ WITHOUT_EFFECT: dict[str, str] = {
     "resources.ray.auth_mode": "token",
     "resources.ray.num_cpus": "2",
     "resources.ray.num_gpus": "0",
+    "participation.quorum": "0.5",
+    "participation.deadline_s": "9",
+    "participation.replacement": "false",
+    "participation.wait_for_sites_s": "9",
+    "participation.closing_s": "9",
+    "sites.count": "3",
+    "sites.min_sites": "2",
+    "sites.required": "[local]",
     "outputs.folder": "elsewhere",
     "outputs.checkpoint_every": "2",
     "outputs.curves": "false",
@@ -119,7 +128,7 @@ WITHOUT_EFFECT: dict[str, str] = {
     "outputs.tensorboard": "true",
 }
 
-ONE_CHOICE = {"federation.topology"}
+ONE_CHOICE = {"federation.topology", "participation.late_updates"}
 """Keys that have one value as yet, so that none can be changed."""
 
 

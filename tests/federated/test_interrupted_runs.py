@@ -21,7 +21,7 @@ from federations import (
 )
 from fedpilot.fabric.testing import FakeCluster, fake_machine
 from fedpilot.federated import Event, Federation, RunRefused, RunResult
-from fedpilot.federated.coordinator import Coordinator
+from fedpilot.federated.asking import Asking
 from fedpilot.federated.core.state import digest
 
 pytestmark = pytest.mark.timeout(60)
@@ -132,15 +132,16 @@ def test_a_run_that_was_interrupted_amid_a_round_resumes_in_the_same_federation(
     federation = lab.federation(**keys)
     calls = itertools.count()
 
-    def asking(self: Any, *args: Any) -> Any:
-        asked = [self._ask(site, *args) for site in self._mediator.sites]
+    wait = Asking._wait
+
+    def waiting(self: Asking, seconds: float | None) -> None:
         if next(calls) == 0:
             assert code.ARRIVED.acquire(timeout=SOON_S)  # the first client is at work
             raise KeyboardInterrupt
         code.GATE.set()
-        return [answer.result() for answer in asked]
+        wait(self, seconds)
 
-    monkeypatch.setattr(Coordinator, "_ask_all", asking)
+    monkeypatch.setattr(Asking, "_wait", waiting)
     with pytest.raises(KeyboardInterrupt):
         federation.run(run_id="r")
     result = in_time(lambda: federation.resume("r"))

@@ -177,6 +177,19 @@ def test_everything_unusual_has_a_line(unusual: Event) -> None:
     assert "\n" not in line
 
 
+def test_one_site_is_not_spoken_of() -> None:
+    assert remark("gang_reserved", {"vnodes": {"local": 2}, "seconds": 1.0}) is None
+    lost = {"worker": 1, "reason": "it died", "held": [], "site": "local"}
+    assert remark("worker_lost", lost) == "worker 1 was lost (it died)"
+
+
+def test_several_sites_are_named() -> None:
+    line = remark("gang_reserved", {"vnodes": {"site_1": 2, "site_2": 1}, "seconds": 1.0})
+    assert line == "  sites    2: site_1 2 vnodes, site_2 1 vnode"
+    lost = {"worker": 1, "reason": "it died", "held": [], "site": "site_2"}
+    assert remark("worker_lost", lost) == "worker 1 of site_2 was lost (it died)"
+
+
 # -- plain lines ------------------------------------------------------------------------------
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
 from contextlib import nullcontext
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ import pytest
 from fedpilot.fabric import SchedulingPolicy, VirtualClusterManager
 from fedpilot.fabric.testing import FakeCluster, ManualClock, fake_machine
 from fedpilot.mediator import (
+    Change,
     FederationMediator,
     GangRequest,
     InProcessSite,
@@ -26,6 +28,7 @@ from fedpilot.mediator import (
     ReservationRefused,
     Site,
     SiteContext,
+    SiteLost,
     SiteUnreachable,
     UnknownWorkload,
     load_workload,
@@ -124,7 +127,7 @@ def test_enough_sites_go_on_without_the_others() -> None:
     mediator = mediator_of(a, b, c)
     mediator.reserve(REQUEST, min_sites=2)
     assert mediator.sites == ("a", "c")
-    assert mediator.assign(10).ranges == {"a": range(5), "c": range(5, 10)}
+    assert mediator.assign(10).shares == {"a": (range(5),), "c": (range(5, 10),)}
 
 
 def test_a_required_sites_refusal_is_final() -> None:
@@ -194,7 +197,7 @@ def test_clients_are_assigned_by_the_strategy_that_was_asked_for() -> None:
     with pytest.raises(RuntimeError, match="reserved"):
         _ = mediator.assignment
     mediator.reserve(REQUEST)
-    assert mediator.assign(4).ranges == {"a": range(0, 4, 2), "b": range(1, 4, 2)}
+    assert mediator.assign(4).shares == {"a": (range(0, 4, 2),), "b": (range(1, 4, 2),)}
     assert mediator.assignment.site_of(3) == "b"
 
 
@@ -308,6 +311,203 @@ def test_an_answer_is_booked_by_the_time_it_is_there() -> None:
 def test_payloads_weigh_what_their_tensors_weigh() -> None:
     assert Payload(kind="x", header={"a": "long text" * 100}).nbytes == 0
     assert Payload(kind="x", tensors={"a": np.zeros(3), "b": np.array(1, "i4")}).nbytes == 28
+
+
+# -- sites that go and come back --------------------------------------------------------------
+
+
+def started(
+    *names: str, min_sites: int | None = 1, **options: Any
+) -> tuple[FederationMediator, dict[str, FakeSite]]:
+    sites = {name: FakeSite(name) for name in names}
+    mediator = FederationMediator(sites.values(), **options)
+    mediator.reserve(REQUEST, min_sites=min_sites)
+    mediator.assign(12)
+    mediator.start("w", {name: Payload(kind="spec") for name in names}, lambda _: None)
+    return mediator, sites
+
+
+def sizes(mediator: FederationMediator) -> dict[str, int]:
+    return {site: sum(map(len, share)) for site, share in mediator.assignment.shares.items()}
+
+
+def test_a_lost_site_counts_no_more_and_its_clients_belong_to_others() -> None:
+    mediator, _ = started(*"abc")
+    heard: list[tuple[str, Payload | None]] = []
+    with mediator.heard_by(lambda site, payload: heard.append((site, payload))):
+        mediator.lose("c", "a storm", round_number=4)
+        mediator.lose("c", "told twice", round_number=5)
+    mediator.lose("b", "nobody listens")
+    assert mediator.sites == ("a",)
+    assert sizes(mediator) == {"a": 12, "b": 0, "c": 0}
+    assert heard == [("c", None)]
+    assert mediator.drain_changes() == [
+        Change(site="c", lost=True, reason="a storm", clients=4),
+        Change(site="b", lost=True, reason="nobody listens", clients=6),
+    ]
+    assert mediator.drain_changes() == []
+    assert "round 4, which was lost: a storm" in mediator.assignment.explain(11)
+
+
+def test_without_replacement_a_lost_sites_clients_stay_its_own() -> None:
+    mediator, _ = started(*"ab", replacement=False)
+    mediator.lose("b", "a storm")
+    assert sizes(mediator) == {"a": 6, "b": 6}
+
+
+@pytest.mark.parametrize(
+    ("min_sites", "required", "lost", "words"),
+    [
+        pytest.param(None, (), "c", None, id="others remain"),
+        pytest.param(2, (), "c", None, id="as many as are needed"),
+        pytest.param(3, (), "c", "at least 3 of 3 sites are needed, 2 are there", id="too few"),
+        pytest.param(1, ("c",), "c", "site c is required", id="a required one"),
+        pytest.param(None, (), "abc", "at least 1 of 3", id="none remains"),
+    ],
+)
+def test_what_a_gang_lacks(
+    min_sites: int | None, required: tuple[str, ...], lost: str, words: str | None
+) -> None:
+    mediator = mediator_of(*map(FakeSite, "abc"))
+    assert mediator.lacking() is None
+    mediator.reserve(REQUEST, min_sites=min_sites, required=required)
+    for site in lost:
+        mediator.lose(site, "a storm")
+    found = mediator.lacking()
+    assert found is None if words is None else words in str(found)
+
+
+def test_a_site_that_comes_back_is_started_anew_and_given_work_bit_by_bit() -> None:
+    mediator, sites = started(*"ab")
+    mediator.lose("b", "a storm", round_number=1)
+    mediator.drain_changes()
+    sites["b"].log.clear()
+    assert mediator.readmit("b").result(5) == Promise("b", 1)
+    assert sites["b"].log == ["prepare", "commit", "check w", "start"]
+    assert mediator.sites == ("a", "b")
+    assert [change.lost for change in mediator.drain_changes()] == [False]
+    found = []
+    for number in range(2, 6):
+        mediator.rebalance(0.25, round_number=number)
+        found.append(sizes(mediator)["b"])
+    assert found == [3, 6, 6, 6]
+
+
+def test_whoever_is_there_is_not_started_again() -> None:
+    mediator, sites = started(*"ab")
+    sites["b"].log.clear()
+    assert mediator.readmit("b").result(5) == Promise("b", 1)
+    assert sites["b"].log == []
+
+
+@pytest.mark.parametrize("verb", ["prepare", "commit", "check w", "start"])
+def test_a_site_that_cannot_come_back_holds_nothing(verb: str) -> None:
+    mediator, sites = started(*"ab")
+    mediator.lose("b", "a storm")
+    sites["b"].fail_on[verb] = SiteUnreachable("b", "still a storm")
+    with pytest.raises(SiteUnreachable):
+        mediator.readmit("b").result(5)
+    assert mediator.sites == ("a",)
+    assert not sites["b"].held
+
+
+def test_a_site_that_refuses_to_come_back_says_why() -> None:
+    mediator, sites = started(*"ab")
+    mediator.lose("b", "a storm")
+    sites["b"]._answer = Refusal("b", "all CPUs are taken")
+    with pytest.raises(ReservationRefused, match="all CPUs are taken"):
+        mediator.readmit("b").result(5)
+
+
+def test_a_site_that_is_back_after_the_end_gives_all_back() -> None:
+    mediator, sites = started(*"ab")
+    mediator.lose("b", "a storm")
+    slow: Future[None] = Future()
+    sites["b"].start = lambda notify: slow  # type: ignore[method-assign]
+    back = mediator.readmit("b")
+    mediator.close()
+    sites["b"].held = True
+    slow.set_result(None)
+    with pytest.raises(MediatorError, match="ended meanwhile"):
+        back.result(5)
+    assert not sites["b"].held
+
+
+def test_a_site_that_joins_later_is_given_work() -> None:
+    mediator, _ = started("a")
+    new = FakeSite("new")
+    mediator.add(new, Payload(kind="spec"))
+    mediator.readmit("new").result(5)
+    mediator.rebalance(1.0)
+    assert new.log == ["prepare", "commit", "check w", "start"]
+    assert sizes(mediator) == {"a": 6, "new": 6}
+
+
+@pytest.mark.parametrize("verb", ["check w", "start"])
+@pytest.mark.parametrize(("min_sites", "fails"), [(1, False), (2, True), (None, True)])
+def test_a_site_that_is_lost_at_the_start_is_done_without_if_it_may(
+    verb: str, min_sites: int | None, fails: bool
+) -> None:
+    a, b = FakeSite("a"), FakeSite("b")
+    b.fail_on[verb] = SiteUnreachable("b", "a storm")
+    mediator = mediator_of(a, b)
+    mediator.reserve(REQUEST, min_sites=min_sites)
+    mediator.assign(12)
+    with pytest.raises(SiteUnreachable) if fails else nullcontext():
+        mediator.start("w", dict.fromkeys("ab", Payload(kind="s")), lambda _: None)
+    if not fails:
+        assert sizes(mediator) == {"a": 12, "b": 0}
+
+
+def test_a_clients_order_follows_it_to_its_next_site() -> None:
+    mediator, sites = started(*"ab")
+    sites["b"].make_answer = lambda _: done(partial(refuse, "b"))
+    answer = mediator.deliver_to_client(11, Payload(kind="train"), purpose="node")
+    assert answer.result(5).kind == "echo"
+    assert [order.kind for order in sites["a"].orders] == ["train"]
+    assert mediator.sites == ("a",)
+
+
+def refuse(site: str) -> Payload:
+    raise SiteLost(site, "a storm")
+
+
+@pytest.mark.parametrize(
+    ("replacement", "also_lost"),
+    [pytest.param(False, (), id="it may not move"), pytest.param(True, "a", id="none is left")],
+)
+def test_a_clients_order_fails_where_it_can_go_nowhere(
+    replacement: bool, also_lost: tuple[str, ...]
+) -> None:
+    mediator, sites = started(*"ab", replacement=replacement)
+    for site in also_lost:
+        mediator.lose(site, "a storm")
+    sites["b"].make_answer = lambda _: done(partial(refuse, "b"))
+    with pytest.raises(SiteLost):
+        mediator.deliver_to_client(11, Payload(kind="train"), purpose="node").result(5)
+
+
+def test_what_any_site_can_do_is_done_by_the_first_that_is_there() -> None:
+    mediator, sites = started(*"abc")
+    sites["a"].make_answer = lambda _: done(partial(refuse, "a"))
+    assert mediator.deliver_to_any(Payload(kind="try"), purpose="trial").result(5).kind == "echo"
+    assert [len(site.orders) for site in sites.values()] == [1, 1, 0]
+
+
+def test_a_site_that_is_drained_finishes_its_work_and_is_released() -> None:
+    mediator, sites = started(*"ab")
+    pending: Future[Payload] = Future()
+    sites["b"].make_answer = lambda _: pending
+    answer = mediator.deliver("b", Payload(kind="round"), purpose="training")
+    drained = mediator.drain("b", "it is drained")
+    assert mediator.sites == ("a",)
+    assert sizes(mediator) == {"a": 12, "b": 0}
+    assert sites["b"].held
+    pending.set_result(Payload(kind="late"))
+    drained.result(5)
+    assert answer.result(5).kind == "late"
+    assert not sites["b"].held
+    assert mediator.drain("a", "so is this").done()
 
 
 # -- the site in this process -----------------------------------------------------------------

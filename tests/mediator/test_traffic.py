@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, strategies as st
 
 from fedpilot.mediator import TrafficLedger
-from fedpilot.mediator.core.traffic import Direction, Flow
+from fedpilot.mediator.core.traffic import Budget, Direction, Flow, OverBudget, Spending
 
 flows = st.builds(
     Flow,
@@ -49,3 +50,75 @@ def test_rows_are_sorted_whatever_the_order_of_booking(booked: list[tuple[Flow, 
     for flow, nbytes in reversed(booked):
         backwards.book(flow, nbytes)
     assert forwards.rows() == backwards.rows() == sorted(forwards.rows())
+
+
+# -- budgets --------------------------------------------------------------------------------------
+
+TO_A = Flow(1, "a", Direction.TO_SITE, "training")
+FROM_A = Flow(1, "a", Direction.FROM_SITE, "training")
+TO_B = Flow(2, "b", Direction.TO_SITE, "training")
+
+
+@pytest.mark.parametrize(
+    ("budget", "asked", "limit"),
+    [
+        pytest.param(Budget(), [("a", 10**12)], None, id="no budget allows everything"),
+        pytest.param(Budget(round_bytes=200), [("a", 50)], None, id="up to the limit is allowed"),
+        pytest.param(
+            Budget(round_bytes=200), [("a", 51)], "round_bytes", id="one byte is too many"
+        ),
+        pytest.param(
+            Budget(round_bytes=200),
+            [("a", 30), ("b", 30)],
+            "round_bytes",
+            id="the sites of a round count together",
+        ),
+        pytest.param(Budget(run_bytes=250), [("c", 51)], "run_bytes", id="all rounds count"),
+        pytest.param(Budget(site_bytes=150), [("a", 1)], "site_bytes", id="both directions count"),
+        pytest.param(Budget(site_bytes=150), [("b", 100)], None, id="another site has its own"),
+    ],
+)
+def test_a_budget_is_judged_before_anything_is_sent(
+    budget: Budget, asked: list[tuple[str, int]], limit: str | None
+) -> None:
+    spending = Spending(budget)
+    spending.book([(TO_A, 100), (FROM_A, 50), (TO_B, 50)])
+    found = spending.refuses(1, asked)
+    assert (found.limit if found else None) == limit
+
+
+def test_a_refusal_names_the_limit_what_is_spent_and_what_was_asked() -> None:
+    spending = Spending(Budget(run_bytes=100))
+    spending.book([(TO_A, 60)])
+    text = str(spending.refuses(2, [("b", 41)]))
+    assert text == (
+        "the traffic budget of the run is 100 bytes: 60 are spent, and 41 more were to cross the "
+        "boundary of site b; raise traffic.run_bytes, or send less"
+    )
+
+
+amounts = st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 100)), max_size=5)
+
+
+@given(
+    st.integers(0, 500), st.integers(0, 500), st.integers(0, 500), st.lists(amounts, max_size=10)
+)
+def test_who_asks_first_never_spends_more_than_the_budget(
+    a_round: int, run: int, site: int, rounds: list[list[tuple[str, int]]]
+) -> None:
+    spending = Spending(Budget(round_bytes=a_round, run_bytes=run, site_bytes=site))
+    sent: list[tuple[Flow, int]] = []
+    for number, asked in enumerate(rounds):
+        refused = spending.refuses(number, asked)
+        if refused is None:
+            rows = [(Flow(number, s, Direction.TO_SITE, "training"), n) for s, n in asked]
+            spending.book(rows)
+            sent += rows
+        else:
+            assert isinstance(refused, OverBudget)
+            assert refused.spent + refused.asked > refused.allowed
+    assert sum(n for _, n in sent) <= run
+    for number in range(len(rounds)):
+        assert sum(n for flow, n in sent if flow.round_number == number) <= a_round
+    for name in "ab":
+        assert sum(n for flow, n in sent if flow.site == name) <= site

@@ -7,18 +7,22 @@ from collections.abc import Mapping, Sequence
 from .records import SiteCapacity
 
 
-def assign(population: int, sites: Sequence[SiteCapacity]) -> Mapping[str, range]:
-    """Share `population` out by vnodes; ties go to the site that sorts first."""
-    ordered = sorted(sites, key=lambda site: site.name)
-    total = sum(site.vnodes for site in ordered)
-    counts = [population * site.vnodes // total for site in ordered]
-    remainders = [population * site.vnodes % total for site in ordered]
-    by_remainder = sorted(range(len(ordered)), key=lambda i: (-remainders[i], ordered[i].name))
-    for i in by_remainder[: population - sum(counts)]:
-        counts[i] += 1
+def assign(clients: int, sites: Sequence[SiteCapacity]) -> Mapping[str, range]:
+    """Share `clients` out by vnodes; ties go to the site that sorts first."""
     ranges: dict[str, range] = {}
     start = 0
-    for site, count in zip(ordered, counts, strict=True):
-        ranges[site.name] = range(start, start + count)
+    for site, count in counts(clients, {site.name: site.vnodes for site in sites}).items():
+        ranges[site] = range(start, start + count)
         start += count
     return ranges
+
+
+def counts(number: int, weights: Mapping[str, int]) -> dict[str, int]:
+    """A number in proportion to weights, each part exact to within one; by name."""
+    names = sorted(weights)
+    total = sum(weights.values())
+    parts = {name: number * weights[name] // total for name in names}
+    by_remainder = sorted(names, key=lambda name: (-(number * weights[name] % total), name))
+    for name in by_remainder[: number - sum(parts.values())]:
+        parts[name] += 1
+    return parts

@@ -1,10 +1,21 @@
-"""What assignment strategies are given and what they answer."""
+"""What assignment strategies are given, what they answer, and what is made of it.
+
+An `Assignment` holds two shares per site: clients that may not move, whose data is there, and
+clients that may. Together they are the whole population at any time; a site that is lost keeps the
+former, and whoever has to do without them decides that elsewhere.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
+
+from .shares import Share, holds, joined, size
+
+
+class NotAssignable(ValueError):
+    """Clients cannot be given a site by the strategy that was asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,33 +27,76 @@ class SiteCapacity:
 
 
 class AssignmentStrategy(Protocol):
-    """A rule that shares a population out among sites."""
+    """A rule that shares the clients that may move out among sites."""
 
-    def __call__(
-        self, population: int, sites: Sequence[SiteCapacity], /
-    ) -> Mapping[str, range]: ...
+    def __call__(self, clients: int, sites: Sequence[SiteCapacity], /) -> Mapping[str, range]:
+        """Which of these clients each site gets: disjoint, and together `range(clients)`."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """Clients that changed their site."""
+
+    round_number: int
+    """The first round that they belong to the other site in."""
+    origin: str
+    to: str
+    clients: Share
+    reason: str
+    """Such as `which was lost: nothing was heard of it`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
     """Every client's site, and why."""
 
     strategy: str
-    ranges: Mapping[str, range]
-    """Disjoint, and together `range(population)`."""
+    movable: Mapping[str, Share]
+    """Clients that any site can train."""
+    pinned: Mapping[str, Share] = field(default_factory=dict)
+    """Clients whose data is at that site, and stays there."""
+    given: Mapping[str, int] = field(default_factory=dict)
+    """How many movable clients the strategy gave each site at first."""
+    moves: tuple[Move, ...] = ()
+    """The latest, in their order."""
+
+    @property
+    def shares(self) -> dict[str, Share]:
+        """All clients of each site; disjoint, and together `range(population)`."""
+        return {site: self.share(site) for site in sorted({*self.pinned, *self.movable})}
+
+    @property
+    def population(self) -> int:
+        """How many clients there are."""
+        return sum(size(s) for by_site in (self.pinned, self.movable) for s in by_site.values())
+
+    def share(self, site: str) -> Share:
+        """All clients of a site."""
+        return joined([*self.pinned.get(site, ()), *self.movable.get(site, ())])
 
     def site_of(self, index: int) -> str:
         """The site of a client; IndexError outside the population."""
-        for site, indices in self.ranges.items():
-            if index in indices:
-                return site
+        for by_site in (self.movable, self.pinned):
+            for site, share in by_site.items():
+                if holds(share, index):
+                    return site
         raise IndexError(index)
 
     def explain(self, index: int) -> str:
-        """Why this client is where it is."""
+        """Why this client is where it is, and where it was before."""
         site = self.site_of(index)
-        total = sum(len(indices) for indices in self.ranges.values())
-        return (
-            f"strategy {self.strategy!r} gave site {site} {len(self.ranges[site])} of {total} "
-            f"clients, this one among them"
+        if holds(self.pinned.get(site, ()), index):
+            return f"its data is at site {site} and may not move"
+        moves = [move for move in self.moves if holds(move.clients, index)]
+        first = moves[0].origin if moves else site
+        total = sum(self.given.values())
+        return "; ".join(
+            [
+                f"strategy {self.strategy!r} gave site {first} {self.given.get(first, 0)} of "
+                f"{total} clients, this one among them",
+                *(
+                    f"was at site {move.origin} until round {move.round_number}, {move.reason}"
+                    for move in moves
+                ),
+            ]
         )

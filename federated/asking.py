@@ -1,0 +1,255 @@
+"""Asks one question about clients at the sites that hold them, until every client is answered for.
+
+Each site gets one order about its share. A site that is lost leaves its share behind: what may move
+of it goes to the others as further orders, whose answers add up with the rest; what may not waits
+for the site. So every client is in exactly one answer, whatever is lost when. Who may be done
+without, and when, is decided in `core.participation`.
+"""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Protocol
+
+from fedpilot.mediator import FederationMediator, Payload, Share, SiteUnreachable
+
+from .core.participation import (
+    BelowQuorum,
+    Close,
+    Done,
+    Fail,
+    Forgo,
+    Rules,
+    Standing,
+    TooFewSites,
+    Wait,
+    step,
+)
+from .core.shares import part_name
+
+LONGEST_WAIT_S = 3600.0
+"""Then one looks again, whether anything has happened or not."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """Clients whose answer is wanted from one site."""
+
+    site: str
+    stays: Share = ()
+    """Those that no other site may be asked about."""
+    moves: Share = ()
+
+    @property
+    def share(self) -> Share:
+        """All of them, as the order says it."""
+        return tuple(sorted((*self.stays, *self.moves), key=lambda each: each.start))
+
+
+class Question(Protocol):
+    """What is asked."""
+
+    @property
+    def name(self) -> str:
+        """Such as `round 3`, for errors."""
+
+    @property
+    def round_number(self) -> int: ...
+
+    def send(self, site: str, share: Share) -> Future[Payload]:
+        """Send the order about these clients."""
+
+    def close(self, site: str, share: Share) -> None:
+        """Have that order answered with what is done of it."""
+
+    def covered(self, share: Share, answer: Payload) -> int:
+        """How many clients an answer covers; only asked where not everybody has to be."""
+
+    def site_changed(self) -> None:
+        """Sites were lost or came back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """An answer, and what it is about."""
+
+    part: Part
+    payload: Payload
+    clients: int
+    """How many it covers, where that was asked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answers:
+    """What a question brought in."""
+
+    all: Sequence[Answered]
+    missing: Sequence[Part]
+    """Parts that nobody answered for."""
+    reason: str
+    """Why it was closed or clients were done without; empty where nothing of that happened."""
+
+
+@dataclass(slots=True)
+class _Open:
+    part: Part
+    done: int = 0
+    """Clients that the site says are done."""
+
+
+class Asking:
+    """One question under way."""
+
+    def __init__(
+        self,
+        question: Question,
+        mediator: FederationMediator,
+        rules: Rules,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._question = question
+        self._mediator = mediator
+        self._rules = rules
+        self._clock = clock
+        self._started = clock()
+        self._happened: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._open: dict[Future[Payload], _Open] = {}
+        self._waiting: list[Part] = []
+        self._waiting_since: float | None = None
+        self._closed: float | None = None
+        self._answered: list[Answered] = []
+        self._missing: list[Part] = []
+        self._reason = ""
+
+    def answers(self, parts: Sequence[Part]) -> Answers:
+        """Ask, and wait for the answers; TooFewSites, BelowQuorum, or what the work raised."""
+        self._waiting = list(parts)
+        with self._mediator.heard_by(self._hear):
+            while not self._is_over():
+                pass
+        if self._reason and self._covered() < self._rules.least:
+            raise BelowQuorum(self._question.name, self._covered(), self._rules.least, self._reason)
+        return Answers(all=self._answered, missing=self._missing, reason=self._reason)
+
+    def _is_over(self) -> bool:
+        """One turn: send what can be sent, see what is due, wait for something to happen."""
+        if self._closed is None:
+            self._send_waiting()
+        now = self._clock()
+        match step(self._standing(), now, self._rules):
+            case Done():
+                self._missing += [each.part for each in self._open.values()]
+                return True
+            case Fail(lacking):
+                raise TooFewSites(self._question.name, lacking, self._rules.wait_s)
+            case Close(reason):
+                self._reason, self._closed = reason, now
+                self._forgo()
+                for each in self._open.values():
+                    self._question.close(each.part.site, each.part.share)
+            case Forgo(lacking):
+                self._reason = lacking
+                self._forgo()
+            case Wait(seconds):
+                self._wait(seconds)
+        return False
+
+    def _forgo(self) -> None:
+        self._missing += self._waiting
+        self._waiting = []
+        self._waiting_since = None
+
+    def _standing(self) -> Standing:
+        vital = self._mediator.lacking()
+        lacking = None
+        if self._waiting:
+            sites = ", ".join(sorted({part.site for part in self._waiting}))
+            lacking = vital or f"clients wait for site {sites}, which is not there"
+        return Standing(
+            started=self._started,
+            open=len(self._open),
+            covered=self._covered(),
+            reported=sum(each.done for each in self._open.values()),
+            lacking=lacking,
+            vital=vital is not None,
+            lacking_since=self._waiting_since or 0.0,
+            closed=self._closed,
+        )
+
+    def _covered(self) -> int:
+        return sum(each.clients for each in self._answered)
+
+    # -- orders -----------------------------------------------------------------------------------
+
+    def _send_waiting(self) -> None:
+        """Send all that there is a site for."""
+        waiting, self._waiting = [part for part in self._waiting if part.share], []
+        if self._mediator.lacking() is not None:
+            self._waiting = waiting
+        else:
+            there = set(self._mediator.sites)
+            for part in waiting:
+                if part.site in there:
+                    self._send(part)
+                    continue
+                for site, share in self._mediator.share_out(part.moves).items():
+                    self._send(Part(site=site, moves=share))
+                if part.stays:
+                    self._waiting.append(Part(site=part.site, stays=part.stays))
+        if not self._waiting:
+            self._waiting_since = None
+        elif self._waiting_since is None:
+            self._waiting_since = self._clock()
+
+    def _send(self, part: Part) -> None:
+        answer = self._question.send(part.site, part.share)
+        self._open[answer] = _Open(part)
+        answer.add_done_callback(lambda done: self._happened.put(lambda: self._answer(done)))
+
+    def _answer(self, done: Future[Payload]) -> None:
+        part = self._open.pop(done).part
+        try:
+            payload = done.result()
+        except SiteUnreachable as error:
+            self._mediator.lose(part.site, error.reason, round_number=self._question.round_number)
+            self._question.site_changed()
+            if self._closed is None:
+                self._waiting.append(part)
+            else:
+                self._missing.append(part)
+            return
+        counts = self._rules.by_clock
+        clients = self._question.covered(part.share, payload) if counts else 0
+        self._answered.append(Answered(part, payload, clients))
+
+    # -- what happens meanwhile -------------------------------------------------------------------
+
+    def _hear(self, site: str, payload: Payload | None) -> None:
+        if payload is None:
+            self._happened.put(self._question.site_changed)
+        elif payload.kind == "clients_done":
+            self._happened.put(lambda: self._progress(site, payload))
+
+    def _progress(self, site: str, payload: Payload) -> None:
+        header = payload.header
+        if header.get("round") != self._question.round_number:
+            return
+        for each in self._open.values():
+            if each.part.site == site and part_name(each.part.share) == header.get("part"):
+                each.done = int(header["done"])
+
+    def _wait(self, seconds: float | None) -> None:
+        """Until something has happened, or so long."""
+        try:
+            act = self._happened.get(
+                timeout=LONGEST_WAIT_S if seconds is None else max(0.0, seconds)
+            )
+            while True:
+                act()
+                act = self._happened.get_nowait()
+        except queue.Empty:
+            return

@@ -1,0 +1,98 @@
+"""A run's coordinator at a mediator: the entry point `federated` of `fedpilot.coordinators`.
+
+Its run folder lies in the mediator's folder. It always resumes: a run that has not begun resumes at
+its first round. What a local run prints as events is told to the mediator, and what users ask about
+VirtualNodes is answered meanwhile.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from fedpilot.fabric import FabricError
+from fedpilot.fabric.interruptions import Interruptions
+from fedpilot.mediator import MediatorError
+from fedpilot.mediator.coordinator_link import MediatorConnection
+
+from .errors import FederatedError
+
+log = logging.getLogger(__name__)
+
+FINISHED, FAILED, STOPPED = 0, 1, 130
+
+
+def main(folder: Path, run: str) -> int:
+    """Run or resume a run of the mediator in a folder; the exit code says how it ended."""
+    with Interruptions() as interruptions:
+        try:
+            with MediatorConnection(folder, run) as connection:
+                connection.on_stop(_stop)
+                try:
+                    _serve(folder / "runs" / run, connection, interruptions)
+                    return FINISHED
+                except (FederatedError, FabricError, MediatorError, OSError) as error:
+                    log.error("%s", error)
+                    _tell_failure(connection, run, error)
+                    return FAILED
+        except KeyboardInterrupt:
+            return STOPPED
+        except MediatorError as error:
+            log.error("%s", error)
+            return FAILED
+
+
+def _stop(reason: str) -> None:
+    log.info("to be stopped: %s", reason)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _serve(place: Path, connection: MediatorConnection, interruptions: Interruptions) -> None:
+    from .answering import Answering
+    from .config import load_config
+    from .mediated import MediatedFederation
+    from .run_folder import RunFolder
+
+    submitted: dict[str, Any] = json.loads((place / "submission.json").read_text())
+    _make_folder(place)
+    config = load_config(place / "config.yaml", [f"outputs.folder={json.dumps(str(place.parent))}"])
+    with RunFolder.open(place.parent, place.name) as opened:
+        if not opened.manifest():
+            # A run whose gang cannot be had leaves what there was before: this.
+            opened.update_manifest(status="submitted")
+    sys.path.append(str(place))
+    federation = MediatedFederation(
+        config,
+        connection,
+        name=place.name,
+        observers=[lambda event: connection.emit(event.to_json())],
+    )
+    try:
+        with Answering(federation, connection.questions) as answering:
+            if submitted["interactive"]:
+                federation.start()
+                answering.wait()
+            else:
+                federation.resume(place.name)
+    finally:
+        interruptions.shield()
+        federation.close()
+
+
+def _make_folder(place: Path) -> None:
+    """What a run folder has that was not made by a run."""
+    for name in ("checkpoints", "journal"):
+        (place / name).mkdir(exist_ok=True)
+
+
+def _tell_failure(connection: MediatorConnection, run: str, error: Exception) -> None:
+    """Have whoever follows the run see why it ended before it had begun."""
+    failure = f"{type(error).__name__}: {error}"
+    connection.emit(
+        {"event": "run_finished", "run_id": run, "status": "failed", "failure": failure}
+    )

@@ -1,0 +1,148 @@
+"""MediatedFederation: a federation over the sites of a mediator, which come and go while it runs.
+
+It begins once enough sites are ready. Later ones are brought in, those that come back too; one that
+drains is left in peace, one that is lost is given up even if nothing was asked of it just then.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import ExitStack
+from functools import partial
+from typing import Any
+
+from fedpilot.mediator import LinkedSite, Site
+from fedpilot.mediator.coordinator_link import MediatorConnection
+
+from .config.schema import RunConfig
+from .core.following import Move, chosen, moves
+from .events import Observer
+from .federation import Federation
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 5.0
+"""How often sites are looked at where nothing was said of them."""
+AGAIN_S = 10.0
+"""After a site could not be brought in."""
+ELSEWHERE = ("elsewhere",)
+
+
+class MediatedFederation(Federation):
+    """A Federation whose sites are a mediator's."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        connection: MediatorConnection,
+        *,
+        name: str,
+        observers: Sequence[Observer] = (),
+    ) -> None:
+        """Load and check a configuration; `name` tells its gang from others. ConfigError."""
+        super().__init__(config, observers=observers, sites=ELSEWHERE)
+        self._name = name
+        self._apart = True
+        self._connection = connection
+
+    def _sites_apart(self, undo: ExitStack) -> Sequence[Site]:
+        """The sites that are ready by now; ReservationRefused if they are too few for too long."""
+        wanted = self.config.sites
+        ready = self._connection.wait_for_sites(
+            wanted.min_sites or wanted.count or 1,
+            wanted.required,
+            self.config.participation.wait_for_sites_s,
+        )
+        names = [each.name for each in ready]
+        self._sites = chosen(names, wanted.count, wanted.required)
+        following = Following(self, self._connection, among=self._sites if wanted.count else ())
+        undo.callback(following.close)
+        return [self.site(name) for name in self._sites]
+
+    def site(self, name: str) -> LinkedSite:
+        """A site of the mediator, by the way that leads there."""
+        return LinkedSite(name, self._connection.link(name))
+
+    def site_of(self, index: int) -> str:
+        """The site that a client belongs to; empty before the gang is reserved."""
+        return "" if self._mediator is None else self._mediator.assignment.site_of(index)
+
+    def follow(self, among: Sequence[str], busy: Mapping[str, float]) -> dict[str, Future[Any]]:
+        """Do what has to be done about sites now; the futures of what takes time, by site."""
+        mediator = self._mediator
+        if mediator is None:
+            return {}
+        standings = self._connection.sites
+        states = {str(name): each.state for name, each in standings.items()}
+        begun: dict[str, Future[Any]] = {}
+        for site, move in moves(states, mediator.sites, among=among, busy=busy).items():
+            reason = next(each.reason for name, each in standings.items() if name == site)
+            log.info("site %s: %s (%s)", site, move, reason)
+            match move:
+                case Move.GIVE_UP:
+                    mediator.lose(site, reason, round_number=self.round)
+                case Move.DRAIN:
+                    begun[site] = mediator.drain(site, reason, round_number=self.round)
+                case Move.BRING_IN:
+                    mediator.add(self.site(site), self._spec())
+                    begun[site] = mediator.readmit(site)
+        return begun
+
+
+class Following:
+    """A thread that looks at the sites whenever one changes, and now and then."""
+
+    def __init__(
+        self,
+        federation: MediatedFederation,
+        connection: MediatorConnection,
+        *,
+        among: Sequence[str],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._federation, self._connection = federation, connection
+        self._among = among
+        self._clock = clock
+        self._news = threading.Event()
+        self._closed = False
+        self._busy: dict[str, float] = {}
+        """Sites that something is done about, and until when they are left alone."""
+        self._lock = threading.Lock()
+        connection.on_site_change(lambda standing: self._news.set())
+        self._thread = threading.Thread(target=self._run, name="sites", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """End; may be called twice."""
+        self._closed = True
+        self._news.set()
+        self._thread.join(LOOK_S)
+
+    def _run(self) -> None:
+        while not self._closed:
+            self._news.wait(LOOK_S)
+            self._news.clear()
+            if self._closed:
+                return
+            now = self._clock()
+            with self._lock:
+                self._busy = {site: until for site, until in self._busy.items() if until > now}
+                busy = dict(self._busy)
+            for site, future in self._federation.follow(self._among, busy).items():
+                with self._lock:
+                    self._busy[site] = float("inf")
+                future.add_done_callback(partial(self._ended, site))
+
+    def _ended(self, site: str, done: Future[Any]) -> None:
+        error = done.exception()
+        if error is not None:
+            log.warning("site %s could not be brought in or drained: %s", site, error)
+        with self._lock:
+            if error is None:
+                self._busy.pop(site, None)
+            else:
+                self._busy[site] = self._clock() + AGAIN_S

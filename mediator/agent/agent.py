@@ -1,0 +1,310 @@
+"""SiteAgent: speaks for one site to its mediator, for ever, and outlives every broken link.
+
+It dials out and opens no port of its own. All of it is one event loop in one process, without Ray
+and without tensors: what needs those is a runner's, or the probe's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import math
+import secrets
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import grpc
+import grpc.aio
+
+from ..blobs import BlobStore
+from ..core.disclosure import Declaration
+from ..core.policy import DAY_S
+from ..errors import SiteLost
+from ..proto import federation_pb2 as pb
+from ..rpc import CHANNEL_OPTIONS, MESSAGE_OPTIONS, SITE, Stub
+from ..runner import RayChoice, RunnerProcess
+from ..transfer import BlobClient, BlobStub
+from ..wire import Capacity, RunId, SiteName
+from .errors import SessionBroken, SiteDismissed
+from .home import SiteHome
+from .runners import Runners, Start
+from .session import Greeting, Session, hello_message
+from .settings import AgentSettings, pause_s
+from .traffic import Spending
+from .watchdog import Look, Watch
+from .work import Work
+
+log = logging.getLogger(__name__)
+
+TICK_S = 1.0
+STALE_PART_S = DAY_S
+"""After so long nobody goes on with half a blob."""
+
+
+class Say(Protocol):
+    """Tells whoever watches the agent what happens, by event and fields."""
+
+    def __call__(self, event: str, /, **fields: Any) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """What an agent is told of its site."""
+
+    name: SiteName
+    mediator: str
+    """HOST:PORT."""
+    ray: RayChoice
+    environment: Mapping[str, str]
+    """What a command needs to reach the site's Ray, beside its address."""
+    data: Mapping[str, Declaration]
+    data_json: str
+    """What of it leaves the site."""
+    policy: Path | None
+    version: str
+    expires_at: float
+    """Epoch seconds: the end of its certificate."""
+
+
+class SiteAgent:
+    """One agent, from its start to its end."""
+
+    def __init__(
+        self,
+        site: Site,
+        home: SiteHome,
+        watch: Watch,
+        credentials: grpc.ChannelCredentials,
+        settings: AgentSettings,
+        *,
+        say: Say,
+        clock: Callable[[], float],
+        wall_clock: Callable[[], float],
+        chance: Callable[[], float],
+        start: Start = RunnerProcess.start,
+    ) -> None:
+        """`clock` is the event loop's, `wall_clock` gives epoch seconds, `chance` is in [0, 1)."""
+        self._site, self._home, self._watch = site, home, watch
+        self._credentials, self._settings = credentials, settings
+        self._say, self._clock, self._wall_clock = say, clock, wall_clock
+        self._chance = chance
+        self._greeting = Greeting(
+            site=site.name,
+            version=site.version,
+            agent=secrets.token_hex(8),
+            data_json=site.data_json,
+        )
+        self._runners = Runners(
+            home,
+            site.name,
+            settings,
+            ray=self._ray,
+            data={name: each.to_json() for name, each in site.data.items()},
+            policy=site.policy,
+            happened=self._happened,
+            ended=self._ended,
+            clock=clock,
+            start=start,
+        )
+        self._work: Work | None = None
+        self._session: Session | None = None
+        self._connected = False
+
+    async def run(self, *, release: bool = False) -> None:
+        """Work until it is cancelled; SiteDismissed if the mediator wants no more of the site.
+
+        The runners are left to a successor unless `release` or the mediator says otherwise.
+        """
+        settings = self._settings
+        reason = "the site's agent was ended"
+        async with AsyncExitStack() as undo:
+            store = BlobStore(self._home.blobs, settings.blob_bytes)
+            now = self._wall_clock()
+            await asyncio.to_thread(store.clean, now=now, stale_after_s=STALE_PART_S)
+            channel = grpc.aio.secure_channel(
+                self._site.mediator, self._credentials, (*CHANNEL_OPTIONS, *MESSAGE_OPTIONS)
+            )
+            undo.push_async_callback(channel.close)
+            work = Work(
+                self._site.name,
+                self._runners,
+                store,
+                BlobClient(BlobStub(channel), store, lambda *_: None),
+                Spending(self._home.traffic),
+                self,
+                policy=self._site.policy,
+                settings=settings,
+                wall_clock=self._wall_clock,
+            )
+            self._work = work
+            try:
+                await self._adopt(work)
+                await self._serve(channel)
+            except SiteDismissed as error:
+                release, reason = True, str(error)
+                raise
+            finally:
+                await work.close()
+                left = () if release else self._runners.runs()
+                await self._runners.close(release=release, reason=reason)
+                if left:
+                    self._say("runners_left", runs=list(left), lease_s=self._runners.lease_s)
+
+    async def _adopt(self, work: Work) -> None:
+        adopted = await self._runners.adopt()
+        kept = frozenset(adopted)
+        keep_s = self._settings.keep_s
+        await asyncio.to_thread(self._home.clean, now=self._wall_clock(), keep_s=keep_s, but=kept)
+        for run in adopted:
+            runner = self._runners.of(run)
+            if runner is not None:
+                work.adopt(run, runner)
+                self._say("runner_adopted", run=run, pid=runner.process.pid)
+
+    async def _serve(self, channel: grpc.aio.Channel) -> None:
+        """Converse, watch and look after leases, until one of them ends."""
+        looked = asyncio.Event()
+
+        def changed(before: Look, now: Look) -> None:
+            if not now.trouble:
+                looked.set()
+            self._looked(before, now)
+
+        if not self._watch.look.trouble:
+            looked.set()
+        beside = [self._watch.watch(changed), self._keep_leases()]
+        doing = [asyncio.create_task(each) for each in (*beside, self._speak(channel, looked))]
+        try:
+            ended, _ = await asyncio.wait(doing, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for each in doing:
+                each.cancel()
+            await asyncio.gather(*doing, return_exceptions=True)
+        for each in ended:
+            each.result()
+
+    async def _speak(self, channel: grpc.aio.Channel, looked: asyncio.Event) -> None:
+        # A site whose first word is of trouble is lost before it has begun.
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._settings.first_look_s):
+                await looked.wait()
+        await self._converse(Stub(channel, SITE))
+
+    async def _converse(self, stub: Stub) -> None:
+        """One session after the other."""
+        failures = 0
+        while True:
+            session = Session(stub.session(), self, self._settings, self._clock)
+            self._session, self._connected = session, False
+            try:
+                await session.run()
+            except SessionBroken as error:
+                failures = 1 if self._connected else failures + 1
+                if self._connected or failures == 1:
+                    self._say("disconnected", mediator=self._site.mediator, reason=str(error))
+            finally:
+                self._session = None
+                if self._work is not None:
+                    self._work.pause()
+            holding = bool(self._runners.runs())
+            await asyncio.sleep(
+                pause_s(self._settings, failures, holding=holding, chance=self._chance())
+            )
+
+    async def _keep_leases(self) -> None:
+        warned_at = -math.inf
+        while True:
+            left_s = self._site.expires_at - self._wall_clock()
+            if left_s < self._settings.expiry_warning_s and self._clock() - warned_at >= DAY_S:
+                warned_at = self._clock()
+                self._say("certificate_expires_soon", days=round(max(0.0, left_s) / DAY_S, 1))
+            await asyncio.sleep(TICK_S)
+            self._runners.end_lapsed()
+
+    # -- what a session asks ----------------------------------------------------------------------
+
+    def hello(self) -> pb.Hello:
+        """Who we are and what we hold."""
+        return hello_message(self._greeting, self._watch.look.capacity, self._at_work.held())
+
+    def state(self) -> tuple[Capacity, str]:
+        """What the Ray cluster has, and why it cannot be worked with."""
+        return self._watch.look.capacity, self._watch.look.trouble
+
+    def begin(self, welcome: pb.Welcome, send: Callable[[pb.FromSite], None]) -> None:
+        """The mediator has answered."""
+        self._connected = True
+        self._runners.lease_s = welcome.lease_s
+        held = len(self._at_work.held())
+        self._say("connected", mediator=self._site.mediator, orders=held)
+        self._at_work.begin(send)
+
+    def take(self, order: pb.Order) -> None:
+        """An order has come."""
+        self._at_work.take(order)
+
+    def answer_taken(self, id: pb.OrderId) -> None:
+        """The mediator has an answer."""
+        self._at_work.answer_taken(id)
+
+    def renew(self, runs: list[str]) -> None:
+        """The leases of these runs go on."""
+        self._runners.renew(runs)
+
+    @property
+    def _at_work(self) -> Work:
+        if self._work is None:
+            raise RuntimeError("the agent is not running")
+        return self._work
+
+    # -- what work asks ---------------------------------------------------------------------------
+
+    def trouble(self) -> str:
+        """Why the Ray cluster cannot be worked with."""
+        return self._watch.look.trouble
+
+    def environment(self) -> Mapping[str, str]:
+        """What leads a command to the site's Ray; empty where there is none."""
+        address = self._watch.look.address
+        return {**self._site.environment, "RAY_ADDRESS": address} if address else {}
+
+    # -- what happens here ------------------------------------------------------------------------
+
+    def _ray(self) -> RayChoice:
+        """The Ray of a new runner: the very one that is watched."""
+        choice = self._site.ray
+        return replace(choice, address=self._watch.look.address) if choice.address else choice
+
+    def _looked(self, before: Look, now: Look) -> None:
+        if now.machines != before.machines:
+            self._home.write_machines(now.machines)
+        gone = ""
+        if now.in_trouble:
+            gone = now.trouble
+            if not before.in_trouble:
+                self._say("ray_in_trouble", reason=now.trouble)
+        elif now.cluster != before.cluster:
+            gone = "its Ray cluster was started anew"
+        if before.in_trouble and not now.trouble:
+            self._say("ray_is_back", address=now.address, machines=now.capacity.machines)
+        if gone:
+            for run in self._runners.runs():
+                self._runners.kill(run, SiteLost(self._site.name, gone))
+        if now.trouble != before.trouble and self._session is not None:
+            self._session.beat()
+
+    def _happened(self, run: RunId, event: pb.Happened) -> None:
+        if self._work is not None:
+            self._work.happened(run, event)
+
+    def _ended(self, run: RunId, reason: str) -> None:
+        self._say("runner_ended", run=run, reason=reason)
+
+
+def told_data(documents: Mapping[str, Any]) -> str:
+    """The text of what leaves the site of its data sets."""
+    return json.dumps({"datasets": dict(documents)}, allow_nan=False) if documents else ""

@@ -1,0 +1,79 @@
+"""What can go wrong with a site's agent.
+
+MediatorError
+├── HomeBusy         another agent works in the home folder               (exit 2)
+├── BadHome          the home folder is not what is wanted                (exit 2)
+├── RunnerDied       a run's part at the site ended by itself             (exit 1)
+├── NoRunner         an order came for a run that has nothing here        (exit 1)
+├── BadCommand       no command that may come through the mediator        (exit 2)
+├── SurveyFailed     a declared data set cannot be read                   (exit 2)
+├── SessionBroken    a session with the mediator ended                    (exit 4)
+└── SiteDismissed    the mediator wants no more of this site              (exit 3)
+"""
+
+from __future__ import annotations
+
+from fedpilot.fabric.exit_codes import BAD_INPUT, REFUSED, UNREACHABLE
+
+from ..errors import MediatorError
+
+
+class HomeBusy(MediatorError):
+    """Another agent works in the home folder."""
+
+    exits_with = BAD_INPUT
+
+
+class BadHome(MediatorError):
+    """The home folder holds something else than what is wanted of it."""
+
+    exits_with = BAD_INPUT
+
+
+class RunnerDied(MediatorError):
+    """A run's part at a site ended by itself; all that it had done and not handed over is gone."""
+
+    def __init__(self, site: str, run: str, reason: str) -> None:
+        super().__init__(site, run, reason)
+        self.site, self.run, self.reason = site, run, reason
+
+    def __str__(self) -> str:
+        return f"the runner of {self.run} at site {self.site} has ended: {self.reason}"
+
+
+class NoRunner(MediatorError):
+    """An order came for a run that holds nothing at the site."""
+
+    def __init__(self, site: str, run: str, verb: str) -> None:
+        super().__init__(site, run, verb)
+        self.site, self.run, self.verb = site, run, verb
+
+    def __str__(self) -> str:
+        return (
+            f"site {self.site} holds nothing for {self.run}, so it cannot {self.verb}: "
+            "its part has ended, or was never prepared; reserve again"
+        )
+
+
+class BadCommand(MediatorError):
+    """What came is no command that may come through the mediator."""
+
+    exits_with = BAD_INPUT
+
+
+class SurveyFailed(MediatorError):
+    """A declared data set cannot be read, so nothing can be said of it."""
+
+    exits_with = BAD_INPUT
+
+
+class SessionBroken(MediatorError):
+    """A session with the mediator has ended; another one is tried."""
+
+    exits_with = UNREACHABLE
+
+
+class SiteDismissed(MediatorError):
+    """The mediator wants no more of this site."""
+
+    exits_with = REFUSED

@@ -1,0 +1,130 @@
+"""SiteHome: the folder in which an agent keeps what outlives it; one agent works in it at a time.
+
+    credentials/   ca.pem, cert.pem, key.pem
+    site.json      the mediator's address and the site's name
+    secret         what noise in disclosed numbers is drawn from
+    machines.json  the Ray cluster's, when it was looked at last
+    traffic.json   bytes by day and round, for the policy
+    blobs/         models and updates, by digest
+    runs/<run>/    a run's runner, and what it keeps here
+
+Nothing that came over a wire becomes a file's name before it was checked.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from ..identity import Credentials
+from ..identity.files import SECRET, write_text
+from ..wire import BadMessage, RunId, SiteName, check_run, check_site
+from .errors import BadHome, HomeBusy
+
+FORMAT = 1
+SECRET_BYTES = 32
+
+
+class SiteHome:
+    """One site's folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.credentials_folder = folder / "credentials"
+        self.blobs = folder / "blobs"
+        self.runs = folder / "runs"
+        self.traffic = folder / "traffic.json"
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Make the folder and keep other agents out of it; HomeBusy if there is one."""
+        for each in (self.folder, self.blobs, self.runs):
+            each.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(self.folder / "agent.lock", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip()
+                raise HomeBusy(
+                    f"an agent works in {self.folder} already (pid {holder}); end that one first, "
+                    "or give this one a --home of its own"
+                ) from None
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+            yield
+        finally:
+            os.close(descriptor)
+
+    # -- who it is --------------------------------------------------------------------------------
+
+    def joined(self) -> tuple[SiteName, str] | None:
+        """The site's name and the mediator's address; None before it has joined."""
+        path = self.folder / "site.json"
+        try:
+            found = json.loads(path.read_text())
+        except FileNotFoundError:
+            return None
+        except ValueError as error:
+            raise BadHome(f"{path} is damaged: {error}") from error
+        if not isinstance(found, dict) or found.get("format") != FORMAT:
+            number = found.get("format") if isinstance(found, dict) else found
+            raise BadHome(f"{path} has format {number}; this fedpilot knows format {FORMAT}")
+        try:
+            return check_site(str(found["site"])), str(found["mediator"])
+        except (KeyError, BadMessage) as error:
+            raise BadHome(f"{path} is damaged: {error}") from error
+
+    def write_joined(self, site: SiteName, mediator: str, credentials: Credentials) -> None:
+        """Remember what joining gave; the address comes last."""
+        credentials.write(self.credentials_folder)
+        self.write_mediator(site, mediator)
+
+    def write_mediator(self, site: SiteName, mediator: str) -> None:
+        """Remember where the mediator is."""
+        text = json.dumps({"format": FORMAT, "site": site, "mediator": mediator})
+        write_text(self.folder / "site.json", text, SECRET)
+
+    def secret(self) -> bytes:
+        """The site's own random bytes; the same for ever."""
+        path = self.folder / "secret"
+        if not path.exists():
+            write_text(path, secrets.token_hex(SECRET_BYTES), SECRET)
+        return bytes.fromhex(path.read_text().strip())
+
+    def machines(self) -> frozenset[str]:
+        """Ids of the Ray machines that were there when an agent looked last."""
+        with suppress(FileNotFoundError, ValueError, TypeError):
+            return frozenset(map(str, json.loads((self.folder / "machines.json").read_text())))
+        return frozenset()
+
+    def write_machines(self, machines: frozenset[str]) -> None:
+        """Remember them."""
+        write_text(self.folder / "machines.json", json.dumps(sorted(machines)), SECRET)
+
+    # -- runs -------------------------------------------------------------------------------------
+
+    def run_folder(self, run: str) -> Path:
+        """Where a run's runner works; BadMessage unless that is a run's id."""
+        return self.runs / check_run(run)
+
+    def run_folders(self) -> dict[RunId, Path]:
+        """All that there are."""
+        found = {}
+        for path in sorted(self.runs.iterdir()):
+            with suppress(BadMessage):
+                if path.is_dir() and not path.is_symlink():
+                    found[check_run(path.name)] = path
+        return found
+
+    def clean(self, *, now: float, keep_s: float, but: frozenset[RunId]) -> None:
+        """Remove the folders of runs that nobody has worked on for so long."""
+        for run, path in self.run_folders().items():
+            if run not in but and now - path.stat().st_mtime > keep_s:
+                shutil.rmtree(path, ignore_errors=True)

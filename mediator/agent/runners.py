@@ -1,0 +1,220 @@
+"""Runners: the runs' parts at this site, a process each, that outlive the agent.
+
+One is started when a run is first prepared here, and found again by an agent's successor. It ends
+when its run does not want it any more, when nobody renews its lease, or when its Ray is gone: calls
+to that hang for ever, so it is killed. Why one is gone is remembered for those who still ask.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+from ..errors import MediatorError, SiteLost
+from ..proto import federation_pb2 as pb
+from ..runner import AsyncRunner, RayChoice, RunnerProcess, RunnerSettings
+from ..wire import RunId, SiteName
+from ..workload import ENTRY_POINTS
+from .errors import RunnerDied
+from .home import SiteHome
+from .settings import AgentSettings
+
+log = logging.getLogger(__name__)
+
+FILES = "files"
+"""Where a run's workload keeps what survives its runner, in the run's folder."""
+POLL_S = 0.02
+REMEMBERED = 256
+"""Runs whose end is remembered."""
+
+Start = Callable[[Path, RunnerSettings], RunnerProcess]
+Happened = Callable[[RunId, pb.Happened], None]
+Ended = Callable[[RunId, str], None]
+
+
+@dataclass(slots=True)
+class Live:
+    """A runner that we are connected to."""
+
+    runner: AsyncRunner
+    watcher: asyncio.Task[None]
+    renewed_at: float
+
+
+class Runners:
+    """All runners of a site; used within one event loop."""
+
+    def __init__(
+        self,
+        home: SiteHome,
+        site: SiteName,
+        settings: AgentSettings,
+        *,
+        ray: Callable[[], RayChoice],
+        data: Mapping[str, Any],
+        policy: Path | None,
+        happened: Happened,
+        ended: Ended,
+        clock: Callable[[], float],
+        start: Start = RunnerProcess.start,
+    ) -> None:
+        self._home, self._site, self._settings = home, site, settings
+        self._ray, self._data, self._policy = ray, data, policy
+        self._happened, self._ended = happened, ended
+        self._clock, self._start = clock, start
+        self.lease_s = settings.lease_s
+        """What a renewal is worth, as the mediator says."""
+        self._live: dict[RunId, Live] = {}
+        self._children: dict[RunId, RunnerProcess] = {}
+        """Those that this very process has started, and has to bury."""
+        self._starting: dict[RunId, asyncio.Lock] = {}
+        self._ends: dict[RunId, MediatorError] = {}
+        self._closed = False
+
+    def runs(self) -> tuple[RunId, ...]:
+        """The runs that have a runner here."""
+        return tuple(sorted(self._live))
+
+    def of(self, run: RunId) -> AsyncRunner | None:
+        """The runner of a run, if it has one."""
+        live = self._live.get(run)
+        return None if live is None else live.runner
+
+    def why_gone(self, run: RunId, said: str) -> MediatorError:
+        """Why the runner of a run is gone, of which its connection only said this much."""
+        return self._ends.get(run) or RunnerDied(self._site, run, said)
+
+    async def adopt(self) -> tuple[RunId, ...]:
+        """Connect to all that live in the home folder; what does not answer is killed."""
+        for run, folder in self._home.run_folders().items():
+            process = await asyncio.to_thread(RunnerProcess.find, folder)
+            if process is None:
+                continue
+            try:
+                await self._connect(run, folder)
+            except SiteLost as error:
+                log.warning("run %s: its runner cannot be adopted: %s", run, error.reason)
+                process.kill()
+        return self.runs()
+
+    async def ensure(self, run: RunId) -> AsyncRunner:
+        """The runner of a run, started if there is none. SiteLost if it does not start."""
+        async with self._starting.setdefault(run, asyncio.Lock()):
+            if (there := self.of(run)) is not None:
+                return there
+            folder = self._home.run_folder(run)
+            process = await asyncio.to_thread(self._start, folder, self._settings_of(run, folder))
+            self._children[run] = process
+            self._ends.pop(run, None)
+            try:
+                return await self._connect(run, folder)
+            except BaseException:
+                process.kill()
+                await self._bury(process)
+                raise
+
+    def renew(self, runs: Collection[str]) -> None:
+        """The mediator wants these to go on."""
+        for run, live in self._live.items():
+            if run in runs:
+                live.renewed_at = self._clock()
+                live.runner.renew(self.lease_s)
+
+    def end_lapsed(self) -> None:
+        """Kill those that should have ended by themselves long ago."""
+        for run, live in list(self._live.items()):
+            late = self._clock() - live.renewed_at - self.lease_s
+            if late > self._settings.lapse_grace_s:
+                reason = f"its lease of {self.lease_s:g} s lapsed"
+                self.kill(run, RunnerDied(self._site, run, reason))
+
+    def kill(self, run: RunId, why: MediatorError) -> None:
+        """End a runner at once."""
+        if (live := self._live.get(run)) is not None:
+            self._remember(run, why)
+            live.runner.process.kill()
+
+    async def end(self, run: RunId, reason: str) -> None:
+        """Have a runner give everything back, and wait until it is gone."""
+        live = self._live.get(run)
+        if live is None:
+            return
+        live.runner.end(reason)
+        await asyncio.wait([live.watcher], timeout=self._settings.runner_end_s)
+        if not live.watcher.done():
+            self.kill(run, RunnerDied(self._site, run, f"{reason}; it did not end in time"))
+            await asyncio.wait([live.watcher], timeout=self._settings.runner_end_s)
+
+    async def close(self, *, release: bool, reason: str) -> None:
+        """Leave all to whoever adopts them, or end them; may be called twice."""
+        if release:
+            await asyncio.gather(*(self.end(run, reason) for run in self.runs()))
+        self._closed = True
+        for live in list(self._live.values()):
+            live.watcher.cancel()
+            await live.runner.close()
+        self._live.clear()
+
+    def _settings_of(self, run: RunId, folder: Path) -> RunnerSettings:
+        installed = entry_points(group=ENTRY_POINTS).names
+        return RunnerSettings(
+            run=run,
+            site=self._site,
+            ray=self._ray(),
+            blobs=self._home.blobs,
+            blob_limit_bytes=self._settings.blob_bytes,
+            lease_s=self.lease_s,
+            orphan_s=self._settings.orphan_s,
+            folder=folder / FILES,
+            data=self._data,
+            workload=next(iter(installed)) if len(installed) == 1 else "",
+        )
+
+    async def _connect(self, run: RunId, folder: Path) -> AsyncRunner:
+        runner = await AsyncRunner.connect(
+            folder,
+            lease_s=self.lease_s,
+            on_event=lambda event: self._happened(run, event),
+            within_s=self._settings.runner_start_s,
+        )
+        watcher = asyncio.create_task(self._watch(run, runner))
+        self._live[run] = Live(runner, watcher, self._clock())
+        return runner
+
+    async def _watch(self, run: RunId, runner: AsyncRunner) -> None:
+        """Wait for the end of a runner, or of the connection to it, and clean up after it."""
+        lost = await runner.gone()
+        process = runner.process
+        ended = await asyncio.to_thread(process.wait, self._settings.runner_end_s)
+        if not ended:
+            process.kill()
+            await asyncio.to_thread(process.wait, self._settings.runner_end_s)
+        if run not in self._ends:
+            self._remember(run, RunnerDied(self._site, run, lost.reason))
+        if (child := self._children.pop(run, None)) is not None:
+            await self._bury(child)
+        self._live.pop(run, None)
+        self._starting.pop(run, None)
+        await runner.close()
+        with suppress(OSError):
+            (process.folder / "runner.sock").unlink()
+        if not self._closed:
+            self._ended(run, lost.reason)
+
+    async def _bury(self, child: RunnerProcess) -> None:
+        """Leave no zombie: its lock is free a moment before the process can be waited for."""
+        deadline = self._clock() + self._settings.runner_end_s
+        while child.pid is not None and self._clock() < deadline:
+            await asyncio.sleep(POLL_S)
+
+    def _remember(self, run: RunId, why: MediatorError) -> None:
+        self._ends.pop(run, None)
+        self._ends[run] = why
+        while len(self._ends) > REMEMBERED:
+            del self._ends[next(iter(self._ends))]

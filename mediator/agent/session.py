@@ -1,0 +1,241 @@
+"""One session with the mediator: from Hello to whatever ends it.
+
+The agent dials and speaks first. Messages are numbered in both directions; one that is repeated or
+left out ends the session, and so does silence. What a session was about survives it: all that is
+kept here is what was not sent yet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import grpc.aio
+
+from ..proto import federation_pb2 as pb
+from ..wire import (
+    PROTOCOL,
+    BadMessage,
+    Capacity,
+    Numbering,
+    OrderId,
+    ProtocolRefused,
+    capacity_message,
+    check_protocol,
+    id_message,
+    unknown_fields,
+)
+from .errors import SessionBroken, SiteDismissed
+from .settings import AgentSettings
+
+log = logging.getLogger(__name__)
+
+MOST_EVENTS = 1_000
+"""Messages that wait to be sent; events beyond that are dropped."""
+LEAST_HEARTBEAT_S, MOST_HEARTBEAT_S = 0.05, 60.0
+LONGEST_REASON = 500
+
+
+class Site(Protocol):
+    """What a session asks of the agent."""
+
+    def hello(self) -> pb.Hello:
+        """Who we are and what we hold, now."""
+
+    def state(self) -> tuple[Capacity, str]:
+        """What the Ray cluster has, and why it cannot be worked with."""
+
+    def begin(self, welcome: pb.Welcome, send: Callable[[pb.FromSite], None]) -> None:
+        """The mediator has answered."""
+
+    def take(self, order: pb.Order) -> None: ...
+
+    def answer_taken(self, id: pb.OrderId) -> None: ...
+
+    def renew(self, runs: list[str]) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Greeting:
+    """What a site says of itself in Hello."""
+
+    site: str
+    version: str
+    agent: str
+    data_json: str
+
+
+def hello_message(greeting: Greeting, capacity: Capacity, held: list[OrderId]) -> pb.Hello:
+    """The first message of a session."""
+    return pb.Hello(
+        protocol=PROTOCOL,
+        site=greeting.site,
+        version=greeting.version,
+        agent=greeting.agent,
+        capacity=capacity_message(capacity),
+        data_json=greeting.data_json,
+        held=map(id_message, held),
+    )
+
+
+class Session:
+    """One call of SiteService.Session."""
+
+    def __init__(
+        self, call: Any, site: Site, settings: AgentSettings, clock: Callable[[], float]
+    ) -> None:
+        self._call, self._site = call, site
+        self._settings, self._clock = settings, clock
+        self._sent, self._read = Numbering(), Numbering()
+        self._waiting: deque[pb.FromSite] = deque()
+        self._news = asyncio.Event()
+        self._beat = asyncio.Event()
+        self._heartbeat_s = 2.0
+        self._heard_at = clock()
+        self._named: set[str] = set()
+
+    def send(self, message: pb.FromSite) -> None:
+        """Have a message sent, in its turn."""
+        if message.HasField("happened") and len(self._waiting) >= MOST_EVENTS:
+            return
+        self._waiting.append(message)
+        self._news.set()
+
+    def beat(self) -> None:
+        """Send a heartbeat at once: something has changed."""
+        self._beat.set()
+
+    async def run(self) -> None:
+        """Converse until it ends, which is always by an error.
+
+        SiteDismissed where there is no use in another session; SessionBroken otherwise.
+        """
+        try:
+            await self._converse()
+        except grpc.aio.AioRpcError as error:
+            told = " ".join((error.details() or "").split())[:LONGEST_REASON]
+            raise SessionBroken(f"{error.code().name}: {told}") from error
+        except asyncio.InvalidStateError as error:  # written to a call that has ended
+            raise SessionBroken("the mediator has ended the session") from error
+        except BadMessage as error:
+            raise SessionBroken(f"the mediator sent what makes no sense: {error}") from error
+        finally:
+            self._call.cancel()
+
+    async def _converse(self) -> None:
+        try:
+            async with asyncio.timeout(self._settings.welcome_s):
+                await self._write(pb.FromSite(hello=self._site.hello()))
+                welcome = self._checked(await self._call.read())
+        except TimeoutError:
+            patience = self._settings.welcome_s
+            raise SessionBroken(f"the mediator has not answered within {patience:g} s") from None
+        if welcome.HasField("farewell"):
+            self._farewell(welcome.farewell)
+        if not welcome.HasField("welcome"):
+            raise BadMessage(f"{welcome.WhichOneof('content')} came where a welcome was due")
+        self._begin(welcome.welcome)
+        doing = [
+            asyncio.create_task(each)
+            for each in (self._write_all(), self._read_all(), self._beat_on(), self._listen())
+        ]
+        try:
+            ended, _ = await asyncio.wait(doing, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for each in doing:
+                each.cancel()
+            await asyncio.gather(*doing, return_exceptions=True)
+        # The mediator's last word counts for more than that nothing can be written any more.
+        for each in sorted(ended, key=doing.index, reverse=True):
+            if (error := each.exception()) is not None and isinstance(error, SiteDismissed):
+                raise error
+        for each in sorted(ended, key=doing.index):
+            each.result()
+
+    def _begin(self, welcome: pb.Welcome) -> None:
+        try:
+            check_protocol(welcome.protocol, here="this site", there="the mediator")
+        except ProtocolRefused as error:
+            raise SiteDismissed(str(error)) from error
+        if not LEAST_HEARTBEAT_S <= welcome.heartbeat_s <= MOST_HEARTBEAT_S:
+            raise BadMessage(f"a heartbeat of {welcome.heartbeat_s:g} s is none")
+        if not welcome.lease_s > 0:
+            raise BadMessage(f"a lease of {welcome.lease_s:g} s is none")
+        self._heartbeat_s = welcome.heartbeat_s
+        self._heard_at = self._clock()
+        self._site.begin(welcome, self.send)
+
+    async def _write(self, message: pb.FromSite) -> None:
+        message.number = self._sent.next()
+        await self._call.write(message)
+
+    async def _write_all(self) -> None:
+        while True:
+            while self._waiting:
+                await self._write(self._waiting.popleft())
+            self._news.clear()
+            await self._news.wait()
+
+    async def _read_all(self) -> None:
+        while True:
+            message = self._checked(await self._call.read())
+            self._heard_at = self._clock()
+            self._take(message)
+
+    def _checked(self, message: Any) -> pb.ToSite:
+        """A message that is the next one; SessionBroken at the end of the stream."""
+        if message is grpc.aio.EOF:
+            raise SessionBroken("the mediator has ended the session")
+        found: pb.ToSite = message
+        self._read.check(found.number)
+        strange = set(unknown_fields(found)) - self._named
+        if strange:
+            self._named |= strange
+            log.warning("unknown to this version, and ignored: %s", ", ".join(sorted(strange)))
+        return found
+
+    def _take(self, message: pb.ToSite) -> None:
+        match message.WhichOneof("content"):
+            case "renewal":
+                self._site.renew(list(message.renewal.runs))
+            case "order":
+                self._site.take(message.order)
+            case "answer_taken":
+                self._site.answer_taken(message.answer_taken.id)
+            case "farewell":
+                self._farewell(message.farewell)
+            case "welcome":
+                raise BadMessage("a second welcome came in one session")
+
+    def _farewell(self, farewell: pb.Farewell) -> None:
+        reason = " ".join(farewell.reason.split())[:LONGEST_REASON] or "it gave no reason"
+        if farewell.final:
+            raise SiteDismissed(f"the mediator wants no more of this site: {reason}")
+        raise SessionBroken(f"the mediator has ended the session: {reason}")
+
+    async def _beat_on(self) -> None:
+        while True:
+            capacity, trouble = self._site.state()
+            self.send(
+                pb.FromSite(
+                    heartbeat=pb.Heartbeat(capacity=capacity_message(capacity), trouble=trouble)
+                )
+            )
+            try:
+                async with asyncio.timeout(self._heartbeat_s):
+                    await self._beat.wait()
+            except TimeoutError:
+                pass
+            self._beat.clear()
+
+    async def _listen(self) -> None:
+        """Break the session when nothing came for too long: every heartbeat is answered."""
+        settings = self._settings
+        patience = max(settings.silent_s, settings.silent_heartbeats * self._heartbeat_s)
+        while (silent := self._clock() - self._heard_at) < patience:
+            await asyncio.sleep(min(1.0, patience - silent))
+        raise SessionBroken(f"nothing was heard of the mediator for {patience:g} s")

@@ -1,0 +1,63 @@
+"""How patient a site's agent is. Times are seconds, sizes bytes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentSettings:
+    """Of one agent; what the mediator says in its Welcome comes on top."""
+
+    welcome_s: float = 15.0
+    """How long the first answer in a session may take."""
+    silent_heartbeats: float = 5.0
+    """A session in which nothing came for so many heartbeats is broken off."""
+    silent_s: float = 8.0
+    """And never earlier than that."""
+    first_pause_s: float = 0.2
+    """Before the second attempt to connect; doubles up to the longest."""
+    longest_pause_s: float = 10.0
+    holding_pause_s: float = 2.0
+    """The longest pause while runs are held here, which somebody waits for."""
+
+    watch_s: float = 2.0
+    """How often the Ray cluster is looked at."""
+    health_s: float = 5.0
+    """How long its head may take to answer."""
+    first_look_s: float = 15.0
+    """How long the mediator is not spoken to while nothing good is known of the Ray cluster."""
+    looks: int = 2
+    """So many looks in a row have to fail before the cluster is in trouble."""
+    probe_silent_s: float = 20.0
+    """A probe that reports nothing for so long is started anew."""
+
+    orphan_s: float = 600.0
+    """How long runners go on without an agent, while their leases last."""
+    lease_s: float = 60.0
+    """The lease of runners before a mediator has said another."""
+    lapse_grace_s: float = 10.0
+    """A runner that is still there so long after its lease has lapsed is killed."""
+    runner_start_s: float = 60.0
+    runner_end_s: float = 20.0
+    """How long a runner may take to give everything back before it is killed."""
+
+    blob_bytes: int = 64 << 30
+    """Room for blobs in the home folder."""
+    command_s: float = 60.0
+    """The longest that a command for the mediator may run."""
+    command_bytes: int = 1 << 20
+    """Of each of its outputs, at most."""
+    survey_s: float = 600.0
+    """How long reading the declared data sets may take."""
+    keep_s: float = 7 * 86_400.0
+    """How long the files of a run are kept that has ended here, so that it can be resumed."""
+    expiry_warning_s: float = 14 * 86_400.0
+    """From so long before the certificate's end on, that is said."""
+
+
+def pause_s(settings: AgentSettings, failures: int, *, holding: bool, chance: float) -> float:
+    """How long to wait after so many failures in a row; `chance` in [0, 1) spreads the sites."""
+    longest = settings.holding_pause_s if holding else settings.longest_pause_s
+    doubled = settings.first_pause_s * 2.0 ** min(failures - 1, 30)
+    return min(longest, doubled) * (0.5 + 0.5 * chance)

@@ -1,0 +1,426 @@
+"""Work: the orders of a site, from their arrival until the mediator has their answers.
+
+An order is worked on once, however often it comes. Its blob is fetched before it reaches its
+runner, and the answer's blob is brought before the answer is sent; both survive broken sessions,
+and the runner keeps what the agent would lose by dying. The site's own policy is asked here about
+resources, bytes and commands; about the rest the runner asks it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import grpc
+import grpc.aio
+
+from ..blobs import Blob, BlobStore
+from ..core.policy import (
+    Policy,
+    PolicyRefused,
+    Refused,
+    enforce,
+    judge_command,
+    judge_resources,
+    most_vnodes,
+)
+from ..core.traffic import Direction
+from ..errors import MediatorError, SiteLost
+from ..payloads import header_json, read
+from ..proto import federation_pb2 as pb
+from ..runner import AsyncRunner, told
+from ..site import GangRequest
+from ..site_files import read_policy
+from ..transfer import BlobClient, TransferFailed, TransferRefused
+from ..wire import (
+    COMMANDS,
+    MOST_HELD,
+    VERBS,
+    BadMessage,
+    OrderId,
+    RunId,
+    SiteName,
+    blob_of,
+    check_order,
+    id_message,
+    order_id,
+)
+from .commands import arguments_of, deadline_of, run_command
+from .errors import BadCommand, NoRunner
+from .runners import Runners
+from .settings import AgentSettings
+from .traffic import Spending
+
+log = logging.getLogger(__name__)
+
+REFUSED_S = 60.0
+"""A mediator that was restarted gives a blob once the coordinator has asked again."""
+AGAIN_S = 2.0
+REFUSALS = 5
+"""Times that a blob may be refused for what it is."""
+FOR_WHAT_IT_IS = frozenset({grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.INVALID_ARGUMENT})
+
+Send = Callable[[pb.FromSite], None]
+
+
+class Ray(Protocol):
+    """What work needs to know of the site's Ray."""
+
+    def trouble(self) -> str:
+        """Why it cannot be worked with; empty if it can."""
+
+    def environment(self) -> Mapping[str, str]:
+        """What leads a command to it; empty where there is none that it could be led to."""
+
+
+@dataclass(slots=True)
+class Held:
+    """An order that the mediator has given us, and has not got the answer of."""
+
+    id: OrderId
+    run: RunId
+    verb: str = ""
+    """Empty where an agent before us took it."""
+    round_number: int = 0
+    task: asyncio.Task[None] | None = None
+    reached: bool = False
+    """Whether whoever works on it has it."""
+    answer: pb.Answer | None = None
+    pins: list[str] = field(default_factory=list)
+
+    @property
+    def message(self) -> pb.OrderId:
+        """Its id on the wire."""
+        return id_message(self.id)
+
+
+class Work:
+    """All open orders of a site; used within one event loop."""
+
+    def __init__(
+        self,
+        site: SiteName,
+        runners: Runners,
+        store: BlobStore,
+        blobs: BlobClient,
+        spending: Spending,
+        ray: Ray,
+        *,
+        policy: Path | None,
+        settings: AgentSettings,
+        wall_clock: Callable[[], float],
+    ) -> None:
+        self._site, self._runners = site, runners
+        self._store, self._blobs = store, blobs
+        self._spending, self._ray = spending, ray
+        self._policy_file, self._settings = policy, settings
+        self._wall_clock = wall_clock
+        self._orders: dict[OrderId, Held] = {}
+        self._send: Send | None = None
+        self._session = asyncio.Event()
+        """Set while there is one."""
+        self._beside: set[asyncio.Task[None]] = set()
+        """What is done for orders that are no more."""
+
+    # -- sessions ---------------------------------------------------------------------------------
+
+    def held(self) -> list[OrderId]:
+        """The orders that are not to be sent again."""
+        return sorted(self._orders)
+
+    def begin(self, send: Send) -> None:
+        """A session has begun: what the mediator may not have is sent again."""
+        self._send = send
+        self._session.set()
+        for held in self._orders.values():
+            self._report_again(held)
+
+    def pause(self) -> None:
+        """The session has ended."""
+        self._send = None
+        self._session.clear()
+
+    def happened(self, run: RunId, event: pb.Happened) -> None:
+        """Pass on what a runner tells, if there is a session."""
+        if self._send is not None:
+            self._send(pb.FromSite(happened=pb.Happened(**_fields(event), run=run)))
+
+    # -- orders -----------------------------------------------------------------------------------
+
+    def take(self, order: pb.Order) -> None:
+        """An order has come, perhaps again."""
+        try:
+            id = order_id(order.id)
+        except BadMessage as error:  # there is nobody to answer to
+            log.warning("an order of the mediator is not taken: %s", error)
+            return
+        if (held := self._orders.get(id)) is not None:
+            self._report_again(held)
+            return
+        held = Held(id, id.run, order.verb, order.round)
+        self._orders[id] = held
+        held.task = asyncio.create_task(self._work(held, order))
+
+    def adopt(self, run: RunId, runner: AsyncRunner) -> None:
+        """Take over the orders that a runner has from an agent before us."""
+        for message in (*runner.held.at_work, *runner.held.answered):
+            verb = message.key if message.key in VERBS else ""
+            held = Held(order_id(message), run, verb, reached=True)
+            self._orders[held.id] = held
+            held.task = asyncio.create_task(self._adopted(held, runner))
+
+    def answer_taken(self, message: pb.OrderId) -> None:
+        """The mediator has an answer, or wants none: forget the order."""
+        try:
+            held = self._orders.pop(order_id(message), None)
+        except BadMessage as error:
+            log.warning("the mediator confirms no answer: %s", error)
+            return
+        if held is None:
+            return
+        if held.task is not None:
+            held.task.cancel()
+        self._let_go(held)
+        runner = self._runners.of(held.run)
+        if runner is None:
+            return
+        if held.answer is None:
+            self._aside(self._forget(held, runner))
+            return
+        runner.taken(held.message)
+        if held.verb == "release":
+            self._aside(self._runners.end(held.run, "its run has released it"))
+
+    async def _forget(self, held: Held, runner: AsyncRunner) -> None:
+        """Have a runner forget what it still works on, once that is done."""
+        with suppress(KeyError, SiteLost):
+            await runner.answer_of(held.message)
+            if held.id not in self._orders:
+                runner.taken(held.message)
+
+    def _aside(self, doing: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(doing)
+        self._beside.add(task)
+        task.add_done_callback(self._beside.discard)
+
+    async def close(self) -> None:
+        """Stop; what is at a runner goes on there."""
+        tasks = [held.task for held in self._orders.values() if held.task is not None]
+        tasks += self._beside
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for held in self._orders.values():
+            self._let_go(held)
+        self._orders.clear()
+
+    async def _work(self, held: Held, order: pb.Order) -> None:
+        try:
+            answer = await self._done(held, order)
+        except MediatorError as error:
+            answer = self._failed(held, error)
+        except Exception as error:
+            log.exception("order %s of %s failed in the agent", held.id.key, held.run)
+            answer = self._failed(held, error)
+        await self._answer(held, answer)
+
+    async def _adopted(self, held: Held, runner: AsyncRunner) -> None:
+        try:
+            answer = await runner.answer_of(held.message)
+        except SiteLost as error:
+            answer = self._failed(held, self._runners.why_gone(held.run, error.reason))
+        await self._answer(held, answer)
+
+    async def _done(self, held: Held, order: pb.Order) -> pb.Answer:
+        """Have an order worked on, wherever that is."""
+        check_order(order)
+        if len(self._orders) > MOST_HELD:
+            raise BadMessage(f"site {self._site} has {MOST_HELD} open orders; it takes no more")
+        if (order.verb == "command") != (held.run == COMMANDS):
+            raise BadMessage(f"the verb {order.verb} does not go with the run {held.run!r}")
+        if order.verb == "command":
+            return await self._command(held, order)
+        if order.verb == "prepare":
+            refusal = self._prepare(order)
+            if refusal:
+                header = header_json({"reason": refusal})
+                done = pb.Done(kind="refused", header_json=header)
+                return pb.Answer(id=held.message, done=done)
+            runner = await self._runners.ensure(held.run)
+        else:
+            there = self._runners.of(held.run)
+            if there is None and order.verb == "release":
+                return pb.Answer(id=held.message, done=pb.Done(kind="done", header_json="{}"))
+            if there is None:
+                raise NoRunner(self._site, held.run, order.verb)
+            runner = there
+        await self._fetch(held, order)
+        asking = asyncio.ensure_future(runner.ask(order))
+        held.reached = True
+        self._report(held)
+        try:
+            return await asking
+        except SiteLost as error:
+            raise self._runners.why_gone(held.run, error.reason) from error
+        finally:
+            asking.cancel()
+
+    def _prepare(self, order: pb.Order) -> str:
+        """Why the site promises nothing; empty if its runner may try, within the site's caps."""
+        if trouble := self._ray.trouble():
+            return trouble
+        header = dict(read(order.kind, order.header_json, None).header)
+        try:
+            request = GangRequest.from_json(header)
+            policy = self._policy()
+            most = most_vnodes(policy, request.resources)
+            if request.workers is None and most is not None:
+                header["at_most"] = min(request.at_most, max(1, most))
+                order.header_json = header_json(header)
+            enforce(
+                self._site,
+                judge_resources(policy, request.workers or 1, request.resources),
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise BadMessage(f"that is no request for a gang: {error!r:.200}") from error
+        except MediatorError as error:
+            return str(error)
+        return ""
+
+    async def _command(self, held: Held, order: pb.Order) -> pb.Answer:
+        header = read(order.kind, order.header_json, None).header
+        arguments = arguments_of(header)
+        enforce(self._site, judge_command(self._policy(), arguments))
+        environment = self._ray.environment()
+        if not environment:
+            why = self._ray.trouble() or "every run has a private one"
+            raise BadCommand(f"site {self._site} has no Ray cluster to ask: {why}")
+        who = f"{header.get('user', 'nobody')!s:.80}"
+        log.info("%s runs fedpilot %s", who, " ".join(arguments)[:200])
+        held.reached = True
+        self._report(held)
+        settings = self._settings
+        outcome = await run_command(
+            arguments,
+            environment,
+            deadline_of(header, settings.command_s),
+            settings.command_bytes,
+        )
+        done = pb.Done(kind="command", header_json=header_json(outcome.to_json()))
+        return pb.Answer(id=held.message, done=done)
+
+    # -- blobs ------------------------------------------------------------------------------------
+
+    async def _fetch(self, held: Held, order: pb.Order) -> None:
+        """Have the order's blob here; it stays until the answer has been taken."""
+        blob = blob_of(order.blob)
+        if blob is None:
+            return
+        self._pin(held, blob.digest)
+        if self._store.has(blob):
+            return
+        self._charge(held, Direction.TO_SITE, blob)
+        until = asyncio.get_running_loop().time() + REFUSED_S
+        while True:
+            try:
+                await self._blobs.download(blob)
+                return
+            except TransferFailed as error:
+                raise SiteLost(self._site, str(error)) from error
+            except TransferRefused as error:
+                if asyncio.get_running_loop().time() > until:
+                    raise SiteLost(self._site, str(error)) from error
+                await asyncio.sleep(AGAIN_S)
+
+    async def _answer(self, held: Held, answer: pb.Answer) -> None:
+        """Bring the answer's blob, then send the answer whenever there is a session."""
+        try:
+            blob = blob_of(answer.done.blob)
+            if blob is not None:
+                self._pin(held, blob.digest)
+                self._charge(held, Direction.FROM_SITE, blob)
+                await self._bring(held, blob)
+        except MediatorError as error:
+            answer = self._failed(held, error)
+        held.answer = answer
+        self._report(held)
+
+    async def _bring(self, held: Held, blob: Blob) -> None:
+        """Upload, however long the link is down; until the mediator says that nobody waits."""
+        refused = 0
+        while refused < REFUSALS:
+            await self._session.wait()
+            try:
+                await self._blobs.upload(blob, run=held.id.run, key=held.id.key)
+                return
+            except (TransferFailed, TransferRefused) as error:
+                # Nobody waits for it now: AnswerTaken ends this, or the next session needs it.
+                log.info("the answer of %s is brought again later: %s", held.id.key, error)
+                last, cause = error, error.__cause__
+                if isinstance(cause, grpc.aio.AioRpcError) and cause.code() in FOR_WHAT_IT_IS:
+                    refused += 1
+            await asyncio.sleep(AGAIN_S)
+        raise last
+
+    def _charge(self, held: Held, direction: Direction, blob: Blob) -> None:
+        refused: Refused | None = self._spending.charge(
+            self._policy(),
+            direction,
+            run=held.run,
+            round_number=held.round_number,
+            nbytes=blob.size,
+            now=self._wall_clock(),
+        )
+        enforce(self._site, refused)
+
+    def _pin(self, held: Held, digest: str) -> None:
+        self._store.pin(digest)
+        held.pins.append(digest)
+
+    def _let_go(self, held: Held) -> None:
+        while held.pins:
+            self._store.unpin(held.pins.pop())
+
+    # -- answers ----------------------------------------------------------------------------------
+
+    def _report(self, held: Held) -> None:
+        """Tell the mediator how far an order is."""
+        if self._send is None:
+            return
+        if held.answer is not None:
+            self._send(pb.FromSite(answer=held.answer))
+        elif held.reached:
+            self._send(pb.FromSite(taken=pb.Taken(id=held.message)))
+
+    def _report_again(self, held: Held) -> None:
+        """Tell a mediator that may know nothing of it; such a one wants an answer's blob first."""
+        blob = None if held.answer is None else blob_of(held.answer.done.blob)
+        if blob is None:
+            self._report(held)
+        elif held.task is None or held.task.done():
+            held.task = asyncio.create_task(self._bring_again(held, blob))
+
+    async def _bring_again(self, held: Held, blob: Blob) -> None:
+        try:
+            await self._bring(held, blob)
+        except MediatorError as error:
+            held.answer = self._failed(held, error)
+        self._report(held)
+
+    def _failed(self, held: Held, error: Exception) -> pb.Answer:
+        if isinstance(error, PolicyRefused):
+            log.warning("refused %s of %s: %s", held.verb, held.run or "the mediator", error)
+        return pb.Answer(id=held.message, failure=told(error))
+
+    def _policy(self) -> Policy:
+        """As the file is now: its admin may have changed it."""
+        return read_policy(self._policy_file)
+
+
+def _fields(event: pb.Happened) -> dict[str, Any]:
+    return {"kind": event.kind, "header_json": event.header_json}

@@ -1,0 +1,194 @@
+"""`fedpilot cluster` and `fedpilot job` at other Ray clusters: beside the agents of sites.
+
+The command line is what it would be at the site, with `--site NAME` or `--all-sites` in it. Where
+one site is asked, its answer is passed on as it is; the answers of several are told apart.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fedpilot.fabric.cli_access import Spinner, exit_codes, fail, print_json
+from fedpilot.fabric.exit_codes import REFUSED, UNREACHABLE, exit_code_of
+
+from .cli_access import Access, access_of, plain_lines
+from .errors import MediatorError
+
+if TYPE_CHECKING:
+    from .client import MediatorClient, Outcome
+
+ELSEWHERE = ("--address", "--auth-mode")
+"""Options that a site's agent decides about."""
+SPECS = {"cluster": "--json-spec", "job": "--virtual-cluster"}
+"""What takes the spec of a file that is here, and not at the site."""
+IN_CONTACT = ("ready", "cordoned", "draining")
+AT_ONCE = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What a command line asks of sites."""
+
+    group: str
+    arguments: tuple[str, ...]
+    """Those after the group, without the options that are about the mediator."""
+    sites: tuple[str, ...]
+    """Empty for all."""
+    mediator: str | None = None
+    credentials: str | None = None
+    profile: str | None = None
+
+    @property
+    def as_json(self) -> bool:
+        """Whether the sites answer with documents."""
+        return "--json" in _before_dashes(self.arguments)
+
+
+def parse(group: str, arguments: Sequence[str]) -> Asked:
+    """Take the options about sites and the mediator out of a command line. UsageError."""
+    told: dict[str, list[str]] = {
+        name: [] for name in ("--site", "--mediator", "--credentials", "--profile")
+    }
+    mine = _before_dashes(arguments)
+    kept: list[str] = []
+    everywhere = False
+    words = iter(mine)
+    for word in words:
+        name, equals, value = word.partition("=")
+        if name == "--all-sites":
+            everywhere = True
+        elif name in told:
+            given = value if equals else next(words, "")
+            if not given or given.startswith("--"):
+                raise click.UsageError(f"{name} needs a value.")
+            told[name].append(given)
+        elif name in ELSEWHERE:
+            raise click.UsageError(f"{name} has no meaning with --site: its agent knows its Ray.")
+        else:
+            kept.append(word)
+    if everywhere == bool(told["--site"]):
+        raise click.UsageError("give either --site NAME, or --all-sites.")
+    if group == "job" and {"--follow", "-f"} & set(kept):
+        raise click.UsageError("--follow does not reach a site; ask again for what is new.")
+    if kept[:2] and kept[0] == "submit" and group == "job" and "--no-wait" not in kept:
+        raise click.UsageError(
+            "`job submit` at a site needs --no-wait; see `job show` for the rest."
+        )
+    one = {name: values[-1] if values else None for name, values in told.items()}
+    return Asked(
+        group=group,
+        arguments=(*_with_spec(group, kept), *arguments[len(mine) :]),
+        sites=tuple(dict.fromkeys(told["--site"])),
+        mediator=one["--mediator"],
+        credentials=one["--credentials"],
+        profile=one["--profile"],
+    )
+
+
+def _before_dashes(arguments: Sequence[str]) -> Sequence[str]:
+    words = list(arguments)
+    return words[: words.index("--")] if "--" in words else words
+
+
+def _with_spec(group: str, words: Sequence[str]) -> list[str]:
+    """The words with the content of `--spec FILE` in its place. SpecError."""
+    from fedpilot.fabric.cli_spec import spec_from
+
+    sent, rest = [], iter(words)
+    for word in rest:
+        name, equals, value = word.partition("=")
+        if name != "--spec":
+            sent.append(word)
+            continue
+        path = Path(value if equals else next(rest, ""))
+        spec = spec_from(path, None, (), (), (), None, SPECS[group])
+        sent += [SPECS[group], json.dumps(spec.to_dict())]
+    return sent
+
+
+@click.command(
+    "at-sites",
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+    add_help_option=False,
+)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def at_sites(arguments: Sequence[str]) -> None:
+    """Run a command about clusters or jobs at sites."""
+    with exit_codes():
+        asked = parse(arguments[0], arguments[1:])
+        access = access_of(asked.mediator, asked.credentials, asked.profile)
+        code = _one(access, asked) if len(asked.sites) == 1 else _several(access, asked)
+    sys.exit(code)
+
+
+def _one(access: Access, asked: Asked) -> int:
+    """Ask one site, and pass on what it answers."""
+    site = asked.sites[0]
+    with access.open() as client, Spinner(f"asking {site}"):
+        outcome = client.run_at_site(site, [asked.group, *asked.arguments])
+    _pass_on(outcome)
+    return outcome.exit_code
+
+
+def _several(access: Access, asked: Asked) -> int:
+    """Ask several sites side by side; the gravest of their codes."""
+    with access.open() as client, Spinner("asking the sites"):
+        sites = asked.sites or _all(client)
+        if not sites:
+            fail("no site is in contact; see `fedpilot site list`", UNREACHABLE)
+        with ThreadPoolExecutor(AT_ONCE) as threads:
+            futures = {
+                site: threads.submit(client.run_at_site, site, [asked.group, *asked.arguments])
+                for site in sites
+            }
+            outcomes = {site: _settled(future) for site, future in futures.items()}
+    if asked.as_json:
+        print_json({"sites": {site: _document(each) for site, each in outcomes.items()}})
+    else:
+        for site, each in outcomes.items():
+            click.secho(f"── {site}", bold=True)
+            _pass_on(each)
+    return max(outcome.exit_code for outcome in outcomes.values())
+
+
+def _pass_on(outcome: Outcome) -> None:
+    click.echo(plain_lines(outcome.out), nl=False)
+    click.echo(plain_lines(outcome.err), nl=False, err=True)
+
+
+def _all(client: MediatorClient) -> tuple[str, ...]:
+    """The sites that can be asked; those that cannot are named on stderr."""
+    found = client.list_sites()
+    for site in found:
+        if site.get("state") not in IN_CONTACT and site.get("state") != "left":
+            click.echo(f"fedpilot: {site['name']} is {site.get('state')}: not asked", err=True)
+    return tuple(str(site["name"]) for site in found if site.get("state") in IN_CONTACT)
+
+
+def _settled(future: Any) -> Outcome:
+    """How it ended at a site, one that could not be asked among them."""
+    from .client import Outcome
+
+    try:
+        outcome: Outcome = future.result()
+        return outcome
+    except MediatorError as error:
+        code = exit_code_of(error) or REFUSED
+        return Outcome(exit_code=code, out="", err=f"fedpilot: {error}\n")
+
+
+def _document(outcome: Outcome) -> dict[str, Any]:
+    """A site's answer in a document of several."""
+    answer: Any = None
+    with suppress(ValueError):
+        answer = json.loads(outcome.out)
+    return {"exit_code": outcome.exit_code, "answer": answer, "error": outcome.err.strip()}

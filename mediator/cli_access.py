@@ -1,0 +1,158 @@
+"""What the commands that ask a mediator share: how they are told which one, and how they print.
+
+What is asked for goes to stdout, as text or as one JSON document; everything else to stderr.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import wraps
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from .errors import ProfileError
+from .profiles import Asked, Profile, choose
+
+if TYPE_CHECKING:
+    from .client import MediatorClient
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+Answer = TypeVar("Answer")
+JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON, no text.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """Which mediator a command line means."""
+
+    asked: Asked
+
+    @property
+    def on_purpose(self) -> bool:
+        """Whether the command line or FEDPILOT_PROFILE names a mediator."""
+        return self.asked.on_purpose
+
+    def profile_or_none(self) -> Profile | None:
+        """The profile that counts, if there is any. ProfileError, BadFile."""
+        from . import profile_file
+
+        return choose(profile_file.read(profile_file.config_folder()), self.asked)
+
+    def profile(self) -> Profile:
+        """The profile that counts; ProfileError says how to give one."""
+        found = self.profile_or_none()
+        if found is None:
+            raise ProfileError(
+                "no mediator is named: give --mediator HOST:PORT and --credentials DIR, or "
+                "`fedpilot profile add NAME --mediator HOST:PORT --credentials DIR` once"
+            )
+        return found
+
+    def open(self) -> MediatorClient:
+        """A client of the mediator. ProfileError, BadFile, IdentityError."""
+        from .client import MediatorClient
+        from .identity import Credentials
+
+        profile = self.profile()
+        return MediatorClient(
+            profile.address, Credentials.read(profile.credentials), on_cut=_tell_cut
+        )
+
+    def step(self, *words: str) -> str:
+        """A command that leads on, with the options that lead to the same mediator."""
+        options: list[str] = []
+        for name in ("mediator", "credentials", "profile"):
+            if value := getattr(self.asked, name):
+                options += [f"--{name}", value]
+        return shlex.join(["fedpilot", *words, *options])
+
+
+def with_mediator(command: Command) -> Command:
+    """Add the options that name a mediator; the command gets them as `access`."""
+
+    @wraps(command)
+    def wrapped(
+        *arguments: Any,
+        mediator: str | None,
+        credentials: str | None,
+        profile: str | None,
+        **options: Any,
+    ) -> Any:
+        return command(*arguments, access=access_of(mediator, credentials, profile), **options)
+
+    made: Any = wrapped
+    for option in (
+        click.option(
+            "--profile",
+            metavar="NAME",
+            help="Ask the mediator of this profile; by default FEDPILOT_PROFILE, or the default "
+            "one: see `fedpilot profile`.",
+        ),
+        click.option(
+            "--credentials",
+            metavar="DIR",
+            help="Who asks: a folder with ca.pem, cert.pem and key.pem.",
+        ),
+        click.option("--mediator", metavar="HOST:PORT", help="Ask the mediator at this address."),
+    ):
+        made = option(made)
+    command_with_options: Command = made
+    return command_with_options
+
+
+def access_of(mediator: str | None, credentials: str | None, profile: str | None) -> Access:
+    """What the options say, together with the environment."""
+    return Access(
+        asked=Asked(
+            mediator=mediator or "",
+            credentials=credentials or "",
+            profile=profile or "",
+            variable="" if mediator or profile else os.environ.get("FEDPILOT_PROFILE", ""),
+        )
+    )
+
+
+def ask(access: Access, question: Callable[[MediatorClient], Answer]) -> Answer:
+    """Connect for one question."""
+    with asking(access) as client:
+        return question(client)
+
+
+@contextmanager
+def asking(access: Access) -> Iterator[MediatorClient]:
+    """A client while a terminal says whom it asks."""
+    from fedpilot.fabric.cli_access import Spinner
+
+    with access.open() as client, Spinner(f"asking the mediator at {client.address}"):
+        yield client
+
+
+def plain(value: Any) -> str:
+    """A stranger's text on one line, with nothing in it that a terminal would obey."""
+    text = str(value)
+    return "".join(each if each.isprintable() else "?" for each in text)
+
+
+def plain_lines(text: str) -> str:
+    """A stranger's text with its lines, and nothing else that a terminal would obey."""
+    return "".join(each if each.isprintable() or each in "\n\t" else "?" for each in text)
+
+
+def event_line(event: Mapping[str, Any]) -> str:
+    """An event on one line: when, what, and its fields."""
+    fields = " ".join(
+        f"{name}={plain(value)}"
+        for name, value in event.items()
+        if name not in ("event", "time") and value not in ("", None)
+    )
+    when = plain(event.get("time", ""))[:19].replace("T", " ")
+    return f"{when}  {plain(event.get('event', '?')):<18} {fields}".rstrip()
+
+
+def _tell_cut(reason: str) -> None:
+    click.echo(f"fedpilot: the connection is cut ({reason}); trying again", err=True)

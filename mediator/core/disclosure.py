@@ -1,0 +1,148 @@
+"""What leaves a site of a declared data set: exactly what its admin lets out, and no more.
+
+Declaring a data set discloses its name, its schema, its residency and how many clients it has, for
+no cohort could be drawn without those. The clients' ids, the samples of each, and how often each
+label occurs leave as the declaration says. A number is
+
+* `exact`: as it is;
+* `rounded`: to the nearest multiple of ten, halves up;
+* `noised`: with two-sided geometric noise (Ghosh et al. 2009, epsilon 1/2), never below 0. The
+  noise is a function of the site's secret, of what the number is about and of the number, never of
+  the moment: who asks again gets the same, so that nothing can be averaged out.
+* `none`: left out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+ROUNDED_TO = 10
+EPSILON = 0.5
+"""Of the noise: the smaller, the more. Two neighbouring numbers are told apart by a factor of
+exp(epsilon) at most."""
+
+
+class Disclosure(StrEnum):
+    """How a number leaves the site."""
+
+    EXACT = "exact"
+    ROUNDED = "rounded"
+    NOISED = "noised"
+    NONE = "none"
+
+
+class Residency(StrEnum):
+    """Whether a client's work may be done at another site."""
+
+    PINNED = "pinned"
+    MOVABLE = "movable"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Disclosed:
+    """What may leave of one data set."""
+
+    ids: bool = False
+    """Whether the clients' ids leave; otherwise they are numbered."""
+    counts: Disclosure = Disclosure.NONE
+    """Samples, of each client."""
+    label_histogram: Disclosure = Disclosure.NONE
+    """Samples of each label, of the whole data set."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Declaration:
+    """A data set as the site's admin declares it."""
+
+    name: str
+    dataset_type: str
+    """The loader: a built-in, or `module:function`."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    path: str | None = None
+    """Absolute; stays at the site, as do the options."""
+    input_shape: tuple[int, ...]
+    dtype: str
+    num_classes: int | None
+    clients: Mapping[str, Any]
+    """How clients arise: `from` with `pattern`, `column` or `file`; stays at the site."""
+    residency: Residency = Residency.PINNED
+    disclose: Disclosed = Disclosed()
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it as JSON values, for the workload at this site."""
+        return {
+            "dataset_type": self.dataset_type,
+            "options": dict(self.options),
+            "path": self.path,
+            "schema": self.schema(),
+            "clients": dict(self.clients),
+            "residency": str(self.residency),
+        }
+
+    def schema(self) -> dict[str, Any]:
+        """What a sample looks like."""
+        return {
+            "input_shape": list(self.input_shape),
+            "dtype": self.dtype,
+            "num_classes": self.num_classes,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What a declared data set turned out to hold; stays at the site."""
+
+    samples: Mapping[str, int | None]
+    """Of each client, by id; None where the loader does not say."""
+    labels: Mapping[str, int] = field(default_factory=dict)
+    """Samples of each label."""
+
+
+def disclosed(declaration: Declaration, found: Found, secret: bytes) -> dict[str, Any]:
+    """What leaves the site of one data set, as JSON values. `secret` is the site's, for noise."""
+    told = declaration.disclose
+    name, clients = declaration.name, sorted(found.samples)
+    document: dict[str, Any] = {
+        "schema": declaration.schema(),
+        "residency": str(declaration.residency),
+        "clients": len(clients),
+    }
+    if told.ids:
+        document["ids"] = clients
+    counts = [found.samples[id] for id in clients]
+    if told.counts is not Disclosure.NONE and None not in counts:
+        document["counts"] = [
+            _told(told.counts, count or 0, secret, f"{name}/counts/{id}")
+            for id, count in zip(clients, counts, strict=True)
+        ]
+    if told.label_histogram is not Disclosure.NONE and found.labels:
+        document["label_histogram"] = {
+            label: _told(told.label_histogram, count, secret, f"{name}/labels/{label}")
+            for label, count in sorted(found.labels.items())
+        }
+    return document
+
+
+def _told(how: Disclosure, number: int, secret: bytes, about: str) -> int:
+    if how is Disclosure.ROUNDED:
+        return (number + ROUNDED_TO // 2) // ROUNDED_TO * ROUNDED_TO
+    if how is Disclosure.NOISED:
+        return max(0, number + _noise(secret, f"{about}/{number}"))
+    return number
+
+
+def _noise(secret: bytes, about: str) -> int:
+    """Two-sided geometric: the difference of two geometric numbers."""
+    drawn = hmac.digest(secret, about.encode(), hashlib.sha256)
+    return _geometric(drawn[:8]) - _geometric(drawn[8:16])
+
+
+def _geometric(bits: bytes) -> int:
+    uniform = (int.from_bytes(bits, "big") + 1) / (1 << 64)
+    return math.floor(math.log(uniform) / -EPSILON)

@@ -1,0 +1,119 @@
+"""The command `fedpilot events`: what happens in the federation, and what has happened."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Iterable
+
+import click
+
+from fedpilot.fabric.cli_access import (
+    INTERRUPTED,
+    display,
+    exit_codes,
+    fail,
+    interruptions,
+    print_json,
+)
+
+from .cli_access import JSON, Access, ask, asking, event_line, plain, with_mediator
+
+
+@click.command()
+@click.option("--follow", "-f", is_flag=True, help="Go on with what happens from now on.")
+@click.option(
+    "--last",
+    "most",
+    type=click.IntRange(min=0),
+    default=50,
+    show_default=True,
+    metavar="N",
+    help="Print at most so many of those that have happened.",
+)
+@click.option(
+    "--after",
+    type=click.IntRange(min=0),
+    default=0,
+    metavar="NUMBER",
+    help="Only those that come after the event of this number.",
+)
+@click.option(
+    "--audit",
+    is_flag=True,
+    help="Print who did what, or was refused it: the last administrative acts.",
+)
+@JSON
+@with_mediator
+def events(access: Access, follow: bool, most: int, after: int, audit: bool, as_json: bool) -> None:
+    """Print what happened in the federation: sites that came and went, runs, refusals.
+
+    With --json one document, or with --follow too one object per line; each event has `number`,
+    `event` and `time`. What is followed goes on after a broken connection, and neither loses nor
+    repeats an event. A run's own events: `fedpilot runs attach RUN`.
+
+    \b
+    Examples:
+      fedpilot events --last 10
+      fedpilot events --follow
+      fedpilot events --follow --json | jq 'select(.event == "site_lost")'
+      fedpilot events --audit --last 20
+
+    \b
+    Exit codes: 0 done; 2 no mediator is named; 3 not permitted; 4 no mediator there;
+    130 interrupted while following.
+    """
+    if audit and (follow or after):
+        raise click.UsageError("--audit takes --last only: it is not followed.")
+    with exit_codes():
+        if audit:
+            _print_audit(access, most, as_json=as_json)
+            return
+        with asking(access) as client:
+            past = client.follow_events(after=after)
+            kept = deque(({"number": each.number, **each.event} for each in past), max(most, 1))
+        told = list(kept) if most else []
+        if not follow:
+            if as_json:
+                print_json({"events": told})
+            else:
+                _print(told, as_json=False)
+                if not kept:
+                    click.echo("nothing has happened yet")
+            return
+        _print(told, as_json=as_json)
+        last = int(kept[-1]["number"]) if kept else after
+        try:
+            with interruptions(), access.open() as client:
+                for each in client.follow_events(after=last, follow=True):
+                    last = each.number
+                    _print([{"number": last, **each.event}], as_json=as_json)
+        except KeyboardInterrupt:
+            again = access.step("events", "--follow", "--after", str(last))
+            fail(f"interrupted; to go on: {again}", INTERRUPTED)
+
+
+def _print_audit(access: Access, most: int, *, as_json: bool) -> None:
+    """The acts, the latest last."""
+    acts = ask(access, lambda client: client.list_audit(most)) if most else []
+    if as_json:
+        print_json({"acts": acts})
+        return
+    from fedpilot.fabric.tables import ruled
+    from fedpilot.fabric.wording import timestamp
+
+    shown = ruled()
+    for name in ("when", "who", "role", "act", "what", "outcome"):
+        shown.add_column(name, overflow="fold")
+    for act in acts:
+        said = (plain(act.get(name, "")) for name in ("who", "role", "act", "what", "outcome"))
+        shown.add_row(timestamp(float(act.get("at") or 0.0)), *said)
+    display(shown)
+
+
+def _print(told: Iterable[dict[str, object]], *, as_json: bool) -> None:
+    for event in told:
+        if as_json:
+            click.echo(json.dumps(event))
+            continue
+        click.echo(event_line({name: each for name, each in event.items() if name != "number"}))

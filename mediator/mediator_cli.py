@@ -1,0 +1,165 @@
+"""The commands of the mediator itself: `fedpilot mediator`. Thin: parse, serve, print, exit."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from fedpilot.fabric.cli_access import BAD_INPUT, exit_codes, fail
+
+if TYPE_CHECKING:
+    from .server import Mediator, Ready, ServerSettings
+
+LISTEN, JOIN_PORT = "127.0.0.1:7461", 7462
+
+
+@click.group()
+def mediator() -> None:
+    """Run a mediator: the one process that sites join and users ask.
+
+    \b
+    Example:
+      fedpilot mediator start --folder /srv/fedpilot --listen 0.0.0.0:7461
+    """
+
+
+@mediator.command()
+@click.option(
+    "--folder",
+    metavar="DIR",
+    default="mediator",
+    show_default=True,
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Where it keeps its certificates, runs and database. Made if it is not there.",
+)
+@click.option(
+    "--listen",
+    metavar="HOST:PORT",
+    default=LISTEN,
+    show_default=True,
+    help="Where sites and users reach it; port 0 takes any that is free.",
+)
+@click.option(
+    "--join-port",
+    type=click.IntRange(0, 65535),
+    default=JOIN_PORT,
+    show_default=True,
+    help="Where sites with a token reach it, at the same host; 0 takes any that is free.",
+)
+@click.option(
+    "--host",
+    "hosts",
+    metavar="NAME",
+    multiple=True,
+    help="A DNS name or address for the certificate that is made at the first start; may be given "
+    "several times. By default those of this machine.",
+)
+@click.option(
+    "--store",
+    metavar="URL",
+    default="",
+    envvar="FEDPILOT_STORE",
+    show_envvar=True,
+    help="The database: postgresql://USER:PASSWORD@HOST/DATABASE. By default a file in the folder.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON line when it is ready.")
+def start(
+    folder: Path, listen: str, join_port: int, hosts: Sequence[str], store: str, as_json: bool
+) -> None:
+    """Serve until Ctrl-C or SIGTERM; then runs are held, and go on at the next start.
+
+    The first start makes a certificate authority, and certificates for the mediator and its admin.
+    Everything that is refused is said in one line on stderr.
+
+    \b
+    Examples:
+      fedpilot mediator start
+      fedpilot mediator start --folder /srv/fedpilot --listen 0.0.0.0:7461 --host fl.example.org
+      fedpilot mediator start --store postgresql://fedpilot@db/fedpilot --json
+
+    \b
+    Exit codes: 0 ended by SIGTERM; 1 it failed; 2 bad usage, folder or database, or a port that is
+    taken; 130 interrupted.
+    """
+    host, port = _host_and_port(listen)
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
+    with exit_codes():
+        from .server import ServerSettings
+
+        settings = ServerSettings(
+            folder=folder, host=host, port=port, join_port=join_port, store=store
+        )
+        ended_by = asyncio.run(_serve(settings, hosts, as_json))
+    if ended_by == signal.SIGINT:
+        sys.exit(128 + signal.SIGINT)
+
+
+async def _serve(settings: ServerSettings, hosts: Sequence[str], as_json: bool) -> int:
+    """Serve until a signal comes; that signal."""
+    from .server import Mediator
+
+    loop, ending = asyncio.get_running_loop(), asyncio.Event()
+    signals: list[int] = []
+
+    def end(number: int) -> None:
+        signals.append(number)
+        ending.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, end, number)
+    async with Mediator(settings, hosts=hosts) as serving:
+        _say_ready(serving, as_json)
+        await ending.wait()
+        click.echo("fedpilot: the mediator ends", err=True)
+    return signals[0]
+
+
+def _say_ready(serving: Mediator, as_json: bool) -> None:
+    ready, folder = serving.ready, serving.settings.folder
+    if as_json:
+        document = {
+            "event": "mediator_ready",
+            "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
+            "address": ready.address,
+            "join_address": ready.join_address,
+            "folder": str(folder.resolve()),
+            "made": list(ready.made),
+            "pid": os.getpid(),
+        }
+        click.echo(json.dumps(document))
+        return
+    click.echo(
+        f"ready: sites and users at {ready.address}, sites that join at {ready.join_address}"
+    )
+    for each in ready.made:
+        click.echo(f"  made {each}")
+    if ready.made:
+        for line in _next_steps(ready, folder):
+            click.echo(line)
+
+
+def _next_steps(ready: Ready, folder: Path) -> list[str]:
+    certs = f"--folder {folder / 'certs'}"
+    return [
+        "next:",
+        f"  fedpilot certs issue {certs} --name admin --role admin --out admin",
+        f"  fedpilot profile add here --mediator {ready.address} --credentials admin",
+        "  fedpilot site token SITE    for each site that shall join",
+    ]
+
+
+def _host_and_port(listen: str) -> tuple[str, int]:
+    host, colon, port = listen.rpartition(":")
+    if not colon or not host or not port.isdecimal() or int(port) > 65535:
+        fail(f"--listen is HOST:PORT, such as {LISTEN}; found {listen!r}", BAD_INPUT)
+    return host.strip("[]"), int(port)

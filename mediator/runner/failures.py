@@ -1,0 +1,106 @@
+"""Errors on a wire: which, in what words, and what makes them again; never a pickle.
+
+Only error classes of our own packages, which are loaded on the receiving side, are made again, from
+JSON values and from records of such values that stand beside them. All others are WorkFailed.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+from ..errors import WorkFailed
+from ..proto import federation_pb2 as pb
+
+OURS = "fedpilot."
+LONGEST_TEXT = 4_000
+"""Characters of a message that are passed on; the last ones, where a traceback says what it is."""
+LARGEST_ARGS = 64 << 10
+"""Bytes of what makes an error again; one that needs more is told in words."""
+RECORD = "record"
+
+
+def told(error: BaseException) -> pb.Failure:
+    """An error as a message."""
+    cls = type(error)
+    message = str(error) or cls.__name__
+    if not _is_ours(cls):
+        return pb.Failure(kind=cls.__qualname__, message=message[-LONGEST_TEXT:])
+    try:
+        args = json.dumps([_plain(each) for each in error.args], allow_nan=False)
+    except (TypeError, ValueError, RecursionError):
+        args = ""
+    return pb.Failure(
+        kind=f"{cls.__module__}:{cls.__qualname__}",
+        message=message[-LONGEST_TEXT:],
+        args_json=args if len(args) <= LARGEST_ARGS else "",
+    )
+
+
+def error_of(site: str, failure: pb.Failure) -> Exception:
+    """The error that a site told of, as itself if that can be made again here."""
+    cls = _named(failure.kind)
+    if cls is not None and issubclass(cls, Exception) and len(failure.args_json) > 0:
+        try:
+            values = json.loads(failure.args_json[:LARGEST_ARGS])
+            made = cls(*(_made(value) for value in values))
+            str(made)  # what cannot even say what it is was made of something else
+        except Exception:
+            return _failed(site, failure)
+        return made
+    return _failed(site, failure)
+
+
+def _failed(site: str, failure: pb.Failure) -> WorkFailed:
+    kind = failure.kind.rpartition(":")[2][:200] or "an error without a name"
+    return WorkFailed(site, kind, failure.message[-LONGEST_TEXT:])
+
+
+def _is_ours(cls: type) -> bool:
+    return issubclass(cls, Exception) and _named(f"{cls.__module__}:{cls.__qualname__}") is cls
+
+
+def _named(path: str) -> type | None:
+    """A class of ours that is loaded and stands in that very module."""
+    module, _, name = path.partition(":")
+    if not module.startswith(OURS):
+        return None
+    found = getattr(sys.modules.get(module), name, None)
+    return found if isinstance(found, type) and found.__module__ == module else None
+
+
+def _plain(value: Any) -> Any:
+    """As JSON; a record of an errors module with the name of its class."""
+    match value:
+        case None | bool() | int() | float() | str():
+            return value
+        case list() | tuple():
+            return [_plain(each) for each in value]
+        case Mapping():
+            return {str(key): _plain(each) for key, each in value.items()}
+    cls = type(value)
+    if not is_dataclass(value) or not _is_record(cls):
+        raise TypeError(f"{cls.__name__} is no JSON value")
+    values = {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+    return {RECORD: f"{cls.__module__}:{cls.__qualname__}", **values}
+
+
+def _made(value: Any) -> Any:
+    """The inverse; lists become tuples."""
+    match value:
+        case list():
+            return tuple(_made(each) for each in value)
+        case dict():
+            values = {key: _made(each) for key, each in value.items()}
+            cls = _named(str(values.pop(RECORD))) if RECORD in values else dict
+            if cls is None or not (cls is dict or _is_record(cls)):
+                raise TypeError("no record of ours")
+            return cls(**values)
+    return value
+
+
+def _is_record(cls: type) -> bool:
+    return is_dataclass(cls) and cls.__module__.endswith(".errors")

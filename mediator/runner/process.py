@@ -1,0 +1,223 @@
+"""RunnerProcess: a runner as a process, which outlives whoever started it and is found again.
+
+A runner's folder holds its settings, its socket, its log and its lock. The lock is held from before
+the process exists until it is gone, whatever it died of; so a folder whose lock is free has no
+runner, whoever has its process id now.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from .errors import RunnerExists
+
+SETTINGS, SOCKET, LOG, LOCK = "runner.json", "runner.sock", "runner.log", "runner.pid"
+LONGEST_ADDRESS = 100
+"""Bytes; the path of a socket has at most 107."""
+LOG_LINES = 8
+POLL_S = 0.02
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RayChoice:
+    """Which Ray a runner uses: one that runs, or a private one that it starts and ends."""
+
+    address: str | None = None
+    """`host:port` or `auto`; None for a private one."""
+    auth_mode: str | None = None
+    num_cpus: int | None = None
+    num_gpus: int | None = None
+    object_store_bytes: int | None = None
+    processes: int = 0
+    """So many worker processes of a private one start with it,"""
+    preload: tuple[str, ...] = ()
+    """and import these modules meanwhile."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunnerSettings:
+    """What a runner is told when it is started."""
+
+    run: str
+    site: str
+    ray: RayChoice = field(default_factory=RayChoice)
+    blobs: Path
+    """Folder of the tensors of its orders and its answers."""
+    blob_limit_bytes: int = 1 << 40
+    transient: bool = False
+    """Answers' blobs are removed once they are taken, and not only where room is needed."""
+    lease_s: float = 0.0
+    """How long it lives without a renewal, before anybody has connected; 0 for no such limit."""
+    orphan_s: float = 60.0
+    """How long it lives without anybody connected."""
+    folder: Path | None = None
+    """Where the workload keeps what survives the process; None: orders say where."""
+    data: Mapping[str, Any] = field(default_factory=dict)
+    """The data sets that the site's admin declared, JSON values by name."""
+    workload: str = ""
+    """A workload that is imported before anybody asks for it."""
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values."""
+        folder = None if self.folder is None else str(self.folder)
+        return {**asdict(self), "blobs": str(self.blobs), "folder": folder}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Self:
+        """The inverse of `to_json`."""
+        ray = {**values["ray"], "preload": tuple(values["ray"]["preload"])}
+        folder = None if values["folder"] is None else Path(values["folder"])
+        return cls(
+            **{
+                **values,
+                "ray": RayChoice(**ray),
+                "blobs": Path(values["blobs"]),
+                "folder": folder,
+            }
+        )
+
+    @classmethod
+    def read(cls, folder: Path) -> Self:
+        """The settings of the runner in a folder."""
+        return cls.from_json(json.loads((folder / SETTINGS).read_text()))
+
+
+class RunnerProcess:
+    """The process of a runner, started here or found."""
+
+    def __init__(self, folder: Path, process: subprocess.Popen[bytes] | None = None) -> None:
+        self.folder = folder
+        self.settings = RunnerSettings.read(folder)
+        self._process = process
+
+    @classmethod
+    def start(
+        cls,
+        folder: Path,
+        settings: RunnerSettings,
+        *,
+        own_session: bool = True,
+        environment: Mapping[str, str] | None = None,
+    ) -> Self:
+        """Start a runner; returns at once. RunnerExists if there is one in the folder.
+
+        In a session of its own it does not end with the terminal or the batch job that we belong
+        to. `environment` is added to ours.
+        """
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.truncate(lock, 0)
+            (folder / SOCKET).unlink(missing_ok=True)
+            (folder / SETTINGS).write_text(json.dumps(settings.to_json()))
+            with (folder / LOG).open("wb") as log:
+                process = subprocess.Popen(
+                    [sys.executable, "-m", "fedpilot.mediator.runner", str(folder), str(lock)],
+                    env={**os.environ, **(environment or {})},
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    pass_fds=[lock],
+                    start_new_session=own_session,
+                    process_group=None if own_session else 0,
+                )
+        except BlockingIOError:
+            raise RunnerExists(str(folder)) from None
+        finally:
+            os.close(lock)
+        return cls(folder, process)
+
+    @classmethod
+    def find(cls, folder: Path) -> Self | None:
+        """The runner that lives in a folder, whoever started it; None if there is none."""
+        with suppress(FileNotFoundError):
+            found = cls(folder)
+            if found.alive():
+                return found
+        return None
+
+    @property
+    def pid(self) -> int | None:
+        """The process id; None once it is gone, and before it has said so."""
+        if self._process is not None and self._process.poll() is None:
+            return self._process.pid
+        text = (self.folder / LOCK).read_text().strip() if self.alive() else ""
+        return int(text) if text else None
+
+    def alive(self) -> bool:
+        """Whether the process is there."""
+        if self._process is not None:
+            self._process.poll()  # else it would stay as a zombie
+        try:
+            lock = os.open(self.folder / LOCK, os.O_RDWR)
+        except FileNotFoundError:
+            return False
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(lock)
+        return False
+
+    def last_words(self) -> str:
+        """The last lines of its log, on one line."""
+        with suppress(OSError):
+            text = (self.folder / LOG).read_text(errors="replace")
+            return " | ".join(line.strip() for line in text.splitlines()[-LOG_LINES:] if line)
+        return ""
+
+    def terminate(self) -> None:
+        """Ask it to end in order."""
+        self._signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End it at once; a private Ray ends with it."""
+        self._signal(signal.SIGKILL)
+
+    def _signal(self, number: signal.Signals) -> None:
+        if (pid := self.pid) is not None:
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait for its end; whether it came."""
+        deadline = time.monotonic() + timeout_s
+        while self.alive():
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(POLL_S)
+        return True
+
+    def end(self, within_s: float) -> None:
+        """End it in order, or after that time at once."""
+        self.terminate()
+        if not self.wait(within_s):
+            self.kill()
+            self.wait(within_s)
+
+
+@contextmanager
+def address(folder: Path) -> Iterator[str]:
+    """A path of the folder's socket that is short enough, however deep the folder lies."""
+    path = str(folder / SOCKET)
+    if len(os.fsencode(path)) <= LONGEST_ADDRESS:
+        yield path
+        return
+    opened = os.open(folder, os.O_PATH | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{opened}/{SOCKET}"
+    finally:
+        os.close(opened)

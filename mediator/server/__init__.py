@@ -1,0 +1,9 @@
+"""The mediator's process: sites, runs with their coordinators, users. One event loop holds it all.
+
+The store and the disks are worked on in threads; everything else happens between two awaits.
+"""
+
+from .process import Mediator, Ready
+from .settings import ServerSettings
+
+__all__ = ["Mediator", "Ready", "ServerSettings"]

@@ -1,0 +1,73 @@
+"""EventLog: what happened, in order, kept in the store and told to whoever follows."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime
+from typing import Any
+
+from ..store import EventRecord
+from .database import Database
+
+FEDERATION = ""
+"""In the place of a run: the events of sites, runs and refusals."""
+AT_ONCE = 500
+"""Events that are read from the store together."""
+LARGEST_EVENT = 256 << 10
+"""Characters of one event."""
+
+
+class EventLog:
+    """Events of runs and of the federation."""
+
+    def __init__(self, database: Database, clock: Callable[[], float]) -> None:
+        self._database = database
+        self._clock = clock
+        self._saying: set[asyncio.Task[None]] = set()
+        self._news: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
+
+    async def append(self, run: str, event_json: str) -> None:
+        """Keep an event as its coordinator wrote it, then tell the followers."""
+        store = self._database.store
+        await self._database.ask(store.append_event, run, event_json, now=self._clock())
+        self.wake(run)
+
+    def say(self, name: str, /, **fields: Any) -> None:
+        """Keep an event of the federation, of this moment."""
+        saying = asyncio.get_running_loop().create_task(self._say(name, fields))
+        self._saying.add(saying)
+        saying.add_done_callback(self._saying.discard)
+
+    async def close(self) -> None:
+        """Wait until what was said is kept; may be called twice."""
+        await asyncio.gather(*self._saying, return_exceptions=True)
+
+    async def _say(self, name: str, fields: dict[str, Any]) -> None:
+        moment = datetime.fromtimestamp(self._clock(), UTC).isoformat(timespec="milliseconds")
+        await self.append(FEDERATION, json.dumps({"event": name, "time": moment} | fields))
+
+    def wake(self, run: str) -> None:
+        """Have the followers of a run look again."""
+        news = self._news.pop(run, None)
+        if news is not None:
+            news.set()
+
+    async def follow(
+        self, run: str, after: int, goes_on: Callable[[], bool]
+    ) -> AsyncIterator[EventRecord]:
+        """The events after a number, as long as there are any or more may come."""
+        while True:
+            news, more = self._news[run], goes_on()
+            store = self._database.store
+            found = await self._database.ask(store.events_after, run, after, AT_ONCE)
+            for record in found:
+                yield record
+                after = record.number
+            if found:
+                continue
+            if not more:
+                return
+            await news.wait()

@@ -1,0 +1,224 @@
+"""Guard: who may call what; the one place where errors become gRPC codes.
+
+Every call shows a certificate that the authority has signed and not revoked, of a role that may do
+it. What comes is parsed here, so that bytes which are no message are refused like anything else:
+in one line of the log that says who, what and why. What changes something is audited.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Any, NoReturn
+
+import grpc
+import grpc.aio
+from google.protobuf.descriptor import FieldDescriptor, MethodDescriptor, ServiceDescriptor
+from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
+
+from ..blobs import BadBlob, BlobBusy, NoRoom
+from ..core.roles import Act, Role, act_of_change, act_of_command, may, refusal
+from ..errors import (
+    BadRequest,
+    MediatorError,
+    NoSuchRun,
+    NoSuchSite,
+    NotPermitted,
+    RequestRefused,
+    RunExists,
+    SiteUnreachable,
+)
+from ..identity import Authority, IdentityError, NoSuchCertificate, PeerRefused, TokenRefused
+from ..identity.tls import Peer, peer_of
+from ..payloads import BadPayload
+from ..proto import federation_pb2 as pb
+from ..rpc import snake
+from ..store import AuditEntry
+from ..wire import BadMessage, ProtocolRefused, parsed
+from .database import Database
+
+log = logging.getLogger(__name__)
+
+Call = Callable[..., Any]
+LONGEST_REASON = 1_000
+"""Characters of what a caller is told and the log shows."""
+SHOWN = 100
+"""Characters of a field that the audit log shows."""
+_CODES: tuple[
+    tuple[type[BaseException] | tuple[type[BaseException], ...], grpc.StatusCode], ...
+] = (
+    ((NoSuchRun, NoSuchSite, NoSuchCertificate), grpc.StatusCode.NOT_FOUND),
+    (RunExists, grpc.StatusCode.ALREADY_EXISTS),
+    (PeerRefused, grpc.StatusCode.UNAUTHENTICATED),
+    ((NotPermitted, TokenRefused), grpc.StatusCode.PERMISSION_DENIED),
+    ((RequestRefused, ProtocolRefused), grpc.StatusCode.FAILED_PRECONDITION),
+    (SiteUnreachable, grpc.StatusCode.UNAVAILABLE),
+    ((BlobBusy, NoRoom), grpc.StatusCode.RESOURCE_EXHAUSTED),
+    (
+        (BadMessage, BadRequest, BadPayload, BadBlob, IdentityError),
+        grpc.StatusCode.INVALID_ARGUMENT,
+    ),
+    (TimeoutError, grpc.StatusCode.DEADLINE_EXCEEDED),
+)
+
+
+def code_of(error: BaseException) -> grpc.StatusCode:
+    """The code that a call ends with which fails by this."""
+    for kinds, code in _CODES:
+        if isinstance(error, kinds):
+            return code
+    return grpc.StatusCode.INTERNAL
+
+
+class Guard:
+    """Admits callers, one call at a time."""
+
+    def __init__(self, authority: Authority, database: Database) -> None:
+        self._authority = authority
+        self._database = database
+
+    def peer(self, context: Any) -> Peer:
+        """Who calls; PeerRefused for a certificate that is none, or does not count any more."""
+        peer = peer_of(context)
+        if objection := self.objection(peer):
+            raise PeerRefused(objection)
+        return peer
+
+    def objection(self, peer: Peer) -> str:
+        """Why somebody who was admitted is not any more; empty if that is not so."""
+        return self._authority.objection(peer.serial, time.time())
+
+    def admit(self, context: Any, act: Act) -> Peer:
+        """Who calls, if that one may do this; PeerRefused or NotPermitted."""
+        peer = self.peer(context)
+        if not may(peer.role, act):
+            raise NotPermitted(refusal(peer.name, peer.role, act))
+        return peer
+
+    def handlers(
+        self,
+        service: ServiceDescriptor,
+        implementation: object,
+        *,
+        leaving_out: tuple[str, ...] = (),
+    ) -> grpc.GenericRpcHandler:
+        """Serve an object's methods to those who may call them.
+
+        They are called as in the .proto file, in snake case, with the request, the context and who
+        calls. Of a stream of requests they get the bytes.
+        """
+        made = {
+            method.name: self._handler(method, getattr(implementation, snake(method.name)))
+            for method in service.methods
+            if method.name not in leaving_out
+        }
+        return grpc.method_handlers_generic_handler(service.full_name, made)
+
+    def _handler(self, method: MethodDescriptor, act: Call) -> Any:
+        answered = GetMessageClass(method.output_type).SerializeToString
+        call = self.guarded(method, act)
+        match method.client_streaming, method.server_streaming:
+            case False, False:
+                return grpc.unary_unary_rpc_method_handler(call, None, answered)
+            case False, True:
+                return grpc.unary_stream_rpc_method_handler(call, None, answered)
+            case True, True:
+                return grpc.stream_stream_rpc_method_handler(call, None, answered)
+        raise TypeError(f"{method.full_name} is of a kind that no service has")
+
+    def guarded(self, method: MethodDescriptor, act: Call) -> Call:
+        """A method as gRPC calls it, around one as it is written here."""
+        name = Act(snake(method.name))
+        kind = GetMessageClass(method.input_type)
+
+        def read(data: Any) -> Any:
+            return data if method.client_streaming else parsed(kind, data)
+
+        def check(request: Any, peer: Peer) -> None:
+            what = _act_of(name, request)
+            if not may(peer.role, what):
+                raise NotPermitted(refusal(peer.name, peer.role, what))
+
+        async def answer(data: Any, context: Any) -> Any:
+            request, peer, outcome = None, None, "done"
+            try:
+                peer = self.peer(context)
+                request = read(data)
+                check(request, peer)
+                return await act(request, context, peer)
+            except Exception as error:
+                outcome = str(error)
+                await refuse(context, name, error, peer)
+            finally:
+                if not method.client_streaming:
+                    self._audit(name, request, peer, outcome)
+
+        async def answers(data: Any, context: Any) -> AsyncIterator[Any]:
+            peer = None
+            try:
+                peer = self.peer(context)
+                request = read(data)
+                check(request, peer)
+                async for each in act(request, context, peer):
+                    if objection := self.objection(peer):
+                        raise PeerRefused(objection)
+                    yield each
+            except Exception as error:
+                await refuse(context, name, error, peer)
+
+        return answers if method.server_streaming and not method.client_streaming else answer
+
+    def _audit(self, name: Act, request: Any, peer: Peer | None, outcome: str) -> None:
+        """Note what a role that only reads may not do, whether it was done or refused."""
+        act = name if request is None else _act_of(name, request)
+        if peer is None or peer.role is Role.SITE or may(Role.VIEWER, act):
+            return
+        entry = AuditEntry(
+            at=time.time(),
+            who=peer.name,
+            role=peer.role,
+            act=act,
+            what=_shown(request),
+            outcome=outcome[:LONGEST_REASON],
+        )
+        self._database.write(self._database.store.record_audit, entry)
+
+
+async def refuse(context: Any, act: str, error: Exception, peer: Peer | None) -> NoReturn:
+    """End a call by an error, and say so in the log; one that is not ours with where it was."""
+    if isinstance(error, grpc.aio.AbortError):
+        raise error
+    code = code_of(error)
+    who = f"{peer.name} ({peer.role})" if peer else "a stranger"
+    if code is grpc.StatusCode.INTERNAL and not isinstance(error, MediatorError):
+        log.error("%s of %s at %s failed", act, who, context.peer(), exc_info=error)
+        await context.abort(code, f"{act} failed in the mediator: its log tells more")
+    text = " ".join(str(error).split())[:LONGEST_REASON]
+    log.warning("refused %s of %s at %s: %s: %s", act, who, context.peer(), code.name, text)
+    await context.abort(code, text)
+    raise AssertionError("abort does not return")
+
+
+def _act_of(name: Act, request: Any) -> Act:
+    """The act that a request is, where those of a method differ."""
+    match name:
+        case Act.CHANGE_SITE if isinstance(request, pb.ChangeSiteRequest):
+            return act_of_change(request.change)
+        case Act.RUN_AT_SITE if isinstance(request, pb.RunAtSiteRequest):
+            return act_of_command(request.arguments)
+    return name
+
+
+def _shown(request: Message | None) -> str:
+    """The plain fields of a request, shortened; no secrets are among them."""
+    if request is None:
+        return ""
+    plain: dict[str, Any] = {}
+    for field, value in request.ListFields():
+        if field.type == FieldDescriptor.TYPE_BYTES or field.message_type is not None:
+            continue
+        text = " ".join(map(str, value)) if field.is_repeated else str(value)
+        plain[field.name] = text if len(text) <= SHOWN else f"{len(text)} characters"
+    return ", ".join(f"{name}={value}" for name, value in plain.items())

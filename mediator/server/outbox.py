@@ -1,0 +1,53 @@
+"""Outbox: what is to be sent to one peer, in order, within a bound."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Generic, TypeVar
+
+Message = TypeVar("Message")
+
+
+class Outbox(Generic[Message]):
+    """Filled from the event loop, emptied by the task that writes to the peer."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._waiting: deque[Message] = deque()
+        self._news = asyncio.Event()
+        self._closed = False
+        self.overflowed = False
+        """Whether it was closed because the peer takes its messages too slowly."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing more can be put in."""
+        return self._closed
+
+    def put(self, message: Message) -> bool:
+        """Whether it will be sent; a box that is full is closed by that."""
+        if self._closed:
+            return False
+        if len(self._waiting) >= self._limit:
+            self.overflowed = True
+            self._waiting.clear()
+            self.close()
+            return False
+        self._waiting.append(message)
+        self._news.set()
+        return True
+
+    def close(self) -> None:
+        """Send what is in it, and nothing after that; may be called twice."""
+        self._closed = True
+        self._news.set()
+
+    async def take(self) -> Message | None:
+        """The next message, when there is one; None after the last."""
+        while not self._waiting:
+            if self._closed:
+                return None
+            self._news.clear()
+            await self._news.wait()
+        return self._waiting.popleft()

@@ -1,0 +1,343 @@
+"""Mediator: the whole process, from its folder to its ports, and its orderly end.
+
+What is started is ended in the opposite order: sites and users are told, coordinators end, what
+was counted is written, the store is closed. Two mediators never share a folder.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import logging
+import os
+import socket
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+import grpc
+import grpc.aio
+
+from fedpilot.fabric.exit_codes import BAD_INPUT
+
+from ..blobs import BlobStore
+from ..core.roles import Role
+from ..errors import MediatorError
+from ..identity import Authority, Credentials, has_credentials
+from ..identity.tls import server_credentials
+from ..local_socket import LocalSocket
+from ..proto import federation_pb2 as pb
+from ..rpc import COORDINATOR, JOIN, MESSAGE_OPTIONS, SITE, USER, handler
+from ..store import Store
+from ..transfer import BlobService, TransferSettings
+from .blob_gate import BlobGate
+from .blob_handlers import blob_handlers
+from .booking import Booking
+from .coordinators import Coordinators
+from .database import Database
+from .events import EventLog
+from .guard import Guard
+from .joining import LARGEST_REQUEST, Joining
+from .runs import Runs
+from .sessions import SiteSessions
+from .settings import ServerSettings
+from .sites import Sites
+from .switchboard import Switchboard
+from .users import Users
+
+log = logging.getLogger(__name__)
+
+NAME = "mediator"
+"""Of the server's own certificate."""
+STALE_S = 3_600.0
+"""Parts of blobs that nobody has touched for so long are removed."""
+END_S = 2.0
+"""How long calls that are open at the end may take."""
+CALLS = 4_096
+"""Calls that are served at once; more are refused."""
+SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
+    *MESSAGE_OPTIONS,
+    ("grpc.so_reuseport", 0),
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 20_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
+    ("grpc.http2.max_ping_strikes", 0),
+    ("grpc.max_concurrent_streams", 256),
+)
+
+
+class FolderBusy(MediatorError):
+    """Another mediator works in the folder."""
+
+    exits_with = BAD_INPUT
+
+
+class PortTaken(MediatorError):
+    """A port cannot be listened at."""
+
+    exits_with = BAD_INPUT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ready:
+    """Where a mediator is reached."""
+
+    host: str
+    port: int
+    join_port: int
+    made: tuple[str, ...]
+    """What was made because it was not there, in words."""
+
+    @property
+    def address(self) -> str:
+        """HOST:PORT of sites and users."""
+        return _at(self.host, self.port)
+
+    @property
+    def join_address(self) -> str:
+        """HOST:PORT of those who have a token."""
+        return _at(self.host, self.join_port)
+
+
+class Mediator:
+    """One mediator, in the running event loop, which has to be that of the main thread.
+
+    Coordinators are killed when the thread ends that has started them.
+    """
+
+    def __init__(self, settings: ServerSettings, *, hosts: Sequence[str] = ()) -> None:
+        """`hosts` go into the server's certificate, if one has to be made."""
+        self.settings = settings
+        self._hosts = tuple(hosts)
+        self._undo = AsyncExitStack()
+        self._ready: Ready | None = None
+        self.sites: Sites
+        self.runs: Runs
+
+    @property
+    def ready(self) -> Ready:
+        """Where it is reached, once it was started."""
+        if self._ready is None:
+            raise RuntimeError("the mediator has not been started")
+        return self._ready
+
+    async def start(self) -> Ready:
+        """Open the folder and the ports. FolderBusy, PortTaken, StoreError, IdentityError."""
+        async with AsyncExitStack() as undo:
+            self._ready = await self._start(undo)
+            self._undo = undo.pop_all()
+        return self._ready
+
+    async def close(self) -> None:
+        """End in order; may be called twice."""
+        await self._undo.aclose()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def _start(self, undo: AsyncExitStack) -> Ready:
+        settings = self.settings
+        settings.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        settings.folder.chmod(0o700)
+        undo.callback(os.close, _locked(settings))
+        authority, credentials, made = self._identity()
+        database = Database(await asyncio.to_thread(Store, settings.store_url))
+        undo.callback(database.close)
+        clock = steady_clock()
+        blobs = BlobStore(settings.blobs, settings.blobs_bytes)
+        await asyncio.to_thread(blobs.clean, now=time.time(), stale_after_s=STALE_S)
+        events, switchboard, booking = EventLog(database, clock), Switchboard(), Booking(database)
+        undo.push_async_callback(events.close)
+        undo.callback(booking.write)
+        sites = Sites(
+            settings,
+            clock=clock,
+            database=database,
+            events=events,
+            switchboard=switchboard,
+            booking=booking,
+            blobs=blobs,
+        )
+        runs = Runs(
+            settings,
+            clock=clock,
+            database=database,
+            events=events,
+            switchboard=switchboard,
+            sites=sites,
+        )
+        coordinators = Coordinators(
+            settings, runs=runs, sites=sites, switchboard=switchboard, booking=booking
+        )
+        self.sites, self.runs = sites, runs
+        await sites.load()
+
+        local = undo.enter_context(LocalSocket(settings.folder))
+        inner = grpc.aio.server(options=MESSAGE_OPTIONS)
+        inner.add_generic_rpc_handlers((handler(COORDINATOR, coordinators),))
+        _listen(inner, local.address, None)
+        undo.push_async_callback(inner.stop, 0)
+        await inner.start()
+
+        guard = Guard(authority, database)
+        sessions = SiteSessions(settings, clock=clock, guard=guard, sites=sites, booking=booking)
+        transfers = BlobService(
+            blobs,
+            BlobGate(guard, sites),
+            largest_bytes=settings.largest_blob_bytes,
+            settings=TransferSettings(piece_bytes=settings.piece_bytes),
+        )
+        sites.forget_upload = transfers.forget
+        users = Users(
+            settings,
+            authority=authority,
+            database=database,
+            events=events,
+            runs=runs,
+            sites=sites,
+            coordinators=coordinators,
+            booking=booking,
+            blobs=blobs,
+            join_address=lambda: self.ready.join_address,
+        )
+        outer = grpc.aio.server(options=SERVER_OPTIONS, maximum_concurrent_rpcs=CALLS)
+        outer.add_generic_rpc_handlers(
+            (
+                blob_handlers(transfers),
+                guard.handlers(SITE, sessions, leaving_out=("Fetch", "Offer", "Push")),
+                guard.handlers(USER, users),
+            )
+        )
+        port = _listen(outer, _at(settings.host, settings.port), server_credentials(credentials))
+        undo.push_async_callback(outer.stop, END_S)
+        undo.callback(sites.end_all, "the mediator ends")
+        joining = Joining(authority, database, events)
+        door = grpc.aio.server(
+            options=(
+                ("grpc.max_receive_message_length", LARGEST_REQUEST),
+                ("grpc.so_reuseport", 0),
+            ),
+            maximum_concurrent_rpcs=256,
+        )
+        join: Any = grpc.unary_unary_rpc_method_handler(
+            joining.join, None, pb.JoinReply.SerializeToString
+        )
+        door.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler(JOIN.full_name, {"Join": join}),)
+        )
+        join_port = _listen(
+            door,
+            _at(settings.host, settings.join_port),
+            server_credentials(credentials, require_clients=False),
+        )
+        undo.push_async_callback(door.stop, 0)
+        await outer.start()
+        await door.start()
+
+        ticking = asyncio.create_task(self._tick(sites, coordinators, booking))
+        undo.push_async_callback(_cancelled, ticking)
+        undo.push_async_callback(runs.close)
+        await runs.load()
+        host = _public_host(settings.host, credentials)
+        return Ready(host=host, port=port, join_port=join_port, made=made)
+
+    def _identity(self) -> tuple[Authority, Credentials, tuple[str, ...]]:
+        """The authority and the server's credentials; both are made where there is nothing."""
+        folder, now, made = self.settings.authority, time.time(), []
+        if folder.exists():
+            authority = Authority.open(folder)
+        else:
+            authority = Authority.create(folder, now=now)
+            made.append(f"a certificate authority in {folder}")
+        if not has_credentials(authority.server_folder):
+            hosts = self._hosts or _hosts(self.settings.host)
+            issued = authority.issue(NAME, Role.MEDIATOR, hosts, now=now)
+            issued.write(authority.server_folder)
+            made.append(f"the mediator's certificate, good for {', '.join(hosts)}")
+        credentials = Credentials.read(authority.server_folder)
+        credentials.identity.check(now)
+        return authority, credentials, tuple(made)
+
+    async def _tick(self, sites: Sites, coordinators: Coordinators, booking: Booking) -> None:
+        """What comes with time: silence of sites, counts that are told and written."""
+        pause = max(0.02, min(1.0, self.settings.health.heartbeat_s / 4))
+        told_at = time.monotonic()
+        while True:
+            await asyncio.sleep(pause)
+            sites.tick()
+            if time.monotonic() - told_at >= 1.0:
+                told_at = time.monotonic()
+                coordinators.tell_bytes()
+                booking.write()
+
+
+def steady_clock() -> Callable[[], float]:
+    """Epoch seconds that never jump: nobody falls silent because a clock was set."""
+    offset = time.time() - time.monotonic()
+    return lambda: time.monotonic() + offset
+
+
+def _listen(
+    server: grpc.aio.Server, address: str, credentials: grpc.ServerCredentials | None
+) -> int:
+    try:
+        if credentials is None:
+            return server.add_insecure_port(address)
+        return server.add_secure_port(address, credentials)
+    except RuntimeError as error:
+        raise PortTaken(
+            f"{address} cannot be listened at: is it taken, or not an address of this machine?"
+        ) from error
+
+
+def _locked(settings: ServerSettings) -> int:
+    """An open file that is locked while this mediator lives."""
+    file = os.open(settings.folder / ".lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(file)
+        raise FolderBusy(
+            f"another mediator works in {settings.folder}: end it, or use another folder"
+        ) from None
+    return file
+
+
+def _at(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _hosts(listening: str) -> tuple[str, ...]:
+    """What a mediator on this machine may be called."""
+    names = ["localhost", "127.0.0.1"]
+    if listening in ("0.0.0.0", "::"):
+        names.insert(0, socket.gethostname())
+    elif listening not in names:
+        names.insert(0, listening)
+    return tuple(dict.fromkeys(names))
+
+
+def _public_host(listening: str, credentials: Credentials) -> str:
+    """Where others reach it: where it listens, or else the first name of its certificate."""
+    if listening not in ("0.0.0.0", "::"):
+        return listening
+    return next(iter(credentials.identity.hosts), listening)
+
+
+async def _cancelled(task: asyncio.Task[Any]) -> None:
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task

@@ -1,0 +1,323 @@
+"""Runs: what was submitted, and a coordinator process for each that goes on.
+
+A coordinator says by its exit code how it ended. One that was killed is started again, within a
+budget; one that ended by itself is not. The store knows every run; those that were going on when
+the mediator died are started again by its successor.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..core.restarts import pause_before_restart
+from ..core.roles import Role
+from ..errors import BadRequest, NoSuchRun, RequestRefused
+from ..proto import federation_pb2 as pb
+from ..store import RunRecord, RunState
+from ..wire import RunId, check_run
+from .coordinator_process import FINISHED, STOPPED, CoordinatorProcess
+from .database import Database
+from .events import EventLog
+from .settings import ServerSettings
+from .sites import Sites
+from .switchboard import Switchboard
+
+log = logging.getLogger(__name__)
+
+LOG = "coordinator.log"
+CONFIG = "config.yaml"
+SUBMISSION = "submission.json"
+LARGEST_CONFIG = 1 << 20
+"""Characters."""
+GOES_ON = (RunState.SUBMITTED, RunState.RUNNING, RunState.STOPPING)
+RESUMABLE = (RunState.STOPPED, RunState.FAILED, RunState.INTERRUPTED)
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._ -]{0,127}")
+
+
+@dataclass(slots=True)
+class _Going:
+    """A run that has a coordinator, or will have one again in a moment."""
+
+    task: asyncio.Task[None]
+    process: CoordinatorProcess | None = None
+    deaths: list[float] = field(default_factory=list)
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    user: dict[str, Any] = field(default_factory=dict)
+    """Whose run it is: what sites' policies ask for."""
+    told: dict[str, Any] = field(default_factory=dict)
+    """The fields of the last `run_finished` that the coordinator told of."""
+
+
+class Runs:
+    """All runs of a mediator."""
+
+    def __init__(
+        self,
+        settings: ServerSettings,
+        *,
+        clock: Callable[[], float],
+        database: Database,
+        events: EventLog,
+        switchboard: Switchboard,
+        sites: Sites,
+    ) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._database = database
+        self._store = database.store
+        self._events = events
+        self._switchboard = switchboard
+        self._sites = sites
+        self._going: dict[RunId, _Going] = {}
+        self._ending = False
+
+    async def load(self) -> None:
+        """Go on with what was going on when the mediator before us ended."""
+        for record in await self._database.ask(self._store.runs_in, GOES_ON):
+            if record.state is RunState.STOPPING:
+                run, now = RunId(record.id), self._clock()
+                await self._set(run, RunState.STOPPED, reason="it was stopped", ended_at=now)
+            else:
+                log.info("run %s goes on", record.id)
+                self._begin(RunId(record.id))
+
+    # -- what users ask ---------------------------------------------------------------------------
+
+    async def submit(self, request: pb.SubmitRequest, owner: str, role: Role) -> RunRecord:
+        """Take a run, once for its id, and start its coordinator."""
+        run = check_run(request.run)
+        if not 0 < len(request.config_yaml) <= LARGEST_CONFIG:
+            raise BadRequest(
+                f"a config has 1 to {LARGEST_CONFIG} characters; found {len(request.config_yaml)}"
+            )
+        if not _NAME.fullmatch(request.name):
+            raise BadRequest(f"{request.name[:80]!r} cannot be the name of a config")
+        folder = self.folder(run)
+        record = RunRecord(
+            id=run,
+            name=request.name,
+            owner=owner,
+            config_yaml=request.config_yaml,
+            interactive=request.interactive,
+            submitted_at=self._clock(),
+            folder=str(folder),
+        )
+        found = await self._database.ask(self._store.add_run, record)
+        await asyncio.to_thread(self._write_folder, found, role)
+        if found.state is RunState.SUBMITTED and run not in self._going:
+            self._begin(run)
+            log.info("run %s was submitted by %s", run, owner)
+            self._events.say("run_submitted", run=run, owner=owner, name=request.name)
+        return found
+
+    async def stop(self, id: str, who: str) -> RunRecord:
+        """Have a run end so that it can be resumed."""
+        record = await self.record(id)
+        run = RunId(record.id)
+        going = self._going.get(run)
+        if record.state is RunState.STOPPED:
+            return record
+        if going is None or record.state not in GOES_ON:
+            raise RequestRefused(f"run {run} is {record.state}: there is nothing to stop")
+        if record.state is not RunState.STOPPING:
+            await self._set(run, RunState.STOPPING, reason=f"stopped by {who}")
+            going.stopping.set()
+        return await self.record(run)
+
+    async def resume(self, id: str) -> RunRecord:
+        """Go on with a run that ended without being finished."""
+        record = await self.record(id)
+        run = RunId(record.id)
+        if run in self._going and record.state is not RunState.STOPPING:
+            return record
+        changed = await self._database.ask(
+            self._store.set_run_state, run, RunState.SUBMITTED, among=RESUMABLE
+        )
+        if not changed:
+            raise RequestRefused(f"run {run} is {record.state}: it cannot be resumed")
+        self._begin(run)
+        self._events.say("run_resumed", run=run)
+        return await self.record(run)
+
+    async def record(self, id: str) -> RunRecord:
+        """What is known of a run; NoSuchRun."""
+        found = await self._database.ask(self._store.run, check_run(id))
+        if found is None:
+            raise NoSuchRun(
+                f"there is no run {id}; `fedpilot runs list` shows those that there are"
+            )
+        return found
+
+    def user(self, run: RunId) -> dict[str, Any]:
+        """The name and the role of whom a run that goes on belongs to."""
+        going = self._going.get(run)
+        return {} if going is None else going.user
+
+    def goes_on(self, run: str) -> bool:
+        """Whether more may be heard of a run."""
+        return RunId(run) in self._going
+
+    def folder(self, run: str) -> Path:
+        """Where a run keeps its files."""
+        return self._settings.runs / check_run(run)
+
+    # -- what coordinators say --------------------------------------------------------------------
+
+    async def said(self, run: RunId, event_json: str) -> None:
+        """Keep an event of a run, and note how it says that it ended."""
+        try:
+            event = json.loads(event_json)
+        except (ValueError, RecursionError):
+            event = None
+        if not isinstance(event, dict) or "\x00" in event_json:
+            log.error("run %s: its coordinator told something that is no event", run)
+            return
+        going = self._going.get(run)
+        if going is not None and event.get("event") == "run_finished":
+            going.told = event
+        await self._events.append(run, event_json)
+
+    # -- a coordinator's life ---------------------------------------------------------------------
+
+    def _begin(self, run: RunId) -> None:
+        self._switchboard.going_on.add(run)
+        task = asyncio.get_running_loop().create_task(self._supervise(run))
+        self._going[run] = _Going(task)
+
+    async def _supervise(self, run: RunId) -> None:
+        going = self._going[run]
+        try:
+            state, reason = await self._watch(run, going)
+            if self._ending:
+                return
+            digest = str(going.told.get("digest", "")) if state is RunState.FINISHED else ""
+            await self._set(run, state, reason=reason, ended_at=self._clock(), digest=digest)
+            log.info("run %s is %s%s", run, state, f": {reason}" if reason else "")
+            self._events.say(f"run_{state}", run=run, reason=reason, digest=digest)
+        except Exception as error:
+            log.exception("run %s cannot be watched", run)
+            await self._set(run, RunState.FAILED, reason=str(error), ended_at=self._clock())
+        finally:
+            del self._going[run]
+            self._switchboard.going_on.discard(run)
+            if not self._ending:
+                self._sites.run_over(run)
+            self._events.wake(run)
+
+    async def _watch(self, run: RunId, going: _Going) -> tuple[RunState, str]:
+        """Start coordinators until one says how the run ended; that, and why."""
+        while True:
+            code = await self._one(run, going)
+            if self._ending:
+                return RunState.INTERRUPTED, ""
+            if code == FINISHED:
+                return RunState.FINISHED, str(going.told.get("reason") or "")
+            if going.stopping.is_set():
+                return RunState.STOPPED, "it was stopped"
+            if code > 0 and code != STOPPED:
+                return RunState.FAILED, self._why_failed(run, going, code)
+            going.deaths.append(self._clock())
+            pause = pause_before_restart(going.deaths, self._clock(), self._settings.restarts)
+            if pause is None:
+                return RunState.FAILED, (
+                    f"its coordinator was killed {len(going.deaths)} times; at last it "
+                    f"{_told_end(code)}"
+                )
+            log.warning(
+                "the coordinator of run %s %s; the next in %g s", run, _told_end(code), pause
+            )
+            self._events.say("coordinator_killed", run=run, exit_code=code, pause_s=pause)
+            try:
+                async with asyncio.timeout(pause):
+                    await going.stopping.wait()
+                return RunState.STOPPED, "it was stopped"
+            except TimeoutError:
+                await self._set(run, RunState.RUNNING, restarted=True)
+
+    async def _one(self, run: RunId, going: _Going) -> int:
+        """One coordinator, from its start to its exit code."""
+        record = await self.record(run)
+        command = [*self._settings.coordinator, str(self._settings.folder.resolve()), run]
+        going.user = await asyncio.to_thread(_user_of, self.folder(run))
+        log_file = self.folder(run) / LOG
+        going.process = await CoordinatorProcess.start(command, log_file)
+        log.info("the coordinator of run %s is process %d", run, going.process.pid)
+        if record.state is RunState.SUBMITTED:
+            await self._set(run, RunState.RUNNING, started_at=self._clock())
+        exited = asyncio.create_task(going.process.wait())
+        stopping = asyncio.create_task(going.stopping.wait())
+        try:
+            await asyncio.wait((exited, stopping), return_when=asyncio.FIRST_COMPLETED)
+            if not exited.done():
+                reason = "it was stopped"
+                self._switchboard.tell(run, pb.ToCoordinator(stop=pb.Stop(reason=reason)))
+                await asyncio.wait((exited,), timeout=self._settings.end_s)
+            if not exited.done():
+                return await going.process.end(self._settings.end_s)
+            return exited.result()
+        finally:
+            stopping.cancel()
+            exited.cancel()
+            if going.process is not None:
+                going.process.kill()
+            going.process = None
+
+    def _write_folder(self, record: RunRecord, role: Role) -> None:
+        """What a coordinator finds of its run; what is there already stays."""
+        folder = self.folder(record.id)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        facts = {
+            "name": record.name,
+            "interactive": record.interactive,
+            "user": {"name": record.owner, "role": role},
+        }
+        for name, text in ((CONFIG, record.config_yaml), (SUBMISSION, json.dumps(facts) + "\n")):
+            path = folder / name
+            if not path.exists():
+                aside = path.with_suffix(".tmp")
+                aside.write_text(text)
+                aside.replace(path)
+
+    def _why_failed(self, run: RunId, going: _Going, code: int) -> str:
+        told = str(going.told.get("failure") or "")
+        return (
+            told or f"its coordinator ended with exit code {code}; see `fedpilot runs logs {run}`"
+        )
+
+    async def _set(self, run: RunId, state: RunState, **facts: Any) -> None:
+        store = self._store
+        await self._database.ask(store.set_run_state, run, state, among=GOES_ON, **facts)
+        self._events.wake(run)
+
+    async def close(self) -> None:
+        """End all coordinators; their runs go on when there is a mediator again."""
+        self._ending = True
+        tasks = []
+        for going in list(self._going.values()):
+            tasks.append(going.task)
+            if going.process is not None:
+                tasks.append(asyncio.create_task(_ended(going.process, self._settings.end_s)))
+            else:
+                going.task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _ended(process: CoordinatorProcess, within_s: float) -> None:
+    await process.end(within_s)
+
+
+def _told_end(code: int) -> str:
+    """How a coordinator ended that was to go on."""
+    return f"was killed by signal {-code}" if code < 0 else "was interrupted, not by us"
+
+
+def _user_of(folder: Path) -> dict[str, Any]:
+    found = json.loads((folder / SUBMISSION).read_bytes())["user"]
+    return {"name": str(found["name"]), "role": str(found["role"])}

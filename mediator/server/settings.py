@@ -1,0 +1,68 @@
+"""ServerSettings: what a mediator's process is told once, and where its things lie."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ..core.health import HealthSettings
+from ..core.restarts import RestartSettings
+
+MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerSettings:
+    """Of one mediator. Seconds and bytes, unless said otherwise."""
+
+    folder: Path
+    """Its state: the authority, runs, blobs and, unless `store` says otherwise, the database."""
+    host: str = "127.0.0.1"
+    port: int = 0
+    """Of sites and users; 0 takes any that is free."""
+    join_port: int = 0
+    """Of those who have a token and no certificate yet."""
+    store: str = ""
+    """URL of the database; empty for a SQLite file in the folder."""
+    health: HealthSettings = field(default_factory=HealthSettings)
+    restarts: RestartSettings = field(default_factory=RestartSettings)
+    lease_s: float = 120.0
+    """What a site holds for a run ends by itself so long after it was last renewed."""
+    hello_s: float = 10.0
+    """How long a session may take to begin."""
+    piece_bytes: int = MIB
+    largest_blob_bytes: int = 16 << 30
+    blobs_bytes: int = 64 << 30
+    """Of all blobs together; those that nobody needs make room."""
+    messages_per_s: float = 200.0
+    """Of one site; one that sends more is read more slowly."""
+    messages_at_once: int = 2_000
+    held_back: int = 4_096
+    """Messages to one peer that may wait; one that takes them too slowly has to come again."""
+    ask_s: float = 600.0
+    """The longest that a user's question to a run or a site may take."""
+    end_s: float = 20.0
+    """How long a coordinator may take to end when it is told to."""
+    coordinator: tuple[str, ...] = (sys.executable, "-m", "fedpilot.mediator.coordinator")
+    """The command of a coordinator; the folder and the run's id follow."""
+
+    @property
+    def authority(self) -> Path:
+        """The folder of the certificates, as `fedpilot certs` takes it."""
+        return self.folder / "certs"
+
+    @property
+    def blobs(self) -> Path:
+        """The folder that coordinators share."""
+        return self.folder / "blobs"
+
+    @property
+    def runs(self) -> Path:
+        """A folder per run."""
+        return self.folder / "runs"
+
+    @property
+    def store_url(self) -> str:
+        """Where the database is."""
+        return self.store or f"sqlite:///{self.folder.resolve() / 'mediator.sqlite'}"

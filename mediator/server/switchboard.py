@@ -1,0 +1,58 @@
+"""Switchboard: which runs go on, and which of their coordinators are attached at the moment."""
+
+from __future__ import annotations
+
+import logging
+
+from ..proto import federation_pb2 as pb
+from ..wire import RunId
+from .outbox import Outbox
+
+log = logging.getLogger(__name__)
+
+Line = Outbox[pb.ToCoordinator]
+
+
+class Switchboard:
+    """Passes messages to coordinators."""
+
+    def __init__(self) -> None:
+        self.going_on: set[RunId] = set()
+        """The runs that have a coordinator, or will have one again in a moment."""
+        self._lines: dict[RunId, Line] = {}
+
+    def goes_on(self, run: RunId) -> bool:
+        """Whether what sites hold for a run is still of use."""
+        return run in self.going_on
+
+    def attached(self, run: RunId) -> bool:
+        """Whether its coordinator can be told something."""
+        return run in self._lines
+
+    def attach(self, run: RunId, line: Line) -> None:
+        """From now on this is the coordinator; the one before is told nothing more."""
+        before = self._lines.pop(run, None)
+        if before is not None:
+            before.close()
+        self._lines[run] = line
+
+    def detach(self, run: RunId, line: Line) -> bool:
+        """A coordinator has gone; whether it was the one that is attached."""
+        if self._lines.get(run) is not line:
+            return False
+        del self._lines[run]
+        return True
+
+    def tell(self, run: RunId, message: pb.ToCoordinator) -> bool:
+        """Whether there is a coordinator that will get it."""
+        line = self._lines.get(run)
+        return line is not None and line.put(message)
+
+    def tell_all(self, message: pb.ToCoordinator) -> None:
+        """Every coordinator that is attached."""
+        for line in self._lines.values():
+            line.put(message)
+
+    def attached_runs(self) -> list[RunId]:
+        """The runs whose coordinators are attached."""
+        return sorted(self._lines)

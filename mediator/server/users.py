@@ -1,0 +1,423 @@
+"""UserService: what commands and the Python API ask of runs, sites and the mediator itself.
+
+Who calls and in which role was settled before. Answers are JSON documents, so that a newer mediator
+may say more; times in them are epoch seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from ..blobs import Blob, BlobStore, digest_of as digest_of_file
+from ..core.health import SiteEvent, SiteState
+from ..core.roles import Role
+from ..errors import BadRequest, NoSuchRun, RequestRefused
+from ..identity import Authority, Token, digest_of, new_secret
+from ..identity.tls import Peer
+from ..payloads import LIMITS, header_json, read, read_tensors
+from ..proto import federation_pb2 as pb
+from ..rpc import LARGEST_MESSAGE
+from ..store import RunRecord
+from ..wire import RunId, blob_message, blob_of, check_protocol, check_site
+from .booking import Booking
+from .coordinators import Coordinators
+from .database import Database
+from .events import FEDERATION, EventLog
+from .runs import LOG, Runs
+from .settings import ServerSettings
+from .sites import SiteEntry, Sites
+
+log = logging.getLogger(__name__)
+
+LOG_POLL_S = 0.3
+LOG_PART = 64 << 10
+"""Bytes of a log that are sent together."""
+MOST_FILES = 10_000
+MOST_AUDIT = 10_000
+LARGEST_TENSORS = LARGEST_MESSAGE - (64 << 10)
+"""Bytes of the tensors of a question or its answer."""
+LONGEST_COMMAND = 64 << 10
+"""Characters of a command for a site."""
+SHORTEST_TOKEN_S, LONGEST_TOKEN_S = 1.0, 30 * 86_400.0
+CHANGES = {
+    "cordon": SiteEvent.CORDON,
+    "uncordon": SiteEvent.UNCORDON,
+    "drain": SiteEvent.DRAIN,
+    "remove": SiteEvent.REMOVE,
+}
+
+
+class Users:
+    """Serves all methods of UserService."""
+
+    def __init__(
+        self,
+        settings: ServerSettings,
+        *,
+        authority: Authority,
+        database: Database,
+        events: EventLog,
+        runs: Runs,
+        sites: Sites,
+        coordinators: Coordinators,
+        booking: Booking,
+        blobs: BlobStore,
+        join_address: Callable[[], str],
+    ) -> None:
+        self._settings = settings
+        self._authority = authority
+        self._database = database
+        self._events = events
+        self._runs = runs
+        self._sites = sites
+        self._coordinators = coordinators
+        self._booking = booking
+        self._blobs = blobs
+        self._join_address = join_address
+
+    # -- runs -------------------------------------------------------------------------------------
+
+    async def submit(self, request: pb.SubmitRequest, context: Any, peer: Peer) -> pb.RunReply:
+        """Take a run; asked twice with one id, it is submitted once."""
+        check_protocol(request.protocol, here="this mediator", there="your fedpilot")
+        return await self._told(await self._runs.submit(request, peer.name, peer.role))
+
+    async def list_runs(
+        self, request: pb.ListRunsRequest, context: Any, peer: Peer
+    ) -> pb.ListRunsReply:
+        """All runs, the first submitted first."""
+        store = self._database.store
+        records = await self._database.ask(store.runs)
+        found = await asyncio.to_thread(lambda: [_run_json(record) for record in records])
+        return pb.ListRunsReply(run_json=found)
+
+    async def show_run(self, request: pb.RunRequest, context: Any, peer: Peer) -> pb.RunReply:
+        """A run, with its manifest."""
+        return await self._told(await self._runs.record(request.run))
+
+    async def follow_run(
+        self, request: pb.FollowRequest, context: Any, peer: Peer
+    ) -> AsyncIterator[pb.Event]:
+        """A run's events, until it ends."""
+        run = (await self._runs.record(request.run)).id
+        goes_on = lambda: request.follow and self._runs.goes_on(run)  # noqa: E731
+        async for record in self._events.follow(run, request.after, goes_on):
+            yield pb.Event(number=record.number, event_json=record.event_json)
+
+    async def run_log(
+        self, request: pb.LogRequest, context: Any, peer: Peer
+    ) -> AsyncIterator[pb.LogPart]:
+        """What the coordinators of a run have printed."""
+        run = (await self._runs.record(request.run)).id
+        path, at = self._runs.folder(run) / LOG, 0
+        while True:
+            more = request.follow and self._runs.goes_on(run)
+            data = await asyncio.to_thread(_read_at, path, at, LOG_PART)
+            if data:
+                at += len(data)
+                yield pb.LogPart(text=data.decode(errors="replace"))
+            elif not more:
+                return
+            else:
+                await asyncio.sleep(LOG_POLL_S)
+
+    async def stop_run(self, request: pb.RunRequest, context: Any, peer: Peer) -> pb.RunReply:
+        """Have a run end so that it can be resumed."""
+        return await self._told(await self._runs.stop(request.run, peer.name))
+
+    async def resume_run(self, request: pb.RunRequest, context: Any, peer: Peer) -> pb.RunReply:
+        """Go on with a run."""
+        return await self._told(await self._runs.resume(request.run))
+
+    async def list_files(
+        self, request: pb.RunRequest, context: Any, peer: Peer
+    ) -> pb.ListFilesReply:
+        """The files of a run's folder."""
+        run = (await self._runs.record(request.run)).id
+        found = await asyncio.to_thread(_files, self._runs.folder(run))
+        return pb.ListFilesReply(files=[pb.File(path=path, size=size) for path, size in found])
+
+    async def read_file(
+        self, request: pb.ReadFileRequest, context: Any, peer: Peer
+    ) -> AsyncIterator[pb.Piece]:
+        """A file's bytes, as it is when it is asked for."""
+        run = (await self._runs.record(request.run)).id
+        folder = self._runs.folder(run)
+        sizes = dict(await asyncio.to_thread(_files, folder))
+        if request.path not in sizes:
+            raise NoSuchRun(f"run {run} has no file {request.path[:200]!r}")
+        path, at, end = folder / request.path, 0, sizes[request.path]
+        while at < end:
+            step = min(self._settings.piece_bytes, end - at)
+            data = await asyncio.to_thread(_read_at, path, at, step)
+            if not data:
+                raise RequestRefused(
+                    f"{request.path} of run {run} was changed meanwhile; ask again"
+                )
+            yield pb.Piece(offset=at, data=data)
+            at += len(data)
+
+    async def ask_run(self, request: pb.AskRunRequest, context: Any, peer: Peer) -> pb.AskRunReply:
+        """Ask the coordinator of a run that goes on."""
+        run = RunId((await self._runs.record(request.run)).id)
+        read(request.kind, request.header_json or "{}", None)
+        question = pb.Request(kind=request.kind, header_json=request.header_json or "{}")
+        pinned: list[str] = []
+        try:
+            if request.tensors:
+                blob = await asyncio.to_thread(self._taken_in, request.tensors)
+                pinned.append(blob.digest)
+                question.blob.CopyFrom(blob_message(blob) or pb.Blob())
+            reply = await self._coordinators.ask(run, question, self._settings.ask_s)
+            if reply.WhichOneof("result") == "failure":
+                return pb.AskRunReply(failure=reply.failure)
+            answered = blob_of(reply.done.blob)
+            tensors = b""
+            if answered is not None:
+                tensors = await asyncio.to_thread(self._given_out, run, answered)
+            return pb.AskRunReply(done=reply.done, tensors=tensors)
+        finally:
+            for digest in pinned:
+                self._blobs.unpin(digest)
+
+    def _taken_in(self, tensors: bytes) -> Blob:
+        """A user's tensors as a blob, pinned, once they are known to be right."""
+        file, name = tempfile.mkstemp(prefix=".", suffix=".tmp", dir=self._blobs.folder)
+        path = Path(name)
+        try:
+            with os.fdopen(file, "wb") as out:
+                out.write(tensors)
+            read_tensors(path, LIMITS)
+            blob = Blob(digest_of_file(path), len(tensors))
+            self._blobs.pin(blob.digest)
+            self._blobs.adopt(path, blob)
+        finally:
+            path.unlink(missing_ok=True)
+        return blob
+
+    def _given_out(self, run: str, blob: Blob) -> bytes:
+        if blob.size > LARGEST_TENSORS:
+            raise RequestRefused(
+                f"the answer of run {run} has {blob.size} bytes of tensors; a reply takes "
+                f"{LARGEST_TENSORS}. The run's folder has the model: `fedpilot runs fetch {run}`"
+            )
+        with self._blobs.pinned(blob.digest):
+            return self._blobs.path(blob.digest).read_bytes()
+
+    async def _told(self, record: RunRecord) -> pb.RunReply:
+        return pb.RunReply(run_json=await asyncio.to_thread(_run_json, record, True))
+
+    # -- sites ------------------------------------------------------------------------------------
+
+    async def list_sites(
+        self, request: pb.ListSitesRequest, context: Any, peer: Peer
+    ) -> pb.ListSitesReply:
+        """All sites by name, but those that were removed."""
+        found = [each for each in self._sites.entries() if not each.removed]
+        return pb.ListSitesReply(site_json=[self._site_json(each) for each in found])
+
+    async def change_site(
+        self, request: pb.ChangeSiteRequest, context: Any, peer: Peer
+    ) -> pb.SiteReply:
+        """Do what an admin wishes of a site; a drain may be waited for."""
+        if request.change not in CHANGES:
+            raise BadRequest(
+                f"a site is changed by {', '.join(CHANGES)}; found {request.change[:80]!r}"
+            )
+        reason = f"{request.change} by {peer.name}"
+        entry = self._sites.change(request.site, CHANGES[request.change], reason)
+        if request.change == "remove":
+            self._revoke_site(entry.name)
+        if request.change == "drain" and request.timeout_s > 0:
+            try:
+                await self._sites.drained(entry.name, min(request.timeout_s, self._settings.ask_s))
+            except TimeoutError:
+                log.info("site %s is not empty after %g s", entry.name, request.timeout_s)
+        return pb.SiteReply(site_json=self._site_json(entry))
+
+    def _revoke_site(self, name: str) -> None:
+        now = time.time()
+        for issued in self._authority.issued():
+            if (issued.name, issued.role) == (name, Role.SITE) and issued.state(now) == "valid":
+                self._authority.revoke(issued.serial, now=now)
+
+    async def run_at_site(
+        self, request: pb.RunAtSiteRequest, context: Any, peer: Peer
+    ) -> pb.RunAtSiteReply:
+        """Run a command beside a site's agent, if its own policy allows that."""
+        arguments = list(request.arguments)
+        if not arguments or sum(map(len, arguments)) > LONGEST_COMMAND:
+            raise BadRequest(f"a command has 1 to {LONGEST_COMMAND} characters")
+        header = {
+            "arguments": arguments,
+            "timeout_s": self._settings.ask_s,
+            "user": peer.name,
+            "role": peer.role,
+        }
+        answer = await self._sites.command(
+            check_site(request.site), "command", header_json(header), self._settings.ask_s
+        )
+        if answer.WhichOneof("result") != "done":
+            raise RequestRefused(f"site {request.site}: {answer.failure.message}")
+        found = read("command", answer.done.header_json, None).header
+        try:
+            code, out, err = int(found["exit_code"]), str(found["out"]), str(found["err"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise RequestRefused(f"site {request.site} has not said how it ended") from error
+        return pb.RunAtSiteReply(exit_code=code, out=out, err=err)
+
+    async def make_token(
+        self, request: pb.MakeTokenRequest, context: Any, peer: Peer
+    ) -> pb.MakeTokenReply:
+        """A token with which a site may join, once."""
+        site = check_site(request.site)
+        if not SHORTEST_TOKEN_S <= request.valid_s <= LONGEST_TOKEN_S:
+            raise BadRequest(
+                f"a token is good for {SHORTEST_TOKEN_S:g} to {LONGEST_TOKEN_S:g} s; "
+                f"found {request.valid_s:g}"
+            )
+        secret, now = new_secret(), time.time()
+        token = Token(
+            site=site,
+            address=self._join_address(),
+            authority=self._authority.certificate,
+            secret=secret,
+        )
+        expires_at = now + request.valid_s
+        await self._database.ask(
+            self._database.store.add_token,
+            digest_of(secret),
+            site,
+            made_by=peer.name,
+            now=now,
+            expires_at=expires_at,
+        )
+        return pb.MakeTokenReply(token=str(token), expires_at=expires_at)
+
+    async def revoke_certificate(
+        self, request: pb.RevokeRequest, context: Any, peer: Peer
+    ) -> pb.RevokeReply:
+        """Refuse certificates from now on, and end the sessions that were begun with them."""
+        serials = self._authority.revoke(request.which, now=time.time())
+        self._sites.end_sessions(serials)
+        return pb.RevokeReply(serials=serials)
+
+    async def list_audit(
+        self, request: pb.ListAuditRequest, context: Any, peer: Peer
+    ) -> pb.ListAuditReply:
+        """The last acts that changed something, or were refused."""
+        last = min(request.last or 100, MOST_AUDIT)
+        entries = await self._database.ask(self._database.store.audit, last)
+        return pb.ListAuditReply(entry_json=[json.dumps(asdict(entry)) for entry in entries])
+
+    async def follow_events(
+        self, request: pb.FollowRequest, context: Any, peer: Peer
+    ) -> AsyncIterator[pb.Event]:
+        """What happened in the federation, for as long as the caller listens."""
+        goes_on = lambda: request.follow  # noqa: E731
+        async for record in self._events.follow(FEDERATION, request.after, goes_on):
+            yield pb.Event(number=record.number, event_json=record.event_json)
+
+    def _site_json(self, entry: SiteEntry) -> str:
+        standing = entry.standing
+        return json.dumps(
+            {
+                "name": entry.name,
+                "state": standing.state,
+                "reason": standing.reason,
+                "since": standing.since,
+                "wish": standing.wish,
+                "connected": entry.session is not None,
+                "first_joined": entry.first_joined,
+                "heard_at": standing.heard_at,
+                "agent": entry.agent,
+                "version": entry.version,
+                "capacity": entry.capacity.to_json(),
+                "data": json.loads(entry.data_json or "{}"),
+                "runs": sorted(run for run in entry.holding if run),
+                "orders": len(entry.orders.open),
+                "bytes": self._booking.total(entry.name),
+                "removed": standing.state is SiteState.LEFT,
+            }
+        )
+
+
+def _run_json(record: RunRecord, whole: bool = False) -> str:
+    """A run as `fedpilot runs` shows it: what the store knows, and what its folder says."""
+    folder = Path(record.folder)
+    manifest, last = _manifest(folder), _last_row(folder)
+    facts = {
+        "run_id": record.id,
+        "name": record.name,
+        "owner": record.owner,
+        "status": record.state,
+        "reason": record.reason,
+        "failure": str(manifest.get("failure") or ""),
+        "interactive": record.interactive,
+        "rounds": last.get("round", 0),
+        "accuracy": last.get("accuracy"),
+        "loss": last.get("loss"),
+        "digest": record.digest or str(last.get("model") or ""),
+        "folder": record.folder,
+        "restarts": record.restarts,
+        "submitted_at": record.submitted_at,
+        "started_at": record.started_at,
+        "ended_at": record.ended_at,
+    }
+    return json.dumps(facts | ({"manifest": manifest} if whole else {}))
+
+
+def _manifest(folder: Path) -> dict[str, Any]:
+    try:
+        found = json.loads((folder / "manifest.json").read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _last_row(folder: Path) -> dict[str, Any]:
+    """The metrics of the last round; a half-written line does not count."""
+    try:
+        with (folder / "metrics.jsonl").open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - LOG_PART))
+            lines = file.read().rpartition(b"\n")[0].splitlines()
+        found = json.loads(lines[-1]) if lines else {}
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _files(folder: Path) -> list[tuple[str, int]]:
+    """The plain files of a run, with their sizes; nothing hidden, and no links."""
+    found: list[tuple[str, int]] = []
+    for root, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in sorted(names):
+            path = Path(root) / name
+            if name.startswith(".") or path.is_symlink():
+                continue
+            found.append((path.relative_to(folder).as_posix(), path.stat().st_size))
+            if len(found) >= MOST_FILES:
+                return found
+    return found
+
+
+def _read_at(path: Path, offset: int, nbytes: int) -> bytes:
+    """Some bytes of a file; none at its end, or while it is not there."""
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return b""
+    try:
+        return os.pread(file, nbytes, offset)
+    finally:
+        os.close(file)

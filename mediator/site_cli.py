@@ -1,0 +1,372 @@
+"""The commands about sites: `fedpilot site`. Thin: parse, ask the mediator, print.
+
+`join` and `policy` are a site's own: they run at its Ray cluster, and come from `join_cli`.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fedpilot.fabric.cli_access import (
+    BAD_INPUT,
+    INTERRUPTED,
+    REFUSED,
+    Spinner,
+    display,
+    exit_codes,
+    fail,
+    interruptions,
+    print_json,
+)
+
+from .cli_access import JSON, Access, ask, asking, plain, with_mediator
+from .join_cli import join, policy
+
+if TYPE_CHECKING:
+    from .client import Document, MediatorClient
+
+FIRST_POLL_S, LAST_POLL_S = 0.5, 5.0
+"""How often a site that drains is looked at: at first, and after a while."""
+LOOK_S = 2.0
+HOUR_S = 3600.0
+
+
+@click.group()
+def site() -> None:
+    """The sites of a federation: Ray clusters that joined a mediator.
+
+    A site joins with a one-time token, which an admin makes, and then keeps a connection of its
+    own to the mediator. One that is cordoned keeps what it has and gets nothing new; one that
+    drains gives its work away.
+
+    \b
+    Examples:
+      fedpilot site token paris
+      fedpilot site list
+      fedpilot site show paris
+      fedpilot site drain paris --timeout 600
+      fedpilot site uncordon paris
+      fedpilot site remove paris
+    """
+
+
+site.add_command(join)
+site.add_command(policy)
+
+
+@site.command("list")
+@JSON
+@with_mediator
+def list_(access: Access, as_json: bool) -> None:
+    """List the sites, with their states and what is free there.
+
+    \b
+    Examples:
+      fedpilot site list
+      fedpilot site list --json | jq -r '.sites[] | select(.state == "lost") | .name'
+    """
+    with exit_codes():
+        sites = ask(access, lambda client: client.list_sites())
+        if as_json:
+            print_json({"sites": sites})
+            return
+        from .tables import site_table
+
+        display(site_table(sites, time.time()))
+
+
+@site.command()
+@click.argument("name")
+@JSON
+@with_mediator
+def show(name: str, access: Access, as_json: bool) -> None:
+    """Show site NAME: its state and why, what it has, the runs that are there, its data sets.
+
+    \b
+    Examples:
+      fedpilot site show paris
+      fedpilot site show paris --json | jq .data
+    """
+    with exit_codes():
+        found = ask(access, lambda client: client.show_site(name))
+        if as_json:
+            print_json(found)
+            return
+        from .tables import site_details
+
+        display(site_details(found, time.time()))
+
+
+@site.command()
+@click.argument("name")
+@click.option(
+    "--hours",
+    type=click.FloatRange(min=0, min_open=True, max=24 * 30),
+    default=24.0,
+    show_default=True,
+    help="How long the token may wait to be used.",
+)
+@JSON
+@with_mediator
+def token(name: str, hours: float, access: Access, as_json: bool) -> None:
+    """Make a token with which one site may join as NAME, once. Needs the role admin.
+
+    The token goes to stdout: whoever has it can join in the site's place, so hand it over as you
+    would a password.
+
+    \b
+    Examples:
+      fedpilot site token paris > paris.token
+      fedpilot site token paris --hours 1 --json | jq -r .token
+    """
+    with exit_codes():
+        with asking(access) as client:
+            made, expires_at = client.make_token(name, valid_s=hours * HOUR_S)
+            address = client.address
+        if as_json:
+            print_json({"site": name, "token": made, "expires_at": expires_at})
+            return
+        from fedpilot.fabric.wording import timestamp
+
+        click.echo(made)
+        click.echo(
+            f"good once, until {timestamp(expires_at)}; at the site:\n"
+            f"  fedpilot site join --mediator {address} --name {name} --token-file FILE",
+            err=True,
+        )
+
+
+@site.command()
+@click.argument("name")
+@JSON
+@with_mediator
+def cordon(name: str, access: Access, as_json: bool) -> None:
+    """Give site NAME no new work; what it has goes on.
+
+    \b
+    Examples:
+      fedpilot site cordon paris
+      fedpilot site cordon paris --json
+    """
+    _changed(access, name, "cordon", as_json)
+
+
+@site.command()
+@click.argument("name")
+@JSON
+@with_mediator
+def uncordon(name: str, access: Access, as_json: bool) -> None:
+    """Let site NAME have work again, after cordon or drain.
+
+    \b
+    Examples:
+      fedpilot site uncordon paris
+      fedpilot site uncordon paris --json
+    """
+    _changed(access, name, "uncordon", as_json)
+
+
+def _changed(access: Access, name: str, change: str, as_json: bool) -> None:
+    with exit_codes():
+        found = ask(access, lambda client: client.change_site(name, change))
+        if as_json:
+            print_json(found)
+            return
+        _print_standing(found)
+
+
+def _print_standing(found: Document) -> None:
+    why = f": {plain(found['reason'])}" if found.get("reason") else ""
+    click.echo(f"{plain(found.get('name'))} is {plain(found.get('state'))}{why}")
+
+
+@site.command()
+@click.argument("name")
+@click.option(
+    "--timeout",
+    "timeout_s",
+    metavar="SECONDS",
+    type=click.FloatRange(min=0),
+    default=300.0,
+    show_default=True,
+    help="How long this command waits until nothing is left there; 0 only begins.",
+)
+@JSON
+@with_mediator
+def drain(name: str, timeout_s: float, access: Access, as_json: bool) -> None:
+    """Move the work of site NAME away, and wait until nothing is left there.
+
+    Its clients that may move train elsewhere from the next round on; those whose data is pinned
+    there are left out as the run's config says. It is cordoned then. The drain goes on when this
+    command ends before it: `site uncordon` takes it back.
+
+    \b
+    Examples:
+      fedpilot site drain paris --timeout 600 && ssh paris reboot
+      fedpilot site drain paris --timeout 0
+
+    \b
+    Exit codes: 0 drained (or begun, with --timeout 0); 2 no such site; 3 something is left there
+    after --timeout; 4 no mediator there; 130 interrupted, the drain goes on.
+    """
+    with exit_codes():
+        try:
+            with interruptions(), access.open() as client:
+                found = client.change_site(name, "drain")
+                if timeout_s > 0:
+                    found = _drained(client, found, name, timeout_s)
+        except KeyboardInterrupt:
+            fail(
+                f"interrupted; the drain of {name} goes on, if it was asked for\n"
+                f"  look at it:  {access.step('site', 'show', name)}\n"
+                f"  take it back: {access.step('site', 'uncordon', name)}",
+                INTERRUPTED,
+            )
+        if as_json:
+            print_json(found)
+        else:
+            _print_standing(found)
+        if timeout_s > 0 and found.get("state") == "draining":
+            left = ", ".join(map(plain, _runs(found))) or "orders at work"
+            fail(
+                f"{name} is not empty after {timeout_s:g} s: {left}; the drain goes on, "
+                f"`{access.step('site', 'drain', name)}` waits on",
+                REFUSED,
+            )
+
+
+def _drained(client: MediatorClient, found: Document, name: str, timeout_s: float) -> Document:
+    """Look at a site until it is empty or the time is over; say on stderr what leaves it."""
+    deadline, pause = time.monotonic() + timeout_s, FIRST_POLL_S
+    runs = _runs(found)
+    if runs:
+        click.echo(f"{name} gives away what it has of {', '.join(map(plain, runs))}", err=True)
+    with Spinner(f"waiting until nothing is left at {name}"):
+        while found.get("state") == "draining" and time.monotonic() < deadline:
+            time.sleep(min(pause, max(0.0, deadline - time.monotonic())))
+            pause = min(LAST_POLL_S, pause * 1.5)
+            found = client.show_site(name)
+            left = _runs(found)
+            for run in runs:
+                if run not in left:
+                    click.echo(f"{plain(run)} has left {name}; {len(left)} still there", err=True)
+            runs = left
+    return found
+
+
+def _runs(found: Document) -> list[Any]:
+    runs = found.get("runs")
+    return runs if isinstance(runs, list) else []
+
+
+@site.command()
+@click.argument("name")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@JSON
+@with_mediator
+def remove(name: str, yes: bool, access: Access, as_json: bool) -> None:
+    """Take site NAME out of the federation: its session ends, and it must join anew.
+
+    What it has at work is lost to the runs there: drain it before. Its certificate is not good for
+    the name any more. Needs the role admin. Asks first; where nobody can be asked, it needs --yes.
+
+    \b
+    Examples:
+      fedpilot site drain paris && fedpilot site remove paris
+      fedpilot site remove paris --yes --json
+    """
+    with exit_codes(), access.open() as client:
+        found = client.show_site(name)
+        if not yes:
+            runs = ", ".join(map(plain, _runs(found)))
+            lost = f"what it has of {runs} is lost; " if runs else ""
+            if as_json or not sys.stdin.isatty():
+                fail(f"{lost}{name} would have to join anew; say --yes if it shall", BAD_INPUT)
+            question = f"Remove {name}, which is {plain(found.get('state'))}? {lost}".rstrip("; ")
+            click.confirm(question, abort=True, err=True)
+        found = client.change_site(name, "remove")
+        if as_json:
+            print_json(found)
+            return
+        _print_standing(found)
+
+
+@site.command()
+@click.option(
+    "--interval",
+    "interval_s",
+    metavar="SECONDS",
+    type=click.FloatRange(min=0.2),
+    default=LOOK_S,
+    show_default=True,
+    help="How often to look.",
+)
+@click.option("--once", is_flag=True, help="Look twice, an interval apart, print it, and end.")
+@JSON
+@with_mediator
+def top(interval_s: float, once: bool, access: Access, as_json: bool) -> None:
+    """Watch how busy the sites are, and how much crosses their boundaries.
+
+    On a terminal the picture is redrawn until Ctrl-C; elsewhere, and with --json, it is printed
+    once.
+
+    \b
+    Examples:
+      fedpilot site top
+      fedpilot site top --once --interval 10
+      fedpilot site top --json | jq '.sites[] | {name, bytes_per_second}'
+    """
+    with exit_codes(), access.open() as client:
+        try:
+            with interruptions():
+                if as_json or once or not sys.stdout.isatty():
+                    _top_once(client, interval_s, as_json)
+                else:
+                    _top_live(client, interval_s)
+        except KeyboardInterrupt:
+            sys.exit(INTERRUPTED)
+
+
+def _top_once(client: MediatorClient, interval_s: float, as_json: bool) -> None:
+    before, looked_at = client.list_sites(), time.monotonic()
+    time.sleep(interval_s)
+    sites, seconds = client.list_sites(), time.monotonic() - looked_at
+    if as_json:
+        print_json({"sites": [_with_speed(each, before, seconds) for each in sites]})
+        return
+    from .tables import site_top
+
+    display(site_top(sites, before, seconds))
+
+
+def _with_speed(found: Document, before: Sequence[Document], seconds: float) -> Document:
+    """A site, with the bytes per second of each direction where both looks tell."""
+    now = found.get("bytes") or {}
+    then = next((e.get("bytes") or {} for e in before if e.get("name") == found.get("name")), {})
+    speeds = {
+        direction: max(0.0, (now[direction] - then[direction]) / seconds)
+        for direction in ("to_site", "from_site")
+        if direction in now and direction in then
+    }
+    return {**found, "bytes_per_second": speeds}
+
+
+def _top_live(client: MediatorClient, interval_s: float) -> None:
+    from rich.live import Live
+
+    from fedpilot.fabric.cli_access import stdout_console
+
+    from .tables import site_top
+
+    before, looked_at = client.list_sites(), time.monotonic()
+    with Live(site_top(before, (), 0.0), console=stdout_console(), auto_refresh=False) as live:
+        while True:
+            time.sleep(interval_s)
+            sites, now = client.list_sites(), time.monotonic()
+            live.update(site_top(sites, before, now - looked_at), refresh=True)
+            before, looked_at = sites, now

@@ -1,0 +1,340 @@
+"""Every client is in exactly one answer, whatever sites do while they are asked."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import Future
+
+import pytest
+from hypothesis import given, strategies as st
+
+from fedpilot.federated.asking import Asking, Part
+from fedpilot.federated.core.participation import BelowQuorum, Rules, TooFewSites
+from fedpilot.federated.core.shares import part_name
+from fedpilot.mediator import (
+    FederationMediator,
+    GangRequest,
+    Notify,
+    Payload,
+    Promise,
+    Share,
+    SiteLost,
+)
+from fedpilot.mediator.core.reservation import Answer
+from fedpilot.mediator.site import done
+
+EVERYBODY = 40
+
+
+class NamedSite:
+    """A site that holds a gang and is never given any work."""
+
+    def __init__(self, name: str, vnodes: int) -> None:
+        self.name, self.vnodes = name, vnodes
+        self.notify: Notify = lambda _: None
+
+    def prepare(self, request: GangRequest) -> Future[Answer]:
+        return done(lambda: Promise(self.name, self.vnodes))
+
+    def commit(self) -> Future[None]:
+        return done(lambda: None)
+
+    def release(self) -> Future[None]:
+        return done(lambda: None)
+
+    def check(self, workload: str, spec: Payload) -> Future[None]:
+        return done(lambda: None)
+
+    def start(self, notify: Notify) -> Future[None]:
+        self.notify = notify
+        return done(lambda: None)
+
+    def deliver(self, order: Payload, key: str, purpose: str) -> Future[Payload]:
+        raise AssertionError("the question sends its orders itself")
+
+
+class World:
+    """Sites that answer, are lost and return one after another, and the clock that runs on."""
+
+    name = "round 3"
+    round_number = 3
+
+    def __init__(self, names: str = "abc", pinned: dict[str, list[range]] | None = None) -> None:
+        self.sites = {name: NamedSite(name, 1 + place) for place, name in enumerate(names)}
+        self.mediator = FederationMediator(self.sites.values())
+        self.mediator.reserve(GangRequest(name="g", resources={"CPU": 1.0}), min_sites=1)
+        self.mediator.assign(EVERYBODY, pinned)
+        self.mediator.start("w", {name: Payload(kind="spec") for name in names}, lambda _: None)
+        self.pending: list[tuple[Future[Payload], str, Share]] = []
+        self.closing: list[tuple[str, Share]] = []
+        self.sent: list[tuple[str, Share]] = []
+        self.lost: list[str] = []
+        self.now = 0.0
+        self.changes = 0
+
+    # the question
+
+    def send(self, site: str, share: Share) -> Future[Payload]:
+        assert site in self.mediator.sites
+        answer: Future[Payload] = Future()
+        self.pending.append((answer, site, share))
+        self.sent.append((site, share))
+        return answer
+
+    def close(self, site: str, share: Share) -> None:
+        self.closing.append((site, share))
+
+    def covered(self, share: Share, answer: Payload) -> int:
+        return int(answer.header["clients"])
+
+    def site_changed(self) -> None:
+        self.changes += 1
+
+    # what happens
+
+    def answer(self, place: int = 0, clients: int | None = None) -> None:
+        future, _, share = self.pending.pop(place)
+        count = sum(map(len, share)) if clients is None else clients
+        future.set_result(Payload(kind="answer", header={"clients": count}))
+
+    def lose(self, site: str) -> None:
+        self.lost.append(site)
+        there = [each for each in self.pending if each[1] == site]
+        self.pending = [each for each in self.pending if each[1] != site]
+        for future, _, _ in there:
+            future.set_exception(SiteLost(site, "a storm"))
+
+    def bring_back(self, site: str) -> None:
+        self.lost.remove(site)
+        self.mediator.returned(site, Promise(site, self.sites[site].vnodes))
+
+    def parts(self) -> list[Part]:
+        assignment = self.mediator.assignment
+        return [
+            Part(
+                site=site,
+                stays=assignment.pinned.get(site, ()),
+                moves=assignment.movable.get(site, ()),
+            )
+            for site in assignment.shares
+        ]
+
+
+class Stepped(Asking):
+    """Something happens whenever it waits."""
+
+    def __init__(self, world: World, rules: Rules, script: Sequence[str] = ()) -> None:
+        super().__init__(world, world.mediator, rules, lambda: world.now)
+        self.world = world
+        self.script = list(script)
+
+    def happen(self, seconds: float | None) -> None:
+        word, _, rest = self.script.pop(0).partition(" ")
+        match word:
+            case "answer":
+                self.world.answer()
+            case "lose":
+                self.world.lose(rest)
+            case "return":
+                self.world.bring_back(rest)
+            case "progress":
+                site, count = rest.split()
+                share = next(share for _, at, share in self.world.pending if at == site)
+                header = {"round": 3, "done": int(count), "part": part_name(share)}
+                self.world.sites[site].notify(Payload(kind="clients_done", header=header))
+            case "time":
+                assert seconds is not None, "it would wait for ever"
+                self.world.now += seconds
+
+    def _wait(self, seconds: float | None) -> None:
+        self.happen(seconds)
+        super()._wait(0.0)
+
+
+class Stormy(Stepped):
+    """What happens is drawn by lot; it ends well."""
+
+    def __init__(self, world: World, rules: Rules, seed: int) -> None:
+        super().__init__(world, rules)
+        self.lot = random.Random(seed)
+
+    def happen(self, seconds: float | None) -> None:
+        world, dice = self.world, self.lot.random()
+        if world.lost and (dice < 0.2 or not world.pending):
+            world.bring_back(self.lot.choice(world.lost))
+        elif dice < 0.5 and world.pending:
+            world.lose(self.lot.choice(world.pending)[1])
+        elif world.pending:
+            world.answer(self.lot.randrange(len(world.pending)))
+
+
+WHOLE = Rules(whole=EVERYBODY, enough=EVERYBODY, least=EVERYBODY)
+
+
+def members(shares: Sequence[Share]) -> Counter[int]:
+    return Counter(i for share in shares for indices in share for i in indices)
+
+
+@given(
+    seed=st.integers(0, 2**32),
+    pinned=st.dictionaries(st.sampled_from("abc"), st.just(None), max_size=3),
+)
+def test_no_client_is_counted_twice_or_missing(seed: int, pinned: dict[str, None]) -> None:
+    stays = {site: [range(5 * place, 5 * place + 4)] for place, site in enumerate(pinned)}
+    world = World(pinned=stays)
+    answers = Stormy(world, WHOLE, seed).answers(world.parts())
+    counted = members([each.part.share for each in answers.all])
+    assert counted == Counter(range(EVERYBODY))
+    assert not answers.missing
+    for each in answers.all:
+        for site, ranges in stays.items():
+            if each.part.site != site:
+                assert not set(ranges[0]) & set(members([each.part.share]))
+
+
+def ask(world: World, rules: Rules, *script: str) -> Counter[int]:
+    answers = Stepped(world, rules, script).answers(world.parts())
+    return members([each.part.share for each in answers.all])
+
+
+def test_a_lost_sites_clients_go_to_the_others_by_their_size() -> None:
+    world = World()
+    ask(world, WHOLE, "lose c", "answer", "answer", "answer", "answer")
+    assert [(site, sum(map(len, share))) for site, share in world.sent] == [
+        ("a", 7), ("b", 13), ("c", 20), ("a", 7), ("b", 13)
+    ]  # fmt: skip
+    assert world.mediator.sites == ("a", "b")
+    assert world.mediator.assignment.explain(39).endswith(
+        "was at site c until round 3, which was lost: a storm"
+    )
+    assert world.changes
+
+
+def test_a_site_without_clients_is_not_asked() -> None:
+    world = World("ab")
+    world.mediator.lose("b", "a storm")
+    world.mediator.returned("b", Promise("b", 2))
+    assert ask(world, WHOLE, "answer") == Counter(range(EVERYBODY))
+    assert [site for site, _ in world.sent] == ["a"]
+
+
+def test_a_site_that_is_lost_during_the_redo_is_replaced_too() -> None:
+    world = World()
+    script = ["lose c", "lose b", *["answer"] * 4]
+    assert ask(world, WHOLE, *script) == Counter(range(EVERYBODY))
+    assert world.mediator.sites == ("a",)
+
+
+def test_clients_that_may_not_move_wait_for_their_site() -> None:
+    world = World("ab", {"b": [range(10)]})
+    script = ["lose b", "answer", "answer", "return b", "answer"]
+    assert ask(world, WHOLE, *script) == Counter(range(EVERYBODY))
+    assert world.sent[-1] == ("b", (range(10),))
+
+
+def test_without_replacement_everybody_waits() -> None:
+    world = World("ab")
+    parts = [Part(site=s, stays=share) for s, share in world.mediator.assignment.shares.items()]
+    asking = Stepped(world, WHOLE, ["lose b", "answer", "return b", "answer"])
+    assert members([each.part.share for each in asking.answers(parts).all]) == Counter(
+        range(EVERYBODY)
+    )
+    assert world.sent[-1] == ("b", parts[1].share)
+
+
+@pytest.mark.parametrize(
+    ("pinned", "script", "words"),
+    [
+        pytest.param(None, ["lose a", "lose b", "time"], "at least 1 of 2 sites", id="all are"),
+        pytest.param(
+            {"b": [range(3)]}, ["lose b", "answer", "answer", "time"], "site b", id="its data is"
+        ),
+    ],
+)
+def test_a_site_that_does_not_return_in_time_ends_the_round(
+    pinned: dict[str, list[range]] | None, script: list[str], words: str
+) -> None:
+    world = World("ab", pinned)
+    with pytest.raises(TooFewSites, match=rf"round 3: .*{words}.* 60 s"):
+        ask(world, WHOLE, *script)
+
+
+def test_a_required_site_is_waited_for_even_if_others_could_do_its_work() -> None:
+    world = World("ab")
+    world.mediator._required = frozenset({"b"})
+    with pytest.raises(TooFewSites, match="site b is required"):
+        ask(world, WHOLE, "lose b", "answer", "time")
+    world = World("ab")
+    world.mediator._required = frozenset({"b"})
+    script = ["lose b", "answer", "return b", "answer", "answer"]
+    assert ask(world, WHOLE, *script) == Counter(range(EVERYBODY))
+
+
+HALF = Rules(whole=EVERYBODY, enough=EVERYBODY, least=20)
+
+
+@pytest.mark.parametrize(
+    ("stays", "script", "counted"),
+    [
+        pytest.param(10, ["lose b", "answer", "answer"], 30, id="with enough it goes on at once"),
+        pytest.param(30, ["lose b", "answer", "answer", "time"], 0, id="with too few it waits"),
+        pytest.param(
+            30, ["lose b", "answer", "answer", "return b", "answer"], 40, id="and may come back"
+        ),
+    ],
+)
+def test_a_quorum_does_without_some(stays: int, script: list[str], counted: int) -> None:
+    world = World("ab", {"b": [range(stays)]})
+    if counted:
+        assert ask(world, HALF, *script).total() == counted
+    else:
+        with pytest.raises(BelowQuorum, match="10 clients count and at least 20"):
+            ask(world, HALF, *script)
+
+
+TIMED = Rules(whole=EVERYBODY, enough=EVERYBODY, least=10, deadline_s=9.0, closing_s=2.0)
+
+
+def test_a_deadline_closes_the_orders_that_are_open() -> None:
+    world = World("ab")
+    asking = Stepped(world, TIMED, ["answer", "time", "answer"])
+    answers = asking.answers(world.parts())
+    assert world.now == 9.0
+    assert world.closing == [("b", (range(13, 40),))]
+    assert (len(answers.all), answers.missing) == (2, [])
+    assert answers.reason == "the deadline of 9 s has passed"
+
+
+def test_a_site_that_does_not_close_in_time_is_missing() -> None:
+    world = World("ab")
+    answers = Stepped(world, TIMED, ["answer", "time", "time"]).answers(world.parts())
+    assert world.now == 11.0
+    assert [part.site for part in answers.missing] == ["b"]
+
+
+def test_a_site_that_is_lost_while_it_closes_is_not_replaced() -> None:
+    world = World("ab")
+    answers = Stepped(world, TIMED, ["answer", "time", "lose b"]).answers(world.parts())
+    assert [part.site for part in answers.missing] == ["b"]
+    assert len(world.sent) == 2
+
+
+def test_enough_clients_close_the_round() -> None:
+    world = World("ab")
+    rules = Rules(whole=EVERYBODY, enough=30, least=30)
+    script = ["answer", "progress b 16", "progress b 17", "answer"]
+    answers = Stepped(world, rules, script).answers(world.parts())
+    assert world.closing == [("b", (range(13, 40),))]
+    assert answers.reason == "30 clients are done"
+
+
+def test_what_the_work_raised_is_raised() -> None:
+    class Failing(Stepped):
+        def happen(self, seconds: float | None) -> None:
+            self.world.pending.pop(0)[0].set_exception(ValueError("no good"))
+
+    world = World()
+    with pytest.raises(ValueError, match="no good"):
+        Failing(world, WHOLE).answers(world.parts())

@@ -1,0 +1,753 @@
+"""The agent does each order once and brings each answer, whatever breaks meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+import site_agents
+from fake_mediator import Conversation, FakeMediator, fake_mediator, wire
+from fedpilot.mediator.agent import Look, RunnerDied, SiteAgent, SiteDismissed, SiteHome
+from fedpilot.mediator.agent.watchdog import NOT_LOOKED
+from fedpilot.mediator.core.policy import PolicyRefused
+from fedpilot.mediator.errors import SiteLost
+from fedpilot.mediator.proto import federation_pb2 as pb
+from fedpilot.mediator.runner import RunnerProcess, error_of
+from fedpilot.mediator.site import GangRequest
+from fedpilot.mediator.wire import payload_of
+from fedpilot.mediator.workload import Payload
+from site_agents import PARIS, QUICK, SetRay, running
+
+RUN = "run-1"
+GANG = Payload(
+    kind="gang", header=GangRequest(name="g", resources={"CPU": 1.0}, at_most=2).to_json()
+)
+MODEL = {"w": np.arange(50_000, dtype=np.float32)}
+
+
+class Lab:
+    """A mediator, a home folder, and what an agent said."""
+
+    def __init__(self, mediator: FakeMediator, folder: Path) -> None:
+        self.mediator = mediator
+        self.home = SiteHome(folder / "paris")
+        self.credentials = mediator.credentials(PARIS)
+        self.said: list[tuple[str, dict[str, Any]]] = []
+        mediator.runs = [RUN]
+
+    def agent(self, address: str = "", **options: Any) -> SiteAgent:
+        """An agent of the home folder, at the mediator or at another address."""
+
+        def say(event: str, /, **fields: Any) -> None:
+            self.said.append((event, fields))
+
+        return site_agents.agent(
+            self.home, address or self.mediator.address, self.credentials, say=say, **options
+        )
+
+    @property
+    def run_folder(self) -> Path:
+        return self.home.run_folder(RUN)
+
+    def worked(self) -> list[str]:
+        """The keys of what a runner has worked on."""
+        return (self.run_folder / "worked").read_text().split()
+
+    def last(self) -> str:
+        """The event that was told last."""
+        return self.said[-1][0] if self.said else ""
+
+    def forgot(self, key: str) -> bool:
+        """Whether the runner was told that an answer of it is where it belongs."""
+        file = self.run_folder / "taken"
+        return file.exists() and key in file.read_text().split()
+
+    def pid(self) -> int:
+        """Of the run's runner."""
+        runner = RunnerProcess.find(self.run_folder)
+        assert runner is not None
+        assert runner.pid is not None
+        return runner.pid
+
+    async def prepared(self, session: Conversation) -> None:
+        """Have the run's runner started."""
+        await session.order(RUN, "prepare", "prepare", GANG, self.mediator.store)
+        answer = await session.wait_for("answer", key="prepare")
+        assert answer.done.kind == "promised"
+        await session.take(RUN, "prepare")
+
+
+@asynccontextmanager
+async def lab(folder: Path) -> AsyncIterator[Lab]:
+    async with fake_mediator(folder / "mediator") as mediator:
+        made = Lab(mediator, folder)
+        with made.home.locked():
+            try:
+                yield made
+            finally:
+                for path in made.home.run_folders().values():
+                    if runner := RunnerProcess.find(path):
+                        runner.kill()
+
+
+def played(folder: Path, play: Callable[[Lab], Awaitable[None]]) -> None:
+    """Play a test in an event loop of its own."""
+
+    async def whole() -> None:
+        async with lab(folder) as made, asyncio.timeout(50):
+            await play(made)
+
+    asyncio.run(whole())
+
+
+async def until(true: Callable[[], bool], what: str, within_s: float = 10.0) -> None:
+    """Poll until something is true."""
+    deadline = time.monotonic() + within_s
+    while not true():
+        assert time.monotonic() < deadline, f"not within {within_s:g} s: {what}"
+        await asyncio.sleep(0.02)
+
+
+def work(kind: str, **tensors: Any) -> Payload:
+    """An order for the puppet."""
+    return Payload(kind=kind, header={"round": 3}, tensors=tensors)
+
+
+# -- orders and answers ---------------------------------------------------------------------------
+
+
+def test_an_order_with_a_model_is_answered_with_a_model(tmp_path: Path) -> None:
+    async def play(lab: Lab) -> None:
+        async with running(lab.agent()):
+            session = await lab.mediator.next_session()
+            assert (session.hello.site, session.hello.version) == ("paris", "1.2.3")
+            assert list(session.hello.held) == []
+            await lab.prepared(session)
+            store = lab.mediator.store
+            await session.order(RUN, "work/1", "work", work("echo", **MODEL), store)
+            taken = await session.wait_for("taken", key="work/1")
+            assert taken.id.run == RUN
+            answer = await session.wait_for("answer", key="work/1")
+            found = payload_of(answer.done, store)
+            np.testing.assert_array_equal(found.tensors["w"], MODEL["w"])
+            await session.take(RUN, "work/1")
+            await until(lambda: lab.forgot("work/1"), "the runner may forget it")
+
+    played(tmp_path, play)
+
+
+def test_an_order_that_comes_again_is_worked_on_once_and_answered_again(tmp_path: Path) -> None:
+    async def play(lab: Lab) -> None:
+        async with running(lab.agent()):
+            session = await lab.mediator.next_session()
+            await lab.prepared(session)
+            for _ in range(3):
+                await session.order(RUN, "work/1", "work", work("echo"), lab.mediator.store)
+            first = await session.wait_for("answer", key="work/1")
+            await session.order(RUN, "work/1", "work", work("echo"), lab.mediator.store)
+            assert await session.wait_for("answer", key="work/1") == first
+            assert lab.worked().count("work/1") == 1
+
+    played(tmp_path, play)
+
+
+def test_a_model_that_several_orders_name_comes_once(tmp_path: Path) -> None:
+    async def play(lab: Lab) -> None:
+        async with running(lab.agent()):
+            session = await lab.mediator.next_session()
+            await lab.prepared(session)
+            for number in range(4):
+                order = work("wait", **MODEL)
+                await session.order(RUN, f"work/{number}", "work", order, lab.mediator.store)
+            for number in range(4):
+                await session.wait_for("taken", key=f"work/{number}")
+            came = sum(lab.mediator.gate.bytes.values())
+            assert MODEL["w"].nbytes <= came < 1.1 * MODEL["w"].nbytes
+
+    played(tmp_path, play)
+
+
+def test_events_of_runners_are_passed_on_under_their_own_run(tmp_path: Path) -> None:
+    async def play(lab: Lab) -> None:
+        async with running(lab.agent()):
+            session = await lab.mediator.next_session()
+            await lab.prepared(session)
+            await session.order(RUN, "work/1", "work", work("tell"), lab.mediator.store)
+            event = await session.wait_for("happened")
+            assert (event.run, event.kind) == (RUN, "told")
+
+    played(tmp_path, play)
+
+
+def test_a_released_runner_ends_once_that_is_known(tmp_path: Path) -> None:
+    async def play(lab: Lab) -> None:
+        async with running(lab.agent()):
+            session = await lab.mediator.next_session()
+            await lab.prepared(session)
+            pid = lab.pid()
+            await session.order(RUN, "release", "release", work("echo"), lab.mediator.store)
+            await session.wait_for("answer", key="release")
+            await session.take(RUN, "release")
+            await until(lambda: not psutil.pid_exists(pid), "the runner ends")
+            await session.order(RUN, "release", "release", work("echo"), lab.mediator.store)
+            again = await session.wait_for("answer", key="release")
+            assert again.done.kind == "done"
+
+    played(tmp_path, play)
+
+
+def test_a_run_that_holds_nothing_here_is_told_so(tmp_path: Path) -> None:
+    async def play(lab: Lab) -> None:
+        async with running(lab.agent()):
+            session = await lab.mediator.next_session()
+            await session.order(RUN, "commit", "commit", work("echo"), lab.mediator.store)
+            answer = await session.wait_for("answer", key="commit")
+            assert "reserve again" in answer.failure.message
+            assert answer.failure.kind.endswith(":NoRunner")
+
+    played(tmp_path, play)
+
+
+# -- what breaks ----------------------------------------------------------------------------------
+
+
+def test_answers_are_sent_in_every_session_until_they_are_taken(tmp_path: Path) -> None:
+    """With their blobs offered again: it may be another mediator, which knows of none."""
+
+    async def play(lab: Lab) -> None:
+        async with running(lab.agent()):
+            session = await lab.mediator.next_session()
+            await lab.prepared(session)
+            order = work("echo", **MODEL)
+            await session.order(RUN, "work/1", "work", order, lab.mediator.store)
+            first = await session.wait_for("answer", key="work/1")
+            for offers in (2, 3):
+                await session.end()
+                session = await lab.mediator.next_session()
+                assert [id.key for id in session.hello.held] == ["work/1"]
+                assert await session.wait_for("answer", key="work/1") == first
+                assert lab.mediator.gate.offered == ["work/1"] * offers
+            await session.take(RUN, "work/1")
+            await until(lambda: lab.forgot("work/1"), "the runner may forget it")
+            await session.end()
+            session = await lab.mediator.next_session()
+            assert list(session.hello.held) == []
+
+    played(tmp_path, play)
+
+
+def test_an_answer_that_nobody_takes_yet_is_brought_until_somebody_does(tmp_path: Path) -> None:
+    async def play(lab: Lab) -> None:
+        async with running(lab.agent()):
+            session = await lab.mediator.next_session()
+            await lab.prepared(session)
+            store, gate = lab.mediator.store, lab.mediator.gate
+            await session.order(RUN, "work/1", "work", work("wait", **MODEL), store)
+            await session.wait_for("taken", key="work/1")
+            gate.no = "nobody waits for it"
+            (lab.run_folder / "go").touch()
+            await until(lambda: len(gate.offered) >= 2, "it is offered again")
+            gate.no = ""
+            assert (await session.wait_for("answer", key="work/1")).done.blob.digest
+
+    played(tmp_path, play)
+
+
+def test_an_order_that_is_withdrawn_is_forgotten_here_and_at_its_runner(tmp_path: Path) -> None:
+    async def play(lab: Lab) -> None:
+        async with running(lab.agent()):
+            session = await lab.mediator.next_session()
+            await lab.prepared(session)
+            await session.order(RUN, "work/1", "work", work("wait"), lab.mediator.store)
+            await session.wait_for("taken", key="work/1")
+            await session.take(RUN, "work/1")
+            (lab.run_folder / "go").touch()
+            await until(lambda: lab.forgot("work/1"), "the runner may forget it")
+            await session.end()
+            session = await lab.mediator.next_session()
+            assert list(session.hello.held) == []
+
+    played(tmp_path, play)
+
+
+def test_a_certificate_that_ends_soon_is_spoken_of(tmp_path: Path) -> None:
+    async def play(lab: Lab) -> None:
+        from fedpilot.mediator.core.roles import Role
+
+        lab.credentials = lab.mediator.authority.issue(
+            PARIS, Role.SITE, now=time.time(), valid_s=86_400
+        )
+        async with running(lab.agent()):
+            await lab.mediator.next_session()
+            assert ("certificate_expires_soon", {"days": 1.0}) in lab.said
+
+    played(tmp_path, play)
+
+
+def test_work_goes_on_while_the_link_is_cut(tmp_path: Path) -> None:
+    async def play(lab: Lab) -> None:
+        async with wire(lab.mediator.address) as link, running(lab.agent(link.address)):
+            session = await lab.mediator.next_session()
+            await lab.prepared(session)
+            order = work("wait", **MODEL)
+            await session.order(RUN, "work/1", "work", order, lab.mediator.store)
+            await session.wait_for("taken", key="work/1")
+            link.cut()
+            await until(lambda: lab.last() == "disconnected", "the cut is noticed")
+            (lab.run_folder / "go").touch()
+            link.mend()
+            session = await lab.mediator.next_session()
+            assert [id.key for id in session.hello.held] == ["work/1"]
+            answer = await session.wait_for("answer", key="work/1")
+            found = payload_of(answer.done, lab.mediator.store)
+            np.testing.assert_array_equal(found.tensors["w"], MODEL["w"])
+            assert lab.worked().count("work/1") == 1
+
+    played(tmp_path, play)
+
+
+def test_a_link_that_swallows_everything_is_noticed_and_left(tmp_path: Path) -> None:
+    async def play(lab: Lab) -> None:
+        quick = replace(QUICK, silent_s=1.0)
+        async with (
+            wire(lab.mediator.address) as link,
+            running(lab.agent(link.address, settings=quick)),
+        ):
+            await lab.mediator.next_session()
+            await until(lambda: lab.last() == "connected", "it is connected")
+            link.swallows = True
+            await until(lambda: lab.last() == "disconnected", "the silence is noticed")
+            assert "nothing was heard of the mediator for 1 s" in lab.said[-1][1]["reason"]
+            link.cut()
+            link.swallows = False
+            link.mend()
+            await lab.mediator.next_session()
+
+    played(tmp_path, play)
+
+
+def test_a_download_goes_on_where_the_link_was_cut(tmp_path: Path) -> None:
+    async def play(lab: Lab) -> None:
+        big = {"w": np.random.default_rng(1).random(500_000)}
+        async with wire(lab.mediator.address) as link, running(lab.agent(link.address)):
+            session = await lab.mediator.next_session()
+            await lab.prepared(session)
+            link.cut_after = link.bytes + 3_000_000
+            await session.order(RUN, "work/1", "work", work("wait", **big), lab.mediator.store)
+            await until(lambda: not link._whole, "the link is cut in the middle")
+            link.mend()
+            session = await lab.mediator.next_session()
+            assert [id.key for id in session.hello.held] == ["work/1"]
+            await session.wait_for("taken", key="work/1")
+            assert lab.mediator.offsets[0] == 0
+            assert lab.mediator.offsets[-1] > 0, "what had come was fetched again"
+
+    played(tmp_path, play)
+
+
+def test_a_runner_that_dies_is_told_of_with_the_end_of_its_log(tmp_path: Path) -> None:
+    async def play(lab: Lab) -> None:
+        async with running(lab.agent()):
+            session = await lab.mediator.next_session()
+            await lab.prepared(session)
+            await session.order(RUN, "work/1", "work", work("wait"), lab.mediator.store)
+            await session.order(RUN, "work/2", "work", work("die"), lab.mediator.store)
+            for key in ("work/1", "work/2"):
+                answer = await session.wait_for("answer", key=key)
+                error = error_of(PARIS, answer.failure)
+                assert isinstance(error, RunnerDied)
+                assert "the roof has fallen in" in str(error)
+            await until(lambda: lab.last() == "runner_ended", "it is said")
+            (lab.run_folder / "worked").unlink()
+            await lab.prepared(session)
+            assert lab.worked() == ["prepare"]
+
+    played(tmp_path, play)
+
+
+def test_runners_are_killed_when_their_ray_is_gone(tmp_path: Path) -> None:
+    async def play(lab: Lab) -> None:
+        ray = SetRay()
+        async with running(lab.agent(watch=ray)):
+            session = await lab.mediator.next_session()
+            assert session.hello.capacity.total == {"CPU": 4.0}
+            await lab.prepared(session)
+            pid = lab.pid()
+            await session.order(RUN, "work/1", "work", work("wait"), lab.mediator.store)
+            await session.wait_for("taken", key="work/1")
+            ray.trouble("the head does not answer")
+            while not (await session.wait_for("heartbeat")).trouble:
+                pass
+            error = error_of(PARIS, (await session.wait_for("answer", key="work/1")).failure)
+            assert isinstance(error, SiteLost)
+            assert "the head does not answer" in str(error)
+            await until(lambda: not psutil.pid_exists(pid), "the runner is gone")
+            await session.order(RUN, "prepare", "prepare", GANG, lab.mediator.store)
+            refused = await session.wait_for("answer", key="prepare")
+            assert "the head does not answer" in refused.done.header_json
+            await session.take(RUN, "prepare")
+            ray.trouble("")
+            while (await session.wait_for("heartbeat")).trouble:
+                pass
+            await lab.prepared(session)
+
+    played(tmp_path, play)
+
+
+def test_a_successor_that_finds_ray_gone_kills_what_it_has_adopted(tmp_path: Path) -> None:
+    async def play(lab: Lab) -> None:
+        async with running(lab.agent(), release=False):
+            await lab.prepared(await lab.mediator.next_session())
+            pid = lab.pid()
+        ray = SetRay()
+        ray.set(Look(trouble=NOT_LOOKED))
+        quick = replace(QUICK, first_look_s=0.1)
+        async with running(lab.agent(watch=ray, settings=quick)):
+            session = await lab.mediator.next_session()
+            ray.set(Look(trouble=NOT_LOOKED, address="127.0.0.1:1"))
+            await session.wait_for("heartbeat")
+            assert psutil.pid_exists(pid), "nothing is known yet"
+            ray.trouble("it is gone")
+            await until(lambda: lab.last() == "runner_ended", "the runner is gone")
+
+    played(tmp_path, play)
+
+
+def test_a_runner_whose_lease_is_not_renewed_ends(tmp_path: Path) -> None:
+    async def play(lab: Lab) -> None:
+        lab.mediator.lease_s = 1.0
+        async with running(lab.agent()):
+            session = await lab.mediator.next_session()
+            await lab.prepared(session)
+            pid = lab.pid()
+            lab.mediator.lease_s = 1.0
+            began = time.monotonic()
+            await until(lambda: time.monotonic() > began + 2.0, "the lease would be over")
+            assert psutil.pid_exists(pid), "renewals keep it"
+            lab.mediator.runs = []
+            await until(lambda: not psutil.pid_exists(pid), "it ends")
+
+    played(tmp_path, play)
+
+
+def process(lab: Lab) -> subprocess.Popen[str]:
+    """An agent in a process of its own."""
+    return subprocess.Popen(
+        [sys.executable, site_agents.__file__, str(lab.home.folder), lab.mediator.address],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_the_successor_of_a_killed_agent_goes_on_with_its_runner(tmp_path: Path) -> None:
+    async def play(mediator: FakeMediator) -> None:
+        lab = Lab(mediator, tmp_path)
+        lab.credentials.write(lab.home.credentials_folder)
+        first = process(lab)
+        successor = None
+        try:
+            session = await mediator.next_session()
+            await lab.prepared(session)
+            pid = lab.pid()
+            order = work("wait", **MODEL)
+            await session.order(RUN, "work/1", "work", order, mediator.store)
+            await session.order(RUN, "work/2", "work", work("echo", **MODEL), mediator.store)
+            await session.wait_for("answer", key="work/2")
+            first.kill()
+            first.wait()
+            successor = process(lab)
+            session = await mediator.next_session()
+            assert [id.key for id in session.hello.held] == ["work/1", "work/2"]
+            assert (await session.wait_for("answer", key="work/2")).done.blob.digest
+            (lab.run_folder / "go").touch()
+            answer = await session.wait_for("answer", key="work/1")
+            found = payload_of(answer.done, mediator.store)
+            np.testing.assert_array_equal(found.tensors["w"], MODEL["w"])
+            assert lab.pid() == pid
+            assert lab.worked() == ["prepare", "work/1", "work/2"]
+        finally:
+            for each in (first, successor):
+                if each is not None:
+                    each.kill()
+                    each.wait()
+            if runner := RunnerProcess.find(lab.run_folder):
+                runner.kill()
+
+    async def whole() -> None:
+        async with fake_mediator(tmp_path / "mediator") as mediator, asyncio.timeout(50):
+            await play(mediator)
+
+    asyncio.run(whole())
+
+
+def test_an_agent_that_is_ended_leaves_its_runners_to_the_next_one(tmp_path: Path) -> None:
+    async def play(lab: Lab) -> None:
+        async with running(lab.agent(), release=False):
+            session = await lab.mediator.next_session()
+            await lab.prepared(session)
+            pid = lab.pid()
+        assert lab.said[-1] == ("runners_left", {"runs": [RUN], "lease_s": 30.0})
+        async with running(lab.agent(), release=True):
+            await lab.mediator.next_session()
+            assert ("runner_adopted", {"run": RUN, "pid": pid}) in lab.said
+        assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == "zombie"
+
+    played(tmp_path, play)
+
+
+# -- the mediator's last word ---------------------------------------------------------------------
+
+
+def test_a_site_that_is_dismissed_ends_its_runners_and_itself(tmp_path: Path) -> None:
+    async def play(lab: Lab) -> None:
+        async with running(lab.agent(), release=False) as agent:
+            session = await lab.mediator.next_session()
+            await lab.prepared(session)
+            pid = lab.pid()
+            farewell = pb.Farewell(reason="it was removed", final=True)
+            await session.send(pb.ToSite(farewell=farewell))
+            with pytest.raises(SiteDismissed, match="it was removed"):
+                await agent
+        assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == "zombie"
+
+    played(tmp_path, play)
+
+
+def hostile() -> dict[str, pb.ToSite]:
+    """What no mediator says."""
+
+    def order(run: str, key: str = "work/1", verb: str = "prepare", **more: Any) -> pb.ToSite:
+        header = json.dumps(GANG.header)
+        id = pb.OrderId(run=run, key=key)
+        return pb.ToSite(order=pb.Order(id=id, verb=verb, header_json=header, **more))
+
+    return {
+        "a path in a run's name": order("../../etc"),
+        "an absolute path as a run": order("/tmp/run"),
+        "a hidden run": order(".ssh"),
+        "a run's name with a NUL": order("run\0x"),
+        "a run without a name": order(""),
+        "a key with a line break": order(RUN, key="work\n1"),
+        "a verb that there is not": order(RUN, verb="explode"),
+        "a command in a run's name": order(RUN, verb="command"),
+        "a digest that is a path": order(RUN, blob=pb.Blob(digest="../" * 21 + "x", size=3)),
+        "a header that is no JSON": pb.ToSite(
+            order=pb.Order(id=pb.OrderId(run=RUN, key="k"), verb="prepare", header_json="{")
+        ),
+        "a gang of nonsense": pb.ToSite(
+            order=pb.Order(
+                id=pb.OrderId(run=RUN, key="k"),
+                verb="prepare",
+                header_json=json.dumps({**GANG.header, "policy": "x", "workers": "y"}),
+            )
+        ),
+        "the answer of an order that was never given": pb.ToSite(
+            answer_taken=pb.AnswerTaken(id=pb.OrderId(run="../x", key="y"))
+        ),
+        "leases of runs that are not here": pb.ToSite(renewal=pb.Renewal(runs=["../x", "y"])),
+    }
+
+
+@pytest.mark.parametrize("name", hostile())
+def test_hostile_messages_start_nothing_and_end_nothing(tmp_path: Path, name: str) -> None:
+    async def play(lab: Lab) -> None:
+        async with running(lab.agent()):
+            session = await lab.mediator.next_session()
+            await session.send(hostile()[name])
+            await session.wait_for("heartbeat")
+            await session.wait_for("heartbeat")
+            assert list(lab.home.runs.iterdir()) == []
+            assert [p.name for p in lab.home.blobs.iterdir()] == []
+            await lab.prepared(session)
+
+    played(tmp_path, play)
+
+
+@pytest.mark.parametrize(
+    ("number", "message"),
+    [
+        pytest.param(1, pb.ToSite(renewal=pb.Renewal()), id="a message that is repeated"),
+        pytest.param(99, pb.ToSite(renewal=pb.Renewal()), id="messages that are left out"),
+        pytest.param(2, pb.ToSite(welcome=pb.Welcome()), id="a second welcome"),
+        pytest.param(2, pb.ToSite(farewell=pb.Farewell(reason="x")), id="a farewell"),
+    ],
+)
+def test_a_session_that_cannot_go_on_is_begun_anew(
+    tmp_path: Path, number: int, message: pb.ToSite
+) -> None:
+    async def play(lab: Lab) -> None:
+        agent = lab.agent()
+        async with running(agent):
+            session = await lab.mediator.next_session()
+            await session.wait_for("heartbeat")
+            number_ = session.number + 1 if number == 2 else number
+            await session.send(message, number=number_)
+            await lab.mediator.next_session()
+            await until(lambda: [e for e, _ in lab.said].count("connected") == 2, "it is back")
+
+    played(tmp_path, play)
+
+
+def test_a_mediator_that_says_nothing_is_given_up_and_dialled_again(tmp_path: Path) -> None:
+    async def play(lab: Lab) -> None:
+        lab.mediator.greets = False
+        async with running(lab.agent(settings=replace(QUICK, welcome_s=0.3))):
+            for _ in range(3):
+                await lab.mediator.next_session()
+            assert [event for event, _ in lab.said] == ["disconnected"]
+
+    played(tmp_path, play)
+
+
+# -- the site's own rules -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rules", "asked", "found"),
+    [
+        pytest.param("resources: {vnodes: 1}", {"workers": 2}, "resources.vnodes", id="too many"),
+        pytest.param("resources: {cpus: 0.5}", {}, "resources.cpus", id="not even one"),
+        pytest.param("resources: {cpu: 0.5}", {}, "unknown key", id="a policy that is wrong"),
+    ],
+)
+def test_the_policy_refuses_a_gang_before_a_runner_starts(
+    tmp_path: Path, rules: str, asked: dict[str, Any], found: str
+) -> None:
+    async def play(lab: Lab) -> None:
+        policy = tmp_path / "policy.yaml"
+        policy.write_text(rules)
+        async with running(lab.agent(policy=policy)):
+            session = await lab.mediator.next_session()
+            gang = Payload(kind="gang", header={**GANG.header, **asked})
+            await session.order(RUN, "prepare", "prepare", gang, lab.mediator.store)
+            answer = await session.wait_for("answer", key="prepare")
+            assert answer.done.kind == "refused"
+            assert found in answer.done.header_json
+            assert not lab.run_folder.exists()
+
+    played(tmp_path, play)
+
+
+def test_a_gang_of_any_size_is_cut_down_to_what_the_policy_allows(tmp_path: Path) -> None:
+    async def play(lab: Lab) -> None:
+        policy = tmp_path / "policy.yaml"
+        policy.write_text("resources: {cpus: 1}")
+        async with running(lab.agent(policy=policy)):
+            session = await lab.mediator.next_session()
+            await session.order(RUN, "prepare", "prepare", GANG, lab.mediator.store)
+            answer = await session.wait_for("answer", key="prepare")
+            assert json.loads(answer.done.header_json) == {"vnodes": 1}
+
+    played(tmp_path, play)
+
+
+@pytest.mark.parametrize("way", ["to_site", "from_site"])
+def test_bytes_beyond_the_policy_do_not_cross(tmp_path: Path, way: str) -> None:
+    async def play(lab: Lab) -> None:
+        policy = tmp_path / "policy.yaml"
+        policy.write_text(f"bytes_per_round: {{{way}: 250000}}")
+        async with running(lab.agent(policy=policy)):
+            session = await lab.mediator.next_session()
+            await lab.prepared(session)
+            store = lab.mediator.store
+            await session.order(RUN, "work/1", "work", work("echo", **MODEL), store)
+            assert (await session.wait_for("answer", key="work/1")).done.blob.size
+            other = {"w": MODEL["w"] + 1}
+            await session.order(RUN, "work/2", "work", work("echo", **other), store)
+            failure = (await session.wait_for("answer", key="work/2")).failure
+            error = error_of(PARIS, failure)
+            assert isinstance(error, PolicyRefused)
+            assert error.rule == f"bytes_per_round.{way}"
+
+    played(tmp_path, play)
+
+
+@pytest.mark.parametrize(
+    ("rules", "arguments", "found"),
+    [
+        pytest.param("", ["cluster", "list"], "commands", id="none by default"),
+        pytest.param(
+            "commands: read", ["cluster", "delete", "x"], "only look", id="only those that look"
+        ),
+        pytest.param("commands: all", ["certs", "list"], "only `fedpilot cluster`", id="no other"),
+        pytest.param(
+            "commands: all", ["cluster", "list", "--address=x:1"], "leave out", id="no other Ray"
+        ),
+        pytest.param(
+            "commands: all", ["cluster", "list"], "private", id="no Ray that could be asked"
+        ),
+    ],
+)
+def test_commands_are_refused(tmp_path: Path, rules: str, arguments: list[str], found: str) -> None:
+    async def play(lab: Lab) -> None:
+        policy = tmp_path / "policy.yaml"
+        policy.write_text(rules or "{}")
+        async with running(lab.agent(policy=policy)):
+            session = await lab.mediator.next_session()
+            order = Payload(kind="command", header={"arguments": arguments})
+            await session.order("", "command/1", "command", order, lab.mediator.store)
+            answer = await session.wait_for("answer", key="command/1")
+            assert found in answer.failure.message
+
+    played(tmp_path, play)
+
+
+def test_a_command_runs_beside_the_agent(tmp_path: Path) -> None:
+    async def play(lab: Lab) -> None:
+        policy = tmp_path / "policy.yaml"
+        policy.write_text("commands: read")
+        async with running(lab.agent(policy=policy, watch=SetRay())):
+            session = await lab.mediator.next_session()
+            order = Payload(kind="command", header={"arguments": ["cluster", "list", "--help"]})
+            await session.order("", "command/1", "command", order, lab.mediator.store)
+            answer = await session.wait_for("answer", key="command/1")
+            outcome = json.loads(answer.done.header_json)
+            assert outcome["exit_code"] == 0
+            assert "Usage" in outcome["out"]
+
+    played(tmp_path, play)
+
+
+# -- what it is -----------------------------------------------------------------------------------
+
+
+def test_the_agent_opens_no_port_and_imports_neither_ray_nor_torch(tmp_path: Path) -> None:
+    async def play(mediator: FakeMediator) -> None:
+        lab = Lab(mediator, tmp_path)
+        lab.credentials.write(lab.home.credentials_folder)
+        agent = process(lab)
+        try:
+            session = await mediator.next_session()
+            await lab.prepared(session)
+            seen = psutil.Process(agent.pid)
+            assert seen.net_connections("tcp"), "its session is one"
+            assert [c for c in seen.net_connections("tcp") if c.status == psutil.CONN_LISTEN] == []
+            mapped = " ".join(m.path for m in seen.memory_maps())
+            assert "_raylet" not in mapped
+            assert "libtorch" not in mapped
+        finally:
+            agent.send_signal(signal.SIGKILL)
+            agent.wait()
+            with suppress(AttributeError):
+                RunnerProcess.find(lab.run_folder).kill()  # type: ignore[union-attr]
+
+    async def whole() -> None:
+        async with fake_mediator(tmp_path / "mediator") as mediator, asyncio.timeout(40):
+            await play(mediator)
+
+    asyncio.run(whole())

@@ -1,0 +1,180 @@
+"""A site's policy names the rule that is broken, and nothing passes by silence."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, strategies as st
+
+from fedpilot.mediator.core.policy import (
+    ByteCaps,
+    Commands,
+    DatasetRule,
+    Policy,
+    PolicyRefused,
+    ResourceCaps,
+    Spent,
+    Wants,
+    enforce,
+    judge,
+    judge_answer,
+    judge_bytes,
+    judge_command,
+    judge_resources,
+    most_vnodes,
+)
+from fedpilot.mediator.core.traffic import Direction
+
+DIGEST = "a" * 64
+ALICE = Wants(user="alice", role="operator", model="mlp", vnodes=2, resources={"CPU": 1.0})
+STRICT = Policy(
+    users=("alice", "role:admin"),
+    models=("mlp", "hospital.*:*"),
+    code_digests=(DIGEST,),
+    datasets={"scans": DatasetRule(users=("alice",), models=("mlp",))},
+    resources=ResourceCaps(vnodes=4, cpus=4, gpus=1, memory=1000),
+    minimum_cohort=5,
+)
+
+
+@pytest.mark.parametrize(
+    "wants",
+    [
+        pytest.param(ALICE, id="the user by name"),
+        pytest.param(replace(ALICE, user="bob", role="admin"), id="a user by role"),
+        pytest.param(replace(ALICE, model="hospital.nets:Net"), id="a model by a pattern"),
+        pytest.param(replace(ALICE, code_digest=DIGEST), id="code that is known"),
+        pytest.param(replace(ALICE, datasets=("scans",)), id="a data set by its rule"),
+        pytest.param(replace(ALICE, vnodes=4), id="as many vnodes as there may be"),
+        pytest.param(replace(ALICE, cohort=5), id="the smallest cohort"),
+        pytest.param(replace(ALICE, cohort=0), id="no client at all"),
+    ],
+)
+def test_what_all_rules_allow_is_allowed(wants: Wants) -> None:
+    assert judge(STRICT, wants) is None
+
+
+@pytest.mark.parametrize(
+    ("wants", "rule"),
+    [
+        pytest.param(replace(ALICE, user="eve"), "users", id="another user"),
+        pytest.param(replace(ALICE, user=""), "users", id="a user without a name"),
+        pytest.param(
+            replace(ALICE, user="role:admin"), "users", id="a user who is called like a role"
+        ),
+        pytest.param(replace(ALICE, model="cnn"), "models", id="another model"),
+        pytest.param(replace(ALICE, model=""), "models", id="a model without a name"),
+        pytest.param(replace(ALICE, model="MLP"), "models", id="a model in capitals"),
+        pytest.param(replace(ALICE, code_digest="b" * 64), "code_digests", id="other code"),
+        pytest.param(
+            replace(ALICE, datasets=("scans", "genes")), "datasets", id="a data set without a rule"
+        ),
+        pytest.param(
+            replace(ALICE, user="bob", role="admin", datasets=("scans",)),
+            "datasets.scans.users",
+            id="a data set of somebody else",
+        ),
+        pytest.param(
+            replace(ALICE, model="hospital.a:B", datasets=("scans",)),
+            "datasets.scans.models",
+            id="a model that the data set is not for",
+        ),
+        pytest.param(replace(ALICE, vnodes=5), "resources.vnodes", id="too many vnodes"),
+        pytest.param(
+            replace(ALICE, resources={"CPU": 2.5}), "resources.cpus", id="too many CPUs together"
+        ),
+        pytest.param(replace(ALICE, resources={"GPU": 1.0}), "resources.gpus", id="too many GPUs"),
+        pytest.param(
+            replace(ALICE, resources={"memory": 501.0}), "resources.memory", id="too much memory"
+        ),
+        pytest.param(replace(ALICE, cohort=4), "minimum_cohort", id="too few clients ever"),
+    ],
+)
+def test_a_refusal_names_the_rule(wants: Wants, rule: str) -> None:
+    refused = judge(STRICT, wants)
+    assert refused is not None
+    assert refused.rule == rule
+    assert refused.found
+    assert refused.allowed
+    with pytest.raises(PolicyRefused, match=f"site paris refuses it by the rule {rule}"):
+        enforce("paris", refused)
+
+
+def test_a_user_called_like_a_role_is_none_of_that_role() -> None:
+    impostor = Wants(user="mallory", role="viewer", model="mlp")
+    assert judge(STRICT, impostor) is not None
+
+
+def test_the_default_allows_simulations_and_no_declared_data() -> None:
+    assert judge(Policy(), Wants()) is None
+    refused = judge(Policy(), Wants(user="alice", role="admin", datasets=("scans",)))
+    assert refused is not None
+    assert refused.rule == "datasets"
+    assert judge_command(Policy(), ["cluster", "list"]) is not None
+
+
+@pytest.mark.parametrize(
+    ("clients", "allowed"),
+    [
+        pytest.param(0, True, id="an answer of nobody tells of nobody"),
+        pytest.param(1, False, id="one client alone"),
+        pytest.param(4, False, id="one too few"),
+        pytest.param(5, True, id="enough"),
+    ],
+)
+def test_answers_stand_for_enough_clients(clients: int, allowed: bool) -> None:
+    assert (judge_answer(STRICT, clients) is None) is allowed
+
+
+@pytest.mark.parametrize(
+    ("commands", "arguments", "allowed"),
+    [
+        pytest.param(Commands.NONE, ["cluster", "list"], False, id="none"),
+        pytest.param(Commands.READ, ["cluster", "list"], True, id="one that looks"),
+        pytest.param(Commands.READ, ["cluster", "delete", "x"], False, id="one that changes"),
+        pytest.param(Commands.READ, ["job", "submit", "list"], False, id="list as an argument"),
+        pytest.param(Commands.ALL, ["job", "submit", "x"], True, id="all"),
+    ],
+)
+def test_commands(commands: Commands, arguments: list[str], allowed: bool) -> None:
+    assert (judge_command(Policy(commands=commands), arguments) is None) is allowed
+
+
+amounts = st.integers(0, 1_000_000)
+
+
+@given(cap=amounts, in_round=amounts, today=amounts, more=amounts)
+def test_bytes_never_exceed_a_cap(cap: int, in_round: int, today: int, more: int) -> None:
+    policy = Policy(bytes_per_round=ByteCaps(to_site=cap), bytes_per_day=ByteCaps(to_site=2 * cap))
+    spent = Spent(in_round=in_round, today=today)
+    refused = judge_bytes(policy, Direction.TO_SITE, spent, more)
+    within = in_round + more <= cap and today + more <= 2 * cap
+    assert (refused is None) is within
+    assert judge_bytes(policy, Direction.FROM_SITE, spent, more) is None
+
+
+@given(
+    vnodes=st.none() | st.integers(1, 64),
+    cpus=st.none() | st.floats(0, 64),
+    each=st.floats(0.01, 8),
+)
+def test_as_many_vnodes_as_the_caps_allow_are_allowed_and_no_more(
+    vnodes: int | None, cpus: float | None, each: float
+) -> None:
+    policy = Policy(resources=ResourceCaps(vnodes=vnodes, cpus=cpus))
+    most = most_vnodes(policy, {"CPU": each})
+    if most is None:
+        assert vnodes is cpus is None
+        return
+    assert most == 0 or judge_resources(policy, most, {"CPU": each}) is None
+    assert judge_resources(policy, most + 1, {"CPU": each}) is not None
+
+
+def test_a_refusal_says_what_was_found_and_what_is_allowed() -> None:
+    error = PolicyRefused("paris", "users", "eve", "alice")
+    assert str(error) == (
+        "the policy of site paris refuses it by the rule users: found eve; allowed is alice"
+    )
+    assert PolicyRefused(*error.args).rule == "users"
+    enforce("paris", None)

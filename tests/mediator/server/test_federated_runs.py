@@ -1,0 +1,258 @@
+"""A federation's real coordinator at a real mediator; its sites are fake clusters behind gRPC."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fake_agents import FakeAgent
+from fedpilot.fabric import VirtualClusterManager
+from fedpilot.fabric.testing import FakeCluster, fake_machine
+from fedpilot.federated import Federation
+from fedpilot.mediator import GangRequest, InProcessSite, Payload, Promise
+from fedpilot.mediator.identity import Role
+from fedpilot.mediator.proto import federation_pb2 as pb
+from fedpilot.mediator.wire import PROTOCOL
+from mediators import Here, eventually, mediating
+
+COORDINATOR = (
+    sys.executable,
+    "-c",
+    "import sys; from pathlib import Path\n"
+    "from fedpilot.federated.coordinator_process import main\n"
+    "sys.exit(main(Path(sys.argv[1]), sys.argv[2]))",
+)
+CONFIG: dict[str, Any] = {
+    "run": {"random_seed": 3},
+    "data": {"dataset_type": "digits"},
+    "federation": {"number_of_clients": 12, "rounds": 4, "clients_per_round": 6},
+    "model": {"model_type": "mlp", "options": {"hidden": [8]}},
+    "training": {"execution": "sequential", "chunk_size": 2},
+    "resources": {"workers": 1},
+    "outputs": {"curves": False},
+}
+
+
+def config(**changes: Any) -> str:
+    return json.dumps({**CONFIG, **changes})
+
+
+@dataclass
+class Cluster:
+    """What a site's runner would do, in threads of the test."""
+
+    name: str
+    gate: asyncio.Event = field(default_factory=asyncio.Event)
+    """Rounds wait for it."""
+    rounds: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.gate.set()
+        manager = VirtualClusterManager(FakeCluster([fake_machine("a", CPU=8)]))
+        self.site = InProcessSite(self.name, manager)
+        self.agent: FakeAgent | None = None
+
+    async def work(self, order: pb.Order, payload: Payload) -> Payload:
+        header = payload.header
+        match order.verb:
+            case "prepare":
+                answer = await done(self.site.prepare, GangRequest.from_json(header))
+                if isinstance(answer, Promise):
+                    return Payload(kind="promised", header={"vnodes": answer.vnodes})
+                return Payload(kind="refused", header={"reason": answer.reason})
+            case "check":
+                await done(self.site.check, payload.kind, payload)
+            case "start":
+                await done(self.site.start, self.tell(order.id.run))
+            case "commit":
+                await done(self.site.commit)
+            case "release":
+                await done(self.site.release)
+            case "work":
+                if payload.kind == "round":
+                    self.rounds.append(int(header["round"]))
+                    await self.gate.wait()
+                answered: Payload = await done(self.site.deliver, payload, "", "")
+                return answered
+        return Payload(kind="done")
+
+    def tell(self, run: str) -> Any:
+        loop = asyncio.get_running_loop()
+
+        def notify(event: Payload) -> None:
+            if self.agent is not None:
+                loop.call_soon_threadsafe(self.agent.say, run, event.kind, dict(event.header))
+
+        return notify
+
+
+async def done(act: Any, *args: Any) -> Any:
+    def begin() -> Future[Any]:
+        future: Future[Any] = act(*args)
+        return future
+
+    return await asyncio.wrap_future(await asyncio.to_thread(begin))
+
+
+def agent_of(here: Here, name: str) -> tuple[Cluster, FakeAgent]:
+    cluster = Cluster(name)
+    agent = here.agent(name, work=cluster.work)
+    cluster.agent = agent
+    return cluster, agent
+
+
+async def submit(here: Here, run: str, config_yaml: str, interactive: bool = False) -> None:
+    async with here.user("otto", Role.OPERATOR) as user:
+        request = pb.SubmitRequest(
+            protocol=PROTOCOL, run=run, config_yaml=config_yaml, name="n", interactive=interactive
+        )
+        await user.submit(request)
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The digest of the same run in one process."""
+    folder = str(tmp_path_factory.mktemp("alone"))
+    values = {**CONFIG, "outputs": {"curves": False, "folder": folder}}
+    cluster = FakeCluster([fake_machine("a", CPU=8)])
+    with Federation(values, cluster=cluster) as federation:
+        return federation.run().digest
+
+
+def finished(found: Any) -> str:
+    assert found["status"] == "finished", found
+    return str(found["digest"])
+
+
+def test_a_run_over_two_sites_gives_the_same_model(tmp_path: Path, alone: str) -> None:
+    async def test() -> None:
+        async with mediating(tmp_path / "m", coordinator=COORDINATOR) as here:
+            (_, paris), (_, rome) = agent_of(here, "paris"), agent_of(here, "rome")
+            async with paris, rome:
+                await here.state("paris", "ready")
+                await here.state("rome", "ready")
+                await submit(here, "run", config())
+                found = await here.ended("run", 120)
+                assert finished(found) == alone
+                assert (found["rounds"], found["owner"]) == (4, "otto")
+                events = [each["event"] for each in await here.events("run")]
+                assert events[0] == "run_started"
+                assert events.count("round_finished") == 4
+                assert events.count("worker_ready") == 2
+                assert events[-1] == "run_finished"
+                await eventually(lambda: not paris.held and not rome.held)
+
+    asyncio.run(test())
+
+
+def test_a_killed_coordinator_resumes_and_gives_the_same_model(tmp_path: Path, alone: str) -> None:
+    async def test() -> None:
+        async with mediating(tmp_path / "m", coordinator=COORDINATOR) as here:
+            cluster, paris = agent_of(here, "paris")
+            async with paris:
+                await here.state("paris", "ready")
+                await submit(here, "run", config())
+                await eventually(lambda: 2 in cluster.rounds, within_s=60)
+                os.kill(coordinator_of(here), signal.SIGKILL)
+                found = await here.ended("run", 120)
+                assert (finished(found), found["restarts"]) == (alone, 1)
+
+    asyncio.run(test())
+
+
+def coordinator_of(here: Here) -> int:
+    """The process of the one coordinator there is."""
+    wanted = str(here.folder.resolve()).encode()
+    for each in Path("/proc").glob("[0-9]*/cmdline"):
+        words = each.read_bytes().split(b"\0")
+        if wanted in words and b"run" in words:
+            return int(each.parent.name)
+    raise AssertionError("no coordinator")
+
+
+def test_a_site_that_joins_late_and_one_that_is_lost_do_not_change_the_model(
+    tmp_path: Path, alone: str
+) -> None:
+    async def test() -> None:
+        async with mediating(tmp_path / "m", coordinator=COORDINATOR) as here:
+            (here_cluster, paris), (late_cluster, rome) = (
+                agent_of(here, "paris"),
+                agent_of(here, "rome"),
+            )
+            async with paris:
+                await here.state("paris", "ready")
+                here_cluster.gate.clear()
+                await submit(here, "run", config())
+                await eventually(lambda: here_cluster.rounds, within_s=60)
+                async with rome:
+                    await here.state("rome", "ready")
+                    await eventually(
+                        lambda: any(each.key == "start" for each in rome.worked), within_s=30
+                    )
+                    here_cluster.gate.set()
+                    await eventually(lambda: late_cluster.rounds, within_s=30)
+                found = await here.ended("run", 120)  # rome is gone, and given up
+                assert finished(found) == alone
+
+    asyncio.run(test())
+
+
+def test_users_ask_about_virtual_nodes(tmp_path: Path) -> None:
+    async def ask(here: Here, kind: str, **header: Any) -> Any:
+        request = pb.AskRunRequest(run="run", kind=kind, header_json=json.dumps(header))
+        reply = await here.admin.ask_run(request)
+        assert reply.WhichOneof("result") == "done", reply.failure
+        return json.loads(reply.done.header_json), reply.tensors
+
+    async def test() -> None:
+        async with mediating(tmp_path / "m", coordinator=COORDINATOR, ask_s=60.0) as here:
+            _, paris = agent_of(here, "paris")
+            async with paris:
+                await here.state("paris", "ready")
+                await submit(here, "run", config(), interactive=True)
+                log = here.folder / "runs" / "run" / "coordinator.log"
+                await eventually(
+                    lambda: any(each.key == "start" for each in paris.worked),
+                    log.read_text() if log.exists() else "no log",
+                    within_s=60,
+                )
+                listed, _ = await ask(here, "node.list", first=0, count=3)
+                assert listed["total"] == 12
+                client = listed["nodes"][0]["id"]
+                trained, tensors = await ask(here, "node.train", client=client)
+                assert "tally" in trained
+                assert len(tensors) > 1_000
+                shown, _ = await ask(here, "node.show", client=client)
+                assert (shown["site"], shown["state"]) == ("paris", "materialized")
+                request = pb.AskRunRequest(
+                    run="run", kind="node.show", header_json='{"client":"nobody"}'
+                )
+                reply = await here.admin.ask_run(request)
+                assert reply.failure.kind.endswith(":UnknownClient")
+                await here.admin.stop_run(pb.RunRequest(run="run"))
+                assert (await here.ended("run"))["status"] == "stopped"
+
+    asyncio.run(test())
+
+
+def test_a_run_without_enough_sites_fails_with_what_is_missing(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with mediating(tmp_path / "m", coordinator=COORDINATOR) as here:
+            waiting = {"participation": {"wait_for_sites_s": 0.5}}
+            await submit(
+                here, "run", config(sites={"min_sites": 2, "required": ["oslo"]}, **waiting)
+            )
+            found = await here.ended("run", 60)
+            assert found["status"] == "failed"
+            assert "oslo" in found["failure"] + found["reason"]
+
+    asyncio.run(test())

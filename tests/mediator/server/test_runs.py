@@ -1,0 +1,529 @@
+"""Runs at a real mediator: orders, answers and blobs; whatever is killed, nothing is done twice."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+import numpy as np
+import pytest
+
+from fake_agents import promise_and_echo
+from fedpilot.mediator import Payload
+from fedpilot.mediator.blobs import Blob
+from fedpilot.mediator.identity import Role
+from fedpilot.mediator.payloads import write
+from fedpilot.mediator.proto import federation_pb2 as pb
+from fedpilot.mediator.rpc import SITE, Stub
+from fedpilot.mediator.wire import PROTOCOL, OrderId, RunId, blob_message
+from mediators import Here, channel_to, eventually, mediating, process, reaching
+
+Code = grpc.StatusCode
+RUN = RunId("run")
+ROUND = OrderId(RUN, "round/1")
+
+
+def run(test: Any, within_s: float = 60) -> None:
+    asyncio.run(asyncio.wait_for(test, within_s))
+
+
+async def doubled(order: pb.Order, payload: Payload) -> Payload:
+    """Work whose answer is another blob than the order's."""
+    if order.verb != "work":
+        return await promise_and_echo(order, payload)
+    tensors = {name: np.asarray(tensor) * 2 for name, tensor in payload.tensors.items()}
+    return Payload(kind="done", tensors=tensors)
+
+
+def orders(*sites: str, numbers: int = 1000) -> list[dict[str, Any]]:
+    return [{"site": site, "key": "round/1", "numbers": numbers} for site in sites]
+
+
+def seen(here: Here, what: str) -> list[Any]:
+    return [each for each in here.seen("run") if each["what"] == what]
+
+
+def blobs(here: Here) -> list[str]:
+    names = [each.name for each in (here.folder / "blobs").iterdir()]
+    return [name for name in names if not name.startswith(".")]
+
+
+async def failure_of(call: Any) -> tuple[grpc.StatusCode, str]:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call
+    return caught.value.code(), str(caught.value.details())
+
+
+def test_orders_reach_their_sites_and_answers_come_back_with_their_blobs(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with (
+            mediating(tmp_path / "m") as here,
+            here.agent("paris", work=doubled) as paris,
+            here.agent("rome", work=doubled) as rome,
+        ):
+            submitted = await here.submit("run", orders("paris", "rome"), wait_for=2)
+            assert submitted["status"] in ("submitted", "running")
+            found = await here.ended("run")
+            assert (found["status"], found["digest"]) == ("finished", "d" * 64)
+            answers = seen(here, "answer")
+            assert [(each["site"], each["sum"]) for each in answers] == [
+                ("paris", 999_000.0),
+                ("rome", 999_000.0),
+            ]
+            for agent in (paris, rome):
+                await eventually(lambda agent=agent: ROUND in agent.taken)
+                assert agent.worked.count(ROUND) == 1
+            (traffic,) = seen(here, "traffic")
+            rows = {(row[1], row[2]): row[4] for row in traffic["rows"]}
+            for site in ("paris", "rome"):
+                assert 4_000 < rows[site, "to_site"] < 4_600
+            assert 4_000 < max(rows["paris", "from_site"], rows["rome", "from_site"]) < 4_600
+            await eventually(lambda: not blobs(here), f"{blobs(here)} are removed", 5)
+            events = [each["event"] for each in await here.events("run")]
+            assert events == ["run_started", "run_finished"]
+
+    run(test())
+
+
+def test_a_site_that_is_not_there_fails_its_orders_as_lost(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with mediating(tmp_path / "m") as here:
+            await here.submit("run", orders("oslo"))
+            assert (await here.ended("run"))["status"] == "finished"
+            (failure,) = seen(here, "failure")
+            assert failure["kind"] == "SiteLost"
+            assert "there is no such site" in failure["text"]
+
+    run(test())
+
+
+def test_a_lost_sites_orders_fail_and_its_late_answer_is_dropped(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with mediating(tmp_path / "m") as here:
+            agent = here.agent("paris", work=doubled, hold_answers=True)
+            async with agent:
+                await here.submit("run", orders("paris"), wait_for=1, then="wait")
+                await eventually(lambda: ROUND in agent.worked)
+                agent.silent = True
+                await eventually(lambda: seen(here, "failure"))
+                assert seen(here, "failure")[0]["kind"] == "SiteLost"
+                agent.silent = False
+                agent.release_answers()
+                await eventually(lambda: ROUND in agent.taken, "the late answer is taken")
+                assert not seen(here, "answer")
+
+    run(test())
+
+
+def test_orders_for_a_suspect_site_wait(tmp_path: Path) -> None:
+    async def test() -> None:
+        health = {"silent_after_s": 0.5, "grace_s": 30.0}
+        async with (
+            mediating(tmp_path / "m", health=quick(**health)) as here,
+            here.agent("paris") as agent,
+        ):
+            await here.state("paris", "ready")
+            agent.silent = True
+            await here.state("paris", "suspect")
+            await here.submit("run", orders("paris"))
+            await eventually(lambda: seen(here, "attached"))
+            await asyncio.sleep(0.3)  # long enough for an order that would not wait
+            assert agent.worked == []
+            agent.silent = False
+            assert (await here.ended("run"))["status"] == "finished"
+            assert agent.worked.count(ROUND) == 1
+
+    run(test())
+
+
+def quick(**changes: float) -> Any:
+    from dataclasses import replace
+
+    from mediators import QUICK
+
+    return replace(QUICK, **changes)
+
+
+def test_after_a_broken_link_held_orders_are_not_sent_again(tmp_path: Path) -> None:
+    async def test() -> None:
+        health = quick(grace_s=30.0)
+        async with (
+            mediating(tmp_path / "m", health=health) as here,
+            here.agent("paris", work=doubled, hold_answers=True) as agent,
+        ):
+            await here.submit("run", orders("paris"), wait_for=1)
+            await eventually(lambda: ROUND in agent.worked)
+            await agent.stop()
+            agent.release_answers()
+            await here.state("paris", "suspect")
+            await agent.start()
+            assert (await here.ended("run"))["status"] == "finished"
+            assert agent.worked.count(ROUND) == 1
+            assert len(seen(here, "answer")) == 1
+
+    run(test())
+
+
+def test_a_killed_coordinator_is_started_again_and_gets_the_answer_once(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with (
+            mediating(tmp_path / "m") as here,
+            here.agent("paris", work=doubled, hold_answers=True) as agent,
+        ):
+            await here.submit("run", orders("paris"), wait_for=1)
+            await eventually(lambda: ROUND in agent.worked)
+            first = seen(here, "attached")[0]["pid"]
+            os.kill(first, signal.SIGKILL)
+            agent.release_answers()  # while nobody is attached
+            found = await here.ended("run")
+            assert (found["status"], found["restarts"]) == ("finished", 1)
+            assert agent.worked.count(ROUND) == 1
+            (answer,) = seen(here, "answer")
+            assert answer["pid"] != first
+            await eventually(lambda: ROUND in agent.taken)
+            killed = [e for e in await here.events() if e["event"] == "coordinator_killed"]
+            assert [each["exit_code"] for each in killed] == [-signal.SIGKILL]
+
+    run(test())
+
+
+def test_a_coordinator_that_is_killed_too_often_fails_its_run(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with mediating(tmp_path / "m") as here:
+            await here.submit("run", then="wait")
+            for number in range(6):
+                await eventually(lambda number=number: len(seen(here, "attached")) > number)
+                os.kill(seen(here, "attached")[-1]["pid"], signal.SIGKILL)
+            found = await here.ended("run")
+            assert (found["status"], found["restarts"]) == ("failed", 5)
+            assert "killed 6 times" in found["reason"]
+
+    run(test())
+
+
+def test_a_coordinator_that_fails_by_itself_is_not_started_again(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with mediating(tmp_path / "m") as here:
+            await here.submit("run", then="fail")
+            found = await here.ended("run")
+            assert (found["status"], found["restarts"]) == ("failed", 0)
+            assert "exit code 1" in found["reason"]
+            assert len(seen(here, "attached")) == 1
+
+    run(test())
+
+
+def test_a_run_is_stopped_resumed_and_submitted_once(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with mediating(tmp_path / "m") as here:
+            await here.submit("run", then="wait")
+            again = await here.submit("run", then="wait")
+            assert again["run_id"] == "run"
+            code, _ = await failure_of(here.submit("run", then="fail"))
+            assert code is Code.ALREADY_EXISTS
+            await eventually(lambda: seen(here, "attached"))
+            asked = pb.RunRequest(run="run")
+            await here.admin.stop_run(asked)
+            assert (await here.ended("run"))["status"] == "stopped"
+            await here.admin.resume_run(asked)
+            await eventually(lambda: len(seen(here, "attached")) == 2)
+            await here.admin.stop_run(asked)
+            assert (await here.ended("run"))["status"] == "stopped"
+            code, text = await failure_of(here.admin.stop_run(pb.RunRequest(run="nothing")))
+            assert (code, "no run nothing" in text) == (Code.NOT_FOUND, True)
+            acts = [
+                json.loads(each)["act"]
+                for each in (await here.admin.list_audit(pb.ListAuditRequest())).entry_json
+            ]
+            assert acts == [
+                "submit",
+                "submit",
+                "submit",
+                "stop_run",
+                "resume_run",
+                "stop_run",
+                "stop_run",
+            ]
+
+    run(test())
+
+
+def test_a_killed_mediator_loses_nothing_and_has_nothing_done_twice(tmp_path: Path) -> None:
+    folder = tmp_path / "m"
+
+    async def test() -> None:
+        with process(folder) as (first, (port, join_port)):
+            here_then = f"localhost:{port}"
+            async with reaching(folder, here_then, f"localhost:{join_port}") as here:
+                agent = here.agent("paris", work=doubled, hold_answers=True)
+                await agent.start()
+                await here.submit("run", orders("paris"), wait_for=1)
+                await eventually(lambda: ROUND in agent.worked)
+                coordinator = seen(here, "attached")[0]["pid"]
+                first.send_signal(signal.SIGKILL)
+                first.wait()
+                await eventually(lambda: not alive(coordinator), "the coordinator ends with it")
+        agent.release_answers()
+        with process(folder, port, join_port):
+            async with reaching(folder, here_then, f"localhost:{join_port}") as here:
+                found = await here.ended("run")
+                assert found["status"] == "finished"
+                assert agent.worked.count(ROUND) == 1
+                assert len(seen(here, "answer")) == 1
+                assert len(seen(here, "attached")) == 2
+                await eventually(lambda: ROUND in agent.taken)
+                await agent.close()
+
+    run(test())
+
+
+def alive(pid: int) -> bool:
+    try:
+        return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+
+
+def test_a_mediator_that_ends_in_order_goes_on_with_its_runs_at_the_next_start(
+    tmp_path: Path,
+) -> None:
+    async def test() -> None:
+        async with mediating(tmp_path / "m") as here:
+            await here.submit("run", then="wait")
+            await eventually(lambda: seen(here, "attached"))
+            coordinator = seen(here, "attached")[0]["pid"]
+        assert not alive(coordinator)
+        async with mediating(tmp_path / "m") as here:
+            await eventually(lambda: len(seen(here, "attached")) == 2)
+            assert (await here.run("run"))["status"] == "running"
+
+    run(test())
+
+
+def test_leases_of_runs_that_go_on_are_renewed(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with mediating(tmp_path / "m") as here, here.agent("paris") as agent:
+            await here.submit("run", orders("paris"), wait_for=1, then="wait")
+            await eventually(lambda: agent.renewed == ["run"])
+            await eventually(lambda: seen(here, "answer"))
+            await here.admin.stop_run(pb.RunRequest(run="run"))
+            await eventually(lambda: agent.renewed == [])
+            await eventually(lambda: OrderId(RUN, "release") in agent.worked)
+
+    run(test())
+
+
+def test_what_happens_at_a_site_is_told_to_the_run_that_is_there(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with mediating(tmp_path / "m") as here, here.agent("paris") as agent:
+            await here.submit("run", orders("paris"), wait_for=1, then="wait")
+            await eventually(lambda: seen(here, "answer"))
+            agent.say("run", "worker_ready", {"worker": 1})
+            agent.say("another", "worker_ready", {"worker": 2})
+            await eventually(lambda: seen(here, "happened"))
+            assert [each["header"] for each in seen(here, "happened")] == [{"worker": 1}]
+
+    run(test())
+
+
+def test_a_site_drains_once_no_run_holds_anything_there(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with mediating(tmp_path / "m") as here, here.agent("paris") as agent:
+            await here.state("paris", "ready")
+            prepare = [{"site": "paris", "key": "prepare", "verb": "prepare"}]
+            await here.submit("run", prepare, then="wait")
+            await eventually(lambda: seen(here, "answer"))
+            asked = pb.ChangeSiteRequest(site="paris", change="drain", timeout_s=0.3)
+            left = json.loads((await here.admin.change_site(asked)).site_json)
+            assert (left["state"], left["runs"]) == ("draining", ["run"])
+            await here.admin.stop_run(pb.RunRequest(run="run"))
+            await here.state("paris", "cordoned")
+            assert agent.held == []
+
+    run(test())
+
+
+# -- blobs ----------------------------------------------------------------------------------------
+
+
+def test_a_site_has_only_its_own_orders_blobs(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with (
+            mediating(tmp_path / "m") as here,
+            here.agent("paris", hold_answers=True) as paris,
+            here.agent("rome") as rome,
+        ):
+            await here.submit("run", orders("paris"), wait_for=2)
+            await eventually(lambda: ROUND in paris.worked)
+            assert len(blobs(here)) == 1, blobs(here)
+            (digest,) = blobs(here)
+            assert await fetched(rome, digest) is Code.PERMISSION_DENIED
+            assert await fetched(paris, digest) is Code.OK
+            assert await fetched(paris, "0" * 64) is Code.PERMISSION_DENIED
+            assert await fetched(paris, "../../../etc/passwd") is Code.INVALID_ARGUMENT
+            order = pb.OrderId(run="run", key="round/1")
+            blob = pb.Blob(digest="1" * 64, size=10)
+            async with rome.connect() as channel:
+                offer = Stub(channel, SITE).offer(pb.OfferRequest(blob=blob, order=order))
+                code, text = await failure_of(offer)
+                assert code is Code.PERMISSION_DENIED
+                assert "nobody waits" in text
+
+    run(test())
+
+
+async def fetched(agent: Any, digest: str) -> grpc.StatusCode:
+    async with agent.connect() as channel:
+        call = Stub(channel, SITE).fetch(pb.FetchRequest(digest=digest))
+        try:
+            async for _ in call:
+                pass
+        except grpc.aio.AioRpcError as error:
+            return error.code()
+        code: grpc.StatusCode = await call.code()
+        return code
+
+
+def test_an_answer_whose_blob_was_not_pushed_is_refused(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test() -> None:
+        async with (
+            mediating(tmp_path / "m", health=quick(grace_s=30.0)) as here,
+            here.agent("paris", hold_answers=True) as agent,
+        ):
+            await here.submit("run", orders("paris"), wait_for=1, then="wait")
+            await eventually(lambda: ROUND in agent.worked)
+            await agent.stop()
+            _, blob = write(Payload(kind="x", tensors={"x": np.zeros(3)}), agent.blobs)
+            assert blob is not None
+            await _answer_without_pushing(here, blob)
+            await eventually(lambda: any("was not pushed" in m for m in caplog.messages))
+            assert not seen(here, "answer")
+            agent.release_answers()
+            await agent.start()
+            await eventually(lambda: seen(here, "answer"))
+
+    run(test())
+
+
+async def _answer_without_pushing(here: Here, blob: Blob) -> None:
+    id = pb.OrderId(run="run", key="round/1")
+    done = pb.Done(kind="done", header_json="{}", blob=blob_message(blob))
+    async with channel_to(here.address, here.keys("paris")) as channel:
+        call = Stub(channel, SITE).session()
+        hello = pb.Hello(protocol=PROTOCOL, site="paris", agent="b", held=[id])
+        await call.write(pb.FromSite(number=1, hello=hello))
+        answer = pb.Answer(id=id, done=done)
+        await call.write(pb.FromSite(number=2, answer=answer))
+        await call.write(pb.FromSite(number=3, heartbeat=pb.Heartbeat()))
+        while (await call.read()).WhichOneof("content") != "renewal":
+            pass
+
+
+# -- what users ask of runs -----------------------------------------------------------------------
+
+
+def test_users_ask_runs_that_go_on(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with mediating(tmp_path / "m") as here:
+            await here.submit("run", then="serve")
+            await eventually(lambda: seen(here, "attached"))
+            _, blob = write(Payload(kind="x", tensors={"x": np.arange(4.0)}), tmp_path)
+            assert blob is not None
+            ask = pb.AskRunRequest(
+                run="run",
+                kind="node.train",
+                header_json='{"client":"client_7"}',
+                tensors=(tmp_path / blob.digest).read_bytes(),
+            )
+            reply = await here.admin.ask_run(ask)
+            assert json.loads(reply.done.header_json) == {"client": "client_7"}
+            assert len(reply.tensors) == blob.size
+            wrong = await here.admin.ask_run(pb.AskRunRequest(run="run", kind="wrong"))
+            assert "that is wrong" in wrong.failure.message
+            ask.tensors = b"\x00" * 100
+            assert (await failure_of(here.admin.ask_run(ask)))[0] is Code.INVALID_ARGUMENT
+            await here.admin.stop_run(pb.RunRequest(run="run"))
+            await here.ended("run")
+            code, _ = await failure_of(here.admin.ask_run(pb.AskRunRequest(run="run", kind="x")))
+            assert code is Code.FAILED_PRECONDITION
+
+    run(test())
+
+
+def test_files_and_logs_of_a_run_are_read_and_nothing_else(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with mediating(tmp_path / "m") as here:
+            await here.submit("run", orders("oslo"))
+            await here.ended("run")
+            (here.folder / "runs" / "run" / "link").symlink_to("/etc/passwd")
+            (here.folder / "runs" / "run" / ".hidden").write_text("x")
+            async with here.user("vera", Role.VIEWER) as viewer:
+                files = (await viewer.list_files(pb.RunRequest(run="run"))).files
+                names = [each.path for each in files]
+                assert "seen.jsonl" in names
+                assert not {"link", ".hidden"} & set(names)
+                for name in ("link", ".hidden", "../../certs/ca.key", "/etc/passwd", ""):
+                    request = pb.ReadFileRequest(run="run", path=name)
+                    with pytest.raises(grpc.aio.AioRpcError) as caught:
+                        async for _ in viewer.read_file(request):
+                            pass
+                    assert caught.value.code() is Code.NOT_FOUND, name
+                request = pb.ReadFileRequest(run="run", path="config.yaml")
+                data = b"".join([each.data async for each in viewer.read_file(request)])
+                assert json.loads(data)["orders"] == orders("oslo")
+                parts = [each.text async for each in viewer.run_log(pb.LogRequest(run="run"))]
+                assert isinstance("".join(parts), str)
+
+    run(test())
+
+
+def test_a_run_is_followed_to_its_end(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with mediating(tmp_path / "m") as here:
+            await here.submit("run", then="wait")
+            stream = here.admin.follow_run(pb.FollowRequest(run="run", follow=True))
+            first = await stream.read()
+            assert json.loads(first.event_json)["event"] == "run_started"
+            await here.admin.stop_run(pb.RunRequest(run="run"))
+            last = await stream.read()
+            assert json.loads(last.event_json)["event"] == "run_finished"
+            assert await stream.read() is grpc.aio.EOF
+            later = here.admin.follow_run(
+                pb.FollowRequest(run="run", follow=True, after=first.number)
+            )
+            assert len([each async for each in later]) == 1
+
+    run(test())
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({"run": "../../tmp/x"}, id="a path for an id"),
+        pytest.param({"run": ""}, id="no id"),
+        pytest.param({"config_yaml": ""}, id="no config"),
+        pytest.param({"config_yaml": "x" * (2 << 20)}, id="a config of megabytes"),
+        pytest.param({"name": "a\nb"}, id="a name of many lines"),
+        pytest.param({"protocol": 99}, id="another protocol"),
+    ],
+)
+def test_submissions_that_make_no_sense_are_refused(
+    tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    async def test() -> None:
+        async with mediating(tmp_path / "m") as here:
+            asked = {"protocol": PROTOCOL, "run": "run", "config_yaml": "{}", "name": "n"}
+            request = pb.SubmitRequest(**{**asked, **changes})
+            code, _ = await failure_of(here.admin.submit(request))
+            assert code in (Code.INVALID_ARGUMENT, Code.FAILED_PRECONDITION)
+            assert list((here.folder / "runs").glob("*")) == []
+
+    run(test())
