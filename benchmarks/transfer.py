@@ -1,10 +1,11 @@
 """What a blob's way between a site and its mediator costs beside raw gRPC streams of that size.
 
-All over loopback with mutual TLS, a server and a client process, by turns. Raw streams carry bytes
-that were there before, and whoever gets them drops them: as bare messages, and as the messages
-that a blob travels in, with the code that protobuf generates. A blob is read from a file, sent,
-hashed, written, checked and opened as a payload. Both processes keep the memory that they freed,
-as the mediator and the agents do.
+All over loopback with mutual TLS, a server and a client process of each kind, by turns. Raw streams
+carry bytes that were there before, and whoever gets them drops them: as the messages that a blob
+travels in, with the code that protobuf generates, and as bare bytes. A blob is read from a file,
+sent, hashed, written, checked and opened as a payload. Its processes keep the memory that they
+freed, as the mediator and the agents do; those of the raw streams are left as Python starts them,
+and for bare bytes both are measured.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from measuring import (
+    Failed,
     Run,
     end,
     measured,
@@ -88,8 +90,11 @@ def _pems(folder: Path, who: str) -> tuple[bytes, bytes, bytes]:
 # -- the server process ---------------------------------------------------------------------------
 
 
-async def serve(folder: Path, piece_bytes: int) -> None:
-    """Raw streams and a BlobService; prints its port, and ends when stdin does."""
+async def serve(folder: Path, piece_bytes: int, plain: bool) -> None:
+    """Raw streams and a BlobService; prints its port, and ends when stdin does.
+
+    A `plain` one is as Python starts it.
+    """
     import grpc
 
     from fedpilot.mediator.blobs import BlobStore
@@ -117,7 +122,8 @@ async def serve(folder: Path, piece_bytes: int) -> None:
         def book(self, *_: Any) -> None:
             pass
 
-    keep_freed_memory()
+    if not plain:
+        keep_freed_memory()
     piece = bytes(piece_bytes)
     message = pb.Piece(data=piece)
 
@@ -185,28 +191,39 @@ def _cpu_s() -> float:
 
 
 @contextmanager
-def server(folder: Path, piece_kib: int) -> Iterator[int]:
-    """The port of a server process of our own."""
-    command = [sys.executable, __file__, "--serve", str(folder), "--pieces", str(piece_kib)]
-    process = subprocess.Popen(
-        command,
+def process(folder: Path, piece_kib: int, *words: str) -> Iterator[subprocess.Popen[str]]:
+    """A process of this file, which ends when its stdin does."""
+    command = [sys.executable, __file__, "--folder", str(folder), "--pieces", str(piece_kib)]
+    started = subprocess.Popen(
+        [*command, *words],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
         start_new_session=True,
     )
     try:
-        assert process.stdout is not None
-        yield int(process.stdout.readline())
+        yield started
     finally:
-        end(process)
+        end(started)
+
+
+def line_of(process: subprocess.Popen[str]) -> str:
+    """What it says next. Raises `Failed` if it has ended."""
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    if not line:
+        raise Failed("a process of the pair ended")
+    return line
 
 
 # -- the client process ---------------------------------------------------------------------------
 
 
-async def client(folder: Path, port: int, piece_bytes: int, megabytes: int, times: int) -> Run:
-    """Seconds of each way, by turns, and CPU seconds of both processes."""
+async def client(folder: Path, port: int, piece_bytes: int, megabytes: int, plain: bool) -> None:
+    """Go the ways that stdin names; prints the blob's bytes, and each way's wall and CPU seconds.
+
+    The CPU seconds are those of both processes.
+    """
     import grpc
     import numpy as np
 
@@ -222,7 +239,8 @@ async def client(folder: Path, port: int, piece_bytes: int, megabytes: int, time
     )
     from fedpilot.mediator.workload import Payload
 
-    keep_freed_memory()
+    if not plain:
+        keep_freed_memory()
     rng = np.random.default_rng(0)
     one = megabytes * 10**6 // TENSORS // 4
     model = Payload(
@@ -288,39 +306,66 @@ async def client(folder: Path, port: int, piece_bytes: int, megabytes: int, time
         async def up() -> None:
             await blobs.upload(blob, run="run", key="key")
 
-        ways: list[tuple[str, Callable[[], Awaitable[None]]]] = [
-            ("raw_down", down_raw),
-            ("down", down),
-            ("messages_down", down_in_messages),
-            ("raw_up", up_raw),
-            ("up", up),
-            ("messages_up", up_in_messages),
-        ]
-        found: dict[str, list[float]] = {}
-        for turn in range(times + 1):
-            for name, go in reversed(ways) if turn % 2 else ways:
-                if name == "up":
-                    await forget(blob.digest.encode())
-                if name == "down":
-                    store.path(blob.digest).unlink(missing_ok=True)
-                cpu = _cpu_s() + float(await server_cpu(b""))
-                started = time.perf_counter()
-                async with asyncio.timeout(PATIENCE_S):
-                    await go()
-                if turn:  # the first is to warm up
-                    found.setdefault(f"{name}_s", []).append(time.perf_counter() - started)
-                    cpu = _cpu_s() + float(await server_cpu(b"")) - cpu
-                    found.setdefault(f"{name}_cpu_s", []).append(cpu)
-    return {"piece_bytes": piece_bytes, "bytes": blob.size, **found}
+        ways: dict[str, Callable[[], Awaitable[None]]] = {
+            "raw_down": down_raw,
+            "down": down,
+            "messages_down": down_in_messages,
+            "raw_up": up_raw,
+            "up": up,
+            "messages_up": up_in_messages,
+        }
+        print(blob.size, flush=True)
+        while name := (await asyncio.to_thread(sys.stdin.readline)).strip():
+            if name == "up":
+                await forget(blob.digest.encode())
+            if name == "down":
+                store.path(blob.digest).unlink(missing_ok=True)
+            cpu = _cpu_s() + float(await server_cpu(b""))
+            started = time.perf_counter()
+            async with asyncio.timeout(PATIENCE_S):
+                await ways[name]()
+            wall = time.perf_counter() - started
+            cpu = _cpu_s() + float(await server_cpu(b"")) - cpu
+            print(json.dumps([wall, cpu]), flush=True)
+
+
+WAYS = (
+    ("down", False, "down"),
+    ("kept_down", False, "raw_down"),
+    ("messages_down", True, "messages_down"),
+    ("raw_down", True, "raw_down"),
+    ("up", False, "up"),
+    ("kept_up", False, "raw_up"),
+    ("messages_up", True, "messages_up"),
+    ("raw_up", True, "raw_up"),
+)
+"""What is measured: its name, whether in plain processes, and which of the client's ways it is."""
 
 
 def child(piece_kib: int, megabytes: int, times: int) -> Run:
-    """One pair of processes, in a folder of their own."""
+    """Two pairs of processes, in folders of their own; the ways by turns."""
+    clients, sizes = {}, {}
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="transfer-")))
-        certificates(folder)
-        port = stack.enter_context(server(folder, piece_kib))
-        return asyncio.run(client(folder, port, piece_kib << 10, megabytes, times))
+        for plain in (False, True):
+            made = tempfile.TemporaryDirectory(prefix="transfer-")
+            folder = Path(stack.enter_context(made))
+            certificates(folder)
+            words = ["--plain"] if plain else []
+            server = stack.enter_context(process(folder, piece_kib, "--serve", *words))
+            words += ["--megabytes", str(megabytes), "--port", line_of(server).strip()]
+            clients[plain] = stack.enter_context(process(folder, piece_kib, *words))
+            sizes[plain] = int(line_of(clients[plain]))
+        found: dict[str, list[float]] = {}
+        for turn in range(times + 1):
+            for name, plain, way in reversed(WAYS) if turn % 2 else WAYS:
+                asked = clients[plain].stdin
+                assert asked is not None
+                print(way, file=asked, flush=True)
+                wall, cpu = json.loads(line_of(clients[plain]))
+                if turn:  # the first is to warm up
+                    found.setdefault(f"{name}_s", []).append(wall)
+                    found.setdefault(f"{name}_cpu_s", []).append(cpu)
+    return {"piece_bytes": piece_kib << 10, "bytes": sizes[False], **found}
 
 
 # -- all of them ----------------------------------------------------------------------------------
@@ -334,11 +379,11 @@ def text(runs: Mapping[str, list[Run]]) -> str:
 HEADER = (
     "way",
     "blob, MB/s",
-    "raw, MB/s",
-    "blob ÷ raw",
-    "raw Pieces, MB/s",
-    "blob ÷ raw Pieces",
-    "CPU, blob ÷ raw",
+    "raw messages, MB/s",
+    "blob ÷ raw messages",
+    "blob ÷ raw bytes",
+    "blob ÷ raw bytes, memory kept",
+    "CPU, blob ÷ raw messages",
     "runs",
 )
 
@@ -347,20 +392,21 @@ def rows(runs: Mapping[str, list[Run]]) -> Iterator[list[str]]:
     """The table, after `HEADER`: a figure of a run is that of its median turn."""
     for name, each in runs.items():
         for way, word in (("down", "to a site"), ("up", "from a site")):
-            mine, raw, messages = (
-                [_rate(run, which + way) for run in each] for which in ("", "raw_", "messages_")
+            mine, messages, raw, kept = (
+                [_rate(run, which + way) for run in each]
+                for which in ("", "messages_", "raw_", "kept_")
             )
             cpu, raw_cpu = (
                 [spread(run[f"{which}{way}_cpu_s"]).median for run in each]
-                for which in ("", "raw_")
+                for which in ("", "messages_")
             )
             yield [
                 f"{word}, {name}",
                 scaled(spread(mine), 1e-6).text(),
-                scaled(spread(raw), 1e-6).text(),
-                ratios(mine, raw).text(2),
                 scaled(spread(messages), 1e-6).text(),
                 ratios(mine, messages).text(2),
+                ratios(mine, raw).text(2),
+                ratios(mine, kept).text(2),
                 ratios(cpu, raw_cpu).text(2),
                 str(len(each)),
             ]
@@ -377,10 +423,18 @@ def main() -> None:
     options.add_argument("--megabytes", type=int, default=MEGABYTES)
     options.add_argument("--times", type=int, default=10, help="blobs each way in a process")
     options.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
-    options.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
+    options.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    options.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
+    options.add_argument("--port", type=int, help=argparse.SUPPRESS)
+    options.add_argument("--plain", action="store_true", help=argparse.SUPPRESS)
     arguments = options.parse_args()
+    piece_bytes = arguments.pieces[0] << 10
     if arguments.serve:
-        asyncio.run(serve(arguments.serve, arguments.pieces[0] << 10))
+        asyncio.run(serve(arguments.folder, piece_bytes, arguments.plain))
+        return
+    if arguments.port:
+        port, megabytes, plain = arguments.port, arguments.megabytes, arguments.plain
+        asyncio.run(client(arguments.folder, port, piece_bytes, megabytes, plain))
         return
     if arguments.child:
         found = child(arguments.pieces[0], arguments.megabytes, arguments.times)
@@ -393,7 +447,7 @@ def main() -> None:
         return result_of([sys.executable, __file__, *map(str, words)])
 
     def say(run: Run) -> str:
-        shares = (f"{_rate(run, w) / _rate(run, f'raw_{w}'):.2f} {w}" for w in ("down", "up"))
+        shares = (f"{_rate(run, w) / _rate(run, f'messages_{w}'):.2f} {w}" for w in ("down", "up"))
         return ", ".join(shares)
 
     todo = {f"pieces of {kib:,} KiB": kib for kib in arguments.pieces}

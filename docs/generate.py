@@ -1,4 +1,4 @@
-"""Writes the reference pages that follow from the code: every config key, every command.
+"""Writes the reference pages that follow from the code: every key of every file, every command.
 
 `python docs/generate.py` writes them; `pages()` returns them, so that a test can tell when what is
 on disk is out of date. The page on exit codes is written by hand.
@@ -9,11 +9,16 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args, get_origin
 
 import click
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 
 from fedpilot.federated.config.schema import RunConfig
 from fedpilot.federated.config.words import Key, keys_of
+from fedpilot.mediator.site_files import PolicyFile, SiteFile
+from fedpilot.mediator.strict_yaml import fields_of, in_words, section_of
 
 REFERENCE = Path(__file__).parent / "reference"
 
@@ -31,6 +36,25 @@ number where a number is asked for is taken as one. A section with nothing in it
 defaults. Tags, anchors, aliases, environment variables and templates are not read.
 """
 
+SITE_FILES_HEAD = """\
+# The files of a site
+
+A site's admin writes two YAML files, which the site's agent reads: `fedpilot site join --site-file
+site.yaml --policy policy.yaml`. `fedpilot site policy check` says what they allow, or all that is
+wrong with them. How they are used: [declare data](../how-to/declare-data-at-a-site.md), [a site's
+policy](../how-to/operate-a-federation.md#a-sites-policy).
+
+They are read strictly: an unknown key or a value of another type is refused with its line, what was
+found, what is allowed, and the nearest key that exists. Sizes are bytes, or such as `16GiB` and
+`100MB`. Neither file leaves the site.
+
+Without a `site.yaml` a site has no data of its own. Without a `policy.yaml` it takes part in every
+simulation, gives declared data to nobody, and runs no commands for the mediator. In a policy, what is
+left out is not limited, but `commands`, and data sets without a rule.
+"""
+
+SITE_FILES = {"site.yaml": SiteFile, "policy.yaml": PolicyFile}
+
 CLI_HEAD = """\
 # The commands
 
@@ -41,7 +65,11 @@ What `--help` says, for every command. What a command's exit code means is told 
 
 def pages() -> dict[Path, str]:
     """The generated pages, by the file that each belongs in."""
-    return {REFERENCE / "config.md": config_page(), REFERENCE / "cli.md": cli_page()}
+    return {
+        REFERENCE / "config.md": config_page(),
+        REFERENCE / "site-files.md": site_files_page(),
+        REFERENCE / "cli.md": cli_page(),
+    }
 
 
 def config_page() -> str:
@@ -82,6 +110,57 @@ def _default(key: Key) -> str:
     default = key.field.get_default()
     if default is None:
         return "not given"
+    return f"`{default if isinstance(default, str) else json.dumps(default)}`"
+
+
+def site_files_page() -> str:
+    """Every key of the two files of a site's admin, a table per section."""
+    parts = [SITE_FILES_HEAD]
+    for file, kind in SITE_FILES.items():
+        parts += [f"## `{file}`\n", *_keys_of_file(file, kind, "")]
+    return "\n".join(parts)
+
+
+def _keys_of_file(file: str, kind: type[BaseModel], path: str) -> Iterator[str]:
+    yield "| key | takes | default | meaning |"
+    yield "|---|---|---|---|"
+    inner = []
+    for name, field in fields_of(kind).items():
+        below, shown = _below(field, f"{path}{name}")
+        takes = in_words(field.annotation, field.metadata)
+        if below is not None:
+            anchor = f"{file}-{shown}".translate(_NOT_IN_ANCHORS)
+            takes = f"a section, [`{shown}`](#{anchor})"
+            inner.append((below, shown))
+        meaning = field.description or (below.__doc__ if below else None) or ""
+        cells = (f"`{name}`", takes, _default_in_file(field), " ".join(meaning.split()))
+        yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+    yield ""
+    for below, shown in inner:
+        yield f"### `{file}`: `{shown}`\n"
+        yield from _keys_of_file(file, below, f"{shown}.")
+
+
+_NOT_IN_ANCHORS = str.maketrans("", "", ".<>")
+
+
+def _below(field: FieldInfo, path: str) -> tuple[type[BaseModel] | None, str]:
+    """The section that a key holds, or each of its names does, and how it is called."""
+    if (section := section_of(field.annotation)) is not None:
+        return section, path
+    if get_origin(field.annotation) is dict:
+        return section_of(get_args(field.annotation)[1]), f"{path}.<name>"
+    return None, path
+
+
+def _default_in_file(field: FieldInfo) -> str:
+    if field.is_required():
+        return "required"
+    default = field.get_default(call_default_factory=True)
+    if default is None or default == {}:
+        return "not given"
+    if isinstance(default, BaseModel):
+        return "its defaults"
     return f"`{default if isinstance(default, str) else json.dumps(default)}`"
 
 

@@ -149,15 +149,17 @@ def check(config: Path, overrides: Sequence[str], as_json: bool) -> None:
     with exit_codes():
         from .config import to_yaml
         from .federation import Federation
+        from .report.wording import span
 
         federation = Federation(config, overrides=overrides)
         found = federation.describe()
+        labels = found.labels_mean
         facts = {
             "clients": found.number_of_clients,
             "clients_per_round": federation.cohort_size,
             "sites": list(federation.config.sites.names),
             "samples_per_client": [found.samples_min, found.samples_median, found.samples_max],
-            "labels_per_client": round(found.labels_mean, 2),
+            "labels_per_client": None if labels is None else round(labels, 2),
             "parameters": federation.parameters,
             "bytes_of_updates": federation.bytes_of_updates,
             "identity": federation.identity,
@@ -170,8 +172,8 @@ def check(config: Path, overrides: Sequence[str], as_json: bool) -> None:
             return
         click.echo(to_yaml(federation.config), nl=False)
         click.echo(
-            f"\n# {config} is right: {found.number_of_clients:,} clients of {found.samples_min} to "
-            f"{found.samples_max} samples (median {found.samples_median:g}),\n# "
+            f"\n# {config} is right: {found.number_of_clients:,} clients, "
+            f"{span(found.samples_min, found.samples_median, found.samples_max)},\n# "
             f"{federation.cohort_size:,} per round; {federation.parameters:,} parameters; "
             f"identity {federation.identity[:16]}{_apart(federation)}{_kept(federation)}"
         )

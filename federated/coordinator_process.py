@@ -21,6 +21,7 @@ from fedpilot.mediator import MediatorError
 from fedpilot.mediator.coordinator_link import MediatorConnection
 
 from .errors import FederatedError
+from .events import Event
 
 log = logging.getLogger(__name__)
 
@@ -33,12 +34,14 @@ def main(folder: Path, run: str) -> int:
         try:
             with MediatorConnection(folder, run) as connection:
                 connection.on_stop(_stop)
+                telling = Telling(connection)
                 try:
-                    _serve(folder / "runs" / run, connection, interruptions)
+                    _serve(folder / "runs" / run, connection, telling, interruptions)
                     return FINISHED
                 except (FederatedError, FabricError, MediatorError, OSError) as error:
                     log.error("%s", error)
-                    _tell_failure(connection, run, error)
+                    if not telling.ended:
+                        _tell_failure(connection, run, error)
                     return FAILED
         except KeyboardInterrupt:
             return STOPPED
@@ -52,25 +55,44 @@ def _stop(reason: str) -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _serve(place: Path, connection: MediatorConnection, interruptions: Interruptions) -> None:
+class Telling:
+    """Tells the mediator of a run's events, as an observer."""
+
+    def __init__(self, connection: MediatorConnection) -> None:
+        self._connection = connection
+        self.ended = False
+        """Whether it was told how the run ended."""
+
+    def __call__(self, event: Event) -> None:
+        self.ended = self.ended or event.name == "run_finished"
+        self._connection.emit(event.to_json())
+
+
+def _serve(
+    place: Path, connection: MediatorConnection, telling: Telling, interruptions: Interruptions
+) -> None:
     from .answering import Answering
     from .config import load_config
-    from .mediated import MediatedFederation
+    from .mediated import MediatedFederation, declarations
     from .run_folder import RunFolder
+    from .run_record import SUBMITTED
 
     submitted: dict[str, Any] = json.loads((place / "submission.json").read_text())
     _make_folder(place)
     config = load_config(place / "config.yaml", [f"outputs.folder={json.dumps(str(place.parent))}"])
     with RunFolder.open(place.parent, place.name) as opened:
-        if not opened.manifest():
+        manifest = opened.manifest()
+        if not manifest:
             # A run whose gang cannot be had leaves what there was before: this.
-            opened.update_manifest(status="submitted")
+            opened.update_manifest(status=SUBMITTED)
     sys.path.append(str(place))
     federation = MediatedFederation(
         config,
         connection,
         name=place.name,
-        observers=[lambda event: connection.emit(event.to_json())],
+        again="identity" in manifest,
+        observers=[telling],
+        declared=declarations(config, connection, place / "declared.json"),
     )
     try:
         with Answering(federation, connection.questions) as answering:

@@ -3,6 +3,7 @@
 FederatedError
 ├── ConfigError            bad input, found before anything is started            (exit 2)
 ├── RunRefused             the run cannot be continued or made as asked            (exit 2)
+├── DataUnusable           a site's data cannot be used as its admin declared it   (exit 1)
 ├── ClientFailed           a client's training or evaluation raised                (exit 1)
 ├── NoUsableUpdate         every update of a round was refused                     (exit 1)
 ├── WorkerNotMade          a worker cannot be started, and would fail again        (exit 1)
@@ -69,6 +70,20 @@ class RunRefused(FederatedError):
     """A run cannot be continued or made as asked; the text says what to do instead."""
 
     exits_with = BAD_INPUT
+
+
+class DataUnusable(FederatedError):
+    """A site's data cannot be used as its admin declared it; the details stay at the site."""
+
+    def __init__(self, site: str, dataset: str, problem: str) -> None:
+        super().__init__(site, dataset, problem)
+        self.site, self.dataset, self.problem = site, dataset, problem
+
+    def __str__(self) -> str:
+        return (
+            f"data set {self.dataset} cannot be used at site {self.site}: {self.problem}; its "
+            "admin finds more in the runner's log there"
+        )
 
 
 class ClientFailed(FederatedError):

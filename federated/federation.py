@@ -23,7 +23,14 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from fedpilot.fabric import VirtualClusterManager
-from fedpilot.mediator import FederationMediator, GangRequest, InProcessSite, Payload, Site
+from fedpilot.mediator import (
+    FederationMediator,
+    GangRequest,
+    InProcessSite,
+    Payload,
+    Site,
+    SiteContext,
+)
 
 from .algorithms import algorithm_of
 from .config import (
@@ -43,6 +50,7 @@ from .core.lifecycle import NodeState
 from .core.partition import PartitionSummary, describe
 from .core.sampling import cohort
 from .core.state import Array, State, digest
+from .core.union import described
 from .errors import ConfigError, FederatedError, Problem, RunRefused
 from .events import Event, Observer, event
 from .run_folder import RunFolder, new_run_id
@@ -83,6 +91,7 @@ class Federation:
         search: Sequence[str] = (),
         cluster: Cluster | None = None,
         sites: Sequence[str] | None = None,
+        declared: Mapping[str, Mapping[str, Any]] | None = None,
         ahead: bool = False,
     ) -> None:
         """Load and check a configuration: a file, a mapping or a RunConfig.
@@ -91,6 +100,8 @@ class Federation:
         folder, beside the file and in the folders of `search`. `cluster` stands in for Ray (tests).
         `sites` are as many parts of this process, each with its own gang, on the one Ray, in the
         place of those that the config asks for; so are the config's on a `cluster`.
+        `declared`, for `data.from: sites`, is what each site discloses, by site and data set; left
+        out, it is found in the config's `sites.site_files`.
         `ahead` begins to start private Rays as soon as the config is read, beside all other
         loading: for those who will run at once. Raises ConfigError for anything that is wrong,
         before anything is started, or after what was begun `ahead` has ended.
@@ -106,6 +117,7 @@ class Federation:
             self.config = parsed
         with ExitStack() as begun:
             self._sites = tuple(sites or self.config.sites.names)
+            self._data_at = {} if declared else _declared_here(self.config, self._sites)
             self._apart = cluster is None and sites is None and len(self._sites) > 1
             self._begun: RayCluster | None = None
             self._begun_sites: LocalSites | None = None
@@ -115,7 +127,7 @@ class Federation:
             elif ahead and cluster is None:
                 self._begun = begin_ray(self.config, begun)
             try:
-                self._materials = _checked(self.config)
+                self._materials = self._gathered(declared)
             except ConfigError as error:
                 if isinstance(config, str | Path):
                     raise located(error, config, overrides) from error
@@ -129,6 +141,17 @@ class Federation:
         self._start_lock = threading.Lock()
         self._closed = False
         self._model = GlobalModel(0, self._materials.initial, {}, digest(self._materials.initial))
+
+    def _gathered(self, declared: Mapping[str, Mapping[str, Any]] | None) -> Materials:
+        """What the run starts from; of data at sites, what is declared of it."""
+        if self.config.data.from_ is None:
+            return _checked(self.config)
+        name = self.config.data.dataset or ""
+        if declared is None:
+            declared = _disclosed_here(self.config, self._data_at)
+        held = {site: sets[name] for site, sets in declared.items() if name in sets}
+        self._sites = tuple(site for site in self._sites if site in held)
+        return _checked(self.config, held)
 
     # -- clients ------------------------------------------------------------------------------
 
@@ -155,7 +178,9 @@ class Federation:
         return self._materials.data.partition.client_id(index)
 
     def describe(self) -> PartitionSummary:
-        """How the samples lie on the clients."""
+        """How the samples lie on the clients, as far as that is known here."""
+        if (union := self._materials.union) is not None:
+            return described(union)
         return describe(self._materials.data.partition, self._materials.data.y)
 
     # -- the model ----------------------------------------------------------------------------
@@ -190,6 +215,11 @@ class Federation:
     def code_digest(self) -> str:
         """SHA-256 over the source of the user's own modules that the config names."""
         return self._materials.code_digest
+
+    @property
+    def has_site_data(self) -> bool:
+        """Whether the data lies at the sites, which then are those that declare it."""
+        return self._materials.union is not None
 
     @property
     def data_digest(self) -> str:
@@ -237,7 +267,8 @@ class Federation:
     def _start(self, undo: ExitStack) -> FederationMediator:
         started = time.perf_counter()
         request = gang_request(self.config, self._name)
-        sites = self._sites_apart(undo) if self._apart else self._sites_here(request, undo)
+        there = self._sites_apart(undo) if self._apart else self._sites_here(request, undo)
+        sites = [site for site in there if site.name in self._sites]
         self._emit("cluster_ready", seconds=round(time.perf_counter() - started, 3))
         stateful = self.config.training.client_update is not None
         mediator = FederationMediator(
@@ -250,7 +281,7 @@ class Federation:
         undo.callback(mediator.close)
         promises = mediator.reserve(
             request,
-            min_sites=self.config.sites.min_sites,
+            min_sites=self._least_sites,
             required=self.config.sites.required,
         )
         self._emit(
@@ -258,8 +289,9 @@ class Federation:
             vnodes={site: promise.vnodes for site, promise in promises.items()},
             seconds=round(time.perf_counter() - started, 3),
         )
-        mediator.assign(len(self))
-        specs = dict.fromkeys(self._sites, self._spec())
+        union = self._materials.union
+        mediator.assign(len(self), None if union is None else union.pinned)
+        specs = {site: self.spec_of(site) for site in self._sites}
         mediator.start(WORKLOAD, specs, self._on_site_event)
         self._emit(
             "workers_ready",
@@ -286,24 +318,36 @@ class Federation:
             "execution_chosen", execution=execution, chunk_size=chunk_size, reason=chosen["reason"]
         )
 
-    def _spec(self) -> Payload:
+    def spec_of(self, site: str) -> Payload:
+        """What a site is told of this federation. UnionError if it has none of the run's data."""
         from .materials import hand_over
 
-        return Payload(
-            kind="federation",
-            header={
-                "config": self.config.model_dump(mode="json"),
-                "paths": list(self._paths),
-                "materials": "" if self._apart else hand_over(self._materials),
-            },
-        )
+        union = self._materials.union
+        apart = self._apart or union is not None
+        header = {
+            # Orders say how a chunk is computed; what is started anew asks for the same work.
+            "config": with_execution(self.config, "auto", "auto").model_dump(mode="json"),
+            "paths": list(self._paths),
+            "materials": "" if apart else hand_over(self._materials),
+        }
+        if union is not None:
+            header["place"] = union.place_of(site).to_json()
+        return Payload(kind="federation", header=header)
 
     def _sites_here(self, request: GangRequest, undo: ExitStack) -> list[Site]:
         """Sites that are parts of this process, on one Ray."""
         begun, self._begun = self._begun, None
         cluster = self._cluster or enter_ray(self.config, request, self._store_bytes, begun, undo)
         manager = undo.enter_context(VirtualClusterManager(cluster))
-        return [InProcessSite(name, manager) for name in self._sites]
+        return [
+            InProcessSite(name, manager, SiteContext(name=name, data=self._data_at.get(name, {})))
+            for name in self._sites
+        ]
+
+    @property
+    def _least_sites(self) -> int | None:
+        """Sites that have to hold their part of the gang; None for all."""
+        return self.config.sites.min_sites
 
     def _sites_apart(self, undo: ExitStack) -> Sequence[Site]:
         """Sites with processes and Rays of their own, on this machine."""
@@ -321,7 +365,7 @@ class Federation:
 
         from .local_sites import LocalSites
 
-        return LocalSites(self.config, max(store, SMALLEST_OBJECT_STORE))
+        return LocalSites(self.config, max(store, SMALLEST_OBJECT_STORE), self._data_at)
 
     @property
     def _store_bytes(self) -> int:
@@ -534,11 +578,18 @@ class Federation:
                 "state": str(NodeState.VIRTUAL),
                 "worker": "",
                 "reason": "the federation is not running",
-                "samples": self._materials.data.partition.size(index),
+                "samples": self._samples_of(index),
                 "trail": [],
             }
         order = Payload(kind="node.show", header={"client": index})
         return self.ask_node(index, order).result().header
+
+    def _samples_of(self, index: int) -> int | None:
+        """How many samples a client holds; None if its site does not say."""
+        if (union := self._materials.union) is None:
+            return self._materials.data.partition.size(index)
+        samples = union.samples()
+        return None if samples is None else int(samples[index])
 
     def explain_assignment(self, index: int) -> str:
         """Why a client belongs to its site."""
@@ -575,12 +626,44 @@ def _import_paths(config: object, search: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(str(folder) for folder in folders))
 
 
-def _checked(config: RunConfig) -> Materials:
+def _declared_here(config: RunConfig, sites: Sequence[str]) -> dict[str, dict[str, dict[str, Any]]]:
+    """What the admins of this machine's sites declare, by site and data set. Raises BadFile."""
+    if config.data.from_ is None or not config.sites.site_files:
+        return {}
+    from fedpilot.mediator.site_files import read_site_file
+
+    return {
+        site: {name: each.to_json() for name, each in read_site_file(Path(file)).items()}
+        for site, file in zip(sites, config.sites.site_files, strict=True)
+    }
+
+
+def _disclosed_here(
+    config: RunConfig, data_at: Mapping[str, Mapping[str, Any]]
+) -> dict[str, dict[str, Any]]:
+    """What the sites of this machine disclose of their data. ConfigError if they declare none."""
+    if not data_at:
+        raise ConfigError(
+            [
+                Problem(
+                    key="data.from",
+                    found="`sites`, and no site is known that declares data",
+                    allowed="a run at a mediator (`fedpilot run --mediator`), whose sites do; or "
+                    "`sites.site_files`",
+                )
+            ]
+        )
+    from .materials import disclosed_by
+
+    return {site: disclosed_by(data, config.data.dataset or "") for site, data in data_at.items()}
+
+
+def _checked(config: RunConfig, declared: Mapping[str, Any] | None = None) -> Materials:
     """What the config stands for; ConfigError for what cannot be."""
     from importlib.util import find_spec
 
     with uncollected():
-        from .materials import gather
+        from .materials import gather, gather_declared
 
     if config.outputs.tensorboard and find_spec("tensorboardX") is None:
         raise ConfigError(
@@ -592,7 +675,7 @@ def _checked(config: RunConfig) -> Materials:
                 )
             ]
         )
-    return gather(config)
+    return gather(config) if declared is None else gather_declared(config, declared)
 
 
 def _kind(array: object) -> str:

@@ -9,9 +9,10 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Mapping
 from concurrent.futures import Future
 from contextlib import ExitStack
-from typing import Self
+from typing import Any, Self
 
 from fedpilot.fabric import (
     FixedSizeNode,
@@ -48,8 +49,16 @@ WORKLOAD = "federated"
 class LocalSites:
     """As many runners as a config has sites; begins to start them at once, and owns them."""
 
-    def __init__(self, config: RunConfig, store: int = SMALLEST_OBJECT_STORE) -> None:
-        """Each gets `store` bytes for objects. GangInfeasible if none could hold its gang."""
+    def __init__(
+        self,
+        config: RunConfig,
+        store: int = SMALLEST_OBJECT_STORE,
+        data: Mapping[str, Mapping[str, Any]] | None = None,
+    ) -> None:
+        """Each gets `store` bytes for objects, and `data` is what each declares, by its name.
+
+        GangInfeasible if none could hold its gang.
+        """
         self.store = store
         request = gang_request(config, "")
         names = config.sites.names
@@ -80,6 +89,8 @@ class LocalSites:
                     blobs=blobs,
                     blob_limit_bytes=LARGEST_BLOB,
                     transient=True,
+                    data=(data or {}).get(name, {}),
+                    asks_policy=False,  # whoever runs this is the admin
                     orphan_s=ORPHAN_S,
                     workload=WORKLOAD,
                 )

@@ -2,22 +2,26 @@
 
 This is where a configuration meets reality: the data set exists, the partition can be made, the
 model accepts the data. Everything that can be wrong here is a `ConfigError` naming the key, found
-before Ray is asked for anything. A site makes the same materials from the same configuration.
+before Ray is asked for anything. A site makes the same materials from the same configuration; of
+data that lies at sites it makes its own part, and whoever coordinates knows what is declared.
 """
 
 from __future__ import annotations
 
 import hashlib
-import importlib
-import inspect
+import logging
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 from weakref import WeakValueDictionary
 
 import numpy as np
 import torch
+
+from fedpilot.mediator.core.disclosure import Declaration, Found, disclosed
+from fedpilot.mediator.errors import PolicyRefused
 
 from . import data as datasets, models
 from .config.schema import RunConfig, Training
@@ -28,8 +32,20 @@ from .core.randomness import Purpose
 from .core.registry import RegistryError
 from .core.sampling import Indices, share
 from .core.state import Array, Role, Roles
+from .core.union import (
+    Declared,
+    Elsewhere,
+    Held,
+    Place,
+    Union,
+    UnionError,
+    digest_of_ids,
+    ids_of,
+    united,
+)
 from .core.updates import bytes_of_one
 from .data import DataError, Dataset
+from .data.declared import load_declared, survey
 from .engine.modules import (
     client_update_function,
     fitted,
@@ -39,9 +55,12 @@ from .engine.modules import (
     state_of,
 )
 from .engine.stacking import NotStackable, stack
-from .errors import ConfigError, FederatedError, Problem
+from .errors import ConfigError, DataUnusable, FederatedError, Problem
 from .models import ModelError
+from .sources import digest_of, own_code
 from .update_costs import check_aggregation
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +102,10 @@ class Materials:
     """Clients that a round asks."""
     enough: int
     """As many of them are enough: fewer than those with over-sampling."""
+    here: range
+    """The clients whose samples are here."""
+    union: Union | None = None
+    """Who is at which site, for whoever coordinates data that lies at sites."""
 
     @property
     def population(self) -> int:
@@ -116,9 +139,124 @@ def gather(config: RunConfig) -> Materials:
         code_digest=code_digest(config),
         cohort_size=asked(enough, config.participation.over_sampling, population),
         enough=enough,
+        here=range(population),
     )
     check_aggregation(config.federation, materials.cohort_size, materials.bytes_of_update)
     return materials
+
+
+def gather_declared(config: RunConfig, declared: Mapping[str, Any]) -> Materials:
+    """What a run starts from whose data lies at sites, from what those disclose of it, by site.
+
+    The samples are not here: two blank ones show what they look like. ConfigError for what does not
+    fit.
+    """
+    name = config.data.dataset or ""
+    allowed = "data sets that sites declare, alike at all of them"
+    with _blaming("data.dataset", allowed, UnionError):
+        known = {site: Declared.from_json(site, name, each) for site, each in declared.items()}
+        union = united(name, known, pattern=config.federation.client_id_pattern)
+    _check_disclosed(config, union)
+    schema = union.schema
+    x = np.zeros((2, *schema.input_shape), dtype=schema.dtype)
+    y = np.zeros(2, dtype=np.int64)
+    data = SiteData(x, y, x[:0], y[:0], schema.num_classes, Elsewhere(union))
+    initial, roles = _build_model(config, data)
+    enough = _cohort_size(config, union.population)
+    materials = Materials(
+        data=data,
+        roles=roles,
+        initial=initial,
+        data_digest=union.digest,
+        code_digest=code_digest(config),
+        cohort_size=asked(enough, config.participation.over_sampling, union.population),
+        enough=enough,
+        here=range(0),
+        union=union,
+    )
+    check_aggregation(config.federation, materials.cohort_size, materials.bytes_of_update)
+    return materials
+
+
+def disclosed_by(data: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """What a site of this machine discloses of a data set; nothing if it declares none of it.
+
+    ConfigError for data that are not as declared.
+    """
+    if name not in data:
+        return {}
+    with _blaming("sites.site_files", "data as declared", DataError, RegistryError, OSError):
+        found = survey(data[name])
+    told = Found(samples=found["samples"], labels=found["labels"])
+    return {name: disclosed(Declaration.from_json(name, data[name]), told, secret=b"")}
+
+
+def _check_disclosed(config: RunConfig, union: Union) -> None:
+    """Refuse to ask for what sites keep to themselves."""
+    if config.outputs.client_digests and union.without_ids:
+        sites = ", ".join(union.without_ids)
+        raise ConfigError(
+            [
+                Problem(
+                    key="outputs.client_digests",
+                    found=f"true, and who its clients are does not leave site {sites}",
+                    allowed="false, or data whose `disclose.ids` is `exact` in `site.yaml`",
+                )
+            ]
+        )
+
+
+def gather_here(
+    config: RunConfig, site: str, declarations: Mapping[str, Any], place: Place
+) -> Materials:
+    """What a site's part of such a run starts from: the data that its admin declared.
+
+    DataUnusable if the data is not what was declared and disclosed; no message says more of it than
+    that. PolicyRefused for what the admin keeps at the site.
+    """
+    name = place.dataset
+    if name not in declarations:
+        raise DataUnusable(site, name, "no such data set is declared here")
+    declaration = Declaration.from_json(name, declarations[name])
+    if config.outputs.client_digests and not declaration.disclose.ids:
+        raise PolicyRefused(
+            site,
+            f"datasets.{name}.disclose.ids of site.yaml",
+            "`outputs.client_digests: true`, which tells of each client",
+            "what does not name clients",
+        )
+    try:
+        dataset = load_declared(declaration)
+        owners = partitions.natural(dataset.client_ids)
+    except Exception:
+        log.exception("data set %s cannot be loaded", name)
+        raise DataUnusable(site, name, "it is not as declared, or cannot be read") from None
+    ids = [owners.client_id(index) for index in range(owners.number_of_clients)]
+    told = digest_of_ids(ids) if declaration.disclose.ids else ""
+    if (len(ids), told) != (place.clients, place.ids_digest):
+        problem = "its clients are not those that it had when the site joined; join anew"
+        raise DataUnusable(site, name, problem)
+    called = ids_of(site, ids if declaration.disclose.ids else None, len(ids), place.pattern)
+    held = Held(place.first, place.population, replace(owners, ids=called))
+    assert declaration.num_classes is not None  # or it would not be as declared
+    nobodys = dataset.x[:0], dataset.y[:0]
+    data = SiteData(dataset.x, dataset.y, *nobodys, declaration.num_classes, held)
+    try:
+        initial, roles = _build_model(config, data)
+    except ConfigError:
+        log.exception("the model does not take data set %s", name)
+        raise DataUnusable(site, name, "the model, or the loss, does not take it") from None
+    enough = _cohort_size(config, place.population)
+    return Materials(
+        data=data,
+        roles=roles,
+        initial=initial,
+        data_digest="",
+        code_digest="",
+        cohort_size=asked(enough, config.participation.over_sampling, place.population),
+        enough=enough,
+        here=held.here,
+    )
 
 
 _handed_over: WeakValueDictionary[str, Materials] = WeakValueDictionary()
@@ -147,7 +285,7 @@ def _blaming(key: str, allowed: str, *kinds: type[Exception]) -> Iterator[None]:
 
 
 def _load_data(config: RunConfig) -> tuple[Dataset, Array, Array]:
-    name, options = config.data.dataset_type, config.data.options
+    name, options = config.data.dataset_type or "", config.data.options
     with _blaming("data.dataset_type", _names(datasets.available()), RegistryError):
         datasets.resolve(name)
     allowed = f"the options of `{name}`: {_names(datasets.options(name))}"
@@ -318,22 +456,7 @@ def _cohort_size(config: RunConfig, population: int) -> int:
 
 def code_digest(config: RunConfig) -> str:
     """SHA-256 over the source of every module that the configuration names by dotted path."""
-    sha = hashlib.sha256()
-    training = config.training
-    named = (config.model.model_type, config.data.dataset_type, training.loss_function)
-    for path in (*named, training.client_update or ""):
-        module, colon, _ = path.partition(":")
-        if colon:
-            sha.update(f"{module}\0{_source(module)}\0".encode())
-    return sha.hexdigest()
-
-
-def _source(module: str) -> str:
-    loaded = importlib.import_module(module)
-    try:
-        return inspect.getsource(loaded)
-    except (OSError, TypeError):
-        return ""
+    return digest_of(own_code(config))
 
 
 def _digest_of(dataset: Dataset, test_x: Array, test_y: Array) -> str:

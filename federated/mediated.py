@@ -6,17 +6,20 @@ drains is left in peace, one that is lost is given up even if nothing was asked 
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
 from functools import partial
+from pathlib import Path
 from typing import Any
 
-from fedpilot.mediator import LinkedSite, Site
+from fedpilot.mediator import LinkedSite, ReservationRefused, Site
 from fedpilot.mediator.coordinator_link import MediatorConnection
+from fedpilot.mediator.core.health import works
 
 from .config.schema import RunConfig
 from .core.following import Move, chosen, moves
@@ -32,6 +35,42 @@ AGAIN_S = 10.0
 ELSEWHERE = ("elsewhere",)
 
 
+Declarations = Mapping[str, Mapping[str, Any]]
+"""What sites disclose of their data sets, by site and data set."""
+
+
+def declarations(
+    config: RunConfig, connection: MediatorConnection, kept: Path
+) -> Declarations | None:
+    """What the sites of a run disclose, if its data lies there; the same whenever it is asked.
+
+    It is written to `kept` the first time: who takes part in a run does not change when it goes on
+    after an interruption. ReservationRefused if too few sites hold the data set.
+    """
+    if config.data.from_ is None:
+        return None
+    if kept.exists():
+        found: Declarations = json.loads(kept.read_text())
+        return found
+    wanted, name = config.sites, config.data.dataset or ""
+    least = wanted.min_sites or wanted.count or 1
+    wait_s = config.participation.wait_for_sites_s
+    ready = connection.wait_for_sites(least, wanted.required, wait_s)
+    told = {str(each.name): json.loads(each.data_json or "{}") for each in ready}
+    held = {site: sets for site, sets in told.items() if name in sets}
+    missing = sorted({*wanted.required} - set(held))
+    if len(held) < least or missing:
+        lacks = {site: f"it declares no data set {name}" for site in sorted(set(told) - set(held))}
+        needed = {"-": f"{least} sites that declare data set {name} are needed, found {len(held)}"}
+        raise ReservationRefused({**needed, **lacks})
+    names = chosen(held, wanted.count, wanted.required)
+    made = {site: {name: held[site][name]} for site in names}
+    aside = kept.with_name(f".{kept.name}.tmp")
+    aside.write_text(json.dumps(made))
+    aside.replace(kept)
+    return made
+
+
 class MediatedFederation(Federation):
     """A Federation whose sites are a mediator's."""
 
@@ -41,11 +80,21 @@ class MediatedFederation(Federation):
         connection: MediatorConnection,
         *,
         name: str,
+        again: bool = False,
         observers: Sequence[Observer] = (),
+        declared: Declarations | None = None,
     ) -> None:
-        """Load and check a configuration; `name` tells its gang from others. ConfigError."""
-        super().__init__(config, observers=observers, sites=ELSEWHERE)
+        """Load and check a configuration; `name` tells its gang from others. ConfigError.
+
+        `again`: its gang stood before, so that it goes on with as few sites as a gang that lost
+        some would. `declared` is what sites disclose of the data that lies there: those sites take
+        part.
+        """
+        super().__init__(
+            config, observers=observers, sites=tuple(declared or ELSEWHERE), declared=declared
+        )
         self._name = name
+        self._again = again
         self._apart = True
         self._connection = connection
 
@@ -53,15 +102,33 @@ class MediatedFederation(Federation):
         """The sites that are ready by now; ReservationRefused if they are too few for too long."""
         wanted = self.config.sites
         ready = self._connection.wait_for_sites(
-            wanted.min_sites or wanted.count or 1,
+            self._least_sites or wanted.count or 1,
             wanted.required,
             self.config.participation.wait_for_sites_s,
+            among=self._sites if self.has_site_data else (),
+            # Orders under way are found again only where all have the clients that they had.
+            settled=self._again,
         )
-        names = [each.name for each in ready]
-        self._sites = chosen(names, wanted.count, wanted.required)
-        following = Following(self, self._connection, among=self._sites if wanted.count else ())
+        names = tuple(str(each.name) for each in ready)
+        if not self.has_site_data:
+            self._sites = names = chosen(names, wanted.count, wanted.required)
+        if self._again:
+            self._leave_others(names)
+        stay = wanted.count is not None or self.has_site_data
+        following = Following(self, self._connection, among=self._sites if stay else ())
         undo.callback(following.close)
-        return [self.site(name) for name in self._sites]
+        return [self.site(name) for name in names]
+
+    def _leave_others(self, mine: Collection[str]) -> None:
+        """Have sites give back what they may hold of the gang before, and which is not used now."""
+        for name, each in self._connection.sites.items():
+            if name not in mine and works(each.state):
+                self.site(name).release()
+
+    @property
+    def _least_sites(self) -> int | None:
+        least = super()._least_sites
+        return least or 1 if self._again else least
 
     def site(self, name: str) -> LinkedSite:
         """A site of the mediator, by the way that leads there."""
@@ -88,7 +155,7 @@ class MediatedFederation(Federation):
                 case Move.DRAIN:
                     begun[site] = mediator.drain(site, reason, round_number=self.round)
                 case Move.BRING_IN:
-                    mediator.add(self.site(site), self._spec())
+                    mediator.add(self.site(site), self.spec_of(site))
                     begun[site] = mediator.readmit(site)
         return begun
 

@@ -51,7 +51,7 @@ def node() -> None:
 )
 @click.option(
     "--count",
-    type=click.IntRange(min=0, max=10_000),
+    type=click.IntRange(min=0, max=1_000),
     default=100,
     show_default=True,
     metavar="N",

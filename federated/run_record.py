@@ -18,6 +18,9 @@ from .run_folder import RunFolder
 
 Emit = Callable[..., None]
 
+SUBMITTED = "submitted"
+"""The status of a run that a mediator has taken and that was never begun."""
+
 JUDGED = ("accuracy", "loss", "best", "best_round")
 """What the end of a run repeats from its last round."""
 ENDING = ("status", "failure", "reason", "rounds", "digest", "seconds")
@@ -70,7 +73,7 @@ class RunRecord:
         """Say what is about to run; `facts` go into the manifest only."""
         if config.outputs.curves:
             prepare()
-        now, resumed = _now(), bool(self._earlier)
+        now, resumed = _now(), self._earlier.get("status", SUBMITTED) != SUBMITTED
         self._folder.update_manifest(
             status="running",
             started=self._earlier.get("started", now),
@@ -78,6 +81,7 @@ class RunRecord:
             random_seed=config.run.random_seed,
             **facts,
         )
+        labels, data = population.labels_mean, config.data
         span = [population.samples_min, population.samples_median, population.samples_max]
         self._emit(
             "run_started",
@@ -88,11 +92,11 @@ class RunRecord:
             clients=population.number_of_clients,
             clients_per_round=clients_per_round,
             samples_per_client=span,
-            labels_per_client=round(population.labels_mean, 2),
+            labels_per_client=None if labels is None else round(labels, 2),
             model=config.model.model_type,
             parameters=parameters,
-            dataset=config.data.dataset_type,
-            distribution=config.data.data_distribution_kind,
+            dataset=data.dataset if data.from_ else data.dataset_type,
+            distribution="at sites" if data.from_ else data.data_distribution_kind,
         )
 
     def ended(self, ending: Mapping[str, Any], *, curves: bool, metric: str) -> None:

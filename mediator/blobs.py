@@ -4,6 +4,7 @@ A file under its digest is complete and was checked. What is under way lies besi
 `<digest>.part`, is locked by whoever writes it, and goes on where an earlier process left it.
 Blobs that nobody has pinned make room for new ones, the longest unused first. Pins and parts are
 file locks, so that processes which share a folder respect each other's, and a dead one holds none.
+Names are given and taken one at a time: a lock of the folder itself sees to that.
 """
 
 from __future__ import annotations
@@ -158,6 +159,8 @@ class BlobStore:
         """Open files, locked, of the pinned blobs that are there."""
         self._parts: dict[Path, int] = {}
         """What the parts that are written here will be, in bytes."""
+        self._spare = 0
+        """Bytes that may be given away before the folder has to be looked at again."""
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def path(self, digest: str) -> Path:
@@ -181,7 +184,9 @@ class BlobStore:
         size = self.size(blob.digest)
         if size is not None and size != blob.size:
             # The machine died before the file's bytes had reached the disk.
-            self.path(blob.digest).unlink(missing_ok=True)
+            with _names_held(self.folder), suppress(FileNotFoundError):
+                if self.path(blob.digest).stat().st_size != blob.size:
+                    self.path(blob.digest).unlink()
             return False
         return size is not None
 
@@ -226,6 +231,12 @@ class BlobStore:
             self.make_room(blob, beside=path)
             self._complete(path, blob)
         return blob
+
+    def remove(self, digest: str) -> bool:
+        """Remove a blob unless somebody has pinned it, here or elsewhere; whether it is gone."""
+        path = self.path(digest)
+        with self._lock:
+            return not self._pins[digest] and _remove_unused(path)
 
     def make_room(self, blob: Blob, *, beside: Path | None = None) -> None:
         """Remove unpinned blobs until it fits; NoRoom if it cannot. `beside` is not counted."""
@@ -285,7 +296,7 @@ class BlobStore:
     def _complete(self, path: Path, blob: Blob) -> Path:
         """Give a file its name; whoever reads another one of that name goes on reading it."""
         to = self.path(blob.digest)
-        with self._lock:
+        with self._lock, _names_held(self.folder):
             os.utime(path)
             path.replace(to)
             # A pin's lock may be on the file that was there before.
@@ -303,13 +314,16 @@ class BlobStore:
         """Lock a pinned blob's file, so that no process removes it."""
         if not self._pins[digest] or digest in self._held:
             return
-        with suppress(FileNotFoundError):
-            file = os.open(self.folder / digest, os.O_RDONLY)
+        while True:
+            try:
+                file = os.open(self.folder / digest, os.O_RDONLY)
+            except FileNotFoundError:
+                return
             fcntl.flock(file, fcntl.LOCK_SH)
             if os.fstat(file).st_nlink:
                 self._held[digest] = file
-            else:
-                os.close(file)
+                return
+            os.close(file)  # it was removed or replaced between the two calls
 
     def _files(self) -> list[tuple[Path, os.stat_result]]:
         """What lies in the folder, the longest unused first."""
@@ -326,9 +340,14 @@ class BlobStore:
                 f"{what} has {needed} bytes and {self.folder} may hold {self.limit_bytes}:"
                 " raise its limit"
             )
+        if needed <= self._spare:
+            self._spare -= needed
+            return
         sizes = {path: found.st_size for path, found in self._files() if path != beside}
         sizes |= {path: size for path, size in self._parts.items() if path != beside}
         over = sum(sizes.values()) + needed - self.limit_bytes
+        # To look costs more the more there is. Half is left to whoever shares the folder.
+        self._spare = max(0, -over // 2)
         for path, size in sizes.items():
             if over <= 0:
                 return
@@ -358,15 +377,28 @@ def _locked(path: Path) -> int:
 
 def _remove_unused(path: Path) -> bool:
     """Remove a file that no process has locked; whether it is gone."""
+    # Else another file could get that name after this one was locked, and be removed unlocked.
+    with _names_held(path.parent):
+        try:
+            file = os.open(path, os.O_RDONLY)
+        except FileNotFoundError:
+            return True
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            path.unlink(missing_ok=True)
+        except BlockingIOError:
+            return False
+        finally:
+            os.close(file)
+    return True
+
+
+@contextmanager
+def _names_held(folder: Path) -> Iterator[None]:
+    """Let nobody else give or take a blob's name meanwhile: for some system calls at most."""
+    file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        file = os.open(path, os.O_RDONLY)
-    except FileNotFoundError:
-        return True
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        path.unlink(missing_ok=True)
-    except BlockingIOError:
-        return False
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
     finally:
         os.close(file)
-    return True

@@ -26,7 +26,7 @@ from typing import Any, Self
 import grpc
 
 from .blobs import LARGEST_BLOB, BlobStore
-from .core.health import takes_new_work
+from .core.health import SiteState, takes_new_work
 from .core.traffic import Direction, Flow, TrafficLedger
 from .errors import MediatorError, MediatorUnreachable, ReservationRefused, WorkFailed
 from .local_socket import LocalSocket
@@ -61,6 +61,8 @@ SEND_S = 60.0
 """How long one may wait to be sent."""
 JOIN_S = 5.0
 REPLIES_KEPT = 64
+COMING = (SiteState.JOINING, SiteState.SUSPECT)
+"""Whoever is in them is ready soon, or lost."""
 
 
 def terminate_this_process(reason: str) -> None:
@@ -160,10 +162,13 @@ class MediatorConnection:
         timeout_s: float = 60.0,
         *,
         among: Collection[str] = (),
+        settled: bool = False,
     ) -> tuple[SiteStanding, ...]:
         """The sites that take new work, once they are enough and the required ones among them.
 
-        `among` leaves all others out. ReservationRefused, with what is wrong, after the timeout.
+        `among` leaves all others out. `settled` waits for those too that may be ready in a moment,
+        as all are that a mediator knows when it is started again. ReservationRefused, with what is
+        wrong, after the timeout.
         """
         deadline = time.monotonic() + timeout_s
         with self._changed:
@@ -174,9 +179,13 @@ class MediatorConnection:
                     if takes_new_work(each.state) and (not among or name in among)
                 ]
                 missing = sorted({*required} - {each.name for each in ready})
-                if len(ready) >= min_sites and not missing:
-                    return tuple(ready)
+                coming = settled and any(
+                    each.state in COMING and (not among or name in among)
+                    for name, each in self._standings.items()
+                )
                 rest = deadline - time.monotonic()
+                if len(ready) >= min_sites and not missing and (not coming or rest <= 0):
+                    return tuple(ready)
                 if self._over or rest <= 0:
                     raise ReservationRefused(self._why_not(min_sites, len(ready), missing))
                 self._changed.wait(rest)

@@ -9,6 +9,7 @@ MediatorError
 ├── MediatorUnreachable    the mediator does not answer                            (exit 4)
 ├── MediatorFailed         it answered that something went wrong in it             (exit 1)
 ├── QuestionFailed         what a run was asked failed there                       (exit 1)
+├── PolicyRefused          a site's own policy forbids it                          (exit 3)
 ├── NotPermitted           who asks may not do that                                (exit 3)
 ├── RequestRefused         it was understood, and is not done now                  (exit 3)
 ├── BadRequest             it makes no sense to the mediator                       (exit 2)
@@ -118,6 +119,22 @@ class QuestionFailed(MediatorError):
 
     def __str__(self) -> str:
         return f"run {self.run}: {self.kind.rpartition(':')[2]}: {self.message}"
+
+
+class PolicyRefused(MediatorError):
+    """A site's own policy forbids what a run or a command wants of it."""
+
+    exits_with = REFUSED
+
+    def __init__(self, site: str, rule: str, found: str, allowed: str) -> None:
+        super().__init__(site, rule, found, allowed)
+        self.site, self.rule, self.found, self.allowed = site, rule, found, allowed
+
+    def __str__(self) -> str:
+        return (
+            f"the policy of site {self.site} refuses it by the rule {self.rule}: "
+            f"found {self.found}; allowed is {self.allowed}"
+        )
 
 
 class NotPermitted(MediatorError):

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 PRIVATE = "private"
 """In the place of a Ray address: every run gets a Ray of its own on this machine."""
+TOKEN_S = 600.0
+"""How long a token is good that is used at once."""
 _ADDRESS = re.compile(r"(?:[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\]):([0-9]{1,5})")
 
 
@@ -75,6 +77,12 @@ _json = click.option(
     type=Address(),
     help="Where sites dial to. Remembered: needed the first time only.",
 )
+@click.option(
+    "--profile",
+    metavar="NAME",
+    help="In its place: the mediator of this profile, which is asked for the token too if its "
+    "user is an admin. For sites of your own.",
+)
 @click.option("--name", required=True, metavar="NAME", help="How this site is called.")
 @click.option("--token", help="What `fedpilot site token NAME` printed; used up by joining.")
 @click.option("--token-file", metavar="FILE", type=_FILE, help="The same in a file.")
@@ -108,6 +116,7 @@ _json = click.option(
 @_json
 def join(
     mediator: str | None,
+    profile: str | None,
     name: str,
     token: str | None,
     token_file: Path | None,
@@ -121,15 +130,15 @@ def join(
 ) -> None:
     """Take part in a federation with a Ray cluster: be its agent, until this is ended.
 
-    The first time it needs --mediator and a token, and gets a certificate for them. It dials out
-    and opens no port. Links may break and mediators restart: it comes back by itself. Started
-    again after it was killed, it goes on with what runs here.
+    The first time it needs --mediator and a token, or --profile, and gets a certificate for them.
+    It dials out and opens no port. Links may break and mediators restart: it comes back by itself.
+    Started again after it was killed, it goes on with what runs here.
 
     \b
     Examples:
       fedpilot site join --mediator fl.example.org:7461 --name paris --token-file paris.token
       fedpilot site join --name paris --site-file site.yaml --policy policy.yaml
-      fedpilot site join --name paris --ray-address private --release
+      fedpilot site join --name paris --profile here --ray-address private
 
     \b
     Exit codes: 2 bad input, or an agent works in the folder already; 3 the mediator refuses the
@@ -138,6 +147,8 @@ def join(
     """
     if token and token_file:
         raise click.UsageError("give --token or --token-file, not both.")
+    if mediator and profile:
+        raise click.UsageError("--mediator and --profile both say where to go; give one of them.")
     with exit_codes():
         from .agent import AgentSettings, SiteHome
         from .errors import BadRequest
@@ -158,6 +169,8 @@ def join(
         with ExitStack() as undo:
             there = SiteHome(folder.absolute())
             undo.enter_context(there.locked())
+            if profile:
+                mediator, text = _of_profile(profile, there, site, text)
             credentials, address = _identity(there, site, mediator, text, say)
             agent = _agent(
                 there, site, address, credentials, settings,
@@ -165,6 +178,19 @@ def join(
             )  # fmt: skip
             code = asyncio.run(_until_ended(lambda: agent.run(release=release)))
     sys.exit(code)
+
+
+def _of_profile(
+    name: str, home: SiteHome, site: SiteName, token: str | None
+) -> tuple[str, str | None]:
+    """The mediator of a profile, and a token if the site has not joined yet."""
+    from .cli_access import access_of
+
+    access = access_of(None, None, name)
+    if token is None and home.joined() is None:
+        with access.open() as client:
+            token, _ = client.make_token(site, valid_s=TOKEN_S)
+    return access.profile().address, token
 
 
 def _identity(
@@ -185,7 +211,8 @@ def _identity(
         if token is None:
             raise click.UsageError(
                 f"{site} has not joined yet: it needs a token, which an admin gets by "
-                f"`fedpilot site token {site}`; pass it with --token or --token-file."
+                f"`fedpilot site token {site}`; pass it with --token or --token-file. An admin "
+                "may give --profile instead."
             )
         address = mediator or (known[1] if known else None)
         if address is None:
@@ -291,7 +318,7 @@ def _log_to_stderr() -> None:
 
 _TEXTS = {
     "joined": "site {site} has joined the mediator at {mediator}; its folder is {home}",
-    "connected": "connected to the mediator at {mediator}, holding {orders} orders",
+    "connected": "connected to the mediator at {mediator}{held}",
     "disconnected": "the session has ended and is begun anew: {reason}",
     "ray_in_trouble": "the Ray cluster cannot be worked with: {reason}",
     "ray_is_back": "the Ray cluster at {address} can be worked with; machines: {machines}",
@@ -313,6 +340,7 @@ def _sayer(as_json: bool) -> Callable[..., None]:
             line = json.dumps({"event": event, "time": moment, **fields})
         else:
             shown = {k: ", ".join(v) if isinstance(v, list) else v for k, v in fields.items()}
+            shown["held"] = f", holding {fields['orders']} orders" if fields.get("orders") else ""
             line = _TEXTS[event].format(**shown)
         click.echo(line)
 

@@ -18,7 +18,7 @@ import click
 from fedpilot.fabric.cli_access import BAD_INPUT, exit_codes, fail
 
 if TYPE_CHECKING:
-    from .server import Mediator, Ready, ServerSettings
+    from .server import Mediator, ServerSettings
 
 LISTEN, JOIN_PORT = "127.0.0.1:7461", 7462
 
@@ -78,8 +78,9 @@ def start(
 ) -> None:
     """Serve until Ctrl-C or SIGTERM; then runs are held, and go on at the next start.
 
-    The first start makes a certificate authority, and certificates for the mediator and its admin.
-    Everything that is refused is said in one line on stderr.
+    The first start makes a certificate authority, and certificates for the mediator and its admin,
+    whose credentials lie in DIR/admin then. Everything that is refused is said in one line on
+    stderr.
 
     \b
     Examples:
@@ -125,15 +126,16 @@ async def _serve(settings: ServerSettings, hosts: Sequence[str], as_json: bool) 
 
 
 def _say_ready(serving: Mediator, as_json: bool) -> None:
-    ready, folder = serving.ready, serving.settings.folder
+    ready = serving.ready
     if as_json:
         document = {
             "event": "mediator_ready",
             "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
             "address": ready.address,
             "join_address": ready.join_address,
-            "folder": str(folder.resolve()),
+            "folder": str(serving.settings.folder.resolve()),
             "made": list(ready.made),
+            "admin": ready.admin and str(ready.admin.resolve()),
             "pid": os.getpid(),
         }
         click.echo(json.dumps(document))
@@ -143,18 +145,17 @@ def _say_ready(serving: Mediator, as_json: bool) -> None:
     )
     for each in ready.made:
         click.echo(f"  made {each}")
-    if ready.made:
-        for line in _next_steps(ready, folder):
+    if ready.admin is not None:
+        for line in _next_steps(ready.address, ready.admin):
             click.echo(line)
 
 
-def _next_steps(ready: Ready, folder: Path) -> list[str]:
-    certs = f"--folder {folder / 'certs'}"
+def _next_steps(address: str, admin: Path) -> list[str]:
     return [
         "next:",
-        f"  fedpilot certs issue {certs} --name admin --role admin --out admin",
-        f"  fedpilot profile add here --mediator {ready.address} --credentials admin",
-        "  fedpilot site token SITE    for each site that shall join",
+        f"  fedpilot profile add here --mediator {address} --credentials {admin}",
+        "  fedpilot site join --profile here --name SITE    at each Ray cluster of yours",
+        "  fedpilot site token SITE                         for a site of somebody else",
     ]
 
 

@@ -135,8 +135,8 @@ def token(name: str, hours: float, access: Access, as_json: bool) -> None:
 
         click.echo(made)
         click.echo(
-            f"good once, until {timestamp(expires_at)}; at the site:\n"
-            f"  fedpilot site join --mediator {address} --name {name} --token-file FILE",
+            f"good once, until {timestamp(expires_at)}; at the site, with it in {name}.token:\n"
+            f"  fedpilot site join --mediator {address} --name {name} --token-file {name}.token",
             err=True,
         )
 

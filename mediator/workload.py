@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from fedpilot.fabric import Gang
 
+from .core.policy import Wants
 from .errors import UnknownWorkload
 
 ENTRY_POINTS = "fedpilot.site_workloads"
@@ -56,6 +57,20 @@ class SiteContext:
 
 class SiteWorkload(Protocol):
     """One federation's part at one site, from its gang to its last answer."""
+
+    def wants(self, spec: Payload, site: SiteContext) -> Wants:
+        """What a spec asks of a site, for the site's own policy to judge; comes before `prepare`.
+
+        It is found out here, from what will be worked on, and loads neither data nor the user's
+        code. What the spec says of its user is the mediator's word.
+        """
+
+    def covered(self, answer: Payload) -> int:
+        """How many of the site's clients an answer is about, at least; 0 if about none.
+
+        An answer that tells of single clients counts as one of one. Nothing else is asked of
+        `answer`: whoever calls this may have another instance than the one that made it.
+        """
 
     def prepare(self, spec: Payload, site: SiteContext) -> None:
         """Check and load what the spec names; raise before anything is reserved or started."""

@@ -26,6 +26,9 @@ from real_ray import ENVIRONMENT, eventually, session_of
 
 FEDPILOT = (sys.executable, "-m", "fedpilot")
 PORT, RAY_PORT = 7443, 6379
+COORDINATOR, RUNNER = "fedpilot.mediator.coordinator", "fedpilot.mediator.runner"
+OF_RAY = ("ray::IDLE", "ray::DashboardAgent", "ray::RuntimeEnvAgent", "ray::ManagerActor")
+"""What a Ray cluster has whether a run is there or not."""
 RAY = str(Path(sys.executable).parent / "ray")
 
 
@@ -101,6 +104,12 @@ class Fleet:
             os.kill(process.pid, signal.SIGKILL)
         process.wait(20)
 
+    def kill_coordinator(self, run: str) -> None:
+        """SIGKILL of the one that a run has now."""
+        of = [pid for pid, words in self._at_hub() if COORDINATOR in words and words[-1] == run]
+        assert len(of) == 1, f"run {run} has one coordinator: {of}"
+        os.kill(of[0], signal.SIGKILL)
+
     def end(self, name: str) -> int:
         """SIGTERM; its exit code."""
         process = self.running.pop(name)
@@ -162,6 +171,16 @@ class Fleet:
             raise AssertionError(f"{error}\n{self.logs()}") from None
         return found[0]
 
+    def next_round(self, run: str, within_s: float = 120) -> int:
+        """Wait until a run begins another round, or one anew; its number."""
+
+        def begun() -> list[int]:
+            return [e["round"] for e in self.events(run) if e["event"] == "round_started"]
+
+        before = len(begun())
+        eventually(lambda: len(begun()) > before, within_s, f"{run} begins a round")
+        return begun()[-1]
+
     def finished(self, run: str, within_s: float = 120) -> dict[str, Any]:
         """Wait for the end of a run and of the command that follows it; its last event."""
         last = self.wait_for(run, "run_finished", within_s)
@@ -169,16 +188,28 @@ class Fleet:
         return last
 
     def left_at(self, site: str) -> list[str]:
-        """Command lines of what is at a site beside its Ray and its agent."""
-        mine = {self.running[n].pid for n in (f"ray {site}", f"agent {site}") if n in self.running}
-        found = []
-        for pid in self.sites[site].pids():
-            with contextlib.suppress(psutil.Error, ProcessLookupError):
-                process = psutil.Process(pid)
-                runs = process.status() != psutil.STATUS_ZOMBIE
-                if runs and pid not in mine and "fedpilot.mediator.runner" in process.cmdline():
-                    found.append(" ".join(process.cmdline()))
+        """Command lines of what runs leave at a site: runners, and the actors of their gangs."""
+        return [
+            " ".join(words)
+            for _, words in _processes(self.sites[site])
+            if RUNNER in words or (words[0].startswith("ray::") and words[0] not in OF_RAY)
+        ]
+
+    def held(self) -> dict[str, float]:
+        """CPUs of each site that its Ray has given to somebody."""
+        found = {}
+        for site in self.ask("site", "list")["sites"]:
+            there = site["capacity"]
+            found[site["name"]] = there["total"].get("CPU", 0.0) - there["free"].get("CPU", 0.0)
         return found
+
+    def left_at_hub(self) -> list[str]:
+        """Command lines of what is on the mediator's host beside it and our own commands."""
+        mine = {process.pid for process in self.running.values()}
+        return [" ".join(words) for pid, words in self._at_hub() if pid not in mine]
+
+    def _at_hub(self) -> list[tuple[int, list[str]]]:
+        return _processes(self.hub)
 
     def logs(self) -> str:
         """The ends of all logs, for whoever reads a failure."""
@@ -197,6 +228,17 @@ class Fleet:
             process = host.start(command, env=self.env, cwd=self.folder, out=log, err=log)
         self.running[name] = process
         return process
+
+
+def _processes(host: Host) -> list[tuple[int, list[str]]]:
+    """The live processes on a host, with the words of their command lines."""
+    found = []
+    for pid in host.pids():
+        with contextlib.suppress(psutil.Error, ProcessLookupError):
+            process = psutil.Process(pid)
+            if process.status() != psutil.STATUS_ZOMBIE and (words := process.cmdline()):
+                found.append((pid, [word.strip() for word in words]))
+    return found
 
 
 @contextlib.contextmanager

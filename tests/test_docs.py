@@ -6,17 +6,18 @@ import ast
 import importlib
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import click
 import pytest
 from ruamel.yaml import YAML
 
-from fedpilot.cli import main
+from fedpilot.cli import asks_sites, main
 from fedpilot.fabric import VirtualCluster
 from fedpilot.federated import load_config
 from fedpilot.federated.config.words import all_keys
+from fedpilot.mediator.site_files import read_policy, read_site_file
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 DOCS = REPOSITORY / "docs"
@@ -98,6 +99,27 @@ def specs() -> Iterator[object]:
                 yield pytest.param(text, id=f"{page.stem}-{number}")
 
 
+FILES_OF_SITES = {"datasets:": read_site_file, "users:": read_policy}
+
+
+def files_of_sites() -> Iterator[object]:
+    """Every YAML block that is a site's own file, and what reads it."""
+    for page in PAGES:
+        for number, text in enumerate(blocks(page, "yaml")):
+            for begin, read in FILES_OF_SITES.items():
+                if text.startswith(begin):
+                    yield pytest.param(text, read, id=f"{page.stem}-{number}")
+
+
+@pytest.mark.parametrize(("text", "read"), list(files_of_sites()))
+def test_a_file_of_a_site_is_right(
+    text: str, read: Callable[[Path], object], tmp_path: Path
+) -> None:
+    path = tmp_path / "file.yaml"
+    path.write_text(text)
+    assert read(path) != read_policy(None)
+
+
 @pytest.mark.parametrize("text", list(specs()))
 def test_a_spec_is_right(text: str) -> None:
     spec = VirtualCluster.from_dict(YAML(typ="safe").load(text))
@@ -109,13 +131,18 @@ def commands() -> Iterator[tuple[str, list[str]]]:
     for page in PAGES:
         for block in blocks(page, "sh"):
             for line in block.replace("\\\n", " ").splitlines():
-                words = shlex.split(line.partition("|")[0], comments=True)
+                words = shlex.split(re.split("[|>&]", line)[0], comments=True)
                 if words and Path(words[0]).name == "fedpilot":
                     yield page.stem, words[1:]
 
 
 def parsed(arguments: list[str]) -> Mapping[str, object]:
-    """The parameters of the command that is called in the end; nothing is run."""
+    """The parameters of the command that is called in the end; nothing is run.
+
+    Of one that is sent to sites none: those parse it.
+    """
+    if asks_sites(arguments):
+        return {}
     command: click.Command = main
     # Click remembers in a command what its first context calls the option for help.
     context = click.Context(main, info_name="fedpilot", **main.context_settings)
@@ -132,7 +159,13 @@ COMMAND_IDS = [f"{page}: fedpilot {shlex.join(arguments)}" for page, arguments i
 
 
 @pytest.mark.parametrize(("page", "arguments"), COMMANDS, ids=COMMAND_IDS)
-def test_a_command_line_is_one_that_exists(page: str, arguments: list[str]) -> None:
+def test_a_command_line_is_one_that_exists(
+    page: str, arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in arguments:
+        if re.fullmatch(r"[a-z]+\.(token|yaml)", name):
+            Path(name).touch()  # options want files that are there
     parameters = parsed(arguments)
     config = parameters.get("config")
     if config is not None and Path(str(config)).parent.name == "configs":

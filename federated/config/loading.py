@@ -33,9 +33,9 @@ from .schema import (
     Resources,
     RunConfig,
     Sites,
-    evaluation_conflicts,
     population_conflicts,
     site_conflicts,
+    site_data_conflicts,
 )
 from .words import keys_of, may_be_none, printable, value_in_words
 
@@ -182,10 +182,11 @@ class _Draft:
             data = Data.model_validate(self.values["data"])
             for conflict in population_conflicts(federation, data):
                 yield conflict_problem(conflict)
-        if not broken & {"", "data", "evaluation"}:
+        if not broken & {"", "data", "evaluation", "sites"}:
             data = Data.model_validate(self.values["data"])
             evaluation = Evaluation.model_validate(self.values.get("evaluation", {}))
-            for conflict in evaluation_conflicts(data, evaluation):
+            sites = Sites.model_validate(self.values.get("sites", {}))
+            for conflict in site_data_conflicts(data, evaluation, sites):
                 yield conflict_problem(conflict)
         if not broken & {"", "sites", "resources"}:
             sites = Sites.model_validate(self.values.get("sites", {}))

@@ -611,7 +611,7 @@ class RunConfig(Section):
 
     def broken_rules(self) -> Iterator[Conflict]:
         yield from population_conflicts(self.federation, self.data)
-        yield from evaluation_conflicts(self.data, self.evaluation)
+        yield from site_data_conflicts(self.data, self.evaluation, self.sites)
         yield from site_conflicts(self.sites, self.resources)
 
 
@@ -626,8 +626,14 @@ def site_conflicts(sites: Sites, resources: Resources) -> Iterator[Conflict]:
         )
 
 
-def evaluation_conflicts(data: Data, evaluation: Evaluation) -> Iterator[Conflict]:
-    """The rules about where models are judged; keys from the top."""
+def site_data_conflicts(data: Data, evaluation: Evaluation, sites: Sites) -> Iterator[Conflict]:
+    """The rules about data that lies at sites; keys from the top."""
+    if data.from_ is None and sites.site_files:
+        yield Conflict(
+            key="sites.site_files",
+            found="`site_files` without `data.from: sites`",
+            allowed="leave it out, or train on what the files declare",
+        )
     if data.from_ is not None and evaluation.where == "coordinator":
         yield Conflict(
             key="evaluation.where",

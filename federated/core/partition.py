@@ -346,10 +346,11 @@ class PartitionSummary:
 
     kind: PartitionKind
     number_of_clients: int
-    samples_min: int
-    samples_median: float
-    samples_max: int
-    labels_mean: float
+    samples_min: int | None
+    """None where the data lies at sites that do not say; so are the three below."""
+    samples_median: float | None
+    samples_max: int | None
+    labels_mean: float | None
     """How many distinct labels a client holds, in the mean."""
 
 

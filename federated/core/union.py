@@ -25,7 +25,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from itertools import pairwise
+from typing import Any, TypeGuard
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -39,6 +40,7 @@ from .partition import (
     Int64s,
     ListedIds,
     PartitionKind,
+    PartitionSummary,
     PatternIds,
     UnknownClient,
 )
@@ -356,7 +358,7 @@ def _digest(declared: Mapping[str, Declared]) -> str:
     return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
 
 
-def _is_count(value: Any, least: int, most: int) -> bool:
+def _is_count(value: Any, least: int, most: int) -> TypeGuard[int]:
     return type(value) is int and least <= value <= most
 
 
@@ -365,8 +367,8 @@ def _are_ids(values: Any, clients: int) -> bool:
         isinstance(values, list)
         and len(values) == clients
         and all(isinstance(id, str) and 0 < len(id) <= LONGEST_ID for id in values)
-        and all(id == id.strip("\0") and id.isprintable() for id in values)
-        and all(a < b for a, b in zip(values, values[1:], strict=False))
+        and all(id.isprintable() for id in values)
+        and all(a < b for a, b in pairwise(values))
     )
 
 
@@ -386,6 +388,19 @@ def _schema_in(values: Any, fail: Callable[[str], BadDeclaration]) -> Schema:
     if not _is_count(classes, 1, MOST_CLASSES):
         raise fail(f"wanted `num_classes` from 1 to 2^20, found {classes!r:.60}")
     return Schema(tuple(shape), dtype, classes)
+
+
+def described(union: Union) -> PartitionSummary:
+    """What is known of how the samples lie on the clients."""
+    samples = union.samples()
+    return PartitionSummary(
+        kind=PartitionKind.NATURAL,
+        number_of_clients=union.population,
+        samples_min=None if samples is None else int(samples.min()),
+        samples_median=None if samples is None else float(np.median(samples)),
+        samples_max=None if samples is None else int(samples.max()),
+        labels_mean=None,
+    )
 
 
 # -- partitions -----------------------------------------------------------------------------------

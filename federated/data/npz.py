@@ -16,7 +16,7 @@ from .dataset import Dataset
 from .errors import DataError
 
 _REQUIRED = ("x", "y")
-_KNOWN = (*_REQUIRED, "client_ids", "test_x", "test_y")
+_TEST = ("test_x", "test_y")
 
 
 def npz(
@@ -24,15 +24,17 @@ def npz(
     path: Path,
     num_classes: int | None = None,
     dtype: Literal["float32", "float64", "int64"] | None = None,
+    client_column: str = "client_ids",
 ) -> Dataset:
     """Load the arrays `x` and `y`, and `client_ids`, `test_x`, `test_y` if there, of one .npz file.
 
+    `client_column` is the array that names the client of each sample, if it is called otherwise.
     Samples are cast to `dtype`. Unless it is given, an `x` of integers is tokens and they become
     int64; all else becomes float32, bytes (uint8) as well, since those are pixels. Labels become
     int64. `num_classes` is the highest label plus one, unless given. Nothing is unpickled. Raises
     `DataError`.
     """
-    arrays = _read(path)
+    arrays = _read(path, client_column)
     try:
         x, y, test_x, test_y = (arrays.get(role) for role in ("x", "y", "test_x", "test_y"))
         if x is None or y is None:
@@ -47,7 +49,7 @@ def npz(
             x=_samples(path, "x", x, dtype),
             y=_labels(path, "y", y),
             num_classes=num_classes,
-            client_ids=_client_ids(path, arrays.get("client_ids")),
+            client_ids=_client_ids(path, arrays.get(client_column)),
             test_x=None if test_x is None else _samples(path, "test_x", test_x, dtype),
             test_y=None if test_y is None else _labels(path, "test_y", test_y),
         )
@@ -55,14 +57,14 @@ def npz(
         raise DataError("npz", f"{path} does not hold labelled samples: {error}") from error
 
 
-def _read(path: Path) -> dict[str, NDArray[Any]]:
+def _read(path: Path, client_column: str) -> dict[str, NDArray[Any]]:
     try:
         with path.open("rb") as file:
             archive = np.load(file, allow_pickle=False)
             if not isinstance(archive, np.lib.npyio.NpzFile):
                 raise DataError("npz", f"{path} is not an .npz file: write it with numpy.savez")
             with archive:
-                _check_keys(path, archive.files)
+                _check_keys(path, archive.files, client_column)
                 return {key: archive[key] for key in archive.files}
     except FileNotFoundError:
         raise DataError(
@@ -72,10 +74,11 @@ def _read(path: Path) -> dict[str, NDArray[Any]]:
         raise DataError("npz", f"cannot read {path}: {error}") from error
 
 
-def _check_keys(path: Path, keys: list[str]) -> None:
+def _check_keys(path: Path, keys: list[str], client_column: str) -> None:
+    names = (*_REQUIRED, client_column, *_TEST)
     for key in keys:
-        if key not in _KNOWN:
-            near, known = did_you_mean(key, _KNOWN), ", ".join(_KNOWN)
+        if key not in names:
+            near, known = did_you_mean(key, names), ", ".join(names)
             raise DataError("npz", f"{path} has an array {key!r}{near}; known are {known}")
 
 

@@ -44,15 +44,23 @@ def counted(count: float, noun: str) -> str:
     return f"{count:,.0f} {noun}{'' if count == 1 else 's'}"
 
 
+def span(least: int | None, median: float | None, most: int | None) -> str:
+    """How many samples clients hold; None where nobody says."""
+    if least is None or median is None or most is None:
+        return "sites do not say how many samples"
+    if least == most:
+        return f"{least} samples"
+    return f"{least} to {most} (median {median:g}) samples"
+
+
 def headline(fields: Mapping[str, Any]) -> list[str]:
     """What is about to run, from `run_started`."""
-    least, median, most = fields["samples_per_client"]
-    span = f"{least}" if least == most else f"{least} to {most} (median {median:g})"
+    labels = fields["labels_per_client"]
+    each = "" if labels is None else f", {labels:g} labels each"
     return [
         f"run {fields['run_id']}{' (resumed)' if fields['resumed'] else ''}",
         f"  data     {fields['dataset']}, {fields['distribution']} over "
-        f"{counted(fields['clients'], 'client')}: {span} samples, "
-        f"{fields['labels_per_client']:g} labels each",
+        f"{counted(fields['clients'], 'client')}: {span(*fields['samples_per_client'])}{each}",
         f"  model    {fields['model']}, {counted(fields['parameters'], 'parameter')}",
         f"  rounds   {fields['rounds']:,} of {counted(fields['clients_per_round'], 'client')}",
     ]
@@ -97,6 +105,15 @@ def remark(name: str, fields: Mapping[str, Any]) -> str | None:
             site = fields.get("site", ALONE)
             where = f" of {site}" if site != ALONE else ""
             return f"worker {fields['worker']}{where} was lost ({fields['reason']}){again}"
+        case "site_lost":
+            moved = fields["clients"]
+            clients = f"; {counted(moved, 'client')} moved to other sites" if moved else ""
+            return f"site {fields['site']} takes no part any more ({fields['reason']}){clients}"
+        case "site_returned":
+            return f"site {fields['site']} takes part from now on"
+        case "round_quorum" if fields["clients"] < fields["of"]:
+            counts = f"{fields['clients']} of {counted(fields['of'], 'client')}"
+            return f"round {fields['round']}: closed with {counts}: {fields['reason']}"
         case "update_refused":
             return f"round {fields['round']}: {fields['client']} refused, {fields['reason']}"
         case "grid_coarsened":

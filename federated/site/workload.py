@@ -19,6 +19,8 @@ import numpy as np
 
 from fedpilot.fabric import Gang
 from fedpilot.mediator import Notify, Payload, SiteContext
+from fedpilot.mediator.core.disclosure import Declaration
+from fedpilot.mediator.core.policy import Wants
 
 from ..algorithms import algorithm_of
 from ..config.schema import RunConfig
@@ -30,17 +32,20 @@ from ..core.recent import KEEP
 from ..core.sampling import Indices, cohort, evaluation_cohort, share
 from ..core.shares import held, part_name, taken, unpacked
 from ..core.state import Array, State, nbytes
+from ..core.union import Place
 from ..engine.journal import Journal, RoundKey
 from ..errors import FederatedError
-from ..materials import Materials, take_over
+from ..materials import Materials, gather_here, take_over
 from ..models import registered
 from .answers import Answer, gathered, settled
 from .client_states import ClientStates
 from .hosting import Hosting
+from .leaving import Leaving
 from .node import Attempt, FederatedNode, NodeSettings
 from .object_store import GlobalObjectStore
 from .pool import Piece, SharedModel, WorkerPool
 from .rounds import Cohort, Pace, RoundQueue, SiteRound, Surroundings
+from .wanting import covered, wants
 
 STORE_BYTES = 1 << 30
 """Model states that a site keeps in memory; more go to disk."""
@@ -65,21 +70,46 @@ class FederatedWorkload:
         self._planned: tuple[int, str, Cohort] | None = None
         """A round, the name of the part of it, and who that is."""
         self._pool: WorkerPool | None = None
+        self._leaving: Leaving | None = None
+        """What may be said of the data, if it is the site's own."""
 
     # -- SiteWorkload -------------------------------------------------------------------------
 
+    def wants(self, spec: Payload, site: SiteContext) -> Wants:
+        """What the spec asks of the site; neither its data nor the user's code is loaded."""
+        return wants(spec, site)
+
+    def covered(self, answer: Payload) -> int:
+        """How many of the site's clients an answer is about."""
+        return covered(answer)
+
     def prepare(self, spec: Payload, site: SiteContext) -> None:
-        """Load what the spec's configuration names; ConfigError for what does not fit."""
+        """Load what the spec's configuration names; ConfigError for what does not fit.
+
+        Of data that lies at sites it is what this site has declared, and DataUnusable says that it
+        is not so.
+        """
         self._config = RunConfig.model_validate(spec.header["config"], strict=False)
-        self._materials: Materials = take_over(spec.header["materials"], self._config)
+        self._materials = self._gathered(spec, site)
         self._paths = tuple(spec.header["paths"])
         self._site, self._folder = site.name, site.folder
         self._needs = algorithm_of(self._config.federation).needs
         self._journal = Journal(None, self._site)
 
+    def _gathered(self, spec: Payload, site: SiteContext) -> Materials:
+        self._leaving = None
+        if self._config.data.from_ is None:
+            return take_over(spec.header["materials"], self._config)
+        place = Place.from_json(spec.header.get("place"))
+        made = gather_here(self._config, site.name, site.data, place)
+        declaration = Declaration.from_json(place.dataset, site.data[place.dataset])
+        self._leaving = Leaving(site.name, declaration)
+        return made
+
     def start(self, gang: Gang, notify: Notify) -> None:
         """Start a FederatedNode on every vnode and wait until all have answered."""
-        self._notify = notify
+        leaving = self._leaving
+        self._notify = notify if leaving is None else lambda event: notify(leaving.event(event))
         self._store = GlobalObjectStore(gang.put, limit_bytes=STORE_BYTES)
         resources = self._config.resources
         settings = NodeSettings(
@@ -104,7 +134,10 @@ class FederatedWorkload:
             on_idle=self._evict_idle,
         )
         self._pool.start()
-        self._pool.wait_up(START_TIMEOUT_S)
+        try:
+            self._pool.wait_up(START_TIMEOUT_S)
+        except FederatedError as error:
+            raise error if leaving is None else leaving.error(error) from None
 
     def deliver(self, order: Payload) -> Answer:
         """Take an order; the kinds are the keys of the table below."""
@@ -120,7 +153,13 @@ class FederatedWorkload:
             "node.release": self._release_node,
             "node.show": self._show_node,
         }
-        return handlers[order.kind](order)
+        if self._leaving is None:
+            return handlers[order.kind](order)
+        self._leaving.check(order)
+        try:
+            return self._leaving.answered(handlers[order.kind](order))
+        except Exception as error:
+            raise self._leaving.error(error) from None
 
     def stop(self) -> None:
         """End the workers; what is undone fails."""
@@ -135,9 +174,9 @@ class FederatedWorkload:
 
     def _try_out(self, order: Payload) -> Answer:
         """Have one worker find out which execution is the fastest."""
-        population, cohort = self._materials.population, self._materials.cohort_size
-        some = min(population, cohort, TRIED_CLIENTS)
-        clients = np.arange(some, dtype=np.int64) * population // some
+        here, cohort = self._materials.here, self._materials.cohort_size
+        some = min(len(here), cohort, TRIED_CLIENTS)
+        clients = here.start + np.arange(some, dtype=np.int64) * len(here) // some
         named, size = order.header["execution"], order.header["chunk_size"]
         question = Question(
             kind=None if named == "auto" else Kind(named),
@@ -257,7 +296,8 @@ class FederatedWorkload:
             clients, pieces = self._client_pieces(header, model, what)
         self._running.submit(pieces)
         return gathered(
-            [piece.answer for piece in pieces], lambda parts: _told(_total(parts), clients=clients)
+            [piece.answer for piece in pieces],
+            lambda parts: _told(_total(parts), clients=clients, on=header["on"]),
         )
 
     def _test_pieces(self, model: SharedModel, what: str) -> list[Piece]:
@@ -446,8 +486,8 @@ def _total(tallies: Iterable[Tally]) -> Tally:
     return total
 
 
-def _told(tally: Tally, **counts: int) -> Payload:
-    return Payload(kind="tally", header={"tally": tally.to_json(), **counts})
+def _told(tally: Tally, **facts: int | str) -> Payload:
+    return Payload(kind="tally", header={"tally": tally.to_json(), **facts})
 
 
 def _under(prefix: str, tensors: State) -> dict[str, Array]:

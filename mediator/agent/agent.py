@@ -229,7 +229,9 @@ class SiteAgent:
 
     def hello(self) -> pb.Hello:
         """Who we are and what we hold."""
-        return hello_message(self._greeting, self._watch.look.capacity, self._at_work.held())
+        return hello_message(
+            self._greeting, self._watch.look.capacity, self._at_work.held(), self._runners.runs()
+        )
 
     def state(self) -> tuple[Capacity, str]:
         """What the Ray cluster has, and why it cannot be worked with."""

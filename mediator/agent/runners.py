@@ -173,6 +173,7 @@ class Runners:
             orphan_s=self._settings.orphan_s,
             folder=folder / FILES,
             data=self._data,
+            policy=self._policy,
             workload=next(iter(installed)) if len(installed) == 1 else "",
         )
 

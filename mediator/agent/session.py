@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -24,6 +24,7 @@ from ..wire import (
     Numbering,
     OrderId,
     ProtocolRefused,
+    RunId,
     capacity_message,
     check_protocol,
     id_message,
@@ -69,7 +70,9 @@ class Greeting:
     data_json: str
 
 
-def hello_message(greeting: Greeting, capacity: Capacity, held: list[OrderId]) -> pb.Hello:
+def hello_message(
+    greeting: Greeting, capacity: Capacity, held: Sequence[OrderId], runs: Sequence[RunId]
+) -> pb.Hello:
     """The first message of a session."""
     return pb.Hello(
         protocol=PROTOCOL,
@@ -79,6 +82,7 @@ def hello_message(greeting: Greeting, capacity: Capacity, held: list[OrderId]) -
         capacity=capacity_message(capacity),
         data_json=greeting.data_json,
         held=map(id_message, held),
+        runs=runs,
     )
 
 

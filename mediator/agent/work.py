@@ -22,7 +22,6 @@ import grpc.aio
 from ..blobs import Blob, BlobStore
 from ..core.policy import (
     Policy,
-    PolicyRefused,
     Refused,
     enforce,
     judge_command,
@@ -30,7 +29,7 @@ from ..core.policy import (
     most_vnodes,
 )
 from ..core.traffic import Direction
-from ..errors import MediatorError, SiteLost
+from ..errors import MediatorError, PolicyRefused, SiteLost
 from ..payloads import header_json, read
 from ..proto import federation_pb2 as pb
 from ..runner import AsyncRunner, told

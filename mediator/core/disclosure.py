@@ -20,7 +20,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, Self
 
 ROUNDED_TO = 10
 EPSILON = 0.5
@@ -83,7 +83,33 @@ class Declaration:
             "schema": self.schema(),
             "clients": dict(self.clients),
             "residency": str(self.residency),
+            "disclose": {
+                "ids": self.disclose.ids,
+                "counts": str(self.disclose.counts),
+                "label_histogram": str(self.disclose.label_histogram),
+            },
         }
+
+    @classmethod
+    def from_json(cls, name: str, values: Mapping[str, Any]) -> Self:
+        """The inverse of `to_json`."""
+        schema, told = values["schema"], values["disclose"]
+        return cls(
+            name=name,
+            dataset_type=values["dataset_type"],
+            options=values["options"],
+            path=values["path"],
+            input_shape=tuple(schema["input_shape"]),
+            dtype=schema["dtype"],
+            num_classes=schema["num_classes"],
+            clients=values["clients"],
+            residency=Residency(values["residency"]),
+            disclose=Disclosed(
+                ids=told["ids"],
+                counts=Disclosure(told["counts"]),
+                label_histogram=Disclosure(told["label_histogram"]),
+            ),
+        )
 
     def schema(self) -> dict[str, Any]:
         """What a sample looks like."""

@@ -13,9 +13,7 @@ from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import Any
 
-from fedpilot.fabric.exit_codes import REFUSED
-
-from ..errors import MediatorError
+from ..errors import PolicyRefused
 from .roles import Act, act_of_command
 from .traffic import Direction
 
@@ -146,22 +144,6 @@ class Refused:
     """Its dotted key in the policy file."""
     found: str
     allowed: str
-
-
-class PolicyRefused(MediatorError):
-    """A site's own policy forbids what a run or a command wants of it."""
-
-    exits_with = REFUSED
-
-    def __init__(self, site: str, rule: str, found: str, allowed: str) -> None:
-        super().__init__(site, rule, found, allowed)
-        self.site, self.rule, self.found, self.allowed = site, rule, found, allowed
-
-    def __str__(self) -> str:
-        return (
-            f"the policy of site {self.site} refuses it by the rule {self.rule}: "
-            f"found {self.found}; allowed is {self.allowed}"
-        )
 
 
 def enforce(site: str, refused: Refused | None) -> None:

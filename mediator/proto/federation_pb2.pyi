@@ -59,7 +59,7 @@ class ToSite(_message.Message):
     def __init__(self, number: _Optional[int] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., renewal: _Optional[_Union[Renewal, _Mapping]] = ..., order: _Optional[_Union[Order, _Mapping]] = ..., answer_taken: _Optional[_Union[AnswerTaken, _Mapping]] = ..., farewell: _Optional[_Union[Farewell, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("protocol", "site", "version", "agent", "capacity", "data_json", "held")
+    __slots__ = ("protocol", "site", "version", "agent", "capacity", "data_json", "held", "runs")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     SITE_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -67,6 +67,7 @@ class Hello(_message.Message):
     CAPACITY_FIELD_NUMBER: _ClassVar[int]
     DATA_JSON_FIELD_NUMBER: _ClassVar[int]
     HELD_FIELD_NUMBER: _ClassVar[int]
+    RUNS_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     site: str
     version: str
@@ -74,7 +75,8 @@ class Hello(_message.Message):
     capacity: Capacity
     data_json: str
     held: _containers.RepeatedCompositeFieldContainer[OrderId]
-    def __init__(self, protocol: _Optional[int] = ..., site: _Optional[str] = ..., version: _Optional[str] = ..., agent: _Optional[str] = ..., capacity: _Optional[_Union[Capacity, _Mapping]] = ..., data_json: _Optional[str] = ..., held: _Optional[_Iterable[_Union[OrderId, _Mapping]]] = ...) -> None: ...
+    runs: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, protocol: _Optional[int] = ..., site: _Optional[str] = ..., version: _Optional[str] = ..., agent: _Optional[str] = ..., capacity: _Optional[_Union[Capacity, _Mapping]] = ..., data_json: _Optional[str] = ..., held: _Optional[_Iterable[_Union[OrderId, _Mapping]]] = ..., runs: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("protocol", "heartbeat_s", "lease_s", "piece_bytes", "largest_blob_bytes")

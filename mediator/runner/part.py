@@ -62,6 +62,8 @@ class Part:
         self._promise: Promise | None = None
         self._asked: Asked | None = None
         self._lapsed_s = 0.0
+        self._said: list[Payload] = []
+        """What the workload told of itself while it started."""
         self.state = State.FREE
 
     @property
@@ -157,13 +159,22 @@ class Part:
 
     def _start(self) -> Payload:
         if self.state is State.CHECKED:
+            self._said = []
             try:
-                self._at_hand.start(self._notify).result()
+                self._at_hand.start(self._tell).result()
             except BaseException:
                 self._asked = None
                 raise
             self.state = State.STARTED
+        else:  # whoever asks again was not there when it was told
+            for said in self._said:
+                self._notify(said)
         return Payload(kind="done")
+
+    def _tell(self, happened: Payload) -> None:
+        if self.state is not State.STARTED:
+            self._said.append(happened)
+        self._notify(happened)
 
 
 def _asking(request: GangRequest) -> Payload:

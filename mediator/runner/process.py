@@ -65,25 +65,31 @@ class RunnerSettings:
     """Where the workload keeps what survives the process; None: orders say where."""
     data: Mapping[str, Any] = field(default_factory=dict)
     """The data sets that the site's admin declared, JSON values by name."""
+    asks_policy: bool = True
+    """Whether the site's own policy is asked about what a run wants and gets."""
+    policy: Path | None = None
+    """The file of that policy; None for the default one."""
     workload: str = ""
     """A workload that is imported before anybody asks for it."""
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values."""
-        folder = None if self.folder is None else str(self.folder)
-        return {**asdict(self), "blobs": str(self.blobs), "folder": folder}
+        paths = {name: getattr(self, name) for name in ("folder", "policy")}
+        told = {name: None if path is None else str(path) for name, path in paths.items()}
+        return {**asdict(self), "blobs": str(self.blobs), **told}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
         """The inverse of `to_json`."""
         ray = {**values["ray"], "preload": tuple(values["ray"]["preload"])}
-        folder = None if values["folder"] is None else Path(values["folder"])
+        told = {name: values[name] for name in ("folder", "policy")}
+        paths = {name: None if path is None else Path(path) for name, path in told.items()}
         return cls(
             **{
                 **values,
                 "ray": RayChoice(**ray),
                 "blobs": Path(values["blobs"]),
-                "folder": folder,
+                **paths,
             }
         )
 

@@ -31,13 +31,14 @@ from fedpilot.fabric.interruptions import Interruptions
 from ..blobs import BlobStore
 from ..payloads import header_json
 from ..proto import federation_pb2 as pb
-from ..site import InProcessSite
+from ..site import InProcessSite, Site
 from ..wire import done_message, payload_of
 from ..workload import ENTRY_POINTS, Payload, SiteContext
 from .failures import told
 from .keeping import Keeping
 from .office import Office
 from .part import Asked, Part
+from .policed import PolicedSite
 from .process import RunnerSettings
 
 if TYPE_CHECKING:
@@ -168,7 +169,7 @@ class Runner:
         )
         self._undo.callback(self._begun.close)
 
-    def _site(self) -> InProcessSite:
+    def _site(self) -> Site:
         from fedpilot.fabric import RayCluster
 
         settings, choice = self._settings, self._settings.ray
@@ -182,7 +183,8 @@ class Runner:
         if settings.folder is not None:
             settings.folder.mkdir(parents=True, exist_ok=True)
         context = SiteContext(name=settings.site, folder=settings.folder, data=settings.data)
-        return InProcessSite(settings.site, manager, context)
+        site = InProcessSite(settings.site, manager, context)
+        return PolicedSite(site, context, settings.policy) if settings.asks_policy else site
 
     def _import_workload(self) -> None:
         """Import the expected workload while Ray starts; whoever asks for it says what is wrong."""

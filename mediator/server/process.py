@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -50,8 +51,8 @@ from .users import Users
 
 log = logging.getLogger(__name__)
 
-NAME = "mediator"
-"""Of the server's own certificate."""
+NAME, ADMIN = "mediator", "admin"
+"""Of the server's own certificate, and of its first user's."""
 STALE_S = 3_600.0
 """Parts of blobs that nobody has touched for so long are removed."""
 END_S = 2.0
@@ -91,6 +92,8 @@ class Ready:
     join_port: int
     made: tuple[str, ...]
     """What was made because it was not there, in words."""
+    admin: Path | None
+    """Where the credentials of its admin lie, if they have just been made."""
 
     @property
     def address(self) -> str:
@@ -153,7 +156,7 @@ class Mediator:
         settings.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         settings.folder.chmod(0o700)
         undo.callback(os.close, _locked(settings))
-        authority, credentials, made = self._identity()
+        authority, credentials, made, admin = self._identity()
         database = Database(await asyncio.to_thread(Store, settings.store_url))
         undo.callback(database.close)
         clock = steady_clock()
@@ -200,7 +203,7 @@ class Mediator:
             largest_bytes=settings.largest_blob_bytes,
             settings=TransferSettings(piece_bytes=settings.piece_bytes),
         )
-        sites.forget_upload = transfers.forget
+        sites.forget_uploads = transfers.forget
         users = Users(
             settings,
             authority=authority,
@@ -244,24 +247,33 @@ class Mediator:
             server_credentials(credentials, require_clients=False),
         )
         undo.push_async_callback(door.stop, 0)
+        # Before any site speaks: what it holds for a run that goes on is kept.
+        undo.push_async_callback(runs.close)
+        await runs.load()
         await outer.start()
         await door.start()
 
         ticking = asyncio.create_task(self._tick(sites, coordinators, booking))
         undo.push_async_callback(_cancelled, ticking)
-        undo.push_async_callback(runs.close)
-        await runs.load()
         host = _public_host(settings.host, credentials)
-        return Ready(host=host, port=port, join_port=join_port, made=made)
+        return Ready(host=host, port=port, join_port=join_port, made=made, admin=admin)
 
-    def _identity(self) -> tuple[Authority, Credentials, tuple[str, ...]]:
-        """The authority and the server's credentials; both are made where there is nothing."""
+    def _identity(self) -> tuple[Authority, Credentials, tuple[str, ...], Path | None]:
+        """The authority and the server's credentials; both are made where there is nothing.
+
+        With an authority comes its first admin, once: credentials that were taken elsewhere, as
+        they should be, are not made again.
+        """
         folder, now, made = self.settings.authority, time.time(), []
+        admin: Path | None = None
         if folder.exists():
             authority = Authority.open(folder)
         else:
             authority = Authority.create(folder, now=now)
             made.append(f"a certificate authority in {folder}")
+            admin = self.settings.admin
+            authority.issue(ADMIN, Role.ADMIN, now=now).write(admin)
+            made.append(f"the credentials of its admin in {admin}")
         if not has_credentials(authority.server_folder):
             hosts = self._hosts or _hosts(self.settings.host)
             issued = authority.issue(NAME, Role.MEDIATOR, hosts, now=now)
@@ -269,7 +281,7 @@ class Mediator:
             made.append(f"the mediator's certificate, good for {', '.join(hosts)}")
         credentials = Credentials.read(authority.server_folder)
         credentials.identity.check(now)
-        return authority, credentials, tuple(made)
+        return authority, credentials, tuple(made), admin
 
     async def _tick(self, sites: Sites, coordinators: Coordinators, booking: Booking) -> None:
         """What comes with time: silence of sites, counts that are told and written."""

@@ -131,6 +131,10 @@ class SiteSessions:
             raise BadMessage(f"{len(hello.held)} orders cannot be held; {MOST_HELD} at most")
         for each in hello.held:
             order_id(each)
+        if len(hello.runs) > MOST_HELD:
+            raise BadMessage(f"{len(hello.runs)} runs cannot be held; {MOST_HELD} at most")
+        for run in hello.runs:
+            check_run(run)
         _check_data(hello.data_json)
         for text in (hello.version, hello.agent):
             if len(text) > 100 or not text.isprintable():

@@ -53,6 +53,11 @@ class ServerSettings:
         return self.folder / "certs"
 
     @property
+    def admin(self) -> Path:
+        """The credentials of the first admin, to be taken to where they are used."""
+        return self.folder / "admin"
+
+    @property
     def blobs(self) -> Path:
         """The folder that coordinators share."""
         return self.folder / "blobs"

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from ..blobs import Blob, BlobStore
@@ -48,6 +48,8 @@ TOLD_TOGETHER_BYTES = 1 << 20
 LONGEST_REASON = 500
 """Characters of what a site says is wrong with it."""
 HELD_BACK_STATES = (SiteState.SUSPECT, SiteState.LOST, SiteState.LEFT)
+RELEASE = "release"
+"""The key of the order that a run's part at a site ends with."""
 EVENTS = "events"
 """The purpose of what a site says beside its answers."""
 
@@ -82,6 +84,8 @@ class SiteEntry:
     orders: SiteOrders = field(default_factory=SiteOrders)
     holding: dict[RunId, int] = field(default_factory=dict)
     """The runs that have something reserved here, and the last round that they asked for."""
+    owed: set[RunId] = field(default_factory=set)
+    """The runs that want nothing of it any more, and that may have left something here."""
 
     @property
     def reachable(self) -> bool:
@@ -113,11 +117,12 @@ class Sites:
         self._keeping = Keeping(blobs, discard=True)
         self._sites: dict[SiteName, SiteEntry] = {}
         self._commands: dict[OrderId, asyncio.Future[pb.Answer]] = {}
+        self._ticked_at = clock()
         self._untold: set[SiteName] = set()
         self._telling: asyncio.TimerHandle | None = None
         self._changed = asyncio.Event()
-        self.forget_upload: Callable[[str, str | None], None] = lambda run, key: None
-        """Called when nobody waits for an order's blob any more."""
+        self.forget_uploads: Callable[[str], None] = lambda run: None
+        """Called when nobody waits for blobs of a run any more."""
 
     async def load(self) -> None:
         """Remember the sites of before; those that were in contact have the grace to come back."""
@@ -164,10 +169,14 @@ class Sites:
         held = [OrderId(RunId(each.run), each.key) for each in hello.held]
         for over in entry.orders.reconnected(held, self._switchboard.goes_on):
             self._acknowledge(entry, over)
-        for each in held:
-            if self._switchboard.goes_on(each.run):
-                entry.holding.setdefault(each.run, 0)
+        given_up = not works(entry.standing.state)
+        for run in ({RunId(each) for each in hello.runs} | {id.run for id in held}) - {COMMANDS}:
+            if given_up or run in entry.owed or not self._switchboard.goes_on(run):
+                entry.owed.add(run)
+            else:
+                entry.holding.setdefault(run, 0)
         self._apply(entry, SiteEvent.HEARD, "it is in contact again")
+        self._collect(entry)
         self._remember(entry)
         self._tell_soon(entry)
         self._send_waiting(entry)
@@ -189,7 +198,10 @@ class Sites:
         if trouble:
             self._apply(entry, SiteEvent.TROUBLED, _plain(trouble))
         else:
+            worked = works(entry.standing.state)
             self._apply(entry, SiteEvent.HEARD, "it is in contact again")
+            if not worked:
+                self._collect(entry)
         return sorted(self._switchboard.going_on)
 
     def taken(self, name: SiteName, id: OrderId, nbytes: int) -> None:
@@ -202,6 +214,8 @@ class Sites:
     def answered(self, name: SiteName, answer: pb.Answer, id: OrderId, nbytes: int) -> str:
         """An answer has come; gives why it is refused, or nothing."""
         entry = self._sites[name]
+        if id.key == RELEASE:
+            entry.owed.discard(id.run)
         order = entry.orders.open.get(id)
         if order is not None:
             self._book(entry, order, Direction.FROM_SITE, nbytes)
@@ -288,6 +302,7 @@ class Sites:
             return
         asked, order = entry.orders.ask(id, message)
         entry.holding[id.run] = message.round or entry.holding.get(id.run, 0)
+        entry.owed.discard(id.run)
         if order.blob and not order.kept:
             order.kept = self._keeping.keep_again(order.blob)
             if asked is Asked.NEW and not order.kept:
@@ -313,17 +328,30 @@ class Sites:
     def run_over(self, run: RunId) -> None:
         """A run is over: nothing of it is waited for, and what sites still hold they give back."""
         for entry in self._sites.values():
-            held = entry.holding.pop(run, None)
+            if entry.holding.pop(run, None) is not None:
+                entry.owed.add(run)
             for order in entry.orders.of_run(run):
                 self._end(entry, order.id)
-            if held is not None and entry.session is not None:
-                id = pb.OrderId(run=run, key="release")
-                release = pb.Order(id=id, verb="release", kind="release", header_json="{}")
-                message = pb.ToSite(order=release)
-                self._booking.session(entry.name, Direction.TO_SITE, message.ByteSize())
-                entry.session.send(message)
-        self.forget_upload(run, None)
+            self._collect(entry)
+        self.forget_uploads(run)
         self._booking.forget(run)
+
+    def _collect(self, entry: SiteEntry) -> None:
+        """Have a site give back what nobody wants there; asked again until it says that it has.
+
+        A run that goes on wants back what it gave up with a site that was lost, unless that is
+        not to work again.
+        """
+        if entry.session is None or not works(entry.standing.state):
+            return
+        for run in sorted(entry.owed):
+            if self._switchboard.goes_on(run) and entry.standing.wish is Wish.OPEN:
+                continue
+            id = pb.OrderId(run=run, key=RELEASE)
+            release = pb.Order(id=id, verb="release", kind="release", header_json="{}")
+            message = pb.ToSite(order=release)
+            self._booking.session(entry.name, Direction.TO_SITE, message.ByteSize())
+            entry.session.send(message)
 
     async def command(self, name: str, kind: str, header_json: str, timeout_s: float) -> pb.Answer:
         """Have a site's agent run a command beside it; TimeoutError, NoSuchSite, SiteLost."""
@@ -353,6 +381,7 @@ class Sites:
         """Do what an admin wishes; NoSuchSite."""
         entry = self.entry(name)
         self._apply(entry, event, reason)
+        self._collect(entry)
         if event is SiteEvent.REMOVE:
             entry.removed = True
             if entry.session is not None:
@@ -369,12 +398,23 @@ class Sites:
     def tick(self) -> None:
         """What time alone brings about."""
         now = self._clock()
+        self._forgive(now)
         for entry in self._sites.values():
             while (found := due(entry.standing, now, self._settings.health)) is not None:
                 self._apply(entry, *found)
             draining = entry.standing.state is SiteState.DRAINING
-            if draining and not entry.holding and not entry.orders.open:
+            if draining and not (entry.holding or entry.owed or entry.orders.open):
                 self._apply(entry, SiteEvent.DRAINED, "nothing is left there")
+
+    def _forgive(self, now: float) -> None:
+        """Time in which this process stood still is nobody's silence."""
+        stood_still, self._ticked_at = now - self._ticked_at, now
+        if stood_still < self._settings.health.silent_after_s / 3:
+            return
+        log.warning("this mediator stood still for %.1f s", stood_still)
+        for entry in self._sites.values():
+            heard_at = entry.standing.heard_at + stood_still
+            entry.standing = replace(entry.standing, heard_at=min(now, heard_at))
 
     def end_sessions(self, serials: Collection[str]) -> None:
         """End the sessions that were begun with certificates that are revoked now."""
@@ -437,6 +477,7 @@ class Sites:
             for order in entry.orders.lost(failure):
                 self._let_go(order)
                 self._pass_on(entry, order)
+            entry.owed |= entry.holding.keys() - {COMMANDS}
             entry.holding.clear()
         elif before.state is SiteState.SUSPECT:
             self._send_waiting(entry)
@@ -530,7 +571,6 @@ class Sites:
             self._blobs.unpin(order.brought)
             if self._keeping.keep_again(order.brought):
                 self._keeping.let_go(order.brought)  # which removes it, if nobody else needs it
-        self.forget_upload(order.id.run, order.id.key)
 
     def _acknowledge(self, entry: SiteEntry, id: OrderId) -> None:
         if entry.session is not None:

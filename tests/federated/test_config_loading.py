@@ -246,6 +246,21 @@ ONE_PROBLEM = [
         id="a missing section is reported at the file",
     ),
     pytest.param(
+        changed("  dataset_type: digits\n", "  form: sites\n"),
+        ("x.yaml:9", "data.form", "an unknown key", "nothing but: dataset_type", "data.from"),
+        id="a key that no Python name can be is known too",
+    ),
+    pytest.param(
+        changed("  dataset_type: digits\n", "  options: {}\n"),
+        ("x.yaml:8", "data.dataset_type", "neither `dataset_type` nor", "one of the two", ""),
+        id="data comes from a loader or from sites",
+    ),
+    pytest.param(
+        GOOD + "sites: {site_files: [a.yaml]}\n",
+        ("x.yaml:12", "sites.site_files", "without `data.from: sites`", "leave it out", ""),
+        id="what sites declare counts for data at sites only",
+    ),
+    pytest.param(
         changed("clients_per_round: 20", "clients_per_round: 20\n  client_sampling_rate: 0.5"),
         ("x.yaml:6", "federation.client_sampling_rate", "both `clients_per_round`", "one of", ""),
         id="two keys that exclude each other are refused at the second",

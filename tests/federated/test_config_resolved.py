@@ -31,6 +31,8 @@ BASE: dict[str, Any] = {
     "evaluation": {"where": "sites", "early_stopping": {"patience": 3}},
 }
 
+AT_SITES = ("federation.number_of_clients=null", "data={from: sites, dataset: scans}")
+
 CHANGES: dict[str, tuple[str, ...]] = {
     "run.random_seed": ("run.random_seed=1",),
     "federation.number_of_clients": ("federation.number_of_clients=51",),
@@ -50,6 +52,8 @@ CHANGES: dict[str, tuple[str, ...]] = {
     "model.buffers": ("model.buffers=keep",),
     "data.dataset_type": ("data.dataset_type=npz",),
     "data.options": ("data.options.path=x",),
+    "data.from": AT_SITES,
+    "data.dataset": AT_SITES,
     "data.test_fraction": ("data.test_fraction=0.1",),
     "data.data_distribution_kind": ("data.data_distribution_kind=iid", "data.dirichlet_beta=null"),
     "data.dirichlet_beta": ("data.dirichlet_beta=1",),
@@ -146,7 +150,7 @@ def test_every_key_is_known_to_decide_or_not() -> None:
     leaves = {
         key.path for key in all_keys() if not key.section or may_be_none(key.field.annotation)
     }
-    assert leaves == set(CHANGES) | set(WITHOUT_EFFECT) | ONE_CHOICE
+    assert leaves == set(CHANGES) | set(WITHOUT_EFFECT) | ONE_CHOICE | {"sites.site_files"}
 
 
 @pytest.mark.parametrize("key", CHANGES)
@@ -162,6 +166,20 @@ def test_another_key_does_not(key: str) -> None:
     assert before != after
     assert digest(before) == digest(after)
     assert differences(before, after) == ()
+
+
+def test_the_files_that_declare_data_decide_by_what_they_declare() -> None:
+    before = parse_config(BASE, AT_SITES)
+    after = parse_config(BASE, [*AT_SITES, "sites.site_files=[a.yaml]"])
+    assert before != after
+    assert digest(before) == digest(after)
+
+
+def test_data_at_sites_is_written_down_without_what_does_not_count() -> None:
+    config = parse_config(BASE, AT_SITES)
+    assert "data:\n  from: sites\n  dataset: scans\n" in f"{to_yaml(config)}\n"
+    assert config.model_dump(mode="json")["data"] == {"from": "sites", "dataset": "scans"}
+    assert RunConfig.model_validate(config.model_dump(mode="json"), strict=False) == config
 
 
 @pytest.mark.parametrize(

@@ -99,6 +99,9 @@ UNUSUAL = [
     event("worker_lost", worker=1, reason="its process died", held=[]),
     event("update_refused", round=2, client="client_3", reason="not finite"),
     event("grid_coarsened", round=2, tensors=["1.weight"], bits=8),
+    event("site_lost", site="paris", reason="it is silent", clients=16),
+    event("site_returned", site="paris"),
+    event("round_quorum", round=2, clients=20, of=25, reason="the deadline has passed"),
 ]
 
 
@@ -188,6 +191,16 @@ def test_several_sites_are_named() -> None:
     assert line == "  sites    2: site_1 2 vnodes, site_2 1 vnode"
     lost = {"worker": 1, "reason": "it died", "held": [], "site": "site_2"}
     assert remark("worker_lost", lost) == "worker 1 of site_2 was lost (it died)"
+
+
+def test_clients_that_no_site_has_to_take_over_are_not_spoken_of() -> None:
+    lost = {"site": "paris", "reason": "it is silent", "clients": 0}
+    assert remark("site_lost", lost) == "site paris takes no part any more (it is silent)"
+
+
+def test_a_round_that_over_sampling_has_filled_is_nothing_unusual() -> None:
+    full = {"round": 2, "clients": 25, "of": 25, "reason": "enough are done"}
+    assert remark("round_quorum", full) is None
 
 
 # -- plain lines ------------------------------------------------------------------------------

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
@@ -209,6 +212,29 @@ def test_an_open_part_takes_all_its_room_at_once(store: BlobStore) -> None:
     store.open_part(Blob("b" * 64, 60)).close()
 
 
+def test_a_store_with_room_is_not_looked_through_for_each_blob(
+    store: BlobStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.limit_bytes = 1_000
+    looks = 0
+    scandir = os.scandir
+
+    def counted(path: Path) -> Any:
+        nonlocal looks
+        looks += 1
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", counted)
+    for number in range(100):
+        put(store, bytes([number]) * 10)
+    assert 1 <= looks <= 20
+    with pytest.raises(NoRoom):
+        store.open_part(Blob("a" * 64, 1_001))
+    for number in range(100, 105):
+        put(store, bytes([number]) * 10)
+    assert sum(each.stat().st_size for each in store.folder.iterdir()) == 1_000
+
+
 def test_a_file_that_is_not_whole_is_no_blob(store: BlobStore) -> None:
     blob = put(store, b"right")
     store.path(blob.digest).write_bytes(b"")
@@ -232,3 +258,43 @@ def test_cleaning_removes_what_was_left_half_done_and_long_ago(store: BlobStore)
         [kept.digest, f"{'c' * 64}.part", f"{'d' * 64}.part"]
     )
     written.close()
+
+
+# -- removing ---------------------------------------------------------------------------------
+
+
+def test_a_blob_is_removed_unless_it_is_pinned_here_or_elsewhere(store: BlobStore) -> None:
+    blob = put(store, b"right")
+    elsewhere = BlobStore(store.folder, 100)
+    for holder in (store, elsewhere):
+        with holder.pinned(blob.digest):
+            assert not store.remove(blob.digest)
+            assert store.has(blob)
+    assert store.remove(blob.digest)
+    assert not store.has(blob)
+    assert store.remove(blob.digest)
+    with pytest.raises(BadBlob):
+        store.remove("../right")
+
+
+def test_whoever_removes_an_old_file_spares_the_new_one_of_its_name(
+    store: BlobStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blob = put(store, b"right")
+    elsewhere = BlobStore(store.folder, 100)
+    aside = store.folder / "again"
+    aside.write_bytes(b"right")
+    adopting = threading.Thread(target=elsewhere.adopt, args=(aside, blob))
+    lock = fcntl.flock
+
+    def locked(file: int, how: int) -> None:
+        lock(file, how)
+        if how == fcntl.LOCK_EX | fcntl.LOCK_NB and adopting.ident is None:
+            # The old file is locked and about to be removed: another one takes its name now.
+            adopting.start()
+            adopting.join(0.2)
+
+    monkeypatch.setattr(fcntl, "flock", locked)
+    assert store.remove(blob.digest)
+    adopting.join(10)
+    assert elsewhere.has(blob)

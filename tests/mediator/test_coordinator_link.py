@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from concurrent import futures
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import Queue
 from typing import Any
@@ -179,6 +180,25 @@ def test_a_linked_site_speaks_through_it(
     done = pb.Done(kind="promised", header_json='{"vnodes":3}')
     mediator.answer("paris", sent.order, done=done)
     assert promised.result(SOON_S) == Promise("paris", 3)
+
+
+@pytest.mark.parametrize("state", [SiteState.SUSPECT, SiteState.JOINING])
+def test_sites_that_may_be_ready_in_a_moment_are_waited_for_where_that_is_wanted(
+    mediator: Mediator, connection: MediatorConnection, state: SiteState
+) -> None:
+    mediator.stands(rome=state)
+    soon(lambda: connection.sites.get(SiteName("rome")))
+    assert [e.name for e in connection.wait_for_sites(1, timeout_s=SOON_S)] == ["paris"]
+    late = connection.wait_for_sites(1, timeout_s=0.05, settled=True)
+    assert [each.name for each in late] == ["paris"]
+    with ThreadPoolExecutor() as threads:
+        waiting = threads.submit(connection.wait_for_sites, 1, timeout_s=SOON_S, settled=True)
+        mediator.stands(rome=SiteState.READY)
+        assert [each.name for each in waiting.result(SOON_S)] == ["paris", "rome"]
+    mediator.stands(rome=SiteState.LOST)
+    soon(lambda: connection.sites[SiteName("rome")].state is SiteState.LOST)
+    found = connection.wait_for_sites(1, timeout_s=SOON_S, settled=True)
+    assert [each.name for each in found] == ["paris"]
 
 
 def test_enough_sites_are_waited_for(mediator: Mediator, connection: MediatorConnection) -> None:

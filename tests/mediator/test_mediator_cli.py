@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import postgres
+from fedpilot.mediator.identity import Credentials
 from mediators import TESTS, mediating, reaching
 
 START = "from fedpilot.mediator.mediator_cli import mediator; mediator()"
@@ -52,7 +53,8 @@ def test_it_says_that_it_is_ready_and_ends_in_order(
         ready = json.loads(first_line(process))
         assert ready["event"] == "mediator_ready"
         assert ready["pid"] == process.pid
-        assert len(ready["made"]) == 2
+        assert len(ready["made"]) == 3
+        assert Credentials.read(Path(ready["admin"])).identity.role == "admin"
 
         async def asked() -> list[str]:
             async with reaching(tmp_path / "m", ready["address"], ready["join_address"]) as here:
@@ -68,16 +70,18 @@ def test_it_says_that_it_is_ready_and_ends_in_order(
 def test_the_first_start_says_what_it_made_and_what_comes_next(tmp_path: Path) -> None:
     with started(tmp_path / "m") as process:
         assert first_line(process).startswith("ready: sites and users at 127.0.0.1:")
-        said = [first_line(process) for _ in range(6)]
+        said = [first_line(process) for _ in range(7)]
         assert "certificate authority" in said[0]
-        assert "fedpilot certs issue" in said[3]
+        assert f"--credentials {tmp_path / 'm' / 'admin'}" in said[4]
         process.terminate()
         process.communicate(timeout=END_S)
+    (tmp_path / "m" / "admin").rename(tmp_path / "alice")
     with started(tmp_path / "m") as process:
         first_line(process)
         process.terminate()
         rest, _ = process.communicate(timeout=END_S)
         assert rest == ""  # nothing had to be made
+        assert not (tmp_path / "m" / "admin").exists()  # it was taken elsewhere
 
 
 def test_two_mediators_never_share_a_folder(tmp_path: Path) -> None:
@@ -97,7 +101,6 @@ def test_two_mediators_never_share_a_folder(tmp_path: Path) -> None:
         pytest.param(["--listen", "nowhere"], "--listen is HOST:PORT", id="no port"),
         pytest.param(["--listen", "127.0.0.1:99999"], "--listen is HOST:PORT", id="no such port"),
         pytest.param(["--listen", "203.0.113.7:0"], "cannot be listened at", id="not ours"),
-        pytest.param(["--store", "mysql://x/y"], "a store is sqlite", id="another database"),
     ],
 )
 def test_bad_usage_is_refused_before_anything_is_served(
@@ -107,6 +110,14 @@ def test_bad_usage_is_refused_before_anything_is_served(
         out, err = process.communicate(timeout=END_S)
         assert process.returncode == 2, err
         assert said in err
+        assert out == ""
+
+
+def test_another_database_is_refused_by_name(tmp_path: Path) -> None:
+    with started(tmp_path / "m", "--store", "mysql://x/y") as process:
+        out, err = process.communicate(timeout=END_S)
+        assert process.returncode != 0
+        assert "a store is sqlite" in err
         assert out == ""
 
 
@@ -126,5 +137,5 @@ def test_it_remembers_in_postgresql(tmp_path: Path) -> None:
                 "run_finished",
             ]
 
-    with postgres.running() as url:
+    with postgres.postgres() as server, postgres.database(server) as url:
         asyncio.run(test(url))

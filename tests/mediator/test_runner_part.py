@@ -15,6 +15,7 @@ from fedpilot.mediator.site import done
 
 REQUEST = GangRequest(name="g", resources={"CPU": 1.0}, workers=2, lease_s=7.0)
 WAY = ("prepare", "commit", "check", "start")
+READY = Payload(kind="worker_ready")
 LEADS_TO = dict(zip(WAY, list(State)[1:], strict=True))
 """What a verb leads to, unless it is so or more already."""
 
@@ -28,6 +29,7 @@ class FakeSite:
         self.log: list[str] = []
         self.answer: Answer = Promise("s", 2)
         self.fail_on: dict[str, Exception] = {}
+        self.tell: Notify = lambda payload: None
 
     def _do(self, verb: str) -> None:
         self.log.append(verb)
@@ -48,6 +50,8 @@ class FakeSite:
         return done(self._do, f"check {workload}")
 
     def start(self, notify: Notify) -> Future[None]:
+        self.tell = notify
+        notify(READY)
         return done(self._do, "start")
 
     def deliver(self, order: Payload, key: str, purpose: str) -> Future[Payload]:
@@ -61,7 +65,8 @@ class Lab:
     def __init__(self) -> None:
         self.site = FakeSite()
         self.attached = 0
-        self.part = Part("s", self._attach, lambda payload: None)
+        self.told: list[Payload] = []
+        self.part = Part("s", self._attach, self.told.append)
 
     def _attach(self) -> FakeSite:
         self.attached += 1
@@ -111,6 +116,19 @@ def test_a_driver_that_begins_again_finds_everything_as_it_was(lab: Lab) -> None
     assert lab.part.state is State.STARTED
     assert lab.site.log == before
     assert lab.attached == 1
+
+
+def test_who_begins_again_is_told_what_there_is_and_not_what_has_happened(lab: Lab) -> None:
+    lab.come_to(State.STARTED)
+    lab.site.tell(Payload(kind="clients_done"))
+    lab.told.clear()
+    lab.ask("start")
+    assert lab.told == [READY]
+    lab.ask("check", spec='{"other": 1}')
+    lab.ask("start")
+    lab.told.clear()
+    lab.ask("start")
+    assert lab.told == [READY]
 
 
 def test_a_gang_of_another_size_takes_the_place_of_the_old_one(lab: Lab) -> None:

@@ -23,8 +23,7 @@ import site_agents
 from fake_mediator import Conversation, FakeMediator, fake_mediator, wire
 from fedpilot.mediator.agent import Look, RunnerDied, SiteAgent, SiteDismissed, SiteHome
 from fedpilot.mediator.agent.watchdog import NOT_LOOKED
-from fedpilot.mediator.core.policy import PolicyRefused
-from fedpilot.mediator.errors import SiteLost
+from fedpilot.mediator.errors import PolicyRefused, SiteLost
 from fedpilot.mediator.proto import federation_pb2 as pb
 from fedpilot.mediator.runner import RunnerProcess, error_of
 from fedpilot.mediator.site import GangRequest

@@ -349,6 +349,69 @@ def test_a_site_drains_once_no_run_holds_anything_there(tmp_path: Path) -> None:
     run(test())
 
 
+@pytest.mark.parametrize("how", ["silent", "gone"])
+def test_a_site_that_was_away_when_its_run_ended_gives_back_what_it_holds(
+    tmp_path: Path, how: str
+) -> None:
+    async def test() -> None:
+        async with mediating(tmp_path / "m") as here, here.agent("paris") as agent:
+            await here.submit("run", orders("paris"), wait_for=1, then="wait")
+            await eventually(lambda: seen(here, "answer"))
+            agent.silent = True
+            if how == "gone":
+                await agent.stop()
+            await here.state("paris", "lost")
+            await here.admin.stop_run(pb.RunRequest(run="run"))
+            await here.ended("run")
+            assert OrderId(RUN, "release") not in agent.worked
+            agent.silent = False
+            if how == "gone":
+                await agent.start()
+            await eventually(lambda: OrderId(RUN, "release") in agent.worked)
+            await eventually(lambda: agent.held == [])
+            assert (await here.sites())["paris"]["runs"] == []
+
+    run(test())
+
+
+def test_a_release_is_asked_again_until_the_site_has_confirmed_it(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with mediating(tmp_path / "m") as here, here.agent("paris") as agent:
+            await here.submit("run", orders("paris"), wait_for=1, then="wait")
+            await eventually(lambda: seen(here, "answer"))
+            await agent.stop()  # the mediator believes that it can still be reached
+            await here.admin.stop_run(pb.RunRequest(run="run"))
+            await here.ended("run")
+            await agent.start()
+            await eventually(lambda: OrderId(RUN, "release") in agent.worked)
+            await eventually(lambda: agent.held == [])
+            await agent.stop()
+            await agent.start()
+            await eventually(agent.welcomed.is_set)
+            await here.state("paris", "ready")
+            assert agent.worked.count(OrderId(RUN, "release")) == 1
+
+    run(test())
+
+
+def test_a_site_that_was_lost_and_is_not_to_work_again_gives_back_what_it_holds(
+    tmp_path: Path,
+) -> None:
+    async def test() -> None:
+        async with mediating(tmp_path / "m") as here, here.agent("paris") as agent:
+            await here.submit("run", orders("paris"), wait_for=1, then="wait")
+            await eventually(lambda: seen(here, "answer"))
+            agent.silent = True
+            await here.state("paris", "lost")
+            await here.admin.change_site(pb.ChangeSiteRequest(site="paris", change="drain"))
+            agent.silent = False
+            await here.state("paris", "cordoned")
+            assert OrderId(RUN, "release") in agent.worked
+            assert (await here.run("run"))["status"] == "running"
+
+    run(test())
+
+
 # -- blobs ----------------------------------------------------------------------------------------
 
 
@@ -525,5 +588,38 @@ def test_submissions_that_make_no_sense_are_refused(
             code, _ = await failure_of(here.admin.submit(request))
             assert code in (Code.INVALID_ARGUMENT, Code.FAILED_PRECONDITION)
             assert list((here.folder / "runs").glob("*")) == []
+
+    run(test())
+
+
+def test_sites_are_told_whose_run_it_is_by_the_mediator(tmp_path: Path) -> None:
+    told: list[Any] = []
+
+    async def listens(order: pb.Order, payload: Payload) -> Payload:
+        if order.verb == "check":
+            told.append(payload.header)
+        return Payload(kind="done")
+
+    async def test() -> None:
+        async with mediating(tmp_path / "m") as here, here.agent("paris", work=listens):
+            check = [{"site": "paris", "key": "check", "verb": "check", "user": "somebody else"}]
+            await here.submit("run", check, wait_for=1)
+            await here.ended("run")
+            assert [each["user"] for each in told] == [{"name": "admin", "role": "admin"}]
+
+    run(test())
+
+
+def test_many_sites_at_once(tmp_path: Path) -> None:
+    async def test() -> None:
+        names = [f"site-{number:02}" for number in range(30)]
+        async with mediating(tmp_path / "m", health=quick(silent_after_s=5.0)) as here:
+            agents = [here.agent(name, work=doubled) for name in names]
+            await asyncio.gather(*(agent.start() for agent in agents))
+            await here.submit("run", orders(*names), wait_for=len(names))
+            assert (await here.ended("run"))["status"] == "finished"
+            assert len(seen(here, "answer")) == len(names)
+            assert all(agent.worked.count(ROUND) == 1 for agent in agents)
+            await asyncio.gather(*(agent.close() for agent in agents))
 
     run(test())

@@ -19,7 +19,7 @@ from fedpilot.mediator.identity.tls import joining_credentials
 from fedpilot.mediator.proto import federation_pb2 as pb
 from fedpilot.mediator.rpc import JOIN, SITE, USER, Stub
 from fedpilot.mediator.wire import PROTOCOL, Capacity
-from mediators import Here, channel_to, eventually, mediating
+from mediators import QUICK, Here, channel_to, eventually, mediating
 
 Code = grpc.StatusCode
 
@@ -134,6 +134,17 @@ def test_a_site_whose_ray_is_in_trouble_is_lost_at_once(tmp_path: Path) -> None:
             assert found["reason"] == "the head does not answer ?[31m"
             agent.trouble = ""
             await here.state("paris", "ready")
+
+    run(test())
+
+
+def test_time_in_which_the_mediator_stood_still_is_nobodys_silence(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with mediating(tmp_path / "m") as here, here.agent("paris"):
+            await here.state("paris", "ready")
+            time.sleep(QUICK.silent_after_s + QUICK.grace_s + 0.5)  # holds up the event loop
+            await asyncio.sleep(QUICK.silent_after_s / 2)
+            assert [each["state"] for each in await here.events()] == ["joining", "ready"]
 
     run(test())
 

@@ -1,0 +1,277 @@
+"""What a site costs the mediator: processor seconds per round, and memory, for more and more sites.
+
+The mediator is a process with the settings that it has by itself, and so is a coordinator. Sites
+speak the real protocol, over loopback with mutual TLS, out of one process, and no Ray is behind
+them. In a round each site gets one order with the same model, and answers with one of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import psutil
+from measuring import HERE, Failed, Run, end, measured, ours, parser, result_of, spread, table
+
+sys.path.insert(0, str(HERE.parent / "tests"))  # where sites without Ray are
+
+SECTION = "sites"
+COUNTS = (25, 50, 100, 200)
+PARAMETERS = 250_000
+"""Of four bytes each."""
+RUN = "measured"
+IDLE_S = 10.0
+"""How long only heartbeats are counted."""
+JOIN_S = 120.0
+ROUND_S = 300.0
+
+
+# -- the mediator's process -----------------------------------------------------------------------
+
+
+async def serve(folder: Path) -> None:
+    """A mediator that has just been started; prints where it is, and ends when stdin does."""
+    from fedpilot.mediator.server import Mediator, ServerSettings
+    from fedpilot.mediator.transfer import keep_freed_memory
+
+    keep_freed_memory()
+    command = (sys.executable, __file__, "--coordinate")
+    async with Mediator(ServerSettings(folder=folder, coordinator=command)) as mediator:
+        ready = mediator.ready
+        print(json.dumps([ready.address, ready.join_address]), flush=True)
+        await asyncio.to_thread(sys.stdin.read)
+
+
+# -- the coordinator's process --------------------------------------------------------------------
+
+
+def coordinate(folder: Path, run: str) -> None:
+    """Some rounds with all sites; writes what each cost the mediator, whose child it is."""
+    import numpy as np
+
+    from fedpilot.mediator import Payload
+    from fedpilot.mediator.coordinator import end_with_stdin
+    from fedpilot.mediator.coordinator_link import MediatorConnection
+
+    end_with_stdin()
+    place = folder / "runs" / run
+    config = json.loads((place / "config.yaml").read_text())
+    mediator = psutil.Process(os.getppid())
+    rounds = []
+    with MediatorConnection(folder, run) as connection:
+        ready = connection.wait_for_sites(config["sites"], timeout_s=JOIN_S)
+        for number in range(1, config["rounds"] + 1):
+            cpu, started = cpu_s(mediator), time.perf_counter()
+            model = np.full(PARAMETERS, number, np.float32)
+            payload = Payload(kind="round", tensors={"model": model})
+            asked = {
+                each.name: connection.link(each.name).ask(
+                    "work", payload, key=f"round/{number}", round_number=number, purpose="training"
+                )
+                for each in ready
+            }
+            for future in asked.values():
+                assert future.result(ROUND_S).tensors["model"][0] == number
+            rounds.append(
+                {
+                    "round_s": time.perf_counter() - started,
+                    "cpu_s": cpu_s(mediator) - cpu,
+                    "pss_bytes": mediator.memory_full_info().pss,
+                }
+            )
+    (place / "rounds.json").write_text(json.dumps(rounds))
+
+
+def cpu_s(process: psutil.Process) -> float:
+    """What a process has used of the processors, without its children."""
+    used = process.cpu_times()
+    return float(used.user + used.system)
+
+
+# -- the sites' process ---------------------------------------------------------------------------
+
+
+async def sites(folder: Path, address: str, mediator: psutil.Process, count: int, n: int) -> Run:
+    """Join, be idle, and serve `n` rounds; what all of that cost the mediator."""
+    import numpy as np
+
+    from fake_agents import FakeAgent
+    from fedpilot.mediator import Payload
+    from fedpilot.mediator.identity import Authority, Role
+    from fedpilot.mediator.proto import federation_pb2 as pb
+    from fedpilot.mediator.rpc import USER, Stub
+    from fedpilot.mediator.transfer import keep_freed_memory
+    from fedpilot.mediator.wire import PROTOCOL
+    from mediators import channel_to
+
+    keep_freed_memory()
+    authority = Authority.open(folder / "certs")
+
+    def keys(name: str, role: Role) -> Any:
+        return authority.issue(name, role, now=time.time())
+
+    def agent(number: int) -> FakeAgent:
+        async def answer(order: pb.Order, payload: Payload) -> Payload:
+            if order.verb != "work":
+                return Payload(kind="done")
+            model = np.array(payload.tensors["model"])
+            model[-1] = number  # no two sites answer with the same blob
+            return Payload(kind="done", tensors={"model": model})
+
+        name = f"site-{number}"
+        home = folder.parent / name
+        return FakeAgent(address, keys(name, Role.SITE), home, work=answer)
+
+    agents = [agent(number) for number in range(count)]
+    found: Run = {"sites": count, "parameters": PARAMETERS, "empty_pss_bytes": _pss(mediator)}
+    cpu = cpu_s(mediator)
+    for each in agents:
+        await each.start()
+    async with asyncio.timeout(JOIN_S):
+        for each in agents:
+            await each.welcomed.wait()
+    found["join_cpu_s"] = cpu_s(mediator) - cpu
+    cpu = cpu_s(mediator)
+    await asyncio.sleep(IDLE_S)
+    found["idle_cpu_share"] = (cpu_s(mediator) - cpu) / IDLE_S
+    found["joined_pss_bytes"] = _pss(mediator)
+    async with channel_to(address, keys("ada", Role.ADMIN)) as channel:
+        admin = Stub(channel, USER)
+        config = json.dumps({"sites": count, "rounds": n})
+        await admin.submit(
+            pb.SubmitRequest(protocol=PROTOCOL, run=RUN, config_yaml=config, name=RUN)
+        )
+        async with asyncio.timeout(JOIN_S + n * ROUND_S):
+            while True:
+                await asyncio.sleep(0.5)
+                run = json.loads((await admin.show_run(pb.RunRequest(run=RUN))).run_json)
+                if run["status"] not in ("submitted", "running", "stopping"):
+                    break
+    place = folder / "runs" / RUN
+    if run["status"] != "finished":
+        raise Failed(f"{run}\n{(place / 'coordinator.log').read_text()[-2000:]}")
+    rounds = json.loads((place / "rounds.json").read_text())
+    for figure in rounds[0]:
+        found[figure] = [each[figure] for each in rounds]
+    served = [sum(id.key.startswith("round/") for id in each.worked) for each in agents]
+    if served != [n] * count:
+        raise Failed(f"each site has {n} orders to serve, and they served {served}")
+    for each in agents:
+        await each.close()
+    return found
+
+
+def _pss(process: psutil.Process) -> int:
+    """Memory of a process, shared pages divided among those who share them."""
+    return int(process.memory_full_info().pss)
+
+
+def child(count: int, rounds: int) -> Run:
+    """A mediator and its sites, in a folder of their own."""
+    with ExitStack() as stack:
+        made = tempfile.TemporaryDirectory(prefix="sites-", ignore_cleanup_errors=True)
+        folder = Path(stack.enter_context(made)) / "hub"
+        started = subprocess.Popen(
+            [sys.executable, __file__, "--serve", str(folder)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        stack.callback(end, started)
+        assert started.stdout is not None
+        line = started.stdout.readline()
+        if not line:
+            raise Failed("the mediator did not start")
+        address, _ = json.loads(line)
+        return asyncio.run(sites(folder, address, psutil.Process(started.pid), count, rounds))
+
+
+# -- all of them ----------------------------------------------------------------------------------
+
+HEADER = (
+    "sites",
+    "CPU per site and round, ms",
+    "a round, s",
+    "CPU of joining, ms per site",
+    "CPU of heartbeats, % of a core",
+    "memory, empty, MB",
+    "joined, MB",
+    "at most, MB",
+    "runs",
+)
+
+
+def rows(runs: Mapping[str, list[Run]]) -> Iterator[list[str]]:
+    """The table, after `HEADER`: a figure of a run is that of its median round."""
+    for each in runs.values():
+        count = each[0]["sites"]
+        yield [
+            f"{count:,}",
+            spread(1e3 * per_round(run) for run in each).text(1),
+            spread(spread(run["round_s"]).median for run in each).text(2),
+            spread(1e3 * run["join_cpu_s"] / count for run in each).text(1),
+            spread(100 * run["idle_cpu_share"] for run in each).text(1),
+            spread(run["empty_pss_bytes"] / 1e6 for run in each).text(),
+            spread(run["joined_pss_bytes"] / 1e6 for run in each).text(),
+            spread(max(run["pss_bytes"]) / 1e6 for run in each).text(),
+            str(len(each)),
+        ]
+
+
+def per_round(run: Run) -> float:
+    """CPU seconds of the mediator for one site in the median round."""
+    return spread(run["cpu_s"]).median / int(run["sites"])
+
+
+def text(runs: Mapping[str, list[Run]]) -> str:
+    """The table that the page shows."""
+    return table(HEADER, rows(runs))
+
+
+def main() -> None:
+    options = parser(__doc__ or "", reps=3)
+    options.add_argument("--sites", type=int, nargs="+", default=list(COUNTS))
+    options.add_argument("--rounds", type=int, default=7)
+    options.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
+    options.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
+    options.add_argument("--coordinate", type=Path, nargs=2, help=argparse.SUPPRESS)
+    arguments = options.parse_args()
+    if arguments.serve:
+        asyncio.run(serve(arguments.serve))
+        return
+    if arguments.coordinate:
+        folder, run = arguments.coordinate
+        coordinate(folder, str(run))
+        return
+    if arguments.child:
+        (count,) = arguments.sites
+        print("RESULT " + json.dumps(child(count, arguments.rounds)))
+        return
+
+    def once(name: str, _turn: int) -> Run:
+        (count,) = re.findall(r"\d+", name)
+        words = ["--sites", count, "--rounds", arguments.rounds, "--child"]
+        return result_of([sys.executable, __file__, *map(str, words)])
+
+    def say(run: Run) -> str:
+        return f"{1e3 * per_round(run):.1f} ms per site and round"
+
+    names = [f"{count} sites" for count in arguments.sites]
+    found = measured(SECTION, names, once, say, arguments, ours())
+    print("\n" + text(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,165 @@
+"""Own the data sets that a site's admin declared: how they are loaded, and how clients arise.
+
+The rules it keeps:
+
+* what a loader gives is what was declared (shape, type, classes), or the data set is refused;
+* every sample that is trained on belongs to a client; test samples of a loader's own are left out,
+  since models are judged on what the clients hold;
+* clients are in the order of their ids.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedpilot.mediator.core.disclosure import Declaration
+
+from .dataset import Dataset
+from .errors import DataError
+from .registry import load, options
+
+CLIENT_COLUMN = "client_column"
+"""The option of loaders that can find the clients' ids in a column of any name."""
+
+
+def load_declared(declaration: Declaration) -> Dataset:
+    """The data set of a declaration, with the client of every sample.
+
+    DataError for data that are not as declared, RegistryError for a loader that is not there, and
+    OSError for files that are not.
+    """
+    match declaration.clients["arise"]:
+        case "file_per_client":
+            found = _of_files(declaration)
+        case "column":
+            found = _of_column(declaration)
+        case _:
+            found = _of_list(declaration)
+    _check(declaration, found)
+    return found
+
+
+def survey(values: Mapping[str, Any]) -> dict[str, Any]:
+    """What a declared data set holds: the samples of each client and of each label.
+
+    It is what the agent of a site asks for before the site joins; it stays there but for what
+    `mediator.core.disclosure` lets out. Raises what `load_declared` does.
+    """
+    found = load_declared(Declaration.from_json("declared", values))
+    samples = Counter(_ids(found).tolist())
+    labels = Counter(found.y.tolist())
+    return {
+        "samples": {str(id): count for id, count in sorted(samples.items())},
+        "labels": {str(label): count for label, count in sorted(labels.items())},
+    }
+
+
+def _of_files(declaration: Declaration) -> Dataset:
+    """A file for each client, which is named by it."""
+    name, folder = declaration.name, Path(declaration.path or ".")
+    files = sorted(path for path in folder.glob(declaration.clients["pattern"]) if path.is_file())
+    if not files:
+        raise DataError(name, f"no file in {folder} is called {declaration.clients['pattern']}")
+    twice = [id for id, count in Counter(path.stem for path in files).items() if count > 1]
+    if twice:
+        raise DataError(name, f"client {min(twice)} has more than one file")
+    loaded = [(path.stem, _loaded(declaration, path=str(path))) for path in files]
+    return _joined(name, [_belonging(found, id) for id, found in loaded])
+
+
+def _of_column(declaration: Declaration) -> Dataset:
+    """A column of ids, which the loader reads."""
+    column = declaration.clients["column"]
+    if CLIENT_COLUMN in options(declaration.dataset_type):
+        return _with_ids(declaration, _loaded(declaration, **{CLIENT_COLUMN: column}))
+    if column != "client_ids":
+        raise DataError(
+            declaration.name,
+            f"its loader `{declaration.dataset_type}` has no option `{CLIENT_COLUMN}`, so clients "
+            "can arise from a column called client_ids only",
+        )
+    return _with_ids(declaration, _loaded(declaration))
+
+
+def _of_list(declaration: Declaration) -> Dataset:
+    """The clients of a list, out of those that the loader names."""
+    name = declaration.name
+    lines = Path(declaration.clients["file"]).read_text().splitlines()
+    listed = sorted({line.strip() for line in lines if line.strip()})
+    found = _with_ids(declaration, _loaded(declaration))
+    ids = _ids(found)
+    if missing := sorted(set(listed) - set(ids.tolist())):
+        raise DataError(name, f"client {missing[0]} of the list has no samples")
+    if not listed:
+        raise DataError(name, "the list of clients is empty")
+    return _rows(found, np.flatnonzero(np.isin(ids, listed)))
+
+
+def _loaded(declaration: Declaration, **more: Any) -> Dataset:
+    """What the loader gives; it is told the declared path and classes where it takes them."""
+    takes = options(declaration.dataset_type)
+    given: dict[str, Any] = {}
+    if declaration.path is not None:
+        given["path"] = declaration.path
+    if declaration.num_classes is not None and "num_classes" in takes:
+        given["num_classes"] = declaration.num_classes
+    found = load(declaration.dataset_type, {**given, **declaration.options, **more})
+    return replace(found, name=declaration.name, test_x=None, test_y=None)
+
+
+def _with_ids(declaration: Declaration, found: Dataset) -> Dataset:
+    if found.client_ids is None:
+        raise DataError(declaration.name, "its loader does not say whose the samples are")
+    return found
+
+
+def _belonging(found: Dataset, id: str) -> Dataset:
+    return replace(found, client_ids=np.repeat(np.array([id], dtype=np.str_), len(found.y)))
+
+
+def _joined(name: str, parts: Sequence[Dataset]) -> Dataset:
+    """The samples of several files, which must be of one kind."""
+    kinds = {(part.input_shape, part.x.dtype.name) for part in parts}
+    if len(kinds) > 1:
+        raise DataError(name, "its files hold samples of different shapes or types")
+    return Dataset(
+        name=name,
+        x=np.concatenate([part.x for part in parts]),
+        y=np.concatenate([part.y for part in parts]),
+        num_classes=max(part.num_classes for part in parts),
+        client_ids=np.concatenate([_ids(part) for part in parts]),
+    )
+
+
+def _rows(found: Dataset, rows: np.ndarray[Any, np.dtype[np.int64]]) -> Dataset:
+    return replace(found, x=found.x[rows], y=found.y[rows], client_ids=_ids(found)[rows])
+
+
+def _ids(found: Dataset) -> np.ndarray[Any, np.dtype[np.str_]]:
+    assert found.client_ids is not None
+    return found.client_ids
+
+
+def _check(declaration: Declaration, found: Dataset) -> None:
+    """Refuse data that are not what was declared."""
+    if found.input_shape != declaration.input_shape:
+        raise DataError(
+            declaration.name,
+            f"declared is `input_shape: {list(declaration.input_shape)}`, found "
+            f"{list(found.input_shape)}",
+        )
+    if found.x.dtype.name != declaration.dtype:
+        raise DataError(
+            declaration.name, f"declared is `dtype: {declaration.dtype}`, found {found.x.dtype}"
+        )
+    if found.num_classes != declaration.num_classes:
+        raise DataError(
+            declaration.name,
+            f"declared is `num_classes: {declaration.num_classes}`, found {found.num_classes}",
+        )

@@ -1,0 +1,85 @@
+"""Every fault strikes a federation of three sites once; `tests/soak` has the counts of ten.
+
+One run goes through all that is to be ridden out, one fault after the other; another loses two of
+its three sites. Both end in the model of a run that one process does by itself.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import faults
+from faults import SITES, happens, in_the_middle
+from fleet import Fleet, fleet
+from real_ray import Command, fedpilot
+
+pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(600)]
+
+ROUNDS = 12
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Command]:
+    """The same run in one process, while everything starts."""
+    folder: Path = tmp_path_factory.mktemp("alone")
+    (folder / "config.yaml").write_text(faults.config(ROUNDS))
+    with fedpilot(["run", "config.yaml", "--json"], folder) as run:
+        yield run
+
+
+@pytest.fixture(scope="module")
+def three(alone: Command) -> Iterator[Fleet]:
+    with fleet(*SITES) as made:
+        for site in SITES:
+            made.join(site)
+        made.until(dict.fromkeys(SITES, "ready"), 120)
+        yield made
+
+
+@pytest.fixture(scope="module")
+def digest(alone: Command, three: Fleet) -> str:
+    assert alone.finish(240) == 0, alone.error()
+    found: str = alone.last("run_finished")["digest"]
+    return found
+
+
+def test_what_passes_and_what_an_admin_does_change_no_model(three: Fleet, digest: str) -> None:
+    dice = random.Random(5)
+    run = "passing"
+    three.submit(faults.config(ROUNDS), run)
+    three.wait_for(run, "round_started", 180)
+    for fault in (faults.AGENT, faults.SHORT_CUT, faults.COORDINATOR, faults.MEDIATOR):
+        in_the_middle(three, run, dice)
+        happens(fault, three, dice.choice(SITES), run)
+    in_the_middle(three, run, dice)
+    drained = dice.choice(SITES)
+    three.run("site", "drain", drained, "--timeout", "60", timeout_s=90)
+    assert three.states()[drained] == "cordoned"
+    assert three.left_at(drained) == []
+    three.run("site", "uncordon", drained)
+    faults.check_finished(three, run, digest)
+    assert drained in faults.lost_sites(three, run)
+    faults.check_in_order(three)
+
+
+def test_two_of_three_sites_are_lost_and_come_back(three: Fleet, digest: str) -> None:
+    dice = random.Random(7)
+    run, (dead, cut) = "losing", dice.sample(SITES, 2)
+    three.submit(faults.config(ROUNDS), run)
+    three.wait_for(run, "round_started", 180)
+    in_the_middle(three, run, dice)
+    mended_at = time.monotonic() + faults.LONG_CUT.lasts_s
+    faults.LONG_CUT.strike(three, cut, run)
+    three.wait_for(run, "site_lost", site=cut)
+    in_the_middle(three, run, dice)
+    happens(faults.RAY, three, dead, run)
+    time.sleep(max(0.0, mended_at - time.monotonic()))
+    faults.LONG_CUT.mend(three, cut, run)
+    faults.check_finished(three, run, digest)
+    assert {dead, cut} <= faults.lost_sites(three, run)
+    faults.check_in_order(three)
