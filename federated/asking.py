@@ -17,6 +17,7 @@ from typing import Protocol
 
 from fedpilot.mediator import FederationMediator, Payload, Share, SiteUnreachable
 
+from .core.partial_check import AnswerRefused
 from .core.participation import (
     BelowQuorum,
     Close,
@@ -65,6 +66,9 @@ class Question(Protocol):
 
     def close(self, site: str, share: Share) -> None:
         """Have that order answered with what is done of it."""
+
+    def check(self, answer: Payload) -> None:
+        """AnswerRefused for what cannot be an answer to it."""
 
     def covered(self, share: Share, answer: Payload) -> int:
         """How many clients an answer covers; only asked where not everybody has to be."""
@@ -212,19 +216,24 @@ class Asking:
 
     def _answer(self, done: Future[Payload]) -> None:
         part = self._open.pop(done).part
+        number = self._question.round_number
         try:
             payload = done.result()
+            self._question.check(payload)
+            counts = self._rules.by_clock
+            clients = self._question.covered(part.share, payload) if counts else 0
         except SiteUnreachable as error:
-            self._mediator.lose(part.site, error.reason, round_number=self._question.round_number)
-            self._question.site_changed()
-            if self._closed is None:
-                self._waiting.append(part)
-            else:
-                self._missing.append(part)
+            self._mediator.lose(part.site, error.reason, round_number=number)
+        except AnswerRefused as error:
+            self._mediator.distrust(part.site, str(error), round_number=number)
+        else:
+            self._answered.append(Answered(part, payload, clients))
             return
-        counts = self._rules.by_clock
-        clients = self._question.covered(part.share, payload) if counts else 0
-        self._answered.append(Answered(part, payload, clients))
+        self._question.site_changed()
+        if self._closed is None:
+            self._waiting.append(part)
+        else:
+            self._missing.append(part)
 
     # -- what happens meanwhile -------------------------------------------------------------------
 

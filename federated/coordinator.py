@@ -29,8 +29,9 @@ from fedpilot.mediator import FederationMediator, Payload, Share
 
 from .asking import Answers, Asking, Part
 from .config.schema import RunConfig
-from .core.algorithm import Algorithm, ServerState
-from .core.partial import Partial, Tally
+from .core.algorithm import Algorithm, Needs, ServerState
+from .core.partial import Partial, Tally, grid
+from .core.partial_check import AnswerRefused, checked_partial, checked_tally
 from .core.participation import Counted, Rules, least
 from .core.sampling import share as share_of
 from .core.shares import packed, part_name, told, unpacked
@@ -105,10 +106,19 @@ class _Orders:
         order = self._order(f"close_{self.kind}", share)
         self.coordinator.send(order, site, f"close/{self._key(share)}", None)
 
+    def check(self, answer: Payload) -> None:
+        if self.kind == "round":
+            self.coordinator.check_round(answer, self.model, self.header["coarser"], self.whole)
+        else:
+            checked_tally(answer.header.get("tally"))
+
     def covered(self, share: Share, answer: Payload) -> int:
-        if "covered" in answer.header:
-            return int(unpacked(answer.header["covered"], self.whole).sum())
-        return int(answer.header["clients"])
+        found = answer.header.get("covered", answer.header.get("clients"))
+        try:
+            covers = found if isinstance(found, int) else unpacked(str(found), self.whole).sum()
+        except ValueError as error:
+            raise AnswerRefused("who is covered", f"{found!r:.60}", "a bitmap") from error
+        return int(covers)
 
     def site_changed(self) -> None:
         self.coordinator.tell_changes()
@@ -152,6 +162,8 @@ class Coordinator:
         self._saved_round = -1
         self._client_digests: dict[str, dict[str, str]] = {}
         """Of the round trained last, if the config asks for them."""
+        self._on_grid: tuple[tuple[str, int], Mapping[str, int]] = ("", 0), {}
+        """The grid looked up last, and of which model."""
         self._at_sites: dict[str, str] = {}
         """Digest of the model that each site was sent last."""
         stopping = config.evaluation.early_stopping
@@ -317,6 +329,24 @@ class Coordinator:
         for answer in answers.all:
             total.merge(Tally.from_json(answer.payload.header["tally"]))
         return total
+
+    def check_round(self, answer: Payload, model: GlobalModel, coarser: int, clients: int) -> None:
+        """AnswerRefused for what cannot be a site's part of a round."""
+        checked_partial(
+            answer.header,
+            answer.tensors,
+            exponents=self._grid(model, coarser),
+            model=model.state,
+            roles=self._roles,
+            clients=clients,
+            keeps_updates=self._algorithm.needs is Needs.EVERY_UPDATE,
+        )
+
+    def _grid(self, model: GlobalModel, coarser: int) -> Mapping[str, int]:
+        """The grid that the answers of a round are on."""
+        if self._on_grid[0] != (model.digest, coarser):
+            self._on_grid = (model.digest, coarser), grid(model.state, self._roles, coarser)
+        return self._on_grid[1]
 
     def _judges(self) -> int:
         """How many clients judge a model at the sites."""

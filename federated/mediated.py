@@ -146,7 +146,8 @@ class MediatedFederation(Federation):
         standings = self._connection.sites
         states = {str(name): each.state for name, each in standings.items()}
         begun: dict[str, Future[Any]] = {}
-        for site, move in moves(states, mediator.sites, among=among, busy=busy).items():
+        left = {*busy, *mediator.distrusted}
+        for site, move in moves(states, mediator.sites, among=among, busy=left).items():
             reason = next(each.reason for name, each in standings.items() if name == site)
             log.info("site %s: %s (%s)", site, move, reason)
             match move:

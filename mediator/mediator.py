@@ -82,6 +82,7 @@ class FederationMediator:
         self._wanted, self._least = len(self._sites), 1
         self._required: frozenset[str] = frozenset()
         self._returning: set[str] = set()
+        self._distrusted: dict[str, str] = {}
         """Sites that may be owed clients since they came back."""
         self._at_work: Counter[str] = Counter()
         """Orders that a site has not answered yet."""
@@ -230,6 +231,16 @@ class FederationMediator:
             self._changes.append(change)
         self._tell(site, None)
 
+    def distrust(self, site: str, reason: str, *, round_number: int = 0) -> None:
+        """Go on without a site for good: what it answers cannot be believed."""
+        self._distrusted[site] = reason
+        self.lose(site, reason, round_number=round_number)
+
+    @property
+    def distrusted(self) -> Mapping[str, str]:
+        """The sites that are not taken back, and why."""
+        return self._distrusted
+
     def drain(self, site: str, reason: str, *, round_number: int = 0) -> Future[None]:
         """Have a site finish what it is at work on, and no more; the end of its release."""
         self.lose(site, reason, round_number=round_number)
@@ -261,6 +272,9 @@ class FederationMediator:
         future: Future[Promise] = Future()
         if promised is not None:
             future.set_result(promised)
+            return future
+        if site in self._distrusted:
+            future.set_exception(ReservationRefused({site: self._distrusted[site]}))
             return future
         if self._request is None or self._started is None:
             raise RuntimeError("a site comes back to a federation that has been started")

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from fedpilot.federated.asking import Asking, Part
+from fedpilot.federated.core.partial_check import AnswerRefused
 from fedpilot.federated.core.participation import BelowQuorum, Rules, TooFewSites
 from fedpilot.federated.core.shares import part_name
 from fedpilot.mediator import (
@@ -19,6 +20,7 @@ from fedpilot.mediator import (
     Notify,
     Payload,
     Promise,
+    ReservationRefused,
     Share,
     SiteLost,
 )
@@ -86,6 +88,10 @@ class World:
     def close(self, site: str, share: Share) -> None:
         self.closing.append((site, share))
 
+    def check(self, answer: Payload) -> None:
+        if answer.kind == "lie":
+            raise AnswerRefused("the sum", "a lie", "the truth")
+
     def covered(self, share: Share, answer: Payload) -> int:
         return int(answer.header["clients"])
 
@@ -98,6 +104,10 @@ class World:
         future, _, share = self.pending.pop(place)
         count = sum(map(len, share)) if clients is None else clients
         future.set_result(Payload(kind="answer", header={"clients": count}))
+
+    def lie(self, site: str) -> None:
+        place = next(i for i, (_, at, _) in enumerate(self.pending) if at == site)
+        self.pending.pop(place)[0].set_result(Payload(kind="lie"))
 
     def lose(self, site: str) -> None:
         self.lost.append(site)
@@ -137,6 +147,8 @@ class Stepped(Asking):
                 self.world.answer()
             case "lose":
                 self.world.lose(rest)
+            case "lie":
+                self.world.lie(rest)
             case "return":
                 self.world.bring_back(rest)
             case "progress":
@@ -171,6 +183,19 @@ class Stormy(Stepped):
 
 
 WHOLE = Rules(whole=EVERYBODY, enough=EVERYBODY, least=EVERYBODY)
+
+
+def test_a_site_that_answers_with_what_cannot_be_is_done_without_for_good() -> None:
+    world = World("abc")
+    asking = Stepped(world, WHOLE, ["lie b", *["answer"] * 4])
+    found = asking.answers(world.parts())
+    told = [i for each in found.all for part in each.part.share for i in part]
+    assert sorted(told) == list(range(EVERYBODY))
+    assert "b" not in {each.part.site for each in found.all}
+    assert world.mediator.sites == ("a", "c")
+    assert "a lie" in world.mediator.distrusted["b"]
+    with pytest.raises(ReservationRefused, match="a lie"):
+        world.mediator.readmit("b").result(1)
 
 
 def members(shares: Sequence[Share]) -> Counter[int]:

@@ -1,0 +1,163 @@
+"""What a site hands up is added only if it can be what it was asked for."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, strategies as st
+
+from fedpilot.federated.core.partial import Partial, Reference, Tally, grid
+from fedpilot.federated.core.partial_check import AnswerRefused, checked_partial, checked_tally
+from fedpilot.federated.core.state import Role
+
+MODEL = {
+    "w": np.linspace(-1, 1, 6, dtype=np.float32).reshape(2, 3),
+    "b": np.zeros(3, np.float32),
+    "steps": np.array(4),
+}
+ROLES = {"w": Role.TRAINED, "b": Role.TRAINED, "steps": Role.COUNTER}
+CLIENTS = 3
+Header = dict[str, Any]
+Tensors = dict[str, np.ndarray[Any, Any]]
+
+
+def handed_up(*, updates: bool = False) -> tuple[Header, Tensors]:
+    """An honest answer about two clients, one of them refused."""
+    partial = Partial.keeping_updates() if updates else Partial(grid(MODEL, ROLES))
+    reference = Reference.of(MODEL, ROLES)
+    moved = {"w": MODEL["w"] + 0.5, "b": MODEL["b"] - 0.25, "steps": np.array(9)}
+    assert partial.add("client_0", moved, 7, Tally(7, 3, 100, 0), reference)
+    bad = {**moved, "w": MODEL["w"] * np.float32(np.nan)}
+    assert not partial.add("client_1", bad, 7, Tally(7, 3, 100, 0), reference)
+    told, tensors = partial.to_wire()
+    header = {"partial": told, "training_seconds": 0.5, "busy_seconds": 0.6, "digests": {}}
+    return header, tensors
+
+
+def check(header: Header, tensors: Tensors, *, updates: bool = False) -> Partial:
+    return checked_partial(
+        header,
+        tensors,
+        exponents=grid(MODEL, ROLES),
+        model=MODEL,
+        roles=ROLES,
+        clients=CLIENTS,
+        keeps_updates=updates,
+    )
+
+
+@pytest.mark.parametrize("updates", [False, True])
+def test_an_honest_one_is_what_it_was(updates: bool) -> None:
+    header, tensors = handed_up(updates=updates)
+    partial = check(header, tensors, updates=updates)
+    again, same = partial.to_wire()
+    assert again == header["partial"]
+    assert set(same) == set(tensors)
+    assert all(np.array_equal(same[name], tensors[name]) for name in same)
+
+
+def test_nobody_at_all_is_honest_too() -> None:
+    told, tensors = Partial(grid(MODEL, ROLES)).to_wire()
+    header = {"partial": told, "training_seconds": 0.0, "busy_seconds": 0.0}
+    assert check(header, tensors).clients == 0
+
+
+def told(change: Callable[[Header], Any]) -> Callable[[Header, Tensors], Any]:
+    return lambda header, tensors: change(header["partial"])
+
+
+LIES: dict[str, Callable[[Header, Tensors], Any]] = {
+    "no partial": lambda h, t: h.pop("partial"),
+    "a list for a partial": lambda h, t: h.update(partial=[]),
+    "a wrong shape": lambda h, t: t.update({"sum/w": t["sum/w"].T}),
+    "floats for a sum": lambda h, t: t.update({"sum/w": t["sum/w"].astype(float)}),
+    "a sum too little": lambda h, t: t.pop("sum/w"),
+    "a sum too many": lambda h, t: t.update({"sum/x": t["sum/w"]}),
+    "a tensor of another kind": lambda h, t: t.update({"evil": t["sum/w"]}),
+    "a sum beyond its bound": lambda h, t: t.update({"sum/w": t["sum/w"] * 2}),
+    "the least integer": lambda h, t: t.update({"sum/w": np.full((2, 3), np.iinfo(np.int64).min)}),
+    "a counter of another shape": lambda h, t: t.update({"max/steps": np.zeros(3, np.int64)}),
+    "a counter that is none": lambda h, t: t.update({"max/w": MODEL["w"]}),
+    "another grid": told(lambda p: p["exponents"].update(w=3)),
+    "a grid too little": told(lambda p: p["exponents"].pop("w")),
+    "a bound too little": told(lambda p: p["bounds"].pop("b")),
+    "a negative bound": told(lambda p: p["bounds"].update(w="-5")),
+    "a bound without end": told(lambda p: p["bounds"].update(w="9" * 1000)),
+    "a bound that is a number": told(lambda p: p["bounds"].update(w=5)),
+    "a bound of nothing": told(lambda p: p["bounds"].update(x="5")),
+    "more clients than were asked": told(lambda p: p.update(clients=3)),
+    "a negative number of clients": told(lambda p: p.update(clients=-1)),
+    "half a client": told(lambda p: p.update(clients=0.5)),
+    "true as a weight": told(lambda p: p.update(weight=True)),
+    "a weight without end": told(lambda p: p.update(weight=1 << 70)),
+    "refused clients that are numbers": told(lambda p: p.update(refused=[1])),
+    "an id without end": told(lambda p: p.update(refused=["x" * 10_000])),
+    "a tally of three": told(lambda p: p.update(tally=[1, 2, 3])),
+    "more right than there are": told(lambda p: p.update(tally=[7, 8, 1, 0])),
+    "a loss that is not finite": told(lambda p: p.update(tally=[7, 3, float("nan"), 0])),
+    "updates where sums are wanted": told(lambda p: p.update(updates=[])),
+    "seconds that are not finite": lambda h, t: h.update(training_seconds=float("nan")),
+    "seconds that are text": lambda h, t: h.update(busy_seconds="long"),
+}
+
+
+@pytest.mark.parametrize("lie", LIES.values(), ids=LIES)
+def test_a_lie_is_refused(lie: Callable[[Header, Tensors], Any]) -> None:
+    header, tensors = handed_up()
+    header, tensors = copy.deepcopy(header), dict(tensors)
+    lie(header, tensors)
+    with pytest.raises(AnswerRefused, match="its answer is refused"):
+        check(header, tensors)
+
+
+LIES_OF_UPDATES: dict[str, Callable[[Header, Tensors], Any]] = {
+    "one that is not finite": lambda h, t: t.update({"all/w": t["all/w"] * np.float32(np.inf)}),
+    "of another shape": lambda h, t: t.update({"all/w": t["all/w"][:, :1]}),
+    "of another type": lambda h, t: t.update({"all/w": t["all/w"].astype(np.float64)}),
+    "of one tensor less": lambda h, t: t.pop("all/b"),
+    "one client twice": told(lambda p: p.update(clients=2, updates=p["updates"] * 2)),
+    "fewer than clients": told(lambda p: p.update(updates=[])),
+    "a row that is none": told(lambda p: p.update(updates=[["client_0"]])),
+    "a negative weight": told(lambda p: p["updates"][0].__setitem__(1, -1)),
+}
+
+
+@pytest.mark.parametrize("lie", LIES_OF_UPDATES.values(), ids=LIES_OF_UPDATES)
+def test_a_lie_among_updates_is_refused(lie: Callable[[Header, Tensors], Any]) -> None:
+    header, tensors = handed_up(updates=True)
+    header, tensors = copy.deepcopy(header), dict(tensors)
+    lie(header, tensors)
+    with pytest.raises(AnswerRefused):
+        check(header, tensors, updates=True)
+
+
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=8,
+)
+
+
+@given(st.sampled_from(sorted(handed_up()[0]["partial"])), anything)
+def test_whatever_stands_in_a_header_is_taken_or_refused(name: str, value: object) -> None:
+    header, tensors = handed_up()
+    header = copy.deepcopy(header)
+    header["partial"][name] = value
+    try:
+        check(header, tensors)
+    except AnswerRefused:
+        return
+    assert header["partial"][name] == value
+
+
+@given(anything)
+def test_any_tally_is_taken_or_refused(value: object) -> None:
+    try:
+        tally = checked_tally(value)
+    except AnswerRefused:
+        return
+    assert tally.to_json() == value
