@@ -12,10 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import accuracy
+import link_bytes
 import population
 import reserve
 import round_time
 import run
+import sites
+import transfer
 import whole_process
 from measuring import HERE, RESULTS, Run, load, ratios, spread, table
 from peers.workload import BATCH, WORKLOADS
@@ -104,7 +107,10 @@ def section(name: str, text: Callable[[Mapping[str, list[Run]]], str]) -> Callab
     return lambda results: text(results[name]["runs"]) if name in results else NOTHING
 
 
-SECTIONS = ("peers", "round_time", "whole_process", "population", "reserve", "accuracy")
+SECTIONS = (
+    *("peers", "round_time", "whole_process", "population", "reserve", "accuracy"),
+    *("transfer", "link_bytes", "sites"),
+)
 PLACES: dict[str, Callable[[Results], str]] = {
     "picture": picture,
     "workloads": workloads,
@@ -115,6 +121,9 @@ PLACES: dict[str, Callable[[Results], str]] = {
     "population": section("population", population.text),
     "reserve": section("reserve", reserve.text),
     "accuracy": section("accuracy", accuracy.text),
+    "transfer": section("transfer", transfer.text),
+    "link_bytes": section("link_bytes", link_bytes.text),
+    "sites": section("sites", sites.text),
 }
 
 INK, FADED, FAINT = "#1f2933", "#52606d", "#cbd2d9"

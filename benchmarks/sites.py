@@ -31,6 +31,7 @@ COUNTS = (25, 50, 100, 200)
 PARAMETERS = 250_000
 """Of four bytes each."""
 RUN = "measured"
+LOOPBACK = "127.0.0.1"
 IDLE_S = 10.0
 """How long only heartbeats are counted."""
 JOIN_S = 120.0
@@ -40,17 +41,20 @@ ROUND_S = 300.0
 # -- the mediator's process -----------------------------------------------------------------------
 
 
-async def serve(folder: Path) -> None:
-    """A mediator that has just been started; prints where it is, and ends when stdin does."""
+async def serve(folder: Path, host: str, coordinator: Path) -> None:
+    """A mediator that has just been started; prints where it is, and ends when stdin does.
+
+    With a `host` it goes on until it is ended with that.
+    """
     from fedpilot.mediator.server import Mediator, ServerSettings
     from fedpilot.mediator.transfer import keep_freed_memory
 
     keep_freed_memory()
-    command = (sys.executable, __file__, "--coordinate")
-    async with Mediator(ServerSettings(folder=folder, coordinator=command)) as mediator:
-        ready = mediator.ready
-        print(json.dumps([ready.address, ready.join_address]), flush=True)
-        await asyncio.to_thread(sys.stdin.read)
+    command = (sys.executable, str(coordinator), "--coordinate")
+    settings = ServerSettings(folder=folder, host=host or LOOPBACK, coordinator=command)
+    async with Mediator(settings) as mediator:
+        print(mediator.ready.address, flush=True)
+        await (asyncio.Event().wait() if host else asyncio.to_thread(sys.stdin.read))
 
 
 # -- the coordinator's process --------------------------------------------------------------------
@@ -191,10 +195,9 @@ def child(count: int, rounds: int) -> Run:
         )
         stack.callback(end, started)
         assert started.stdout is not None
-        line = started.stdout.readline()
-        if not line:
+        address = started.stdout.readline().strip()
+        if not address:
             raise Failed("the mediator did not start")
-        address, _ = json.loads(line)
         return asyncio.run(sites(folder, address, psutil.Process(started.pid), count, rounds))
 
 
@@ -215,7 +218,7 @@ HEADER = (
 
 def rows(runs: Mapping[str, list[Run]]) -> Iterator[list[str]]:
     """The table, after `HEADER`: a figure of a run is that of its median round."""
-    for each in runs.values():
+    for each in sorted(runs.values(), key=lambda found: int(found[0]["sites"])):
         count = each[0]["sites"]
         yield [
             f"{count:,}",
@@ -246,10 +249,12 @@ def main() -> None:
     options.add_argument("--rounds", type=int, default=7)
     options.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     options.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
+    options.add_argument("--coordinator", type=Path, default=Path(__file__), help=argparse.SUPPRESS)
+    options.add_argument("--host", default="", help=argparse.SUPPRESS)
     options.add_argument("--coordinate", type=Path, nargs=2, help=argparse.SUPPRESS)
     arguments = options.parse_args()
     if arguments.serve:
-        asyncio.run(serve(arguments.serve))
+        asyncio.run(serve(arguments.serve, arguments.host, arguments.coordinator))
         return
     if arguments.coordinate:
         folder, run = arguments.coordinate

@@ -16,6 +16,7 @@ from fedpilot.fabric.interruptions import Interruptions
 from fedpilot.mediator.cli_access import Access, with_mediator
 
 if TYPE_CHECKING:
+    from .core.partition import PartitionSummary
     from .federation import Federation
 
 SET = click.option(
@@ -149,7 +150,6 @@ def check(config: Path, overrides: Sequence[str], as_json: bool) -> None:
     with exit_codes():
         from .config import to_yaml
         from .federation import Federation
-        from .report.wording import span
 
         federation = Federation(config, overrides=overrides)
         found = federation.describe()
@@ -172,11 +172,19 @@ def check(config: Path, overrides: Sequence[str], as_json: bool) -> None:
             return
         click.echo(to_yaml(federation.config), nl=False)
         click.echo(
-            f"\n# {config} is right: {found.number_of_clients:,} clients, "
-            f"{span(found.samples_min, found.samples_median, found.samples_max)},\n# "
+            f"\n# {config} is right: {found.number_of_clients:,} clients"
+            f"{_holding(found)},\n# "
             f"{federation.cohort_size:,} per round; {federation.parameters:,} parameters; "
             f"identity {federation.identity[:16]}{_apart(federation)}{_kept(federation)}"
         )
+
+
+def _holding(found: PartitionSummary) -> str:
+    """How many samples clients hold; nothing where their sites do not say."""
+    if found.samples_median is None:
+        return ""
+    span = f"{found.samples_min} to {found.samples_max}"
+    return f" of {span} samples (median {found.samples_median:g})"
 
 
 def _apart(federation: Federation) -> str:

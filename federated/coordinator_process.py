@@ -12,6 +12,7 @@ import logging
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ FINISHED, FAILED, STOPPED = 0, 1, 130
 
 def main(folder: Path, run: str) -> int:
     """Run or resume a run of the mediator in a folder; the exit code says how it ended."""
+    began_at = time.monotonic()
     with Interruptions() as interruptions:
         try:
             with MediatorConnection(folder, run) as connection:
@@ -41,7 +43,7 @@ def main(folder: Path, run: str) -> int:
                 except (FederatedError, FabricError, MediatorError, OSError) as error:
                     log.error("%s", error)
                     if not telling.ended:
-                        _tell_failure(connection, run, error)
+                        _tell_failure(connection, run, error, time.monotonic() - began_at)
                     return FAILED
         except KeyboardInterrupt:
             return STOPPED
@@ -112,9 +114,11 @@ def _make_folder(place: Path) -> None:
         (place / name).mkdir(exist_ok=True)
 
 
-def _tell_failure(connection: MediatorConnection, run: str, error: Exception) -> None:
+def _tell_failure(
+    connection: MediatorConnection, run: str, error: Exception, seconds: float
+) -> None:
     """Have whoever follows the run see why it ended before it had begun."""
     failure = f"{type(error).__name__}: {error}"
-    connection.emit(
-        {"event": "run_finished", "run_id": run, "status": "failed", "failure": failure}
-    )
+    ending = {"status": "failed", "failure": failure, "reason": failure}
+    nothing = {"folder": None, "rounds": 0, "digest": "", "seconds": round(seconds, 3)}
+    connection.emit({"event": "run_finished", "run_id": run, **ending, **nothing})

@@ -11,7 +11,7 @@ import platform
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -31,6 +31,7 @@ from fedpilot.mediator import (
     Site,
     SiteContext,
 )
+from fedpilot.mediator.core.traffic import Flow
 
 from .algorithms import algorithm_of
 from .config import (
@@ -115,6 +116,8 @@ class Federation:
         else:
             parsed = config if isinstance(config, RunConfig) else parse_config(config, overrides)
             self.config = parsed
+        self._counted: Callable[[], list[tuple[Flow, int]]] | None = None
+        """Who counts the bytes on the wire, if there is one."""
         with ExitStack() as begun:
             self._sites = tuple(sites or self.config.sites.names)
             self._data_at = {} if declared else _declared_here(self.config, self._sites)
@@ -276,6 +279,7 @@ class Federation:
             assignment=self.config.federation.assignment,
             # What a client remembers is at its site: elsewhere it would be another client.
             replacement=self.config.participation.replacement and not stateful,
+            counted=self._counted,
         )
         undo.callback(self._forget_mediator)
         undo.callback(mediator.close)

@@ -61,8 +61,8 @@ def declarations(
     missing = sorted({*wanted.required} - set(held))
     if len(held) < least or missing:
         lacks = {site: f"it declares no data set {name}" for site in sorted(set(told) - set(held))}
-        needed = {"-": f"{least} sites that declare data set {name} are needed, found {len(held)}"}
-        raise ReservationRefused({**needed, **lacks})
+        needed = f"{least} sites that declare data set {name} are needed, found {len(held)}"
+        raise ReservationRefused({ReservationRefused.NO_SITE: needed, **lacks})
     names = chosen(held, wanted.count, wanted.required)
     made = {site: {name: held[site][name]} for site in names}
     aside = kept.with_name(f".{kept.name}.tmp")
@@ -97,6 +97,7 @@ class MediatedFederation(Federation):
         self._again = again
         self._apart = True
         self._connection = connection
+        self._counted = connection.drain_flows
 
     def _sites_apart(self, undo: ExitStack) -> Sequence[Site]:
         """The sites that are ready by now; ReservationRefused if they are too few for too long."""

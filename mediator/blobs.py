@@ -276,15 +276,17 @@ class BlobStore:
         finally:
             self.unpin(digest)
 
-    def clean(self, *, now: float, stale_after_s: float) -> int:
+    def clean(self, *, now: float, stale_after_s: float, blobs_too: bool = False) -> int:
         """Remove parts and half-written files that nobody touched for so long; bytes removed.
 
-        `now` is of the clock that files are stamped with, `time.time`.
+        With `blobs_too` also blobs that nobody has used or pinned since. `now` is of the clock that
+        files are stamped with, `time.time`.
         """
         removed = 0
         for path, found in self._files():
             half = path.suffix in (".part", ".tmp")
-            if half and now - found.st_mtime >= stale_after_s and _remove_unused(path):
+            blob = blobs_too and _DIGEST.fullmatch(path.name) and not self._pins[path.name]
+            if (half or blob) and now - found.st_mtime >= stale_after_s and _remove_unused(path):
                 removed += found.st_size
         return removed
 

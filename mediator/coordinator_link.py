@@ -193,14 +193,14 @@ class MediatorConnection:
     def _why_not(self, min_sites: int, ready: int, missing: list[str]) -> dict[str, str]:
         """What each site that is wanted lacks; the lock is held."""
         if self._over:
-            return {"-": f"the mediator is gone: {self._over}"}
+            return {ReservationRefused.NO_SITE: f"the mediator is gone: {self._over}"}
         others = {
             str(name): f"{each.state}: {each.reason}"
             for name, each in self._standings.items()
             if not takes_new_work(each.state)
         }
         unknown = {name: "it has not joined" for name in missing if name not in others}
-        wanted = {"-": f"{min_sites} sites are needed, {ready} are ready"}
+        wanted = {ReservationRefused.NO_SITE: f"{min_sites} sites are needed, {ready} are ready"}
         return (wanted if ready < min_sites else {}) | others | unknown
 
     def on_site_change(self, callback: Callable[[SiteStanding], None]) -> None:

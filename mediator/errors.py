@@ -35,8 +35,12 @@ class MediatorError(Exception):
 
 
 class ReservationRefused(MediatorError):
-    """Too few sites could promise their part of the gang; `refusals` says why, site by site."""
+    """Too few sites could promise their part of the gang; `refusals` says why, site by site.
 
+    What is of no single site stands under `NO_SITE`.
+    """
+
+    NO_SITE: ClassVar[str] = "-"
     exits_with = REFUSED
 
     def __init__(self, refusals: Mapping[str, str]) -> None:
@@ -44,7 +48,10 @@ class ReservationRefused(MediatorError):
         self.refusals = dict(refusals)
 
     def __str__(self) -> str:
-        return "; ".join(f"site {site}: {reason}" for site, reason in self.refusals.items())
+        return "; ".join(
+            reason if site == self.NO_SITE else f"site {site}: {reason}"
+            for site, reason in self.refusals.items()
+        )
 
 
 class SiteUnreachable(MediatorError):

@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import pairwise
+from statistics import median
 from typing import Any
 
 from fleet import Fleet
@@ -43,6 +45,7 @@ class Fault:
     strike: Do
     mend: Do
     lasts_s: float = 0.0
+    """How long it goes on before it is put right."""
     loses: bool | None = False
     """Whether the site is given up meanwhile; None where that is up to the machine's speed."""
 
@@ -96,15 +99,8 @@ class Calm:
 
     def digest(self, number: int) -> str:
         """Of the model after a round."""
-        digest: str = self._of("round_finished", number)["model"]
-        return digest
-
-    def seconds(self, number: int) -> float:
-        """From the first event until the end of a round."""
-        return _at(self._of("round_finished", number)) - _at(self.events[0])
-
-    def _of(self, event: str, number: int) -> dict[str, Any]:
-        return next(e for e in self.events if e["event"] == event and e["round"] == number)
+        done = [event for event in self.events if event["event"] == "round_finished"]
+        return next(event["model"] for event in done if event["round"] == number)
 
 
 def calm(fleet: Fleet, rounds: int) -> Calm:
@@ -141,8 +137,10 @@ def suffer(
     check_finished(fleet, run, peace.digest(rounds))
     if fault.loses is not None:
         assert lost_sites(fleet, run) == ({site} if fault.loses else set()), fleet.logs()
+    if not fault.loses:
+        check_same_workers(fleet, run)
     check_in_order(fleet)
-    say_delay(fleet, f"{fault} ({site})", run, peace, rounds)
+    print(f"{fault} ({site}): {delay_s(fleet, run):.1f} s", flush=True)
 
 
 def check_finished(fleet: Fleet, run: str, digest: str | None = None) -> None:
@@ -150,6 +148,12 @@ def check_finished(fleet: Fleet, run: str, digest: str | None = None) -> None:
     last = fleet.finished(run, 240)
     assert last["status"] == "finished", f"{last}\n{fleet.logs()}"
     assert digest in (None, last["digest"]), f"{run}\n{fleet.logs()}"
+
+
+def check_same_workers(fleet: Fleet, run: str) -> None:
+    """What works at the sites has not been begun anew."""
+    ready = [event for event in fleet.events(run) if event["event"] == "worker_ready"]
+    assert len({(event["site"], event["pid"]) for event in ready}) == len(SITES), ready
 
 
 def check_in_order(fleet: Fleet, sites: Collection[str] = SITES) -> None:
@@ -171,12 +175,13 @@ def lost_sites(fleet: Fleet, run: str) -> set[str]:
     return {event["site"] for event in fleet.events(run) if event["event"] == "site_lost"}
 
 
-def say_delay(fleet: Fleet, what: str, run: str, peace: Calm, rounds: int) -> None:
-    """Print what a fault has cost (`pytest -s`)."""
-    events = fleet.events(run)
-    took = _at(events[-1]) - _at(events[0])
-    more = took - peace.seconds(rounds)
-    print(f"{what}: {took:.1f} s, {more:+.1f} s of which are the fault's", flush=True)
+def delay_s(fleet: Fleet, run: str) -> float:
+    """Seconds that the longest round of a run took beyond its median round."""
+    begun = next(event for event in fleet.events(run) if event["event"] == "round_started")
+    ends = [event for event in fleet.events(run) if event["event"] == "round_finished"]
+    times = [_at(event) for event in (begun, *ends)]
+    took = [after - before for before, after in pairwise(times)]
+    return max(took) - median(took)
 
 
 def _at(event: dict[str, Any]) -> float:

@@ -192,7 +192,42 @@ def results() -> dict[str, Any]:
         "population": facts | {"runs": {"1,000": [rounds(100, 0.01) | watched]}},
         "reserve": facts | {"runs": {"1 bundle": [{"manager_s": [0.006], "bare_s": [0.003]}]}},
         "accuracy": facts | {"runs": {"w2": [compared]}},
+        "transfer": facts | {"runs": {"pieces of 1,024 KiB": [transfer()]}},
+        "link_bytes": facts | {"runs": {"10 clients": [crossed()], "100 Mbit/s": [slow_link()]}},
+        "sites": facts | {"runs": {"100 sites": [mediated(100)], "25 sites": [mediated(25)]}},
     }
+
+
+def transfer() -> dict[str, Any]:
+    """A megabyte in half a second, and raw in less."""
+    seconds = {"": 0.5, "messages_": 0.4, "raw_": 0.3, "kept_": 0.2}
+    return {"bytes": 10**6} | {
+        f"{which}{way}{what}": [found] * 3
+        for which, found in seconds.items()
+        for way in ("down", "up")
+        for what in ("_s", "_cpu_s")
+    }
+
+
+def crossed(factor: float = 1.1) -> dict[str, Any]:
+    """Two rounds with two sites, and so many times the bytes that they need."""
+    each = int(2 * factor * 1_000)
+    return {
+        **{"clients": 10, "rounds": 2, "sites": 2, "parameters": 1_000},
+        **{"to_site_bytes": [4 * each] * 2, "from_site_bytes": [8 * each] * 2},
+    }
+
+
+def slow_link() -> dict[str, Any]:
+    """80 and 90 hundredths of a link."""
+    return {"megabits": 100, "bytes": 2 * 10**8, "to_site_s": 20.0, "from_site_s": 16 / 0.9}
+
+
+def mediated(count: int) -> dict[str, Any]:
+    """A mediator that each site costs 5 ms in a round."""
+    memory = {"empty_pss_bytes": 50e6, "joined_pss_bytes": 60e6, "pss_bytes": [70e6, 80e6]}
+    spent = {"join_cpu_s": 0.1, "idle_cpu_share": 0.01, "cpu_s": [0.005 * count] * 2}
+    return {"sites": count, "round_s": [1.0, 1.0], **memory, **spent}
 
 
 def test_the_page_is_filled_with_what_was_measured() -> None:
@@ -204,6 +239,12 @@ def test_the_page_is_filled_with_what_was_measured() -> None:
     assert "75.00 (50.00–100.00) ×" in page  # within each turn
     assert "4.00 (4.00–4.00) ×" in page  # the whole process
     assert "| +0.50 " in page  # points
+    cells = " ".join(page.split())
+    assert "| 0.80 (0.80–0.80) | 0.60 (0.60–0.60) | 0.40 (0.40–0.40) |" in cells  # transfer
+    assert "| 1.100 (1.100–1.100) |" in cells  # bytes
+    assert "| 20.0 (20.0–20.0) | 0.80 (0.80–0.80) |" in cells  # a slow link
+    assert "| 25 | 5.0 (5.0–5.0) |" in cells  # sites
+    assert cells.index("| 25 | 5.0 ") < cells.index("| 100 | 5.0 ")
     assert report.filled(page, results()) == page
 
 

@@ -41,8 +41,10 @@ from .work import Work
 log = logging.getLogger(__name__)
 
 TICK_S = 1.0
-STALE_PART_S = DAY_S
-"""After so long nobody goes on with half a blob."""
+STALE_BLOB_S = DAY_S
+"""After so long nobody goes on with half a blob, or needs a whole one."""
+TIDY_S = 3_600.0
+"""How often what nobody needs any more is removed."""
 
 
 class Say(Protocol):
@@ -123,8 +125,6 @@ class SiteAgent:
         reason = "the site's agent was ended"
         async with AsyncExitStack() as undo:
             store = BlobStore(self._home.blobs, settings.blob_bytes)
-            now = self._wall_clock()
-            await asyncio.to_thread(store.clean, now=now, stale_after_s=STALE_PART_S)
             channel = grpc.aio.secure_channel(
                 self._site.mediator, self._credentials, (*CHANNEL_OPTIONS, *MESSAGE_OPTIONS)
             )
@@ -143,7 +143,7 @@ class SiteAgent:
             self._work = work
             try:
                 await self._adopt(work)
-                await self._serve(channel)
+                await self._serve(channel, store)
             except SiteDismissed as error:
                 release, reason = True, str(error)
                 raise
@@ -155,18 +155,14 @@ class SiteAgent:
                     self._say("runners_left", runs=list(left), lease_s=self._runners.lease_s)
 
     async def _adopt(self, work: Work) -> None:
-        adopted = await self._runners.adopt()
-        kept = frozenset(adopted)
-        keep_s = self._settings.keep_s
-        await asyncio.to_thread(self._home.clean, now=self._wall_clock(), keep_s=keep_s, but=kept)
-        for run in adopted:
+        for run in await self._runners.adopt():
             runner = self._runners.of(run)
             if runner is not None:
                 work.adopt(run, runner)
                 self._say("runner_adopted", run=run, pid=runner.process.pid)
 
-    async def _serve(self, channel: grpc.aio.Channel) -> None:
-        """Converse, watch and look after leases, until one of them ends."""
+    async def _serve(self, channel: grpc.aio.Channel, store: BlobStore) -> None:
+        """Converse, watch, look after leases and tidy up, until one of them ends."""
         looked = asyncio.Event()
 
         def changed(before: Look, now: Look) -> None:
@@ -176,7 +172,7 @@ class SiteAgent:
 
         if not self._watch.look.trouble:
             looked.set()
-        beside = [self._watch.watch(changed), self._keep_leases()]
+        beside = [self._watch.watch(changed), self._keep_leases(), self._keep_tidy(store)]
         doing = [asyncio.create_task(each) for each in (*beside, self._speak(channel, looked))]
         try:
             ended, _ = await asyncio.wait(doing, return_when=asyncio.FIRST_COMPLETED)
@@ -224,6 +220,20 @@ class SiteAgent:
                 self._say("certificate_expires_soon", days=round(max(0.0, left_s) / DAY_S, 1))
             await asyncio.sleep(TICK_S)
             self._runners.end_lapsed()
+
+    async def _keep_tidy(self, store: BlobStore) -> None:
+        """Have neither runs of long ago nor old models fill the site's disk."""
+        while True:
+            now, keep_s = self._wall_clock(), self._settings.keep_s
+            try:
+                # Here, not in a thread: no run gets its folder meanwhile.
+                self._home.clean(now=now, keep_s=keep_s, but=self._runners.busy())
+                await asyncio.to_thread(
+                    store.clean, now=now, stale_after_s=STALE_BLOB_S, blobs_too=True
+                )
+            except OSError as error:
+                log.warning("what nobody needs any more could not be removed: %s", error)
+            await asyncio.sleep(TIDY_S)
 
     # -- what a session asks ----------------------------------------------------------------------
 
@@ -308,5 +318,5 @@ class SiteAgent:
 
 
 def told_data(documents: Mapping[str, Any]) -> str:
-    """The text of what leaves the site of its data sets."""
-    return json.dumps({"datasets": dict(documents)}, allow_nan=False) if documents else ""
+    """The text of what leaves the site of its data sets, by name."""
+    return json.dumps(dict(documents), allow_nan=False) if documents else ""

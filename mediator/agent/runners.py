@@ -81,6 +81,11 @@ class Runners:
         """The runs that have a runner here."""
         return tuple(sorted(self._live))
 
+    def busy(self) -> frozenset[RunId]:
+        """The runs that have a runner here, or are just getting one."""
+        starting = {run for run, lock in self._starting.items() if lock.locked()}
+        return frozenset(self._live) | starting
+
     def of(self, run: RunId) -> AsyncRunner | None:
         """The runner of a run, if it has one."""
         live = self._live.get(run)

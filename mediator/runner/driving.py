@@ -187,7 +187,13 @@ class AsyncRunner:
 
 
 def lost(process: RunnerProcess, reason: str) -> SiteLost:
-    """A site whose runner is gone, with what its log said last."""
-    words = "" if process.alive() else process.last_words()
+    """A site whose runner is gone, with what its log said last.
+
+    The log of a site that has data of its own stays there: errors in it may speak of the data.
+    """
+    settings = process.settings
+    if process.alive() or (settings.asks_policy and settings.data):
+        return SiteLost(settings.site, reason)
+    words = process.last_words()
     told = f"; the last of {process.folder / 'runner.log'}: {words}" if words else ""
-    return SiteLost(process.settings.site, f"{reason}{told}")
+    return SiteLost(settings.site, f"{reason}{told}")

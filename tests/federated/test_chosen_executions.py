@@ -53,6 +53,17 @@ def test_auto_is_found_out_once_said_and_written_down(
     assert asked.run().digest == result.digest
 
 
+def test_sites_are_told_the_same_before_and_after_it_was_found_out(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pretend(monkeypatch, sequential=0.01, folded=0.001)
+    with lab.federation(training__execution="auto") as federation:
+        before = federation.spec_of("local").header["config"]
+        federation.start()
+        assert federation.config.training.execution == "folded"
+        assert federation.spec_of("local").header["config"] == before
+
+
 def test_a_long_trial_is_spoken_of(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     let_go = threading.Event()
 

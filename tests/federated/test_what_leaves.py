@@ -18,6 +18,7 @@ from fedpilot.fabric.testing import FakeCluster, fake_machine
 from fedpilot.federated import Federation
 from fedpilot.federated.errors import ClientFailed, FederatedError, NoUsableUpdate
 from fedpilot.federated.materials import disclosed_by
+from fedpilot.federated.remote_run import exit_code_of_failure
 from fedpilot.federated.site.leaving import IN_THE_LOG
 from fedpilot.mediator import InProcessSite, LinkedSite, Notify, Payload, Site, SiteContext
 from fedpilot.mediator.errors import PolicyRefused
@@ -301,6 +302,7 @@ def test_a_policy_refuses_by_name_before_anything_is_loaded(
     assert raised.value.found == found
     assert raised.value.site in ("east", "west")
     assert raised.value.exits_with == 3
+    assert exit_code_of_failure(f"PolicyRefused: {raised.value}") == 3
 
 
 def test_an_answer_of_too_few_clients_does_not_leave(hospitals: Hospitals) -> None:

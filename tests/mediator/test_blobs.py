@@ -242,6 +242,16 @@ def test_a_file_that_is_not_whole_is_no_blob(store: BlobStore) -> None:
     assert os.listdir(store.folder) == []
 
 
+def test_cleaning_removes_blobs_that_nobody_has_needed_for_long_if_asked_to(
+    store: BlobStore,
+) -> None:
+    unused, pinned, used = put(store, b"a", 10), put(store, b"b", 10), put(store, b"c", 90)
+    with store.pinned(pinned.digest):
+        assert store.clean(now=100, stale_after_s=60) == 0
+        assert store.clean(now=100, stale_after_s=60, blobs_too=True) == unused.size
+        assert set(os.listdir(store.folder)) == {pinned.digest, used.digest}
+
+
 def test_cleaning_removes_what_was_left_half_done_and_long_ago(store: BlobStore) -> None:
     kept = put(store, b"a", 10)
     for name, size, at in (

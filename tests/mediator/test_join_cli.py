@@ -9,18 +9,21 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Event, Thread
+from types import MappingProxyType
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
+import mediators
 from fake_mediator import FakeMediator, fake_mediator
 from fedpilot.mediator.identity import Credentials, Token
 from fedpilot.mediator.join_cli import join, policy
+from fedpilot.mediator.profile_cli import profile
 from fedpilot.mediator.proto import federation_pb2 as pb
 
 PROGRAM = "import sys; from fedpilot.mediator.join_cli import join; join(sys.argv[1:])"
@@ -73,10 +76,12 @@ def office(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Office]:
 
 
 @contextmanager
-def agent(*arguments: str) -> Iterator[subprocess.Popen[str]]:
+def agent(
+    *arguments: str, env: Mapping[str, str] = MappingProxyType({})
+) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(
         [sys.executable, "-c", PROGRAM, "--ray-address", "private", "--json", *arguments],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **env},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -146,7 +151,7 @@ def test_declared_data_is_told_as_far_as_it_may_be(office: Office, tmp_path: Pat
     with agent(*given, *files) as process:
         events(process, "connected")
         hello = office.do(mediator.next_session()).hello
-    told = json.loads(hello.data_json)["datasets"]["scans"]
+    told = json.loads(hello.data_json)["scans"]
     assert told["clients"] == 2
     assert "patient" not in hello.data_json
     assert str(tmp_path) not in hello.data_json
@@ -216,6 +221,24 @@ def test_the_policy_is_checked_before_anything_is_dialled(tmp_path: Path) -> Non
     result = invoke("--home", str(tmp_path / "home"), "--policy", str(wrong))
     assert result.exit_code == 2
     assert "nearest: commands" in result.output
+
+
+def test_an_admin_of_both_joins_by_a_profile_and_comes_back_by_it(tmp_path: Path) -> None:
+    with mediators.process(tmp_path / "m") as (_, (port, _)):
+        add = ["add", "here", "--mediator", f"127.0.0.1:{port}"]
+        settings = {"FEDPILOT_CONFIG_DIR": str(tmp_path / "settings")}
+        credentials = ["--credentials", str(tmp_path / "m" / "admin")]
+        assert CliRunner().invoke(profile, [*add, *credentials], env=settings).exit_code == 0
+        where = ("--home", str(tmp_path / "home"), "--name", "paris", "--profile", "here")
+        for said in (["joined", "connected"], ["connected"]):
+            with agent(*where, env=settings) as process:
+                assert [each["event"] for each in events(process, "connected")] == said
+
+
+def test_a_profile_and_an_address_are_not_given_together() -> None:
+    result = invoke("--profile", "here", "--mediator", "127.0.0.1:7461")
+    assert result.exit_code == 2
+    assert "give one of them" in result.output
 
 
 def test_policy_check_says_what_the_files_allow(tmp_path: Path) -> None:

@@ -49,9 +49,9 @@ def test_a_site_that_joins_while_a_run_goes_on_gets_work(three: Fleet, peace: Ca
     three.join(LATE)
     three.wait_for("late", "worker_ready", site=LATE)
     joined = three.wait_for("late", "site_returned", site=LATE)
-    begun = [e for e in three.events("late") if e["event"] == "round_started"]
-    first = next(event["round"] for event in begun if event["time"] > joined["time"])
     faults.check_finished(three, "late", peace.digest(LONG))
+    begun = [event for event in three.events("late") if event["event"] == "round_started"]
+    first = next(event["round"] for event in begun if event["time"] > joined["time"])
     with (three.folder / "hub" / "runs" / "late" / "traffic.csv").open() as file:
         rows = [row for row in csv.DictReader(file) if row["site"] == LATE]
     rounds = {int(row["round"]) for row in rows if row["purpose"] == "training"}

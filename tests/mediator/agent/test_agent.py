@@ -297,6 +297,27 @@ def test_a_certificate_that_ends_soon_is_spoken_of(tmp_path: Path) -> None:
     played(tmp_path, play)
 
 
+def test_runs_and_models_of_long_ago_are_removed_again_and_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedpilot.mediator.agent.agent.TIDY_S", 0.05)
+
+    async def play(lab: Lab) -> None:
+        run, blob = lab.home.run_folder("old"), lab.home.blobs / ("a" * 64)
+        async with running(lab.agent()):
+            await lab.prepared(await lab.mediator.next_session())
+            for _ in range(2):
+                run.mkdir()
+                blob.write_bytes(b"a model")
+                os.utime(blob, (0, 0))
+                os.utime(run, (0, 0))
+                os.utime(lab.run_folder, (0, 0))
+                await until(lambda: not run.exists() and not blob.exists(), "they are removed")
+            assert lab.run_folder.exists(), "somebody is at work in it"
+
+    played(tmp_path, play)
+
+
 def test_work_goes_on_while_the_link_is_cut(tmp_path: Path) -> None:
     async def play(lab: Lab) -> None:
         async with wire(lab.mediator.address) as link, running(lab.agent(link.address)):

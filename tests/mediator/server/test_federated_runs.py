@@ -18,6 +18,7 @@ from fake_agents import FakeAgent
 from fedpilot.fabric import VirtualClusterManager
 from fedpilot.fabric.testing import FakeCluster, fake_machine
 from fedpilot.federated import Federation
+from fedpilot.federated.report.wording import summary
 from fedpilot.mediator import GangRequest, InProcessSite, Payload, Promise
 from fedpilot.mediator.identity import Role
 from fedpilot.mediator.proto import federation_pb2 as pb
@@ -254,5 +255,50 @@ def test_a_run_without_enough_sites_fails_with_what_is_missing(tmp_path: Path) -
             found = await here.ended("run", 60)
             assert found["status"] == "failed"
             assert "oslo" in found["failure"] + found["reason"]
+
+    asyncio.run(test())
+
+
+def test_a_run_that_fails_says_once_how_it_ended(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with mediating(tmp_path / "m", coordinator=COORDINATOR) as here:
+            cluster, paris = agent_of(here, "paris")
+            async with paris:
+                await here.state("paris", "ready")
+                await submit(here, "run", config(participation={"wait_for_sites_s": 0.1}))
+                cluster.gate.clear()
+                await eventually(lambda: cluster.rounds, within_s=60)
+            assert (await here.ended("run", 60))["status"] == "failed"
+            events = await here.events("run")
+            (last,) = [each for each in events if each["event"] == "run_finished"]
+            assert last == events[-1]
+            assert (last["status"], last["rounds"]) == ("failed", 0)
+            assert "TooFewSites" in last["failure"]
+
+    asyncio.run(test())
+
+
+def test_a_run_that_cannot_begin_says_so_to_whoever_follows_it(tmp_path: Path) -> None:
+    wanted = config(
+        data={"from": "sites", "dataset": "scans"},
+        federation={"rounds": 4, "clients_per_round": 6},
+        evaluation={"where": "sites"},
+        participation={"wait_for_sites_s": 0.1},
+    )
+
+    async def test() -> None:
+        async with mediating(tmp_path / "m", coordinator=COORDINATOR) as here:
+            _, paris = agent_of(here, "paris")
+            async with paris:
+                await here.state("paris", "ready")
+                await submit(here, "run", wanted)
+                assert (await here.ended("run", 60))["status"] == "failed"
+            (told,) = await here.events("run")
+            lines = summary(told)
+            assert lines[0].startswith("run run failed after ")
+            assert told["failure"] == (
+                "ReservationRefused: 1 sites that declare data set scans are needed, found 0; "
+                "site paris: it declares no data set scans"
+            )
 
     asyncio.run(test())

@@ -1,0 +1,272 @@
+"""What crosses the links of sites: bytes per round, and how much of a slow link a model gets.
+
+Counted at the network interfaces of hosts that are namespaces, headers, heartbeats and all. A round
+is one of `fedpilot run` over real Ray clusters, and its bytes are those of the whole run, from its
+submission to its end, divided by its rounds. Over the slow link one site that has no Ray behind it
+gets a model, and then sends one; the seconds are the coordinator's, so that to write, hash and
+check the file is part of them. Needs root, iproute2 and iptables.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import IO, Any
+
+from measuring import HERE, Run, measured, ours, parser, ratios, result_of, scaled, spread, table
+
+sys.path.insert(0, str(HERE.parent / "tests"))  # where hosts and sites without Ray are
+
+SECTION = "link_bytes"
+SITES = ("oslo", "paris")
+HIDDEN = (1545, 1545)
+"""About 2.5 M parameters, 10 MB, behind the 64 inputs of the digits."""
+PARAMETERS = (64 + 1) * HIDDEN[0] + (HIDDEN[0] + 1) * HIDDEN[1] + (HIDDEN[1] + 1) * 10
+MODEL_BYTES, PARTIAL_BYTES = 4, 8
+"""Per parameter."""
+CLIENTS = {10: 5, 10_000: 2}
+"""Clients per round, and rounds."""
+CONFIG = """
+federation: {{number_of_clients: {clients}, clients_per_round: {clients}, rounds: {rounds}}}
+model: {{model_type: mlp, options: {{hidden: [{hidden}]}}}}
+data: {{dataset_type: digits, data_distribution_kind: bootstrap, samples_per_client: 1}}
+training: {{batch_size: 1}}
+resources: {{workers: 1}}
+"""
+RUN = "measured"
+RUN_S = 3_600.0
+MEGABITS, MEGABYTES = 100, 200
+TRANSFER_S = 300.0
+
+
+# -- bytes of a round -----------------------------------------------------------------------------
+
+
+def bytes_of_rounds(clients: int, rounds: int) -> Run:
+    """What crosses the uplinks of two sites while a model is trained."""
+    from fleet import fleet
+
+    with fleet(*SITES) as here:
+        for site in SITES:
+            here.join(site)
+        here.until(dict.fromkeys(SITES, "ready"))
+        before = [host.traffic() for host in here.sites.values()]
+        hidden = ", ".join(map(str, HIDDEN))
+        config = CONFIG.format(clients=clients, rounds=rounds, hidden=hidden)
+        started = time.perf_counter()
+        here.submit(config, RUN)
+        last = here.finished(RUN, RUN_S)
+        assert last["status"] == "finished", here.logs()
+        crossed = [
+            host.traffic() - then for host, then in zip(here.sites.values(), before, strict=True)
+        ]
+        return {
+            "clients": clients,
+            "rounds": rounds,
+            "sites": len(SITES),
+            "parameters": PARAMETERS,
+            "run_s": time.perf_counter() - started,
+            "to_site_bytes": [each.received for each in crossed],
+            "from_site_bytes": [each.sent for each in crossed],
+        }
+
+
+def needed(run: Run) -> float:
+    """Bytes that a round has to take: a model to each site, and a Partial from it."""
+    return float(run["sites"] * run["parameters"] * (MODEL_BYTES + PARTIAL_BYTES))
+
+
+def per_round(run: Run) -> float:
+    """Bytes that a round took."""
+    return float(sum(run["to_site_bytes"]) + sum(run["from_site_bytes"])) / run["rounds"]
+
+
+# -- a slow link ----------------------------------------------------------------------------------
+
+
+def through_a_link(megabits: int, megabytes: int) -> Run:
+    """Seconds that a model takes to a site and from it, and the bytes at the site's interface."""
+    from hosts import hosts
+    from real_ray import ENVIRONMENT, eventually
+
+    with ExitStack() as stack:
+        place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="link-")))
+        made = stack.enter_context(hosts("hub", "oslo"))
+        hub, site = made["hub"], made["oslo"]
+        log = stack.enter_context((place / "log").open("a"))
+
+        def start(host: Any, *words: object, out: IO[str]) -> None:
+            command = [sys.executable, *map(str, words)]
+            host.start(command, env=ENVIRONMENT, cwd=place, out=out, err=log)
+
+        def said(path: Path) -> bool:
+            assert "Traceback" not in (text := (place / "log").read_text()), text
+            return path.exists() and path.read_text().endswith("\n")
+
+        folder, ready = place / "hub", place / "ready"
+        with ready.open("w") as out:
+            where = ("--serve", folder, "--host", hub.address, "--coordinator", __file__)
+            script = HERE / "sites.py"
+            start(hub, script, *where, out=out)
+        eventually(lambda: said(ready), 60, "the mediator is ready")
+        for host in (hub, site):
+            host.limit(megabits)
+        (folder / "order.json").write_text(json.dumps({"megabytes": megabytes}))
+        start(site, __file__, "--site", folder, "--address", ready.read_text().strip(), out=log)
+        found = folder / "found.json"
+        eventually(lambda: said(found), TRANSFER_S, f"both transfers; {place / 'log'}")
+        return {"megabits": megabits, "bytes": megabytes * 10**6, **json.loads(found.read_text())}
+
+
+def coordinate(folder: Path, run: str) -> None:
+    """Send a model, have one sent, and write down how long each took."""
+    import numpy as np
+
+    from fedpilot.mediator import Payload
+    from fedpilot.mediator.coordinator import end_with_stdin
+    from fedpilot.mediator.coordinator_link import MediatorConnection
+
+    end_with_stdin()
+    parameters = json.loads((folder / "order.json").read_text())["megabytes"] * 250_000
+    model = np.random.default_rng(0).random(parameters, np.float32)
+    found = {}
+    with MediatorConnection(folder, run) as connection:
+        (site,) = connection.wait_for_sites(1, timeout_s=60)
+        link = connection.link(site.name)
+        for way, tensors in (("to_site_s", {"model": model}), ("from_site_s", {})):
+            payload = Payload(kind=way, tensors=tensors)
+            started = time.perf_counter()
+            answer = link.ask("work", payload, key=way, round_number=1, purpose="training")
+            answer.result(TRANSFER_S)
+            found[way] = time.perf_counter() - started
+    (folder / "found.json").write_text(json.dumps(found) + "\n")
+
+
+async def be_a_site(folder: Path, address: str) -> None:
+    """Join, have the coordinator started, and answer it until this process is ended."""
+    import numpy as np
+
+    from fake_agents import FakeAgent
+    from fedpilot.mediator import Payload
+    from fedpilot.mediator.identity import Authority, Role
+    from fedpilot.mediator.proto import federation_pb2 as pb
+    from fedpilot.mediator.rpc import USER, Stub
+    from fedpilot.mediator.wire import PROTOCOL
+    from mediators import channel_to
+
+    authority = Authority.open(folder / "certs")
+    parameters = json.loads((folder / "order.json").read_text())["megabytes"] * 250_000
+    model = {"model": np.random.default_rng(1).random(parameters, np.float32)}
+
+    async def answer(order: pb.Order, payload: Payload) -> Payload:
+        return Payload(kind="done", tensors=model if order.kind == "from_site_s" else {})
+
+    credentials = authority.issue("oslo", Role.SITE, now=time.time())
+    agent = FakeAgent(address, credentials, folder.parent / "oslo", work=answer)
+    async with agent:
+        await agent.welcomed.wait()
+        admin = authority.issue("ada", Role.ADMIN, now=time.time())
+        async with channel_to(address, admin) as channel:
+            request = pb.SubmitRequest(protocol=PROTOCOL, run=RUN, config_yaml="{}", name=RUN)
+            await Stub(channel, USER).submit(request)
+            await asyncio.Event().wait()
+
+
+# -- all of them ----------------------------------------------------------------------------------
+
+HEADER = ("what crosses", "needed, MB", "crossed, MB", "crossed ÷ needed", "runs")
+LINK_HEADER = ("a model over a slow link", "model, MB", "seconds", "share of the link", "runs")
+
+
+def text(runs: Mapping[str, list[Run]]) -> str:
+    """The two tables that the page shows."""
+    rounds = {name: each for name, each in runs.items() if "clients" in each[0]}
+    links = {name: each for name, each in runs.items() if "megabits" in each[0]}
+    tables = [table(HEADER, rows(rounds))] if rounds else []
+    tables += [table(LINK_HEADER, link_rows(links))] if links else []
+    return "\n\n".join(tables)
+
+
+def rows(runs: Mapping[str, list[Run]]) -> Iterator[list[str]]:
+    """The first table, after `HEADER`."""
+    for name, each in runs.items():
+        wanted, found = [needed(run) for run in each], [per_round(run) for run in each]
+        yield [
+            name,
+            scaled(spread(wanted), 1e-6).text(1),
+            scaled(spread(found), 1e-6).text(1),
+            ratios(found, wanted).text(3),
+            str(len(each)),
+        ]
+
+
+def link_rows(runs: Mapping[str, list[Run]]) -> Iterator[list[str]]:
+    """The second table, after `LINK_HEADER`."""
+    for name, each in runs.items():
+        for way, word in (("to_site", "to a site"), ("from_site", "from a site")):
+            yield [
+                f"{word}, {name}",
+                f"{each[0]['bytes'] / 1e6:,.0f}",
+                spread(run[f"{way}_s"] for run in each).text(1),
+                spread(share(run, way) for run in each).text(2),
+                str(len(each)),
+            ]
+
+
+def share(run: Run, way: str) -> float:
+    """The model's part of what the link could have carried meanwhile."""
+    return 8e-6 * float(run["bytes"]) / run["megabits"] / run[f"{way}_s"]
+
+
+def main() -> None:
+    options = parser(__doc__ or "", reps=3)
+    options.add_argument("--clients", type=int, nargs="*", default=list(CLIENTS))
+    options.add_argument("--no-link", action="store_true", help="leave the slow link out")
+    options.add_argument("--child", help=argparse.SUPPRESS)
+    options.add_argument("--site", type=Path, help=argparse.SUPPRESS)
+    options.add_argument("--address", help=argparse.SUPPRESS)
+    options.add_argument("--coordinate", type=Path, nargs=2, help=argparse.SUPPRESS)
+    arguments = options.parse_args()
+    if arguments.coordinate:
+        folder, run = arguments.coordinate
+        coordinate(folder, str(run))
+        return
+    if arguments.site:
+        asyncio.run(be_a_site(arguments.site, arguments.address))
+        return
+    if arguments.child == "link":
+        print("RESULT " + json.dumps(through_a_link(MEGABITS, MEGABYTES)))
+        return
+    if arguments.child:
+        clients = int(arguments.child)
+        print("RESULT " + json.dumps(bytes_of_rounds(clients, CLIENTS.get(clients, 2))))
+        return
+    if os.geteuid():
+        options.error("network namespaces need root")
+
+    todo = {f"a round of {clients:,} clients": str(clients) for clients in arguments.clients}
+    if not arguments.no_link:
+        todo[f"{MEGABITS} Mbit/s"] = "link"
+
+    def once(name: str, _turn: int) -> Run:
+        return result_of([sys.executable, __file__, "--child", todo[name]], RUN_S + 300)
+
+    def say(run: Run) -> str:
+        if "clients" in run:
+            return f"{per_round(run) / needed(run):.3f} of what is needed"
+        return f"{share(run, 'to_site'):.2f} to a site, {share(run, 'from_site'):.2f} from it"
+
+    found = measured(SECTION, todo, once, say, arguments, ours())
+    print("\n" + text(found))
+
+
+if __name__ == "__main__":
+    main()
