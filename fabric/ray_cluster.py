@@ -139,7 +139,7 @@ class RayCluster:
         with ExitStack() as undo:
             _claim(undo)
             _set_environment(undo, {**QUIET, "RAY_AUTH_MODE": mode})
-            found = _address_of_this_machine() if address == "auto" else address
+            found = address_of_this_machine() if address == "auto" else address
             _check_reachable(found)
             ray = RayThread(private=False, address=found)
             undo.callback(ray.end)
@@ -596,7 +596,7 @@ def _reread_environment() -> None:
         raylet.Config.initialize("")
 
 
-def _address_of_this_machine() -> str:
+def address_of_this_machine() -> str:
     """Find what `auto` means: RAY_ADDRESS, or the Ray that was started last on this machine."""
     if address := os.environ.get("RAY_ADDRESS"):
         return address

@@ -153,6 +153,7 @@ def join(
         from .agent import AgentSettings, SiteHome
         from .errors import BadRequest
         from .site_files import read_policy, read_site_file
+        from .transfer import keep_freed_memory
         from .wire import BadMessage, check_site
 
         try:
@@ -176,6 +177,7 @@ def join(
                 there, site, address, credentials, settings,
                 ray=(ray_address, ray_auth_mode), data=data, files=(site_file, policy), say=say,
             )  # fmt: skip
+            keep_freed_memory()
             code = asyncio.run(_until_ended(lambda: agent.run(release=release)))
     sys.exit(code)
 
@@ -291,9 +293,9 @@ def _resolved(address: str) -> str:
     """Where the control plane of the site's Ray is now."""
     if address != "auto":
         return address
-    from fedpilot.fabric.ray_cluster import _address_of_this_machine
+    from fedpilot.fabric.ray_cluster import address_of_this_machine
 
-    return _address_of_this_machine()
+    return address_of_this_machine()
 
 
 async def _until_ended(run: Callable[[], Any]) -> int:

@@ -96,10 +96,12 @@ def start(
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
     with exit_codes():
         from .server import ServerSettings
+        from .transfer import keep_freed_memory
 
         settings = ServerSettings(
             folder=folder, host=host, port=port, join_port=join_port, store=store
         )
+        keep_freed_memory()
         ended_by = asyncio.run(_serve(settings, hosts, as_json))
     if ended_by == signal.SIGINT:
         sys.exit(128 + signal.SIGINT)

@@ -25,11 +25,15 @@ CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
-    ("grpc.min_reconnect_backoff_ms", 200),
+    ("grpc.min_reconnect_backoff_ms", 3_000),  # in fact what an attempt may take at least
     ("grpc.initial_reconnect_backoff_ms", 200),
     ("grpc.max_reconnect_backoff_ms", 2_000),
 )
-"""A link that is cut without a word is noticed, and tried again soon."""
+"""A link that is cut without a word is noticed, and tried again soon.
+
+An attempt that is given up early is work for nothing on both sides: on slow links, and when
+hundreds of sites come at once, hardly one would succeed.
+"""
 LARGEST_MESSAGE = 8 << 20
 """Bytes of one message, on either side; blobs travel in pieces far smaller than that."""
 MESSAGE_OPTIONS: tuple[tuple[str, int], ...] = (

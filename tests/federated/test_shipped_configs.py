@@ -16,7 +16,7 @@ CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 @pytest.mark.parametrize("config", sorted(CONFIGS.glob("*.yaml")), ids=lambda path: path.name)
 def test_it_trains(config: Path, tmp_path: Path) -> None:
     changes = ["federation.rounds=2", "resources.workers=2", f"outputs.folder={tmp_path}"]
-    cluster = FakeCluster([fake_machine("m", CPU=2)])
+    cluster = FakeCluster([fake_machine("m", CPU=6)])  # two for each of three sites
     with Federation(config, overrides=changes, cluster=cluster) as federation:
         result = federation.run()
     assert result.rounds == 2

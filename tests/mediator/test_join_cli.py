@@ -16,6 +16,7 @@ from threading import Event, Thread
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
@@ -138,10 +139,14 @@ def test_it_joins_once_and_comes_back_without_a_token(office: Office, tmp_path: 
 
 def test_declared_data_is_told_as_far_as_it_may_be(office: Office, tmp_path: Path) -> None:
     (tmp_path / "ids.txt").write_text("patient-1\npatient-2\n")
+    whose = np.array(["patient-1", "patient-2", "patient-2", "patient-3"])
+    labels = np.array([0, 1, 0, 1])
+    np.savez(tmp_path / "scans.npz", x=np.zeros((4, 3)), y=labels, client_ids=whose)
     (tmp_path / "site.yaml").write_text(
         "datasets:\n"
         "  scans:\n"
         "    dataset_type: npz\n"
+        "    path: scans.npz\n"
         "    schema: {input_shape: [3], num_classes: 2}\n"
         "    clients: {arise: id_list, file: ids.txt}\n"
     )
