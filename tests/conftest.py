@@ -23,6 +23,11 @@ os.environ.setdefault("MPLCONFIGDIR", str(_caches / "matplotlib"))
 # Before anything reads the environment, so that commands and Ray workers inherit it.
 _folder = tempfile.mkdtemp(prefix="tests-of-fedpilot-")
 os.environ["XDG_CACHE_HOME"] = _folder
+# Tests that run side by side see the temporary folders of their own only, and what they leave there.
+# Its path is short, since there are sockets in it.
+_temporary = tempfile.mkdtemp(prefix="w") if "PYTEST_XDIST_WORKER" in os.environ else ""
+if _temporary:
+    os.environ["TMPDIR"] = tempfile.tempdir = _temporary
 # Commands inherit that a signal is ignored, as under `nohup` or a shell's `&`, and some tests send
 # it to them.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
@@ -34,3 +39,5 @@ signal.signal(signal.SIGTERM, signal.default_int_handler)
 def pytest_unconfigure(config: pytest.Config) -> None:
     """The tests' cache goes when they are done."""
     shutil.rmtree(_folder, ignore_errors=True)
+    if _temporary:
+        shutil.rmtree(_temporary, ignore_errors=True)

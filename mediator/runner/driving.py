@@ -192,7 +192,7 @@ def lost(process: RunnerProcess, reason: str) -> SiteLost:
     The log of a site that has data of its own stays there: errors in it may speak of the data.
     """
     settings = process.settings
-    if process.alive() or (settings.asks_policy and settings.data):
+    if settings.asks_policy and settings.data:
         return SiteLost(settings.site, reason)
     words = process.last_words()
     told = f"; the last of {process.folder / 'runner.log'}: {words}" if words else ""

@@ -57,7 +57,7 @@ def test_sites_are_told_the_same_before_and_after_it_was_found_out(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pretend(monkeypatch, sequential=0.01, folded=0.001)
-    with lab.federation(training__execution="auto") as federation:
+    with lab.federation(training__execution="auto", training__batch_size=11) as federation:
         before = federation.spec_of("local").header["config"]
         federation.start()
         assert federation.config.training.execution == "folded"

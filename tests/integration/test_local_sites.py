@@ -100,7 +100,7 @@ def test_without_a_site_that_is_required_it_fails(tmp_path: Path) -> None:
     [
         pytest.param("run_started", 0.3, id="as the sites start"),
         pytest.param("gang_reserved", 0.2, marks=pytest.mark.slow, id="as their workers start"),
-        pytest.param("round_finished", 0.0, id="in the middle of rounds"),
+        pytest.param("round_finished", 0.0, marks=pytest.mark.soak, id="in the middle of rounds"),
     ],
 )
 def test_ctrl_c_leaves_nothing(tmp_path: Path, awaited: str, later_s: float) -> None:

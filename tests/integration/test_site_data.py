@@ -10,7 +10,7 @@ import pytest
 import site_data
 from real_ray import Command, fedpilot
 
-pytestmark = pytest.mark.ray
+pytestmark = [pytest.mark.ray, pytest.mark.soak]
 
 EAST = {"anna": 20, "benedict": 12, "cleopatra": 9}
 WEST = {"dorothea": 15, "emilia": 11}

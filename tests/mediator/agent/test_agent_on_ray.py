@@ -21,7 +21,7 @@ from fedpilot.mediator.workload import Payload
 from real_ray import ray_head
 from site_agents import PARIS, QUICK, agent, running
 
-pytestmark = pytest.mark.ray
+pytestmark = [pytest.mark.ray, pytest.mark.soak]
 
 RUN = "run-1"
 
