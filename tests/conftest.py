@@ -23,7 +23,7 @@ os.environ.setdefault("MPLCONFIGDIR", str(_caches / "matplotlib"))
 # Before anything reads the environment, so that commands and Ray workers inherit it.
 _folder = tempfile.mkdtemp(prefix="tests-of-fedpilot-")
 os.environ["XDG_CACHE_HOME"] = _folder
-# Tests that run side by side see the temporary folders of their own only, and what they leave there.
+# Tests that run side by side see temporary folders of their own only, and what is left there.
 # Its path is short, since there are sockets in it.
 _temporary = tempfile.mkdtemp(prefix="w") if "PYTEST_XDIST_WORKER" in os.environ else ""
 if _temporary:
