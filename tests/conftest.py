@@ -28,6 +28,8 @@ os.environ["XDG_CACHE_HOME"] = _folder
 _temporary = tempfile.mkdtemp(prefix="w") if "PYTEST_XDIST_WORKER" in os.environ else ""
 if _temporary:
     os.environ["TMPDIR"] = tempfile.tempdir = _temporary
+    os.chmod(_temporary, 0o755)  # PostgreSQL runs as another user
+    os.mkdir(os.path.join(_temporary, "ray"))  # where Ray's own test cluster writes its address
 # Commands inherit that a signal is ignored, as under `nohup` or a shell's `&`, and some tests send
 # it to them.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)

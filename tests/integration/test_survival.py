@@ -113,6 +113,7 @@ def what_is_on(address: str) -> dict[str, list[str]]:
     return found
 
 
+@pytest.mark.soak
 def test_a_killed_worker_changes_nothing(folder: Path, undisturbed: dict[str, Any]) -> None:
     with fedpilot(["run", "config.yaml", "--json"], folder) as command:
         workers = [command.wait_for("worker_ready")["pid"] for _ in range(2)]
@@ -182,7 +183,7 @@ def test_a_killed_run_with_a_ray_of_its_own_takes_it_along_and_resumes(
 @pytest.mark.parametrize(
     ("number", "whole_group"),
     [
-        pytest.param(signal.SIGINT, True, id="Ctrl-C in a terminal"),
+        pytest.param(signal.SIGINT, True, id="Ctrl-C in a terminal", marks=pytest.mark.soak),
         pytest.param(signal.SIGTERM, False, id="SIGTERM", marks=pytest.mark.soak),
     ],
 )
