@@ -160,7 +160,7 @@ def test_a_worker_killed_in_every_round_changes_nothing(
     assert killer.killed == ROUNDS
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize(
     "model",
     ["mlp", *(pytest.param(name, marks=pytest.mark.soak) for name in ("cnn", "transformer"))],
