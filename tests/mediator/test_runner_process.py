@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -135,7 +136,8 @@ def test_it_ends_when_its_driver_is_silent_for_too_long(tmp_path: Path) -> None:
 
 def test_one_that_cannot_even_start_is_a_lost_site_that_says_why(tmp_path: Path) -> None:
     broken = {**PATHS, "PYTHONPATH": "", "PYTHONHOME": "/nowhere"}
-    started = RunnerProcess.start(tmp_path / "r", settings(tmp_path), environment=broken)
+    without_data = replace(settings(tmp_path), data={})  # its log stays at the site otherwise
+    started = RunnerProcess.start(tmp_path / "r", without_data, environment=broken)
     store = BlobStore(tmp_path / "blobs", 1 << 20)
     link = RunnerLink(started, Outbox(Keeping(store, discard=True)))
     try:
