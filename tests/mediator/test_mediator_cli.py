@@ -122,7 +122,7 @@ def test_another_database_is_refused_by_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(bool(postgres.missing()), reason=postgres.missing())
+@pytest.mark.skipif(bool(postgres.excused()), reason=postgres.excused())
 def test_it_remembers_in_postgresql(tmp_path: Path) -> None:
     async def test(url: str) -> None:
         async with mediating(tmp_path / "m", store=url) as here, here.agent("paris"):
