@@ -1,7 +1,7 @@
 """Writes the reference pages that follow from the code: every key of every file, every command.
 
-`python docs/generate.py` writes them; `pages()` returns them, so that a test can tell when what is
-on disk is out of date. The page on exit codes is written by hand.
+`python docs/generate.py` writes them, `--check` only says which are out of date; `pages()` returns
+them. The page on exit codes is written by hand.
 """
 
 from __future__ import annotations
@@ -195,13 +195,27 @@ def _command(command: click.Command, context: click.Context) -> Iterator[str]:
                 yield from _command(inner, below)
 
 
-def write() -> None:
-    """Write every page whose text has changed."""
-    for path, text in pages().items():
-        if not path.exists() or path.read_text(encoding="utf-8") != text:
+def out_of_date() -> dict[Path, str]:
+    """What is to be written: every page whose text has changed."""
+    return {
+        path: text
+        for path, text in pages().items()
+        if not path.exists() or path.read_text(encoding="utf-8") != text
+    }
+
+
+@click.command()
+@click.option("--check", is_flag=True, help="Write nothing; exit 1 if a page is out of date.")
+def main(check: bool) -> None:
+    """Write every reference page whose text has changed."""
+    changed = out_of_date()
+    for path, text in changed.items():
+        if not check:
             path.write_text(text, encoding="utf-8")
-            print(f"wrote {path}")
+        click.echo(f"{'out of date:' if check else 'wrote'} {path}")
+    if check and changed:
+        raise SystemExit(1)
 
 
 if __name__ == "__main__":
-    write()
+    main()

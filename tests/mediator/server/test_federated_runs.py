@@ -54,6 +54,8 @@ class Cluster:
     name: str
     gate: asyncio.Event = field(default_factory=asyncio.Event)
     """Rounds wait for it."""
+    shut_at: int | None = None
+    """The round before which the gate shuts by itself, once."""
     rounds: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -81,6 +83,9 @@ class Cluster:
             case "work":
                 if payload.kind == "round":
                     self.rounds.append(int(header["round"]))
+                    if self.rounds[-1] == self.shut_at:
+                        self.gate.clear()
+                        self.shut_at = None
                     await self.gate.wait()
                 answered: Payload = await done(self.site.deliver, payload, "", "")
                 return answered
@@ -161,9 +166,11 @@ def test_a_killed_coordinator_resumes_and_gives_the_same_model(tmp_path: Path, a
             cluster, paris = agent_of(here, "paris")
             async with paris:
                 await here.state("paris", "ready")
+                cluster.shut_at = 2  # or the run may be over before it is killed
                 await submit(here, "run", config())
                 await eventually(lambda: 2 in cluster.rounds, within_s=60)
                 os.kill(coordinator_of(here), signal.SIGKILL)
+                cluster.gate.set()
                 found = await here.ended("run", 120)
                 assert (finished(found), found["restarts"]) == (alone, 1)
 
