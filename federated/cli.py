@@ -13,7 +13,7 @@ import click
 
 from fedpilot.fabric.cli_access import BAD_INPUT, FAILED, exit_codes, fail
 from fedpilot.fabric.interruptions import Interruptions
-from fedpilot.mediator.cli_access import Access, with_mediator
+from fedpilot.mediator.cli.access import Access, with_mediator
 
 if TYPE_CHECKING:
     from .core.partition import PartitionSummary

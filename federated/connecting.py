@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from fedpilot.mediator import Payload
-from fedpilot.mediator.cli_access import access_of
+from fedpilot.mediator.cli.access import access_of
 from fedpilot.mediator.client import ENDED, Document, MediatorClient
 from fedpilot.mediator.errors import QuestionFailed, RequestRefused
 

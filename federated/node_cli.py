@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 from fedpilot.fabric.cli_access import BAD_INPUT, display, exit_codes, fail, print_json
-from fedpilot.mediator.cli_access import JSON, Access, asking, plain, with_mediator
+from fedpilot.mediator.cli.access import JSON, Access, asking, plain, with_mediator
 
 if TYPE_CHECKING:
     from .connecting import RemoteFederation
@@ -76,7 +76,7 @@ def list_(
         if as_json:
             print_json(found)
             return
-        from fedpilot.mediator.tables import node_table
+        from fedpilot.mediator.cli.tables import node_table
 
         if found["nodes"]:
             display(node_table(found["nodes"]))

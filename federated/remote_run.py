@@ -21,7 +21,7 @@ from fedpilot.fabric.exit_codes import exit_code_of
 from .events import Event
 
 if TYPE_CHECKING:
-    from fedpilot.mediator.cli_access import Access
+    from fedpilot.mediator.cli.access import Access
     from fedpilot.mediator.client import MediatorClient
 
     from .report.progress import Display

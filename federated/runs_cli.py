@@ -26,7 +26,7 @@ from fedpilot.fabric.cli_access import (
 )
 from fedpilot.fabric.exit_codes import exit_code_of
 from fedpilot.fabric.interruptions import Interruptions
-from fedpilot.mediator.cli_access import JSON, Access, ask, plain_lines, with_mediator
+from fedpilot.mediator.cli.access import JSON, Access, ask, plain_lines, with_mediator
 
 if TYPE_CHECKING:
     from .verify import Outcome
@@ -86,7 +86,7 @@ def list_(folder: Path | None, access: Access, as_json: bool) -> None:
         if as_json:
             print_json({"runs": found})
             return
-        from fedpilot.mediator.tables import run_table
+        from fedpilot.mediator.cli.tables import run_table
 
         display(run_table(found, time.time()))
 
@@ -133,8 +133,8 @@ def show(run_id: str, folder: Path | None, access: Access, as_json: bool) -> Non
         if as_json:
             print_json(found)
             return
+        from fedpilot.mediator.cli.tables import run_details
         from fedpilot.mediator.client import ENDED
-        from fedpilot.mediator.tables import run_details
 
         display(run_details(found, time.time()))
         status = found.get("status")

@@ -44,23 +44,23 @@ COMMANDS = {
         RUNS,
     ),
     "mediator": Entry(
-        "fedpilot.mediator.mediator_cli:mediator",
+        "fedpilot.mediator.cli.mediator:mediator",
         "Start the mediator that sites and users connect to.",
         SITES,
     ),
     "site": Entry(
-        "fedpilot.mediator.site_cli:site",
+        "fedpilot.mediator.cli.site:site",
         "List sites, let them join, cordon, drain and remove them.",
         SITES,
     ),
     "events": Entry(
-        "fedpilot.mediator.events_cli:events", "Print what happens in the federation.", SITES
+        "fedpilot.mediator.cli.events:events", "Print what happens in the federation.", SITES
     ),
     "certs": Entry(
-        "fedpilot.mediator.certs_cli:certs", "Make, list and revoke certificates.", SITES
+        "fedpilot.mediator.cli.certs:certs", "Make, list and revoke certificates.", SITES
     ),
     "profile": Entry(
-        "fedpilot.mediator.profile_cli:profile",
+        "fedpilot.mediator.cli.profile:profile",
         "Name mediators, so that no command needs an address.",
         SITES,
     ),
@@ -79,7 +79,7 @@ COMMANDS = {
         "fedpilot.federated.cli:doctor", "Look at this machine and say what is missing.", SET_UP
     ),
 }
-AT_SITES = "fedpilot.mediator.at_sites:at_sites"
+AT_SITES = "fedpilot.mediator.cli.at_sites:at_sites"
 """Takes the place of `cluster` and `job` where they name sites: the fabric knows of none."""
 
 EPILOG = """\b

@@ -270,7 +270,7 @@ def test_pauses_grow_and_stay_within_their_bound(
 
 def test_the_agent_imports_neither_ray_nor_torch() -> None:
     code = (
-        "import sys, fedpilot.mediator.agent, fedpilot.mediator.join_cli, "
+        "import sys, fedpilot.mediator.agent, fedpilot.mediator.cli.join, "
         "fedpilot.mediator.site_files; "
         "print([m for m in ('ray', 'torch') if m in sys.modules])"
     )

@@ -18,7 +18,7 @@ import click
 from fedpilot.fabric.cli_access import BAD_INPUT, exit_codes, fail
 
 if TYPE_CHECKING:
-    from .server import Mediator, ServerSettings
+    from ..server import Mediator, ServerSettings
 
 LISTEN, JOIN_PORT = "127.0.0.1:7461", 7462
 
@@ -95,8 +95,8 @@ def start(
     host, port = _host_and_port(listen)
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
     with exit_codes():
-        from .server import ServerSettings
-        from .transfer import keep_freed_memory
+        from ..server import ServerSettings
+        from ..transfer import keep_freed_memory
 
         settings = ServerSettings(
             folder=folder, host=host, port=port, join_port=join_port, store=store
@@ -109,7 +109,7 @@ def start(
 
 async def _serve(settings: ServerSettings, hosts: Sequence[str], as_json: bool) -> int:
     """Serve until a signal comes; that signal."""
-    from .server import Mediator
+    from ..server import Mediator
 
     loop, ending = asyncio.get_running_loop(), asyncio.Event()
     signals: list[int] = []

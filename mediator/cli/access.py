@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from .errors import ProfileError
-from .profiles import Asked, Profile, choose
+from ..errors import ProfileError
+from ..profiles import Asked, Profile, choose
 
 if TYPE_CHECKING:
-    from .client import MediatorClient
+    from ..client import MediatorClient
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 Answer = TypeVar("Answer")
@@ -39,7 +39,7 @@ class Access:
 
     def profile_or_none(self) -> Profile | None:
         """The profile that counts, if there is any. ProfileError, BadFile."""
-        from . import profile_file
+        from .. import profile_file
 
         return choose(profile_file.read(profile_file.config_folder()), self.asked)
 
@@ -55,8 +55,8 @@ class Access:
 
     def open(self) -> MediatorClient:
         """A client of the mediator. ProfileError, BadFile, IdentityError."""
-        from .client import MediatorClient
-        from .identity import Credentials
+        from ..client import MediatorClient
+        from ..identity import Credentials
 
         profile = self.profile()
         return MediatorClient(

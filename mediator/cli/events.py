@@ -17,7 +17,7 @@ from fedpilot.fabric.cli_access import (
     print_json,
 )
 
-from .cli_access import JSON, Access, ask, asking, event_line, plain, with_mediator
+from .access import JSON, Access, ask, asking, event_line, plain, with_mediator
 
 
 @click.command()

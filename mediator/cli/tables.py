@@ -15,7 +15,7 @@ from rich.text import Text
 from fedpilot.fabric.tables import head, named, ruled
 from fedpilot.fabric.wording import ago, amounts, figure, listed, many, ordered, timestamp
 
-from .cli_access import plain
+from .access import plain
 
 Document = Mapping[str, Any]
 

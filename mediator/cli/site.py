@@ -24,11 +24,11 @@ from fedpilot.fabric.cli_access import (
     print_json,
 )
 
-from .cli_access import JSON, Access, ask, asking, plain, with_mediator
-from .join_cli import join, policy
+from .access import JSON, Access, ask, asking, plain, with_mediator
+from .join import join, policy
 
 if TYPE_CHECKING:
-    from .client import Document, MediatorClient
+    from ..client import Document, MediatorClient
 
 FIRST_POLL_S, LAST_POLL_S = 0.5, 5.0
 """How often a site that drains is looked at: at first, and after a while."""

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from fedpilot.mediator.certs_cli import certs
+from fedpilot.mediator.cli.certs import certs
 from fedpilot.mediator.identity import Authority, Credentials, Role
 
 DAY_S = 86_400.0

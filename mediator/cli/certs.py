@@ -15,10 +15,10 @@ import click
 from fedpilot.fabric.cli_access import display, exit_codes, fail, print_json
 from fedpilot.fabric.exit_codes import BAD_INPUT
 
-from .core.roles import Role
+from ..core.roles import Role
 
 if TYPE_CHECKING:
-    from .identity import Credentials, Issued
+    from ..identity import Credentials, Issued
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 MEDIATOR = "mediator"
@@ -100,8 +100,8 @@ def init(folder: Path, hosts: Sequence[str], days: float, as_json: bool) -> None
     if not hosts:
         raise click.UsageError("name the host that the mediator is reached at: --host NAME.")
     with exit_codes():
-        from .identity import Authority
-        from .identity.certificates import check_hosts
+        from ..identity import Authority
+        from ..identity.certificates import check_hosts
 
         check_hosts(hosts, Role.MEDIATOR)
         now = time.time()
@@ -159,7 +159,7 @@ def issue(
     holds credentials already.
     """
     with exit_codes():
-        from .identity import Authority, has_credentials
+        from ..identity import Authority, has_credentials
 
         authority = Authority.open(folder)
         if has_credentials(out):
@@ -188,7 +188,7 @@ def list_(folder: Path, as_json: bool) -> None:
       fedpilot certs list --json | jq -r '.certificates[] | select(.state == "valid") | .name'
     """
     with exit_codes():
-        from .identity import Authority
+        from ..identity import Authority
 
         now, issued = time.time(), Authority.open(folder).issued()
         if as_json:
@@ -215,7 +215,7 @@ def revoke(which: str, folder: Path, as_json: bool) -> None:
     such certificate.
     """
     with exit_codes():
-        from .identity import Authority
+        from ..identity import Authority
 
         revoked = Authority.open(folder).revoke(which, now=time.time())
         if as_json:
@@ -272,7 +272,7 @@ def rotate(
     Exit codes: 0 made; 1 a folder cannot be written; 2 bad input, or there is nothing to rotate.
     """
     with exit_codes():
-        from .identity import Authority
+        from ..identity import Authority
 
         authority = Authority.open(folder)
         if out is None and which == MEDIATOR:
@@ -322,7 +322,7 @@ def _entry(issued: Issued, now: float) -> dict[str, Any]:
 
 
 def _tell(made: Credentials, where: Path) -> None:
-    from .identity.certificates import day
+    from ..identity.certificates import day
 
     found = made.identity
     hosts = f", at {', '.join(found.hosts)}" if found.hosts else ""
@@ -335,7 +335,7 @@ def _print_table(issued: Sequence[Issued], now: float) -> None:
 
     from fedpilot.fabric.tables import ruled
 
-    from .identity.certificates import day
+    from ..identity.certificates import day
 
     table = ruled()
     for column in ("name", "role", "state", "until", "hosts", "serial"):

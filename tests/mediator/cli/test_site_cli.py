@@ -33,8 +33,8 @@ def served(server: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> S
     }
     monkeypatch.setenv("FEDPILOT_CONFIG_DIR", str(tmp_path))
     monkeypatch.delenv("FEDPILOT_PROFILE", raising=False)
-    monkeypatch.setattr("fedpilot.mediator.site_cli.FIRST_POLL_S", 0.01)
-    monkeypatch.setattr("fedpilot.mediator.site_cli.LAST_POLL_S", 0.01)
+    monkeypatch.setattr("fedpilot.mediator.cli.site.FIRST_POLL_S", 0.01)
+    monkeypatch.setattr("fedpilot.mediator.cli.site.LAST_POLL_S", 0.01)
     return server
 
 

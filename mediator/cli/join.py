@@ -27,10 +27,10 @@ from fedpilot.fabric.cli_access import exit_codes, print_json
 from fedpilot.fabric.exit_codes import INTERRUPTED
 
 if TYPE_CHECKING:
-    from .agent import AgentSettings, SiteHome
-    from .core.disclosure import Declaration
-    from .identity import Credentials
-    from .wire import SiteName
+    from ..agent import AgentSettings, SiteHome
+    from ..core.disclosure import Declaration
+    from ..identity import Credentials
+    from ..wire import SiteName
 
 PRIVATE = "private"
 """In the place of a Ray address: every run gets a Ray of its own on this machine."""
@@ -150,11 +150,11 @@ def join(
     if mediator and profile:
         raise click.UsageError("--mediator and --profile both say where to go; give one of them.")
     with exit_codes():
-        from .agent import AgentSettings, SiteHome
-        from .errors import BadRequest
-        from .site_files import read_policy, read_site_file
-        from .transfer import keep_freed_memory
-        from .wire import BadMessage, check_site
+        from ..agent import AgentSettings, SiteHome
+        from ..errors import BadRequest
+        from ..site_files import read_policy, read_site_file
+        from ..transfer import keep_freed_memory
+        from ..wire import BadMessage, check_site
 
         try:
             site = check_site(name)
@@ -186,7 +186,7 @@ def _of_profile(
     name: str, home: SiteHome, site: SiteName, token: str | None
 ) -> tuple[str, str | None]:
     """The mediator of a profile, and a token if the site has not joined yet."""
-    from .cli_access import access_of
+    from .access import access_of
 
     access = access_of(None, None, name)
     if token is None and home.joined() is None:
@@ -203,8 +203,8 @@ def _identity(
     say: Callable[..., None],
 ) -> tuple[Credentials, str]:
     """The site's credentials and the mediator's address, joining first where there are none."""
-    from .agent import BadHome, join as join_by
-    from .identity import Credentials, Token
+    from ..agent import BadHome, join as join_by
+    from ..identity import Credentials, Token
 
     known = home.joined()
     if known is not None and known[0] != site:
@@ -243,9 +243,9 @@ def _agent(
     say: Callable[..., None],
 ) -> Any:
     """The agent, with all that it needs."""
-    from .agent import PrivateRay, Site, SiteAgent, Watchdog, surveyed, told_data
-    from .identity.tls import client_credentials
-    from .runner import RayChoice
+    from ..agent import PrivateRay, Site, SiteAgent, Watchdog, surveyed, told_data
+    from ..identity.tls import client_credentials
+    from ..runner import RayChoice
 
     ray_address, auth_mode = ray
     site_file, policy = files
@@ -373,7 +373,7 @@ def check(policy: Path | None, site_file: Path | None, as_json: bool) -> None:
     Exit codes: 0 they are right; 2 something is wrong in them.
     """
     with exit_codes():
-        from .site_files import read_policy, read_site_file
+        from ..site_files import read_policy, read_site_file
 
         found, data = read_policy(policy), read_site_file(site_file)
         unruled = sorted(set(data) - set(found.datasets))

@@ -22,12 +22,12 @@ from click.testing import CliRunner
 
 import mediators
 from fake_mediator import FakeMediator, fake_mediator
+from fedpilot.mediator.cli.join import join, policy
+from fedpilot.mediator.cli.profile import profile
 from fedpilot.mediator.identity import Credentials, Token
-from fedpilot.mediator.join_cli import join, policy
-from fedpilot.mediator.profile_cli import profile
 from fedpilot.mediator.proto import federation_pb2 as pb
 
-PROGRAM = "import sys; from fedpilot.mediator.join_cli import join; join(sys.argv[1:])"
+PROGRAM = "import sys; from fedpilot.mediator.cli.join import join; join(sys.argv[1:])"
 
 
 class Office:

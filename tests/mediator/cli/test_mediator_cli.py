@@ -18,7 +18,7 @@ import postgres
 from fedpilot.mediator.identity import Credentials
 from mediators import TESTS, mediating, reaching
 
-START = "from fedpilot.mediator.mediator_cli import mediator; mediator()"
+START = "from fedpilot.mediator.cli.mediator import mediator; mediator()"
 END_S = 20.0
 
 

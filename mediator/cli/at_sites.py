@@ -20,11 +20,11 @@ import click
 from fedpilot.fabric.cli_access import Spinner, exit_codes, fail, print_json
 from fedpilot.fabric.exit_codes import REFUSED, UNREACHABLE, exit_code_of
 
-from .cli_access import Access, access_of, plain_lines
-from .errors import MediatorError
+from ..errors import MediatorError
+from .access import Access, access_of, plain_lines
 
 if TYPE_CHECKING:
-    from .client import MediatorClient, Outcome
+    from ..client import MediatorClient, Outcome
 
 ELSEWHERE = ("--address", "--auth-mode")
 """Options that a site's agent decides about."""
@@ -176,7 +176,7 @@ def _all(client: MediatorClient) -> tuple[str, ...]:
 
 def _settled(future: Any) -> Outcome:
     """How it ended at a site, one that could not be asked among them."""
-    from .client import Outcome
+    from ..client import Outcome
 
     try:
         outcome: Outcome = future.result()

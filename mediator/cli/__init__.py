@@ -1,0 +1,1 @@
+"""The commands of mediators and sites: `fedpilot mediator, site, certs, events, profile`."""
