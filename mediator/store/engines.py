@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import random
+import sqlite3
+import time
+from collections.abc import Callable
 from typing import Any
 
 from sqlalchemy import Connection, Engine, create_engine, event
@@ -14,6 +18,8 @@ BUSY_S = 10
 """How long a transaction waits for that of another process, and a connection to be made."""
 STATEMENT_S = 30
 """How long PostgreSQL may work on one statement, and a link to it may be silent."""
+SHOWN = 80
+"""Characters of something that is no URL."""
 _WANTED = "a store is sqlite:///FILE or postgresql://USER:PASSWORD@HOST:PORT/DATABASE"
 
 
@@ -21,8 +27,8 @@ def engine_for(url: str) -> tuple[Engine, str]:
     """The engine, and what to call the database without telling a password."""
     try:
         parsed = make_url(url)
-    except ArgumentError:
-        raise StoreError(f"{_WANTED}; found something else") from None
+    except (ArgumentError, ValueError):  # the latter for a port that is none
+        raise StoreError(f"{_WANTED}; found {_without_password(url)!r}") from None
     name = parsed.render_as_string(hide_password=True)
     match parsed.get_backend_name():
         case "sqlite" if parsed.database and parsed.database != ":memory:":
@@ -37,6 +43,13 @@ def engine_for(url: str) -> tuple[Engine, str]:
     raise StoreError(f"{_WANTED}; found {name}")
 
 
+def _without_password(url: str) -> str:
+    """What may be shown of something that is no URL, and may hold a password all the same."""
+    before, at, after = url.partition("?")[0].rpartition("@")
+    scheme, colon, _ = before.partition("://")
+    return f"{scheme if colon else ''}{colon}...@{after}"[:SHOWN] if at else after[:SHOWN]
+
+
 def _sqlite(url: URL) -> Engine:
     engine = create_engine(
         url.set(drivername="sqlite+pysqlite"),
@@ -46,8 +59,8 @@ def _sqlite(url: URL) -> Engine:
 
     @event.listens_for(engine, "connect")
     def prepare(connection: Any, _: object) -> None:
-        for pragma in ("journal_mode = WAL", "synchronous = NORMAL"):
-            connection.execute(f"PRAGMA {pragma}")
+        _patiently(lambda: connection.execute("PRAGMA journal_mode = WAL"))
+        connection.execute("PRAGMA synchronous = NORMAL")
 
     @event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:
@@ -55,6 +68,23 @@ def _sqlite(url: URL) -> Engine:
         connection.exec_driver_sql(connection.get_execution_options().get("begin", "BEGIN"))
 
     return engine
+
+
+def _patiently(act: Callable[[], object]) -> None:
+    """Do what SQLite refuses at once, whatever its timeout, while another connection is there.
+
+    The change of a new file's journal is such a thing
+    (https://www.sqlite.org/rescode.html#busy: no busy handler where waiting could be a deadlock).
+    """
+    deadline = time.monotonic() + BUSY_S
+    while True:
+        try:
+            act()
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+        time.sleep(random.uniform(0.001, 0.02))
 
 
 def _postgresql(url: URL) -> Engine:
