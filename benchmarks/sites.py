@@ -1,6 +1,7 @@
 """What a site costs the mediator: processor seconds per round, and memory, for more and more sites.
 
-The mediator is a process with the settings that it has by itself, and so is a coordinator. Sites
+The mediator is a process with the settings that it has by itself, and so is a coordinator; only a
+silent site is waited for longer, since all of them live in one process that may be busy. Sites
 speak the real protocol, over loopback with mutual TLS, out of one process, and no Ray is behind
 them. In a round each site gets one order with the same model, and answers with one of its own.
 """
@@ -28,7 +29,9 @@ sys.path.insert(0, str(HERE.parent / "tests"))  # where sites without Ray are
 
 SECTION = "sites"
 COUNTS = (25, 50, 100, 200)
-PARAMETERS = 250_000
+LARGE = (200,)
+"""How many sites get a large model."""
+PARAMETERS, LARGE_PARAMETERS = 250_000, 2_500_000
 """Of four bytes each."""
 RUN = "measured"
 LOOPBACK = "127.0.0.1"
@@ -46,12 +49,18 @@ async def serve(folder: Path, host: str, coordinator: Path) -> None:
 
     With a `host` it goes on until it is ended with that.
     """
+    from fedpilot.mediator.core.health import HealthSettings
     from fedpilot.mediator.server import Mediator, ServerSettings
     from fedpilot.mediator.transfer import keep_freed_memory
 
     keep_freed_memory()
     command = (sys.executable, str(coordinator), "--coordinate")
-    settings = ServerSettings(folder=folder, host=host or LOOPBACK, coordinator=command)
+    settings = ServerSettings(
+        folder=folder,
+        host=host or LOOPBACK,
+        coordinator=command,
+        health=HealthSettings(grace_s=ROUND_S),
+    )
     async with Mediator(settings) as mediator:
         print(mediator.ready.address, flush=True)
         await (asyncio.Event().wait() if host else asyncio.to_thread(sys.stdin.read))
@@ -76,8 +85,9 @@ def coordinate(folder: Path, run: str) -> None:
     with MediatorConnection(folder, run) as connection:
         ready = connection.wait_for_sites(config["sites"], timeout_s=JOIN_S)
         for number in range(1, config["rounds"] + 1):
+            forget_peak(mediator)
             cpu, started = cpu_s(mediator), time.perf_counter()
-            model = np.full(PARAMETERS, number, np.float32)
+            model = np.full(config["parameters"], number, np.float32)
             payload = Payload(kind="round", tensors={"model": model})
             asked = {
                 each.name: connection.link(each.name).ask(
@@ -91,7 +101,7 @@ def coordinate(folder: Path, run: str) -> None:
                 {
                     "round_s": time.perf_counter() - started,
                     "cpu_s": cpu_s(mediator) - cpu,
-                    "pss_bytes": mediator.memory_full_info().pss,
+                    "peak_bytes": peak_bytes(mediator),
                 }
             )
     (place / "rounds.json").write_text(json.dumps(rounds))
@@ -103,10 +113,24 @@ def cpu_s(process: psutil.Process) -> float:
     return float(used.user + used.system)
 
 
+def forget_peak(process: psutil.Process) -> None:
+    """Have the most memory that a process has had counted from now on."""
+    Path(f"/proc/{process.pid}/clear_refs").write_text("5")
+
+
+def peak_bytes(process: psutil.Process) -> int:
+    """The most memory that a process has had."""
+    status = Path(f"/proc/{process.pid}/status").read_text()
+    (kib,) = re.findall(r"^VmHWM:\s+(\d+) kB$", status, re.MULTILINE)
+    return int(kib) << 10
+
+
 # -- the sites' process ---------------------------------------------------------------------------
 
 
-async def sites(folder: Path, address: str, mediator: psutil.Process, count: int, n: int) -> Run:
+async def sites(
+    folder: Path, address: str, mediator: psutil.Process, *, count: int, parameters: int, n: int
+) -> Run:
     """Join, be idle, and serve `n` rounds; what all of that cost the mediator."""
     import numpy as np
 
@@ -125,10 +149,14 @@ async def sites(folder: Path, address: str, mediator: psutil.Process, count: int
     def keys(name: str, role: Role) -> Any:
         return authority.issue(name, role, now=time.time())
 
+    turn = asyncio.Lock()
+
     def agent(number: int) -> FakeAgent:
         async def answer(order: pb.Order, payload: Payload) -> Payload:
             if order.verb != "work":
                 return Payload(kind="done")
+            async with turn:  # the answers are written one by one, and heartbeats go out between
+                await asyncio.sleep(0)
             model = np.array(payload.tensors["model"])
             model[-1] = number  # no two sites answer with the same blob
             return Payload(kind="done", tensors={"model": model})
@@ -138,7 +166,13 @@ async def sites(folder: Path, address: str, mediator: psutil.Process, count: int
         return FakeAgent(address, keys(name, Role.SITE), home, work=answer)
 
     agents = [agent(number) for number in range(count)]
-    found: Run = {"sites": count, "parameters": PARAMETERS, "empty_pss_bytes": _pss(mediator)}
+    for each in agents:
+        each.blobs.limit_bytes = 4 * parameters * 4  # a model and an answer, of two rounds
+    found: Run = {
+        "sites": count,
+        "parameters": parameters,
+        "empty_bytes": mediator.memory_info().rss,
+    }
     cpu = cpu_s(mediator)
     for each in agents:
         await each.start()
@@ -149,10 +183,10 @@ async def sites(folder: Path, address: str, mediator: psutil.Process, count: int
     cpu = cpu_s(mediator)
     await asyncio.sleep(IDLE_S)
     found["idle_cpu_share"] = (cpu_s(mediator) - cpu) / IDLE_S
-    found["joined_pss_bytes"] = _pss(mediator)
+    found["joined_bytes"] = mediator.memory_info().rss
     async with channel_to(address, keys("ada", Role.ADMIN)) as channel:
         admin = Stub(channel, USER)
-        config = json.dumps({"sites": count, "rounds": n})
+        config = json.dumps({"sites": count, "rounds": n, "parameters": parameters})
         await admin.submit(
             pb.SubmitRequest(protocol=PROTOCOL, run=RUN, config_yaml=config, name=RUN)
         )
@@ -176,12 +210,7 @@ async def sites(folder: Path, address: str, mediator: psutil.Process, count: int
     return found
 
 
-def _pss(process: psutil.Process) -> int:
-    """Memory of a process, shared pages divided among those who share them."""
-    return int(process.memory_full_info().pss)
-
-
-def child(count: int, rounds: int) -> Run:
+def child(count: int, parameters: int, rounds: int) -> Run:
     """A mediator and its sites, in a folder of their own."""
     with ExitStack() as stack:
         made = tempfile.TemporaryDirectory(prefix="sites-", ignore_cleanup_errors=True)
@@ -198,13 +227,17 @@ def child(count: int, rounds: int) -> Run:
         address = started.stdout.readline().strip()
         if not address:
             raise Failed("the mediator did not start")
-        return asyncio.run(sites(folder, address, psutil.Process(started.pid), count, rounds))
+        mediator = psutil.Process(started.pid)
+        return asyncio.run(
+            sites(folder, address, mediator, count=count, parameters=parameters, n=rounds)
+        )
 
 
 # -- all of them ----------------------------------------------------------------------------------
 
 HEADER = (
     "sites",
+    "model, MB",
     "CPU per site and round, ms",
     "a round, s",
     "CPU of joining, ms per site",
@@ -218,17 +251,20 @@ HEADER = (
 
 def rows(runs: Mapping[str, list[Run]]) -> Iterator[list[str]]:
     """The table, after `HEADER`: a figure of a run is that of its median round."""
-    for each in sorted(runs.values(), key=lambda found: int(found[0]["sites"])):
-        count = each[0]["sites"]
+    for each in sorted(
+        runs.values(), key=lambda found: (found[0]["parameters"], found[0]["sites"])
+    ):
+        count, parameters = each[0]["sites"], each[0]["parameters"]
         yield [
             f"{count:,}",
+            f"{4e-6 * parameters:,.0f}",
             spread(1e3 * per_round(run) for run in each).text(1),
             spread(spread(run["round_s"]).median for run in each).text(2),
             spread(1e3 * run["join_cpu_s"] / count for run in each).text(1),
             spread(100 * run["idle_cpu_share"] for run in each).text(1),
-            spread(run["empty_pss_bytes"] / 1e6 for run in each).text(),
-            spread(run["joined_pss_bytes"] / 1e6 for run in each).text(),
-            spread(max(run["pss_bytes"]) / 1e6 for run in each).text(),
+            spread(run["empty_bytes"] / 1e6 for run in each).text(),
+            spread(run["joined_bytes"] / 1e6 for run in each).text(),
+            spread(max(run["peak_bytes"]) / 1e6 for run in each).text(),
             str(len(each)),
         ]
 
@@ -245,8 +281,10 @@ def text(runs: Mapping[str, list[Run]]) -> str:
 
 def main() -> None:
     options = parser(__doc__ or "", reps=3)
-    options.add_argument("--sites", type=int, nargs="+", default=list(COUNTS))
+    options.add_argument("--sites", type=int, nargs="*", default=list(COUNTS))
+    options.add_argument("--large", type=int, nargs="*", default=list(LARGE), help="sites")
     options.add_argument("--rounds", type=int, default=7)
+    options.add_argument("--parameters", type=int, default=PARAMETERS, help=argparse.SUPPRESS)
     options.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     options.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
     options.add_argument("--coordinator", type=Path, default=Path(__file__), help=argparse.SUPPRESS)
@@ -262,19 +300,22 @@ def main() -> None:
         return
     if arguments.child:
         (count,) = arguments.sites
-        print("RESULT " + json.dumps(child(count, arguments.rounds)))
+        print("RESULT " + json.dumps(child(count, arguments.parameters, arguments.rounds)))
         return
 
     def once(name: str, _turn: int) -> Run:
-        (count,) = re.findall(r"\d+", name)
-        words = ["--sites", count, "--rounds", arguments.rounds, "--child"]
+        count, parameters = todo[name]
+        words = ["--sites", count, "--parameters", parameters]
+        words += ["--rounds", arguments.rounds, "--child"]
         return result_of([sys.executable, __file__, *map(str, words)])
 
     def say(run: Run) -> str:
-        return f"{1e3 * per_round(run):.1f} ms per site and round"
+        ms, megabytes = 1e3 * per_round(run), max(run["peak_bytes"]) / 1e6
+        return f"{ms:.1f} ms per site and round, {megabytes:.0f} MB"
 
-    names = [f"{count} sites" for count in arguments.sites]
-    found = measured(SECTION, names, once, say, arguments, ours())
+    todo = {f"{count} sites": (count, PARAMETERS) for count in arguments.sites}
+    todo |= {f"{count} sites, large": (count, LARGE_PARAMETERS) for count in arguments.large}
+    found = measured(SECTION, todo, once, say, arguments, ours())
     print("\n" + text(found))
 
 

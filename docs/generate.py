@@ -49,8 +49,9 @@ found, what is allowed, and the nearest key that exists. Sizes are bytes, or suc
 `100MB`. Neither file leaves the site.
 
 Without a `site.yaml` a site has no data of its own. Without a `policy.yaml` it takes part in every
-simulation, gives declared data to nobody, and runs no commands for the mediator. In a policy, what
-is left out is not limited, but `commands`, and data sets without a rule.
+simulation, gives declared data to nobody, loads no code that a run brings, and runs no commands for
+the mediator. In a policy, what is left out is not limited, but `commands`, code that a run brings,
+and data sets without a rule.
 """
 
 SITE_FILES = {"site.yaml": SiteFile, "policy.yaml": PolicyFile}

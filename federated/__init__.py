@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         NoUsableUpdate,
         Problem,
         RunRefused,
+        TrafficSpent,
         WorkerNotMade,
         WorkersExhausted,
     )
@@ -59,6 +60,7 @@ _HOME = {
     "RunRefused": "errors",
     "RunResult": "run_record",
     "TooFewSites": "core.participation",
+    "TrafficSpent": "errors",
     "TrainResult": "virtual_node",
     "UnknownClient": "core.partition",
     "VirtualNode": "virtual_node",
@@ -94,6 +96,7 @@ __all__ = [
     "RunRefused",
     "RunResult",
     "TooFewSites",
+    "TrafficSpent",
     "TrainResult",
     "UnknownClient",
     "VirtualNode",

@@ -87,6 +87,14 @@ class Answered:
     """How many it covers, where that was asked for."""
 
 
+@dataclass(frozen=True, slots=True)
+class Unanswered:
+    """An order that was not waited for any longer; its answer may still come."""
+
+    part: Part
+    answer: Future[Payload]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answers:
     """What a question brought in."""
@@ -94,6 +102,8 @@ class Answers:
     all: Sequence[Answered]
     missing: Sequence[Part]
     """Parts that nobody answered for."""
+    late: Sequence[Unanswered]
+    """Those of them whose sites may still answer."""
     reason: str
     """Why it was closed or clients were done without; empty where nothing of that happened."""
 
@@ -137,7 +147,8 @@ class Asking:
                 pass
         if self._reason and self._covered() < self._rules.least:
             raise BelowQuorum(self._question.name, self._covered(), self._rules.least, self._reason)
-        return Answers(all=self._answered, missing=self._missing, reason=self._reason)
+        late = [Unanswered(each.part, answer) for answer, each in self._open.items()]
+        return Answers(all=self._answered, missing=self._missing, late=late, reason=self._reason)
 
     def _is_over(self) -> bool:
         """One turn: send what can be sent, see what is due, wait for something to happen."""

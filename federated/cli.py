@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -26,6 +26,8 @@ SET = click.option(
     multiple=True,
     help="Override a key, such as `training.learning_rate=0.05`. May be given several times.",
 )
+SHOWN_FILES = 4
+"""Files of the user's own code that `check` names."""
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 
 
@@ -56,7 +58,8 @@ def run(
 
     Everything the run leaves goes to its run folder: the resolved config, a row of metrics per
     round, the last and the best model, curves.png. Ctrl-C ends the run cleanly; `--resume RUN_ID`
-    (without CONFIG) continues it and ends in the same model, bit for bit.
+    (without CONFIG) continues it and ends in the same model, bit for bit; `--set` may change there
+    what does not decide the result, such as `resources.workers` and the limits of `traffic`.
 
     With --mediator, --profile or FEDPILOT_PROFILE the run is submitted to that mediator, which
     trains it over its sites, and is followed from here; a default profile alone sends nothing away.
@@ -78,8 +81,10 @@ def run(
     """
     if (config is None) == (resume is None):
         raise click.UsageError("give either CONFIG, to begin a run, or --resume RUN_ID.")
-    if resume is not None and (overrides or run_id):
-        raise click.UsageError("a resumed run keeps its config: no --set, no --run-id.")
+    if resume is not None and run_id:
+        raise click.UsageError("a resumed run keeps its id: no --run-id.")
+    if resume is not None and overrides and access.on_purpose and not folder:
+        raise click.UsageError("a run at a mediator keeps its config: no --set with --resume.")
     if access.on_purpose and not folder:
         with exit_codes():
             from . import remote_run
@@ -109,7 +114,7 @@ def run(
             if config is not None:
                 federation = Federation(config, overrides=changes, observers=[display], ahead=True)
             else:
-                federation = _reopened(folder or Path("runs"), resume or "", [display])
+                federation = _reopened(folder or Path("runs"), resume or "", [display], overrides)
         try:
             if config is not None:
                 federation.run(run_id=run_id)
@@ -120,14 +125,19 @@ def run(
             federation.close()
 
 
-def _reopened(root: Path, run_id: str, observers: Sequence[Callable[..., None]]) -> Federation:
-    """The federation of an earlier run, from the config in its folder."""
+def _reopened(
+    root: Path,
+    run_id: str,
+    observers: Sequence[Callable[..., None]],
+    overrides: Sequence[str],
+) -> Federation:
+    """The federation of an earlier run, from the config in its folder and what changes of it."""
     from .config import load_config
     from .federation import Federation
     from .run_folder import RunFolder
 
     with RunFolder.open(root, run_id) as folder:
-        saved = load_config(folder.path / "config.yaml")
+        saved = load_config(folder.path / "config.yaml", overrides)
         search = folder.manifest().get("search", [])
     here = saved.model_copy(
         update={"outputs": saved.outputs.model_copy(update={"folder": str(root)})}
@@ -138,13 +148,22 @@ def _reopened(root: Path, run_id: str, observers: Sequence[Callable[..., None]])
 @click.command()
 @click.argument("config", type=click.Path(path_type=Path))
 @SET
+@click.option(
+    "--code",
+    "archive",
+    metavar="FILE",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Also write the archive of your own modules that would go to sites, for their admins to "
+    "look at: its SHA-256 is what a policy allows.",
+)
 @JSON
-def check(config: Path, overrides: Sequence[str], as_json: bool) -> None:
+def check(config: Path, overrides: Sequence[str], archive: Path | None, as_json: bool) -> None:
     """Validate CONFIG, load its data, build its model; print it as resolved. Starts nothing.
 
     \b
     Examples:
       fedpilot check my.yaml
+      fedpilot check my.yaml --code my-code.zip
       fedpilot check my.yaml --set data.dirichlet_beta=0.1 --json
     """
     with exit_codes():
@@ -152,18 +171,25 @@ def check(config: Path, overrides: Sequence[str], as_json: bool) -> None:
         from .federation import Federation
 
         federation = Federation(config, overrides=overrides)
+        if archive is not None:
+            _write_code(federation, config, archive)
         found = federation.describe()
         labels = found.labels_mean
         facts = {
             "clients": found.number_of_clients,
             "clients_per_round": federation.cohort_size,
+            "groups": _groups(federation),
             "sites": list(federation.config.sites.names),
             "samples_per_client": [found.samples_min, found.samples_median, found.samples_max],
             "labels_per_client": None if labels is None else round(labels, 2),
             "parameters": federation.parameters,
             "bytes_of_updates": federation.bytes_of_updates,
+            "bytes_of_round": federation.bytes_of_round,
+            "rounds_within_budget": federation.rounds_within_budget(),
             "identity": federation.identity,
             "code_digest": federation.code_digest,
+            "code_digests": list(federation.code.digests),
+            "code_files": list(federation.code.files),
             "data_digest": federation.data_digest,
         }
         if as_json:
@@ -175,7 +201,8 @@ def check(config: Path, overrides: Sequence[str], as_json: bool) -> None:
             f"\n# {config} is right: {found.number_of_clients:,} clients"
             f"{_holding(found)},\n# "
             f"{federation.cohort_size:,} per round; {federation.parameters:,} parameters; "
-            f"identity {federation.identity[:16]}{_apart(federation)}{_kept(federation)}"
+            f"identity {federation.identity[:16]}{_grouped(federation)}{_apart(federation)}"
+            f"{_kept(federation)}{_budgeted(federation)}{_code(federation)}"
         )
 
 
@@ -185,6 +212,34 @@ def _holding(found: PartitionSummary) -> str:
         return ""
     span = f"{found.samples_min} to {found.samples_max}"
     return f" of {span} samples (median {found.samples_median:g})"
+
+
+def _groups(federation: Federation) -> dict[str, Any] | None:
+    """Who average among themselves; nothing in a star, no numbers where only the sites know."""
+    if (hierarchy := federation.config.hierarchy) is None:
+        return None
+    groups = federation.groups
+    sizes = [] if groups is None else groups.sizes.tolist()
+    return {
+        "by": hierarchy.groups.by,
+        "count": len(sizes) or None,
+        "clients": [min(sizes), max(sizes)] if sizes else None,
+        "rounds_per_group": hierarchy.rounds_per_group,
+    }
+
+
+def _grouped(federation: Federation) -> str:
+    """How many groups there are; nothing in a star."""
+    if (found := _groups(federation)) is None:
+        return ""
+    each = f"{found['rounds_per_group']} rounds of each to a round of the federation"
+    if found["count"] is None:
+        return f"\n# groups by {found['by']}, as the sites find them; {each}"
+    least, most = found["clients"]
+    return (
+        f"\n# {found['count']:,} groups by {found['by']}, of {least:,} to {most:,} clients: "
+        f"{each};\n# at most {found['count']:,} workers have work"
+    )
 
 
 def _apart(federation: Federation) -> str:
@@ -205,6 +260,47 @@ def _kept(federation: Federation) -> str:
         f"{in_bytes(total // federation.cohort_size)} = {in_bytes(total)} of memory,\n# "
         "up to three times while they are handed up"
     )
+
+
+def _budgeted(federation: Federation) -> str:
+    """How far the traffic budget goes; nothing where there is none."""
+    from .update_costs import in_bytes
+
+    if (fits := federation.rounds_within_budget()) is None:
+        return ""
+    rounds, sites = federation.config.federation.rounds, len(federation.config.sites.names)
+    enough = f"all {rounds:,}" if fits == rounds else f"at most {fits:,} of {rounds:,}"
+    at = "one site" if sites == 1 else f"{sites} sites"
+    return (
+        f"\n# a round is {in_bytes(federation.bytes_of_round)} of traffic for each site: `traffic` "
+        f"is enough for {enough} rounds\n# of {at}, if nothing has to be sent twice"
+    )
+
+
+def _write_code(federation: Federation, config: Path, archive: Path) -> None:
+    """Write what would be sent; ConfigError for what cannot be."""
+    from .sources import import_paths
+    from .user_code import code_to_send
+
+    code = code_to_send(federation.config, import_paths(config))
+    if not code.archive:
+        fail(f"{config} names no module of your own: there is no code to write", BAD_INPUT)
+    try:
+        archive.write_bytes(code.archive)
+    except OSError as error:
+        fail(f"{archive} cannot be written: {error.strerror or error}", BAD_INPUT)
+
+
+def _code(federation: Federation) -> str:
+    """The user's own code, with what sites' policies list of it; nothing where none is named."""
+    code, lines = federation.code, []
+    if code.files:
+        some = ", ".join([*code.files[:SHOWN_FILES], *["..."][: len(code.files) > SHOWN_FILES]])
+        lines += [f"# code that would go to sites: {some}", f"#   sha256 {code.archive_digest}"]
+    if code.installed:
+        named = ", ".join(code.installed)
+        lines += [f"# installed code: {named}", f"#   sha256 {code.installed_digest}"]
+    return "".join(f"\n{line}" for line in lines)
 
 
 @click.command()

@@ -30,6 +30,8 @@ from .core.partition import UnknownClient
 from .core.state import State
 from .errors import FederatedError
 from .run_folder import check_run_id, new_run_id
+from .sources import import_paths
+from .user_code import code_to_send
 from .virtual_node import VirtualNode
 
 AT_ONCE = 16
@@ -66,8 +68,12 @@ class Connection:
     ) -> RemoteFederation:
         """Have the mediator make a federation that serves its clients; it ends when it is closed.
 
-        ConfigError before anything is sent. Asking again under the same `run_id` gives the same.
+        Your own modules that the config names are sent along: those of the working folder, of the
+        folder of the config, and where else Python looks, but not what is installed. ConfigError
+        before anything is sent, as for a model that only this process knows. Asking again under
+        the same `run_id` gives the same.
         """
+        folders = import_paths(config)
         name = "federation"
         if isinstance(config, str | Path):
             name = Path(config).stem
@@ -76,7 +82,8 @@ class Connection:
             values = config.model_dump() if isinstance(config, RunConfig) else config
             config = parse_config(values, overrides)
         run = check_run_id(run_id or new_run_id(config.run.name or name))
-        self.client.submit(run, to_yaml(config), name=name, interactive=True)
+        code = code_to_send(config, folders).archive
+        self.client.submit(run, to_yaml(config), name=name, interactive=True, code=code)
         return RemoteFederation(self.client, run, owned=True)
 
     def run(self, run_id: str) -> RemoteFederation:

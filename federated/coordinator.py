@@ -10,9 +10,7 @@ read there when the round is run again.
 
 from __future__ import annotations
 
-import json
 import math
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -20,31 +18,32 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fedpilot.mediator import FederationMediator, Payload, Share
+from fedpilot.mediator import ChangeKind, FederationMediator, Payload, Share
+from fedpilot.mediator.core.assignment import size
 
 from .asking import Answers, Asking, Part
+from .budgets import budget_of, judges_of
 from .config.schema import RunConfig
 from .core.algorithm import Algorithm, Needs, ServerState
-from .core.partial import Partial, Tally, grid
+from .core.late import Late, with_late
+from .core.partial import COARSER_STEP, COARSEST, Partial, Tally, grid
 from .core.partial_check import AnswerRefused, checked_partial, checked_tally
 from .core.participation import Counted, Rules, least
+from .core.round_costs import Costs
 from .core.sampling import share as share_of
 from .core.shares import packed, part_name, told, unpacked
 from .core.state import Array, Roles, State, digest
 from .core.stopping import Progress
-from .errors import FederatedError, NoUsableUpdate, RunRefused
+from .counted_rounds import CountedRounds
+from .errors import FederatedError, NoUsableUpdate
+from .late_orders import LateOrders
+from .metering import Meter
 from .run_folder import Checkpoint, RunFolder
 from .write_behind import WriteBehind
-
-COARSER_STEP = 8
-"""Bits that a grid gives up when a round's sum leaves its range."""
-COARSEST = 56
-"""Beyond this the updates are no updates any more."""
 
 GIVEN_BACK = 0.1
 """Part of all movable clients that sites which came back are given in a round, at most."""
@@ -96,6 +95,11 @@ class _Orders:
     @property
     def round_number(self) -> int:
         return self.number
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What a record of who counted says of them."""
+        return {"round_number": self.number, "model": self.model.digest, "whole": self.whole}
 
     def send(self, site: str, share: Share) -> Future[Payload]:
         return self.coordinator.send(
@@ -166,6 +170,10 @@ class Coordinator:
         """The grid looked up last, and of which model."""
         self._at_sites: dict[str, str] = {}
         """Digest of the model that each site was sent last."""
+        self._counted = CountedRounds(folder.journal)
+        self._late = LateOrders(config.participation, mediator, emit)
+        self._meter: Meter | None = None
+        """Whom to ask before anything is sent, while a run goes on."""
         stopping = config.evaluation.early_stopping
         self._progress = Progress(
             metric=config.evaluation.metric,
@@ -195,9 +203,13 @@ class Coordinator:
     def run(self, model: GlobalModel, moved: Callable[[GlobalModel], None]) -> Finished:
         """Run what is left of the rounds; `moved` is told every new model."""
         last = self._config.federation.rounds
+        wire, needs = self._mediator.counts_on_the_wire, self._algorithm.needs
+        costs = Costs.of(model.state, self._roles, needs, on_the_wire=wire)
+        self._meter = Meter(budget_of(self._config), costs, self._folder)
         self._writes = WriteBehind()
         with closing(self._writes):
             try:
+                self._book_traffic()  # of the start
                 while (reason := self._reason_to_end(model.round_number, last)) is None:
                     model = self._round(model)
                     moved(model)
@@ -214,12 +226,28 @@ class Coordinator:
         return f"all {last} rounds are done" if done >= last else None
 
     def _round(self, model: GlobalModel) -> GlobalModel:
+        self._ask_for_round(model, model.round_number + 1)
         row, new = self.step(model)
         if self._client_digests:
             number, digests = new.round_number, self._client_digests
             self._writes.put(partial(self._folder.append_clients, number, digests))
         self._record(row, new)
         return new
+
+    def _ask_for_round(self, model: GlobalModel, number: int) -> None:
+        """Have the budget allow all that the round is known to cost; TrafficSpent."""
+        if self._meter is None or not self._meter.limited:
+            return
+        self._writes.flush()  # what the last round cost is in the folder before this one's plan
+        self.tell_changes()
+        shares = self._mediator.assignment.shares
+        self._meter.plan(
+            number,
+            {site: min(self._asked, size(shares.get(site, ()))) for site in self._mediator.sites},
+            having=[site for site, known in self._at_sites.items() if known == model.digest],
+            judges=judges_of(self._config, number),
+            late=self._late.sites(),
+        )
 
     def step(self, model: GlobalModel) -> tuple[dict[str, Any], GlobalModel]:
         """Train and judge one round, and record nothing of it: its row and its model."""
@@ -228,7 +256,7 @@ class Coordinator:
         self.tell_changes()
         self._emit("round_started", round=number, of=self._config.federation.rounds)
         started = self._clock()
-        total, took = self._train(model, number)
+        total, late, took = self._train(model, number)
         update = self._algorithm.combine(total)
         state, memory = self._algorithm.apply(model.state, self._roles, model.memory, update)
         for name, largest in total.largest.items():
@@ -238,8 +266,9 @@ class Coordinator:
         row: dict[str, Any] = {
             "round": number,
             "clients": total.clients,
-            "samples": total.weight,
+            "samples": total.weight - sum(each.weight for each in late),
             "refused": len(total.refused),
+            **({"late": sum(each.clients for each in late)} if self._late.rounds else {}),
             "train_loss": _number(total.tally.mean_loss),
             "seconds": round(seconds, 6),
             "training_seconds": round(took, 6),
@@ -251,13 +280,15 @@ class Coordinator:
             row |= {"accuracy": tally.accuracy, "loss": _number(tally.mean_loss)}
         return row, new
 
-    def _train(self, model: GlobalModel, number: int) -> tuple[Partial, float]:
+    def _train(self, model: GlobalModel, number: int) -> tuple[Partial, list[Late], float]:
         """The round's sum over all sites, on a coarser grid whenever it overflows.
 
-        With the seconds that workers spent in the arithmetic of training, all together.
+        With the late updates in it, which weigh what they say and stand for nobody, and the seconds
+        that workers spent in the arithmetic of training, all together.
         """
         rules = self._rules_of_training()
-        counted = self._written_down("counted", model, number)
+        counted = self._counted.read("counted", number, model.digest)
+        late = self._counted.late(counted)
         for coarser in range(0, COARSEST + 1, COARSER_STEP):
             header = {
                 "coarser": coarser,
@@ -276,11 +307,14 @@ class Coordinator:
             )
             answers = self._ask_all(orders, rules, counted)
             if counted is None and rules.by_clock:
-                counted = self._write_down(
-                    "counted", orders, answers, _covered(answers, self._asked)
+                late = self._late.take(number)
+                self._late.expect(orders, answers.late)
+                counted = self._counted.write(
+                    "counted", answers, _covered(answers, self._asked), late=late, **orders.about
                 )
             total = _merged([each.payload for each in answers.all])
-            if not total.overflowed:
+            trained = total.weight
+            if not with_late(total, late).overflowed:
                 break
             names = list(total.overflowed)
             self._emit("grid_coarsened", round=number, tensors=names, bits=COARSER_STEP)
@@ -291,11 +325,11 @@ class Coordinator:
             )
         for client_id in total.refused:
             self._emit("update_refused", round=number, client=client_id, reason="not finite")
-        if not total.weight:
+        if not trained:
             raise NoUsableUpdate(number, total.refused)
         headers = [each.payload.header for each in answers.all]
         self._client_digests = {k: v for header in headers for k, v in header["digests"].items()}
-        return total, sum(header["training_seconds"] for header in headers)
+        return total, late, sum(header["training_seconds"] for header in headers)
 
     def _evaluate(self, model: GlobalModel) -> Tally:
         """Judge a model on the coordinator's test set, or at the sites."""
@@ -315,11 +349,11 @@ class Coordinator:
         if at_sites:
             quorum = self._config.participation.quorum
             rules = Rules(whole=judges, enough=judges, least=least(judges, quorum), wait_s=wait_s)
-            judged = self._written_down("judged", model, number)
+            judged = self._counted.read("judged", number, model.digest)
             answers = self._ask_all(orders, rules, judged)
             if judged is None and rules.by_clock:
                 share = [each for a in answers.all for each in told(a.part.share)]
-                self._write_down("judged", orders, answers, sorted(share))
+                self._counted.write("judged", answers, sorted(share), **orders.about)
         else:
             rules = Rules(whole=1, enough=1, least=1, wait_s=wait_s)
             # Whichever site is there judges the whole test set.
@@ -379,7 +413,8 @@ class Coordinator:
             rules = Rules(whole=whole, enough=whole, least=whole, wait_s=rules.wait_s)
             orders = replace(orders, header={**orders.header, "counted": counted.counted})
         elif rules.by_clock and orders.kind == "round":
-            orders = replace(orders, header={**orders.header, "tells_covered": True})
+            more = {"tells_covered": True, "late_for": self._late.rounds}
+            orders = replace(orders, header={**orders.header, **more})
         answers = Asking(orders, self._mediator, rules, self._clock).answers(self._parts())
         if answers.reason:
             self._emit(
@@ -409,69 +444,37 @@ class Coordinator:
         self, order: Payload, site: str, key: str, model: GlobalModel | None
     ) -> Future[Payload]:
         """Send an order; the model that it is about goes along unless the site has it already."""
-        if model is not None and self._at_sites.get(site) != model.digest:
-            self._at_sites[site] = model.digest
-            order = replace(order, tensors=model.state)
+        if model is not None:
+            new = self._at_sites.get(site) != model.digest
+            if self._meter is not None:
+                clients = _clients_of(order, self._asked) if order.kind == "round" else None
+                number = order.header["round"]
+                self._meter.ask(number, site, with_model=new, clients=clients)
+            if new:
+                self._at_sites[site] = model.digest
+                order = replace(order, tensors=model.state)
         purpose = PURPOSES[order.kind.removeprefix("close_")]
         return self._mediator.deliver(
             site, order, round_number=order.header["round"], purpose=purpose, key=key
         )
 
     def tell_changes(self) -> None:
-        """Say which sites were lost or came back; neither has any model."""
+        """Say which sites went or came back; neither has any model."""
         for change in self._mediator.drain_changes():
             self._at_sites.pop(change.site, None)
-            if change.lost:
-                moved = change.clients
-                self._emit("site_lost", site=change.site, reason=change.reason, clients=moved)
-            else:
-                self._emit("site_returned", site=change.site)
+            went = {"site": change.site, "reason": change.reason, "clients": change.clients}
+            match change.kind:
+                case ChangeKind.LOST:
+                    self._emit("site_lost", **went)
+                case ChangeKind.DRAINED:
+                    self._emit("site_drained", **went)
+                case ChangeKind.RETURNED:
+                    self._emit("site_returned", site=change.site)
 
-    # -- who counted --------------------------------------------------------------------------
-
-    def _write_down(self, what: str, orders: _Orders, answers: Answers, counted: Any) -> Counted:
-        """Write down who counted, before anything comes of it."""
-        sites: dict[str, int] = {}
-        for each in answers.all:
-            sites[each.part.site] = sites.get(each.part.site, 0) + each.clients
-        made = Counted(
-            round_number=orders.number,
-            model=orders.model.digest,
-            whole=orders.whole,
-            clients=sum(sites.values()),
-            counted=counted,
-            sites=sites,
-            reason=answers.reason,
-        )
-        path = self._path_of(what, orders.number)
-        aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-        aside.write_text(json.dumps(made.to_json()) + "\n")
-        aside.replace(path)
-        return made
-
-    def _written_down(self, what: str, model: GlobalModel, number: int) -> Counted | None:
-        """Who counted when this round was run before, if a clock decided that."""
-        path = self._path_of(what, number)
-        if not path.exists():
-            return None
-        try:
-            values = json.loads(path.read_text())
-        except ValueError:
-            values = None
-        found = Counted.from_json(values, str(path))
-        if found.model != model.digest:
-            raise RunRefused(
-                f"{path} says who counted after model {found.model[:12]}, and this is "
-                f"{model.digest[:12]}: the run before this one came to another model"
-            )
-        return found
-
-    def _path_of(self, what: str, number: int) -> Path:
-        return self._folder.journal / f"round-{number:06d}.{what}.json"
+    # -- what comes of a round ----------------------------------------------------------------
 
     def _due(self, number: int) -> bool:
-        every, last = self._config.evaluation.every, self._config.federation.rounds
-        return number % every == 0 or number == last
+        return self._config.evaluation.is_due(number, self._config.federation.rounds)
 
     def _judge(self, row: Mapping[str, Any]) -> bool:
         """Take a row's evaluation into account; whether it is the best so far."""
@@ -490,16 +493,24 @@ class Coordinator:
         if is_best:
             self._writes.put(partial(self._save_model, "best", model), instead_of="best")
         self._rows.append(row)
-        traffic = [
-            (flow.round_number, flow.site, flow.direction, flow.purpose, nbytes)
-            for flow, nbytes in self._mediator.drain_traffic()
-        ]
         self._writes.put(partial(self._folder.append_row, row))
-        self._writes.put(partial(self._folder.append_traffic, traffic))
+        self._book_traffic()
         if model.round_number % self._config.outputs.checkpoint_every == 0:
             self._checkpoint(model)
         fields = {k: v for k, v in row.items() if k != "time"}
         self._emit("round_finished", of=self._config.federation.rounds, **fields)
+
+    def _book_traffic(self) -> None:
+        """Record what has crossed since the last time."""
+        flows = self._mediator.drain_traffic()
+        traffic = [
+            (flow.round_number, flow.site, flow.direction, flow.purpose, nbytes)
+            for flow, nbytes in flows
+        ]
+        self._writes.put(partial(self._folder.append_traffic, traffic))
+        if self._meter is not None:
+            self._meter.book(flows)
+            self._writes.put(self._meter.written)
 
     def _checkpoint(self, model: GlobalModel) -> None:
         if model.round_number == self._saved_round:
@@ -523,6 +534,11 @@ class Coordinator:
 def execution_of(config: RunConfig) -> list[Any]:
     """What an order says of how to compute a chunk."""
     return [config.training.execution, config.training.chunk_size]
+
+
+def _clients_of(order: Payload, whole: int) -> int:
+    """How many of a cohort an order is about, at most."""
+    return min(whole, sum(len(range(*each)) for each in order.header["share"]))
 
 
 def _covered(answers: Answers, whole: int) -> str:

@@ -7,11 +7,11 @@ VirtualNodes is answered meanwhile.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import os
 import signal
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -21,12 +21,14 @@ from fedpilot.fabric.interruptions import Interruptions
 from fedpilot.mediator import MediatorError
 from fedpilot.mediator.coordinator_link import MediatorConnection
 
-from .errors import FederatedError
+from .errors import CodeRefused, FederatedError
 from .events import Event
 
 log = logging.getLogger(__name__)
 
 FINISHED, FAILED, STOPPED = 0, 1, 130
+CODE = "code.zip"
+"""The user's own modules, as the mediator has kept them."""
 
 
 def main(folder: Path, run: str) -> int:
@@ -75,9 +77,11 @@ def _serve(
 ) -> None:
     from .answering import Answering
     from .config import load_config
+    from .importing import make_importable
     from .mediated import MediatedFederation, declarations
     from .run_folder import RunFolder
     from .run_record import SUBMITTED
+    from .user_code import code_sent
 
     submitted: dict[str, Any] = json.loads((place / "submission.json").read_text())
     _make_folder(place)
@@ -87,7 +91,11 @@ def _serve(
         if not manifest:
             # A run whose gang cannot be had leaves what there was before: this.
             opened.update_manifest(status=SUBMITTED)
-    sys.path.append(str(place))
+    code = None
+    if archive := archive_in(place, str(submitted.get("code", ""))):
+        code = code_sent(config, archive)
+        log.info("it brings code: %s; SHA-256 %s", ", ".join(code.files)[:1000], code.digest)
+        make_importable(archive)
     federation = MediatedFederation(
         config,
         connection,
@@ -95,6 +103,7 @@ def _serve(
         again="identity" in manifest,
         observers=[telling],
         declared=declarations(config, connection, place / "declared.json"),
+        code=code,
     )
     try:
         with Answering(federation, connection.questions) as answering:
@@ -106,6 +115,16 @@ def _serve(
     finally:
         interruptions.shield()
         federation.close()
+
+
+def archive_in(place: Path, digest: str) -> bytes:
+    """The user's own code that was submitted with a run; empty if none was. CodeRefused."""
+    if not digest:
+        return b""
+    archive = (place / CODE).read_bytes()
+    if hashlib.sha256(archive).hexdigest() != digest:
+        raise CodeRefused(f"{CODE} in its folder is not what was submitted, SHA-256 {digest}")
+    return archive
 
 
 def _make_folder(place: Path) -> None:

@@ -3,6 +3,8 @@
 FederatedError
 ├── ConfigError            bad input, found before anything is started            (exit 2)
 ├── RunRefused             the run cannot be continued or made as asked            (exit 2)
+├── CodeRefused            the user's own code is not what can travel, or be run   (exit 2)
+├── TrafficSpent           a round costs more than is left of the traffic budget    (exit 3)
 ├── DataUnusable           a site's data cannot be used as its admin declared it   (exit 1)
 ├── ClientFailed           a client's training or evaluation raised                (exit 1)
 ├── NoUsableUpdate         every update of a round was refused                     (exit 1)
@@ -17,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fedpilot.fabric.exit_codes import BAD_INPUT, FAILED
+from fedpilot.fabric.exit_codes import BAD_INPUT, FAILED, REFUSED
 
 
 class FederatedError(Exception):
@@ -70,6 +72,32 @@ class RunRefused(FederatedError):
     """A run cannot be continued or made as asked; the text says what to do instead."""
 
     exits_with = BAD_INPUT
+
+
+class CodeRefused(FederatedError):
+    """The user's own code is not what can travel to sites, or be run there; none of it was run."""
+
+    exits_with = BAD_INPUT
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(problem)
+        self.problem = problem
+
+    def __str__(self) -> str:
+        return f"the code of the run cannot be used: {self.problem}"
+
+
+class TrafficSpent(FederatedError):
+    """A round costs more than is left of the run's traffic budget; the run can be resumed."""
+
+    exits_with = REFUSED
+
+    def __init__(self, what: str, why: str) -> None:
+        super().__init__(what, why)
+        self.what, self.why = what, why
+
+    def __str__(self) -> str:
+        return f"{self.what}: {self.why}. The run can be resumed with another limit"
 
 
 class DataUnusable(FederatedError):

@@ -34,6 +34,7 @@ from fedpilot.mediator import (
 from fedpilot.mediator.core.traffic import Flow
 
 from .algorithms import algorithm_of
+from .budgets import rounds_within
 from .config import (
     as_before,
     differences,
@@ -47,6 +48,7 @@ from .config import (
 from .config.schema import RunConfig
 from .coordinator import Coordinator, Finished, GlobalModel, execution_of
 from .core.algorithm import Needs
+from .core.groups import Groups
 from .core.lifecycle import NodeState
 from .core.partition import PartitionSummary, describe
 from .core.sampling import cohort
@@ -54,8 +56,10 @@ from .core.state import Array, State, digest
 from .core.union import described
 from .errors import ConfigError, FederatedError, Problem, RunRefused
 from .events import Event, Observer, event
+from .grouping import steps_of
 from .run_folder import RunFolder, new_run_id
 from .run_record import RunRecord, RunResult
+from .sources import import_paths
 from .starting import (
     SMALLEST_OBJECT_STORE,
     begin_ray,
@@ -65,6 +69,7 @@ from .starting import (
     set_aside,
     uncollected,
 )
+from .user_code import UserCode, code_here
 from .virtual_node import VirtualNode
 
 if TYPE_CHECKING:
@@ -94,6 +99,7 @@ class Federation:
         sites: Sequence[str] | None = None,
         declared: Mapping[str, Mapping[str, Any]] | None = None,
         ahead: bool = False,
+        code: UserCode | None = None,
     ) -> None:
         """Load and check a configuration: a file, a mapping or a RunConfig.
 
@@ -104,10 +110,11 @@ class Federation:
         `declared`, for `data.from: sites`, is what each site discloses, by site and data set; left
         out, it is found in the config's `sites.site_files`.
         `ahead` begins to start private Rays as soon as the config is read, beside all other
-        loading: for those who will run at once. Raises ConfigError for anything that is wrong,
+        loading: for those who will run at once. `code` is what the config names of the user's own
+        modules; left out, as it lies in folders. Raises ConfigError for anything that is wrong,
         before anything is started, or after what was begun `ahead` has ended.
         """
-        self._paths = _import_paths(config, search)
+        self._paths = import_paths(config, search)
         sys.path.extend(path for path in self._paths if path not in sys.path)
         self._name = "federation"
         if isinstance(config, str | Path):
@@ -130,6 +137,8 @@ class Federation:
             elif ahead and cluster is None:
                 self._begun = begin_ray(self.config, begun)
             try:
+                self.code = code or code_here(self.config)
+                """What the config names of the user's own modules."""
                 self._materials = self._gathered(declared)
             except ConfigError as error:
                 if isinstance(config, str | Path):
@@ -212,12 +221,12 @@ class Federation:
         return self._identity_of(self.config)
 
     def _identity_of(self, config: RunConfig) -> str:
-        return identity(config, self._materials.code_digest, self._materials.data_digest)
+        return identity(config, self.code.digest, self._materials.data_digest)
 
     @property
     def code_digest(self) -> str:
-        """SHA-256 over the source of the user's own modules that the config names."""
-        return self._materials.code_digest
+        """SHA-256 of the archive of the user's own modules that the config names."""
+        return self.code.digest
 
     @property
     def has_site_data(self) -> bool:
@@ -231,8 +240,16 @@ class Federation:
 
     @property
     def cohort_size(self) -> int:
-        """Clients per round."""
-        return self._materials.cohort_size
+        """Clients per round; of groups, in each of the rounds that they have to themselves."""
+        steps, groups = steps_of(self.config), self.groups
+        if steps is None or groups is None:
+            return self._materials.cohort_size
+        return steps.clients_of_step(groups)
+
+    @property
+    def groups(self) -> Groups | None:
+        """Who belongs to which group, if there are any and their samples are here."""
+        return self._materials.data.groups
 
     @property
     def bytes_of_updates(self) -> int:
@@ -240,6 +257,20 @@ class Federation:
         if algorithm_of(self.config.federation).needs is Needs.SUM:
             return 0
         return self.cohort_size * self._materials.bytes_of_update
+
+    def rounds_within_budget(self) -> int | None:
+        """How many rounds `traffic` is enough for, if nothing is sent twice; None without limits.
+
+        By the sites of the config: a mediator's may be more.
+        """
+        each = -(-self.cohort_size // len(self._sites))
+        clients = dict.fromkeys(self._sites, each)
+        return rounds_within(self.config, self._materials.costs(self.config), clients)
+
+    @property
+    def bytes_of_round(self) -> int:
+        """The most that a round moves to one site and from it, by the model's tensors."""
+        return self._materials.costs(self.config).at_least
 
     def module(self) -> nn.Module:
         """The global model as a PyTorch module of its own."""
@@ -545,9 +576,14 @@ class Federation:
         return [dict(worker) for worker in self._workers.values()]
 
     def cohort(self, round_number: int) -> list[str]:
-        """Ids of the clients that train in a round."""
-        size, seed = self.cohort_size, self.config.run.random_seed
-        return [self.client_id(int(i)) for i in cohort(len(self), size, seed, round_number)]
+        """Ids of the clients that train in a round; of groups at sites, all that may."""
+        steps, groups = steps_of(self.config), self.groups
+        if steps is not None and groups is not None:
+            clients = steps.clients_of_round(groups, round_number)
+        else:
+            size, seed = self._materials.cohort_size, self.config.run.random_seed
+            clients = cohort(len(self), size, seed, round_number)
+        return [self.client_id(index) for index in clients.tolist()]
 
     # -- for VirtualNodes ---------------------------------------------------------------------
 
@@ -619,15 +655,6 @@ class Federation:
             header = payload.header
             self._workers[header["site"], header["worker"]] = header
         self._emit(payload.kind, **payload.header)
-
-
-def _import_paths(config: object, search: Sequence[str]) -> tuple[str, ...]:
-    """Where the user's own modules are looked for, in this order."""
-    folders = [Path.cwd()]
-    if isinstance(config, str | Path):
-        folders.append(Path(config).resolve().parent)
-    folders += [Path(folder) for folder in search]
-    return tuple(dict.fromkeys(str(folder) for folder in folders))
 
 
 def _declared_here(config: RunConfig, sites: Sequence[str]) -> dict[str, dict[str, dict[str, Any]]]:

@@ -24,12 +24,16 @@ from fedpilot.mediator.core.disclosure import Declaration, Found, disclosed
 from fedpilot.mediator.errors import PolicyRefused
 
 from . import data as datasets, models
+from .algorithms import algorithm_of
+from .budgets import check_budget
 from .config.schema import RunConfig, Training
 from .core import partition as partitions
+from .core.groups import Groups
 from .core.participation import asked
 from .core.partition import Partition, PartitionError
 from .core.randomness import Purpose
 from .core.registry import RegistryError
+from .core.round_costs import Costs
 from .core.sampling import Indices, share
 from .core.state import Array, Role, Roles
 from .core.union import (
@@ -56,8 +60,8 @@ from .engine.modules import (
 )
 from .engine.stacking import NotStackable, stack
 from .errors import ConfigError, DataUnusable, FederatedError, Problem
+from .grouping import groups_of
 from .models import ModelError
-from .sources import digest_of, own_code
 from .update_costs import check_aggregation
 
 log = logging.getLogger(__name__)
@@ -75,6 +79,8 @@ class SiteData:
     test_y: Array
     num_classes: int
     partition: Partition
+    groups: Groups | None = None
+    """Of the clients whose samples are here, if the config asks for any."""
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -96,8 +102,6 @@ class Materials:
     initial: dict[str, Array]
     """The model of round 0."""
     data_digest: str
-    code_digest: str
-    """Over the source of the user's own modules; the same for everybody who has none."""
     cohort_size: int
     """Clients that a round asks."""
     enough: int
@@ -122,12 +126,18 @@ class Materials:
         """Bytes of one client's update."""
         return bytes_of_one(self.initial, self.roles)
 
+    def costs(self, config: RunConfig) -> Costs:
+        """What a round of the run moves, counted by its tensors."""
+        return Costs.of(self.initial, self.roles, algorithm_of(config.federation).needs)
+
 
 def gather(config: RunConfig) -> Materials:
     """Load the data, make the partition, build the model; ConfigError for what does not fit."""
     dataset, test_x, test_y = _load_data(config)
     partition = _make_partition(config, dataset)
-    data = SiteData(dataset.x, dataset.y, test_x, test_y, dataset.num_classes, partition)
+    here = range(partition.number_of_clients)
+    groups = groups_of(config, partition, dataset.y, dataset.columns, here)
+    data = SiteData(dataset.x, dataset.y, test_x, test_y, dataset.num_classes, partition, groups)
     initial, roles = _build_model(config, data)
     population = partition.number_of_clients
     enough = _cohort_size(config, population)
@@ -136,12 +146,12 @@ def gather(config: RunConfig) -> Materials:
         roles=roles,
         initial=initial,
         data_digest=_digest_of(dataset, test_x, test_y),
-        code_digest=code_digest(config),
         cohort_size=asked(enough, config.participation.over_sampling, population),
         enough=enough,
         here=range(population),
     )
     check_aggregation(config.federation, materials.cohort_size, materials.bytes_of_update)
+    check_budget(config, materials.costs(config))
     return materials
 
 
@@ -168,13 +178,13 @@ def gather_declared(config: RunConfig, declared: Mapping[str, Any]) -> Materials
         roles=roles,
         initial=initial,
         data_digest=union.digest,
-        code_digest=code_digest(config),
         cohort_size=asked(enough, config.participation.over_sampling, union.population),
         enough=enough,
         here=range(0),
         union=union,
     )
     check_aggregation(config.federation, materials.cohort_size, materials.bytes_of_update)
+    check_budget(config, materials.costs(config))
     return materials
 
 
@@ -240,7 +250,12 @@ def gather_here(
     held = Held(place.first, place.population, replace(owners, ids=called))
     assert declaration.num_classes is not None  # or it would not be as declared
     nobodys = dataset.x[:0], dataset.y[:0]
-    data = SiteData(dataset.x, dataset.y, *nobodys, declaration.num_classes, held)
+    try:
+        groups = groups_of(config, held, dataset.y, dataset.columns, held.here)
+    except ConfigError as error:
+        found = error.problems[0].found
+        raise DataUnusable(site, name, f"its clients make no groups: {found}") from None
+    data = SiteData(dataset.x, dataset.y, *nobodys, declaration.num_classes, held, groups)
     try:
         initial, roles = _build_model(config, data)
     except ConfigError:
@@ -252,7 +267,6 @@ def gather_here(
         roles=roles,
         initial=initial,
         data_digest="",
-        code_digest="",
         cohort_size=asked(enough, config.participation.over_sampling, place.population),
         enough=enough,
         here=held.here,
@@ -452,11 +466,6 @@ def _cohort_size(config: RunConfig, population: int) -> int:
             ]
         )
     return population if named is None else named
-
-
-def code_digest(config: RunConfig) -> str:
-    """SHA-256 over the source of every module that the configuration names by dotted path."""
-    return digest_of(own_code(config))
 
 
 def _digest_of(dataset: Dataset, test_x: Array, test_y: Array) -> str:

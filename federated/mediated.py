@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fedpilot.mediator import LinkedSite, ReservationRefused, Site
+from fedpilot.mediator import LinkedSite, Payload, ReservationRefused, Site
 from fedpilot.mediator.coordinator_link import MediatorConnection
 from fedpilot.mediator.core.health import works
 
@@ -25,6 +25,7 @@ from .config.schema import RunConfig
 from .core.following import Move, chosen, moves
 from .events import Observer
 from .federation import Federation
+from .user_code import UserCode, attached
 
 log = logging.getLogger(__name__)
 
@@ -83,16 +84,24 @@ class MediatedFederation(Federation):
         again: bool = False,
         observers: Sequence[Observer] = (),
         declared: Declarations | None = None,
+        code: UserCode | None = None,
     ) -> None:
         """Load and check a configuration; `name` tells its gang from others. ConfigError.
 
         `again`: its gang stood before, so that it goes on with as few sites as a gang that lost
         some would. `declared` is what sites disclose of the data that lies there: those sites take
-        part.
+        part. `code` came with the run, and goes to every site; without it, what the config names
+        is installed there.
         """
         super().__init__(
-            config, observers=observers, sites=tuple(declared or ELSEWHERE), declared=declared
+            config,
+            observers=observers,
+            sites=tuple(declared or ELSEWHERE),
+            declared=declared,
+            code=code,
         )
+        self._sent = code
+        self._paths = ()  # folders here are nothing to a site
         self._name = name
         self._again = again
         self._apart = True
@@ -130,6 +139,11 @@ class MediatedFederation(Federation):
     def _least_sites(self) -> int | None:
         least = super()._least_sites
         return least or 1 if self._again else least
+
+    def spec_of(self, site: str) -> Payload:
+        """What a site is told of this federation, with the code that came with the run."""
+        spec = super().spec_of(site)
+        return spec if self._sent is None else attached(spec, self._sent)
 
     def site(self, name: str) -> LinkedSite:
         """A site of the mediator, by the way that leads there."""
@@ -215,3 +229,4 @@ class Following:
                 self._busy.pop(site, None)
             else:
                 self._busy[site] = self._clock() + AGAIN_S
+        self._news.set()  # it may have changed meanwhile

@@ -39,18 +39,34 @@ def submit(
     detach: bool,
     as_json: bool,
 ) -> int:
-    """Hand a run in and follow it; the exit code. ConfigError before anything is sent."""
-    from .config import load_config, to_yaml
+    """Hand a run in and follow it; the exit code. ConfigError before anything is sent.
+
+    The user's own modules that the config names go with it.
+    """
+    from .config import load_config, located, to_yaml
+    from .errors import ConfigError
     from .run_folder import check_run_id, new_run_id
+    from .sources import import_paths
+    from .user_code import code_to_send
 
     checked = load_config(config, overrides)
+    try:
+        code = code_to_send(checked, import_paths(config))
+    except ConfigError as error:
+        raise located(error, config, overrides) from error
+    for module in code.missing:
+        click.echo(
+            f"fedpilot: {module} is not found here, so it is not sent: it has to be installed "
+            "where the mediator runs, and at every site",
+            err=True,
+        )
     run = check_run_id(run_id or new_run_id(checked.run.name or config.stem))
     text = to_yaml(checked)
     fate = "nothing was submitted"
     try:
         with interruptions(), access.open() as client:
             fate = f"run {run} may be submitted, or not: {access.step('runs', 'show', run)}"
-            found = client.submit(run, text, name=config.stem)
+            found = client.submit(run, text, name=config.stem, code=code.archive)
     except KeyboardInterrupt:
         fail(f"interrupted; {fate}", INTERRUPTED)
     if detach:

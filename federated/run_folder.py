@@ -43,6 +43,7 @@ METRIC_COLUMNS = (
     "clients",
     "samples",
     "refused",
+    "late",
     "seconds",
     "training_seconds",
     "clients_per_second",
@@ -206,8 +207,11 @@ class RunFolder:
             _replace(path, "".join(kept))
 
     def rewind(self, last_round: int) -> list[dict[str, Any]]:
-        """Forget the metrics of rounds after `last_round`, which will be run again."""
-        self._rewind_traffic(last_round)
+        """Forget the metrics of rounds after `last_round`, which will be run again.
+
+        Their bytes have crossed and stay in the table of traffic.
+        """
+        self._mend_traffic()
         self._rewind_clients(last_round)
         rows = [row for row in self.rows() if row["round"] <= last_round]
         _replace(self.path / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
@@ -232,12 +236,51 @@ class RunFolder:
                 writer.writerow(TRAFFIC_COLUMNS)
             writer.writerows(rows)
 
-    def _rewind_traffic(self, last_round: int) -> None:
+    def traffic(self) -> list[tuple[int, str, str, str, int]]:
+        """The rows of the table: round, site, direction, purpose, bytes."""
+        path = self.path / "traffic.csv"
+        if not path.exists():
+            return []
+        with path.open(newline="") as file:
+            rows = [row for row in csv.reader(file) if len(row) == len(TRAFFIC_COLUMNS)]
+        return [
+            (int(number), site, direction, purpose, int(nbytes))
+            for number, site, direction, purpose, nbytes in rows[1:]
+        ]
+
+    def _mend_traffic(self) -> None:
+        """Forget a row that was cut short."""
         path = self.path / "traffic.csv"
         if path.exists():
-            whole = [line for line in path.read_text().splitlines() if line.count(",") == 4]
-            kept = [row for row in whole[1:] if int(row.partition(",")[0]) <= last_round]
-            _replace(path, "\n".join([",".join(TRAFFIC_COLUMNS), *kept, ""]))
+            header = ",".join(TRAFFIC_COLUMNS)
+            whole = [
+                line[:-1].rstrip("\r")
+                for line in path.read_text().splitlines(keepends=True)
+                if line[-1] == "\n" and line.count(",") == len(TRAFFIC_COLUMNS) - 1
+            ]
+            _replace(path, "\n".join([header, *whole[1:], ""]))
+
+    def write_round_under_way(
+        self, round_number: int, sites: Mapping[str, Mapping[str, int]]
+    ) -> None:
+        """Say what a round may cost each site at most, by direction, before its orders go out."""
+        told = {"format": FORMAT, "round": round_number, "sites": sites}
+        _replace(self._under_way, json.dumps(told) + "\n")
+
+    def round_under_way(self) -> tuple[int, dict[str, dict[str, int]]] | None:
+        """The round that was under way when a process was killed, and what it may have cost."""
+        if not self._under_way.exists():
+            return None
+        told = json.loads(self._under_way.read_text())
+        return told["round"], told["sites"]
+
+    def forget_round_under_way(self) -> None:
+        """What it cost is in the table."""
+        self._under_way.unlink(missing_ok=True)
+
+    @property
+    def _under_way(self) -> Path:
+        return self.journal / "traffic.json"
 
     # -- models -------------------------------------------------------------------------------
 

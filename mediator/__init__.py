@@ -14,7 +14,7 @@ from .errors import (
     UnknownWorkload,
     WorkFailed,
 )
-from .mediator import Change, FederationMediator
+from .mediator import Change, ChangeKind, FederationMediator
 from .site import GangRequest, InProcessSite, Link, LinkedSite, Site
 from .workload import Notify, Payload, SiteContext, SiteWorkload, load_workload
 
@@ -22,6 +22,7 @@ __all__ = [
     "Assignment",
     "AssignmentStrategy",
     "Change",
+    "ChangeKind",
     "FederationMediator",
     "GangRequest",
     "InProcessSite",

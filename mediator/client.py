@@ -37,9 +37,10 @@ from .errors import (
 )
 from .identity import Credentials
 from .identity.tls import client_credentials
-from .payloads import header_json, read, write
+from .payloads import read, write
 from .proto import federation_pb2 as pb
-from .rpc import CHANNEL_OPTIONS, LARGEST_MESSAGE, MESSAGE_OPTIONS, USER, Stub
+from .questions import question_messages, whole_answer
+from .rpc import CHANNEL_OPTIONS, MESSAGE_OPTIONS, USER, Stub
 from .wire import PROTOCOL
 from .workload import Payload
 
@@ -51,8 +52,6 @@ ENDED = frozenset({"finished", "failed", "stopped", "interrupted"})
 """Statuses of runs that nobody works on."""
 SLOWEST_LINK = 50_000
 """Bytes per second; the deadline of a file grows with its size."""
-_TOO_LARGE = LARGEST_MESSAGE - (64 << 10)
-"""Bytes of tensors that one message takes."""
 _MOST_FILES = 100_000
 """Files of a run; no run has so many."""
 _Code = grpc.StatusCode
@@ -94,6 +93,8 @@ class Patience:
     """For the answer to a question."""
     work_s: float = 600.0
     """For an answer that needs work: a VirtualNode's, a command's at a site."""
+    tensors_s: float = 3_600.0
+    """For its tensors to come through, beside that; a link that is cut is noticed before."""
     again_s: float = 5.0
     """So long a question is asked again while the mediator cannot be reached."""
     cut_s: float = 600.0
@@ -178,15 +179,19 @@ class MediatorClient:
     # -- runs ---------------------------------------------------------------------------------
 
     def submit(
-        self, run: str, config_yaml: str, *, name: str, interactive: bool = False
+        self, run: str, config_yaml: str, *, name: str, interactive: bool = False, code: bytes = b""
     ) -> Document:
-        """Hand in a run under an id of ours, so that asking twice submits it once. RunExists."""
+        """Hand in a run under an id of ours, so that asking twice submits it once. RunExists.
+
+        `code` is an archive of the user's own modules, which the mediator keeps with the run.
+        """
         request = pb.SubmitRequest(
             protocol=PROTOCOL,
             run=run,
             config_yaml=config_yaml,
             name=name,
             interactive=interactive,
+            code=code,
         )
         return _document(self._asked("submit", request, run=run).run_json)
 
@@ -258,21 +263,30 @@ class MediatorClient:
             )
 
     def ask_run(self, run: str, question: Payload) -> Payload:
-        """Ask a run that is going on about a VirtualNode; QuestionFailed if that fails."""
-        with tempfile.TemporaryDirectory(prefix="fedpilot-") as folder:
-            request = pb.AskRunRequest(
-                run=run,
-                kind=question.kind,
-                header_json=header_json(question.header),
-                tensors=_tensor_bytes(question, Path(folder)),
-            )
-            reply = self._asked("ask_run", request, run=run, timeout_s=self._patience.work_s)
+        """Ask a run that is going on about a VirtualNode; QuestionFailed if that fails.
+
+        The tensors of both may be as large as models are.
+        """
+        with tempfile.TemporaryDirectory(prefix="fedpilot-") as made:
+            folder = Path(made)
+            header, blob = write(question, folder)
+            first = pb.AskRunRequest(run=run, kind=question.kind, header_json=header)
+            if blob is not None:
+                first.blob.CopyFrom(pb.Blob(digest=blob.digest, size=blob.size))
+            tensors, answer = folder / (blob.digest if blob else "question"), folder / "answer"
+            timeout_s = self._patience.work_s + self._patience.tensors_s
+
+            def ask() -> pb.AskRunReply:
+                call = self._stub.ask_run(question_messages(first, tensors), timeout=timeout_s)
+                try:
+                    return whole_answer(call, answer)
+                finally:
+                    call.cancel()
+
+            reply = self._again("ask_run", ask, run=run)
             if reply.WhichOneof("result") != "done":
                 raise QuestionFailed(run, reply.failure.kind, reply.failure.message)
-            path = None
-            if reply.tensors:
-                path = Path(folder) / "answer"
-                path.write_bytes(reply.tensors)
+            path = answer if reply.done.blob.digest else None
             return read(reply.done.kind, reply.done.header_json, path)
 
     # -- sites --------------------------------------------------------------------------------
@@ -336,12 +350,19 @@ class MediatorClient:
         site: str = "",
         timeout_s: float | None = None,
     ) -> Any:
+        """Ask for one message, perhaps again."""
+        call, limit_s = getattr(self._stub, method), timeout_s or self._patience.call_s
+        return self._again(method, lambda: call(request, timeout=limit_s), run=run, site=site)
+
+    def _again(
+        self, method: str, act: Callable[[], Value], *, run: str = "", site: str = ""
+    ) -> Value:
         """Ask, and ask again within the budget where that does no harm."""
         deadline = time.monotonic() + self._patience.again_s
-        pauses, call = self._pauses(), getattr(self._stub, method)
+        pauses = self._pauses()
         while True:
             try:
-                return _aside(partial(call, request, timeout=timeout_s or self._patience.call_s))
+                return _aside(act)
             except grpc.RpcError as error:
                 raised = self._error_of(error, run=run, site=site)
                 pause = next(pauses)
@@ -479,16 +500,3 @@ def _document(text: str) -> Document:
     if not isinstance(found, dict):
         raise MediatorFailed(f"the mediator answered what is no JSON object: {text[:80]!r}")
     return found
-
-
-def _tensor_bytes(question: Payload, folder: Path) -> bytes:
-    """A payload's tensors as the bytes of a file; BadRequest if they are too many for a message."""
-    _, blob = write(question, folder)
-    if blob is None:
-        return b""
-    if blob.size > _TOO_LARGE:
-        raise BadRequest(
-            f"the tensors have {blob.size} bytes, and a question takes at most {_TOO_LARGE}: "
-            "use the run's own model instead"
-        )
-    return (folder / blob.digest).read_bytes()

@@ -60,7 +60,9 @@ MOST_UNSENT = 10_000
 SEND_S = 60.0
 """How long one may wait to be sent."""
 JOIN_S = 5.0
-REPLIES_KEPT = 64
+REPLIES_KEPT, REPLIED_BYTES = 64, 1 << 30
+"""Replies whose tensors stay for the mediator to read, and bytes of them; of large ones, fewer."""
+FEWEST_REPLIES = 16
 COMING = (SiteState.JOINING, SiteState.SUSPECT)
 """Whoever is in them is ready soon, or lost."""
 
@@ -120,7 +122,7 @@ class MediatorConnection:
         self._stop_reason: str | None = None
         self._over = ""
         self._closing = False
-        self._replied: deque[str] = deque()
+        self._replied: deque[pb.Blob] = deque()
         self.questions: queue.Queue[Question] = queue.Queue()
         """What users ask of this run, in the order in which they asked."""
         self._socket = LocalSocket(folder)
@@ -402,15 +404,23 @@ class MediatorConnection:
         self.questions.put(Question(payload, answer, fail))
 
     def _kept(self, payload: Payload) -> pb.Done:
-        """A reply whose blob stays until so many others were given: the mediator reads it soon."""
+        """A reply whose blob stays until enough others were given: the mediator reads it soon."""
         done = self._keeping.keep(lambda store: done_message(payload, store))
         if done.blob.digest:
+            over: list[str] = []
             with self._lock:
-                self._replied.append(done.blob.digest)
-                over = self._replied.popleft() if len(self._replied) > REPLIES_KEPT else None
-            if over is not None:
-                self._keeping.let_go(over)
+                self._replied.append(done.blob)
+                while self._too_many_replied():
+                    over.append(self._replied.popleft().digest)
+            for digest in over:
+                self._keeping.let_go(digest)
         return done
+
+    def _too_many_replied(self) -> bool:
+        if len(self._replied) <= FEWEST_REPLIES:
+            return False
+        nbytes = sum(blob.size for blob in self._replied)
+        return len(self._replied) > REPLIES_KEPT or nbytes > REPLIED_BYTES
 
     def _end(self, reason: str) -> None:
         """Nothing more comes; whoever waits is told so, once."""

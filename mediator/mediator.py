@@ -14,7 +14,8 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import StrEnum
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -46,12 +47,21 @@ Hear = Callable[[str, Payload | None], None]
 """Told a site and what happened there; None if the site was lost or came back. It must not wait."""
 
 
+class ChangeKind(StrEnum):
+    """What became of a site."""
+
+    LOST = "lost"
+    DRAINED = "drained"
+    """It finishes what it is at work on: its admin wants it empty."""
+    RETURNED = "returned"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """A site that was lost, or came back."""
+    """A site that takes no part any more, or takes part again."""
 
     site: str
-    lost: bool
+    kind: ChangeKind
     reason: str
     clients: int
     """How many moved to other sites at once."""
@@ -217,6 +227,9 @@ class FederationMediator:
         Its clients that may move belong to others from `round_number` on. What it is at work on
         is left to whoever waits for that.
         """
+        self._do_without(site, ChangeKind.LOST, reason, round_number)
+
+    def _do_without(self, site: str, kind: ChangeKind, reason: str, round_number: int) -> None:
         with self._lock:
             if site not in self._promises:
                 return
@@ -230,10 +243,10 @@ class FederationMediator:
                     site,
                     self._capacities(),
                     round_number=round_number,
-                    reason=f"which was lost: {reason}",
+                    reason=f"which was {kind}: {reason}",
                 )
                 clients = size(before.share(site)) - size(self._assignment.share(site))
-            change = Change(site=site, lost=True, reason=reason, clients=clients)
+            change = Change(site=site, kind=kind, reason=reason, clients=clients)
             self._changes.append(change)
         self._tell(site, None)
 
@@ -249,7 +262,7 @@ class FederationMediator:
 
     def drain(self, site: str, reason: str, *, round_number: int = 0) -> Future[None]:
         """Have a site finish what it is at work on, and no more; the end of its release."""
-        self.lose(site, reason, round_number=round_number)
+        self._do_without(site, ChangeKind.DRAINED, reason, round_number)
         with self._lock:
             drained = self._draining.setdefault(site, Future())
         self._release_if_drained(site)
@@ -319,7 +332,8 @@ class FederationMediator:
                 if s == site or s in self._promises
             }
             self._returning.add(site)
-            self._changes.append(Change(site=site, lost=False, reason="it is back", clients=0))
+            back = Change(site=site, kind=ChangeKind.RETURNED, reason="it is back", clients=0)
+            self._changes.append(back)
         self._tell(site, None)
 
     def rebalance(self, at_most: float, *, round_number: int = 0) -> None:
@@ -343,7 +357,7 @@ class FederationMediator:
         return {site: its for site, its in shared_out(share, self._capacities()).items() if its}
 
     def drain_changes(self) -> list[Change]:
-        """The sites that were lost or came back since the last time, in that order."""
+        """The sites that went or came back since the last time, in that order."""
         with self._lock:
             changes, self._changes = self._changes, []
         return changes
@@ -363,7 +377,9 @@ class FederationMediator:
         notify = self._started[2]
 
         def told(payload: Payload) -> None:
-            notify(payload)
+            # Whose event it is, is not for the site to say.
+            whose = {"site": site}
+            notify(replace(payload, header=whose | dict(payload.header) | whose))
             self._tell(site, payload)
 
         return told
@@ -454,6 +470,11 @@ class FederationMediator:
 
         answer.add_done_callback(ended)
         return future
+
+    @property
+    def counts_on_the_wire(self) -> bool:
+        """Whether bytes are counted on the wire, headers and all, and not by their tensors."""
+        return self._counted is not None
 
     def drain_traffic(self) -> list[tuple[Flow, int]]:
         """Bytes to and from the sites since the last time, by flow, sorted."""

@@ -34,6 +34,14 @@ CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
 An attempt that is given up early is work for nothing on both sides: on slow links, and when
 hundreds of sites come at once, hardly one would succeed.
 """
+MANY_PEERS_OPTIONS: tuple[tuple[str, int], ...] = (
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.http2.lookahead_bytes", 1 << 20),
+)
+"""For who is sent blobs by hundreds at once: what each may send before it is asked for is bounded.
+
+By itself gRPC raises that bound while it is slow to answer, up to 8 MB for each peer.
+"""
 LARGEST_MESSAGE = 8 << 20
 """Bytes of one message, on either side; blobs travel in pieces far smaller than that."""
 MESSAGE_OPTIONS: tuple[tuple[str, int], ...] = (

@@ -15,8 +15,11 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, Gt
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
+from fedpilot.fabric.core.sizes import SIZE_IN_WORDS, bytes_of
+
 from .core.disclosure import Declaration, Disclosed, Disclosure, Residency
 from .core.policy import (
+    ANY_CODE,
     ROLE_PREFIX,
     ByteCaps,
     Commands,
@@ -29,10 +32,6 @@ from .strict_yaml import BadFile, Strict, Words, load, wrong_value
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
-_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([KMGT]i?B|B)?")
-_UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
-_UNITS |= {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
-_SIZE_IN_WORDS = "bytes, such as 16GiB or 1048576"
 RUNNERS = tuple(role for role in Role if role not in (Role.SITE, Role.MEDIATOR))
 """The roles that a user may have."""
 
@@ -41,10 +40,10 @@ def _size(value: Any) -> Any:
     """Bytes from such a text; anything else is left to the type's own check."""
     if not isinstance(value, str):
         return value
-    found = _SIZE.fullmatch(value.strip())
+    found = bytes_of(value)
     if found is None:
-        raise wrong_value(f'the text "{value[:40]}"', _SIZE_IN_WORDS)
-    return int(float(found[1]) * _UNITS[found[2] or "B"])
+        raise wrong_value(f'the text "{value[:40]}"', SIZE_IN_WORDS)
+    return found
 
 
 def _named(name: str) -> str:
@@ -62,12 +61,13 @@ def _user(name: str) -> str:
 
 
 def _code_digest(digest: str) -> str:
-    if not _DIGEST.fullmatch(digest):
-        raise wrong_value(f'the text "{digest[:40]}"', "64 digits of 0-9a-f, as `fedpilot check`")
+    if digest != ANY_CODE and not _DIGEST.fullmatch(digest):
+        allowed = "64 digits of 0-9a-f, as `fedpilot check` prints them, or `any`"
+        raise wrong_value(f'the text "{digest[:40]}"', allowed)
     return digest
 
 
-Bytes = Annotated[int, BeforeValidator(_size), Ge(0), Words(_SIZE_IN_WORDS)]
+Bytes = Annotated[int, BeforeValidator(_size), Ge(0), Words(SIZE_IN_WORDS)]
 Name = Annotated[str, AfterValidator(_named)]
 User = Annotated[str, AfterValidator(_user)]
 Digest = Annotated[str, AfterValidator(_code_digest)]
@@ -225,7 +225,9 @@ class PolicyFile(Strict):
     models: list[str] | None = None
     """Patterns of the models that may be trained."""
     code_digests: list[Digest] | None = None
-    """Digests of the users' own modules that may be run; `fedpilot check` prints them."""
+    """Digests of the users' own modules that may be run, or `any`; `fedpilot check` prints them.
+
+    Left out: what is installed here, and none that a run brings."""
     datasets: dict[Name, DatasetRuleSection] = Field(default_factory=dict)
     """A declared data set without a rule is nobody's."""
     resources: ResourcesSection = ResourcesSection()

@@ -19,9 +19,9 @@ import grpc.aio
 
 from fedpilot.mediator import Payload
 from fedpilot.mediator.blobs import BlobStore
+from fedpilot.mediator.errors import MediatorError
 from fedpilot.mediator.identity import Credentials
 from fedpilot.mediator.identity.tls import client_credentials
-from fedpilot.mediator.payloads import BadPayload
 from fedpilot.mediator.proto import federation_pb2 as pb
 from fedpilot.mediator.rpc import CHANNEL_OPTIONS, MESSAGE_OPTIONS, SITE, Stub
 from fedpilot.mediator.runner import told
@@ -34,7 +34,6 @@ from fedpilot.mediator.transfer import (
 )
 from fedpilot.mediator.wire import (
     PROTOCOL,
-    BadMessage,
     Capacity,
     Numbering,
     OrderId,
@@ -279,7 +278,7 @@ class FakeAgent:
             self.worked.append(id)
             made = await self._work(order, payload_of(order, self.blobs))
             done = done_message(made, self.blobs)
-        except (ValueError, BadMessage, BadPayload) as error:
+        except (ValueError, MediatorError) as error:
             return pb.Answer(id=id_message(id), failure=told(error))
         pushed = blob_of(done.blob)
         if pushed is not None:

@@ -108,12 +108,15 @@ class Gate:
 
 
 class Blobs(BlobService):
-    """Remembers from where on blobs were fetched."""
+    """Remembers from where on blobs were fetched, and lets some wait."""
 
     offsets: list[int]
+    held: list[asyncio.Event]
 
     async def fetch(self, request: pb.FetchRequest, context: Any) -> None:
         self.offsets.append(request.offset)
+        if self.held:
+            await self.held.pop(0).wait()
         await super().fetch(request, context)
 
 
@@ -122,18 +125,23 @@ class FakeMediator:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.authority = Authority.create(folder / "authority", now=time.time())
+        yesterday = time.time() - 86_400.0  # so that there are old certificates
+        self.authority = Authority.create(folder / "authority", now=yesterday)
         self.store = BlobStore(folder / "blobs", 1 << 30)
         self.gate = Gate()
         self.runs: list[str] = []
         """What a renewal names."""
         self.lease_s = 30.0
         self.greets = True
+        self.renews_not = ""
+        """Why it renews no certificate."""
         self.address = ""
         self.join_address = ""
         self.tokens: list[str] = []
         self.offsets: list[int] = []
         """From where on blobs were fetched."""
+        self.held: list[asyncio.Event] = []
+        """What the next fetches wait for, one after the other."""
         self._sessions: asyncio.Queue[Conversation] = asyncio.Queue()
 
     def credentials(self, name: str, role: Role = Role.SITE) -> Credentials:
@@ -154,6 +162,15 @@ class FakeMediator:
             request.certificate_request, request.site, Role.SITE, now=time.time()
         )
         return pb.JoinReply(certificate=certificate, authority=self.authority.certificate)
+
+    async def renew(self, request: pb.RenewRequest, context: Any) -> pb.RenewReply:
+        """SiteService.Renew."""
+        if self.renews_not:
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, self.renews_not)
+        certificate = self.authority.renew(
+            peer_of(context).serial, request.certificate_request, now=time.time()
+        )
+        return pb.RenewReply(certificate=certificate)
 
     async def session(self, requests: AsyncIterator[pb.FromSite], context: Any) -> None:
         """SiteService.Session."""
@@ -201,7 +218,7 @@ async def fake_mediator(folder: Path) -> AsyncIterator[FakeMediator]:
     own = mediator.authority.issue("mediator", Role.MEDIATOR, hosts, now=time.time())
     server = grpc.aio.server(options=MESSAGE_OPTIONS)
     blobs = Blobs(mediator.store, mediator.gate, largest_bytes=1 << 30)
-    blobs.offsets = mediator.offsets
+    blobs.offsets, blobs.held = mediator.offsets, mediator.held
     server.add_generic_rpc_handlers((blob_handler(blobs), handler(SITE, mediator)))
     port = server.add_secure_port("127.0.0.1:0", server_credentials(own))
     joining = grpc.aio.server()

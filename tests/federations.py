@@ -208,11 +208,12 @@ class Lab:
             "outputs": {"folder": str(self.runs), "curves": False},
         }  # fmt: skip
         for key, value in keys.items():
-            section, _, name = key.partition("__")
+            name, _, inner = key.partition("__")
+            section = config.setdefault(name, {})
             if value is None:
-                config[section].pop(name, None)
+                section.pop(inner, None)
             else:
-                config[section][name] = value
+                section[inner] = value
         return config
 
     def federation(self, *observers: Callable[[Event], None], **keys: Any) -> Federation:
@@ -316,6 +317,18 @@ def computed(execution: str, **keys: Any) -> dict[str, Any]:
         "training__momentum": 0.9,
         "federation__clients_per_round": 9,
         "federation__rounds": 3,
+        **keys,
+    }
+
+
+def by_groups(count: int = 4, steps: int = 2, **keys: Any) -> dict[str, Any]:
+    """Blocks of all clients that average among themselves."""
+    return {
+        "federation__clients_per_round": None,
+        "federation__rounds": 2,
+        "federation__topology": "hierarchical",
+        "hierarchy__groups": {"by": "blocks", "count": count},
+        "hierarchy__rounds_per_group": steps,
         **keys,
     }
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -16,6 +17,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +28,21 @@ from real_ray import ENVIRONMENT, eventually, session_of
 
 FEDPILOT = (sys.executable, "-m", "fedpilot")
 PORT, RAY_PORT = 7443, 6379
-COORDINATOR, RUNNER = "fedpilot.mediator.coordinator", "fedpilot.mediator.runner"
+COORDINATOR, PROBE = "fedpilot.mediator.coordinator", "fedpilot.mediator.agent.probe"
 OF_RAY = ("ray::IDLE", "ray::DashboardAgent", "ray::RuntimeEnvAgent", "ray::ManagerActor")
-"""What a Ray cluster has whether a run is there or not."""
+"""The actors' processes that a Ray cluster has whether a run is there or not."""
+ALWAYS_THERE = ("", "actor ManagerActor", "virtual cluster default")
+"""What it knows of then."""
+SAID = re.compile(r" site (\S+) is (\w+): ")
+"""What a mediator's log says of a site."""
+ASK_S = 0.5
+"""Between two questions that take a process each."""
+RAY_STARTS = 4
+"""How often a head may be started that gives up."""
+BEGINS = "-- a head is started --"
+"""What the log of a Ray is told."""
 RAY = str(Path(sys.executable).parent / "ray")
+CENSUS = str(Path(__file__).parent / "census.py")
 
 
 @dataclass
@@ -41,7 +54,9 @@ class Fleet:
     sites: dict[str, Host]
     cpus: int
     running: dict[str, subprocess.Popen[str]] = field(default_factory=dict)
-    """`mediator`, `agent <site>`, `ray <site>`."""
+    """`mediator`, `agent <site>`, `ray <site>`, `run <run>`."""
+    options: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """What the agents of a site are told beside its name."""
 
     @property
     def address(self) -> str:
@@ -50,21 +65,22 @@ class Fleet:
 
     @property
     def env(self) -> dict[str, str]:
-        """Of every process: a home of its own, and no Ray that is known from outside."""
+        """Of every process: folders of its own, and no Ray that is known from outside."""
         home = str(self.folder)
-        return {**ENVIRONMENT, "HOME": home, "FEDPILOT_CONFIG_DIR": f"{home}/config"}
+        own = {"HOME": home, "FEDPILOT_CONFIG_DIR": f"{home}/config", "TMPDIR": f"{home}/tmp"}
+        return {**ENVIRONMENT, **own}
 
     # -- what runs ----------------------------------------------------------------------------
 
     def start_mediator(self) -> None:
         """Start it, and wait until it listens."""
         command = ("mediator", "start", "--folder", "hub", "--listen", self.address, "--json")
+        before = self._mediators()
         self._start("mediator", self.hub, (*FEDPILOT, *command))
-        log = self._log("mediator")
-        eventually(lambda: '"mediator_ready"' in log.read_text(), 60, "the mediator is ready")
+        eventually(lambda: len(self._mediators()) > len(before), 60, "the mediator is ready")
 
     def start_ray(self, site: str) -> None:
-        """Start the head of a site's cluster, and do not wait for it: its agent does."""
+        """Start the head of a site's cluster, and do not wait for it."""
         host = self.sites[site]
         shutil.rmtree(self.folder / f"r-{site}", ignore_errors=True)
         command = (
@@ -75,13 +91,32 @@ class Fleet:
             *("--dashboard-agent-listen-port=0", "--object-store-memory=104857600"),
             *("--min-worker-port=0", "--max-worker-port=0"),
         )
+        with self._log(f"ray {site}").open("a") as log:
+            print(BEGINS, file=log)
         self._start(f"ray {site}", host, command)
 
+    def wait_for_ray(self, site: str) -> None:
+        """Wait until a head that was started is there; one that gives up is started again.
+
+        Ray itself waits for its own parts for 30 s, however little of the machine they get.
+        """
+        log, name = self._log(f"ray {site}"), f"ray {site}"
+        for _ in range(RAY_STARTS):
+            ray = self.running[name]
+            what = f"the Ray of {site} is there, or has given up"
+            eventually(partial(_settled, ray, log), 120, what)
+            if ray.poll() is None:
+                return
+            self.kill(name)  # what is left of it
+            self.start_ray(site)
+        raise AssertionError(f"the Ray of {site} does not start: {log.read_text()[-2000:]}")
+
     def join(self, site: str, *options: str) -> None:
-        """Join for the first time, with a token."""
+        """Join for the first time, with a token; its agents are given `options` ever after."""
+        self.options[site] = options
         token = self.run("site", "token", site).stdout.split()[-1]
         (self.folder / f"{site}.token").write_text(token)
-        self.start_agent(site, "--token-file", str(self.folder / f"{site}.token"), *options)
+        self.start_agent(site, "--token-file", str(self.folder / f"{site}.token"))
 
     def start_agent(self, site: str, *options: str) -> None:
         """Start the agent of a site, and do not wait for it."""
@@ -91,7 +126,8 @@ class Fleet:
             *("--home", str(self.folder / site), "--json"),
             *("--ray-address", f"{host.address}:{RAY_PORT}", "--ray-auth-mode", "disabled"),
         )
-        self._start(f"agent {site}", host, (*FEDPILOT, *command, *options))
+        told = (*self.options.get(site, ()), *options)
+        self._start(f"agent {site}", host, (*FEDPILOT, *command, *told))
 
     def kill(self, name: str) -> None:
         """SIGKILL: of the mediator and an agent the one process, of a Ray all its processes."""
@@ -137,8 +173,13 @@ class Fleet:
         return {site["name"]: site["state"] for site in self.ask("site", "list")["sites"]}
 
     def until(self, states: dict[str, str], within_s: float = 60) -> None:
-        """Wait until the sites stand so."""
-        eventually(lambda: states.items() <= self.states().items(), within_s, f"{states}")
+        """Wait until the sites stand so; they are asked about once the mediator has said it."""
+
+        def so() -> bool:
+            said = dict(SAID.findall(self._mediators()[-1]))
+            return states.items() <= said.items() and states.items() <= self.states().items()
+
+        eventually(so, within_s, f"{states}", every_s=ASK_S)
 
     def submit(self, config: str, run: str, *options: str) -> subprocess.Popen[str]:
         """`fedpilot run` with a config, following it."""
@@ -188,12 +229,43 @@ class Fleet:
         return last
 
     def left_at(self, site: str) -> list[str]:
-        """Command lines of what runs leave at a site: runners, and the actors of their gangs."""
+        """Command lines at a site of what is neither its Ray, nor its agent, nor the probe of that.
+
+        Runners are among them, and the actors of gangs.
+        """
+        agent, ray = (self.running.get(f"{each} {site}") for each in ("agent", "ray"))
         return [
             " ".join(words)
-            for _, words in _processes(self.sites[site])
-            if RUNNER in words or (words[0].startswith("ray::") and words[0] not in OF_RAY)
+            for pid, words in _processes(self.sites[site])
+            if not (agent is not None and _is_of_agent(agent.pid, pid, words))
+            and not (ray is not None and _is_of_ray(ray.pid, pid, words))
         ]
+
+    def left_in_ray(self, site: str) -> list[str]:
+        """Actors, placement groups and virtual clusters that a site's Ray knows of.
+
+        Those that it always has are left out. A Ray that did not answer may know of anything.
+        """
+        address = f"{self.sites[site].address}:{RAY_PORT}"
+        listed = ("cluster", "list", "--address", address, "--auth-mode", "disabled", "--json")
+        found = []
+        for command in ((sys.executable, CENSUS, address), (*FEDPILOT, *listed)):
+            done = self.sites[site].run(command, env=self.env, cwd=self.folder, timeout_s=180)
+            if done.returncode != 0:
+                found.append(f"no answer to {' '.join(command)}: {done.stderr}")
+            elif command[1] == CENSUS:
+                found += done.stdout.splitlines()
+            else:
+                clusters = json.loads(done.stdout)["clusters"]
+                found += [f"virtual cluster {each['id']}" for each in clusters]
+        return [each for each in found if each not in ALWAYS_THERE]
+
+    def left_in_folders(self) -> list[str]:
+        """Sockets in the folders of the sites and of the runs, and temporary files of anybody."""
+        places = [self.folder / site for site in self.sites] + [self.folder / "hub" / "runs"]
+        sockets = [path for place in places for path in place.rglob("*") if path.is_socket()]
+        temporary = [path for path in (self.folder / "tmp").iterdir() if path.name != "ray"]
+        return [str(path.relative_to(self.folder)) for path in (*sockets, *temporary)]
 
     def held(self) -> dict[str, float]:
         """CPUs of each site that its Ray has given to somebody."""
@@ -220,6 +292,11 @@ class Fleet:
             parts.append(f"-- {path.relative_to(self.folder)}\n{path.read_text()[-1500:]}")
         return "\n".join(parts)
 
+    def _mediators(self) -> list[str]:
+        """What each mediator has said since it was ready, the last one last."""
+        log = self._log("mediator")
+        return log.read_text().split('"mediator_ready"')[1:] if log.exists() else []
+
     def _log(self, name: str) -> Path:
         return self.folder / f"{name.replace(' ', '-')}.log"
 
@@ -241,6 +318,26 @@ def _processes(host: Host) -> list[tuple[int, list[str]]]:
     return found
 
 
+def _settled(ray: subprocess.Popen[str], log: Path) -> bool:
+    """Whether the head that was started last is there, as its log has it, or has given up."""
+    return "Ray runtime started" in log.read_text().rpartition(BEGINS)[2] or ray.poll() is not None
+
+
+def _is_of_agent(agent: int, pid: int, words: Sequence[str]) -> bool:
+    """Whether a process is an agent, or a probe of that."""
+    with contextlib.suppress(psutil.Error):
+        return pid == agent or (PROBE in words and psutil.Process(pid).ppid() == agent)
+    return False
+
+
+def _is_of_ray(ray: int, pid: int, words: Sequence[str]) -> bool:
+    """Whether a process belongs to a Ray cluster, and is not there for a run."""
+    with contextlib.suppress(ProcessLookupError):
+        works = words[0].startswith("ray::") and words[0] not in OF_RAY
+        return os.getsid(pid) == ray and not works
+    return False
+
+
 @contextlib.contextmanager
 def fleet(*sites: str, cpus: int = 1) -> Iterator[Fleet]:
     """A mediator and Ray clusters, no site joined yet; all is ended and removed."""
@@ -249,6 +346,7 @@ def fleet(*sites: str, cpus: int = 1) -> Iterator[Fleet]:
         with hosts("hub", *sites) as made:
             hub = made.pop("hub")
             here = Fleet(folder, hub, made, cpus)
+            (folder / "tmp").mkdir()
             for site in sites:
                 made[site].refuse_inbound()
             here.start_mediator()
@@ -259,6 +357,8 @@ def fleet(*sites: str, cpus: int = 1) -> Iterator[Fleet]:
             assert done.returncode == 0, done.stderr
             for site in sites:
                 here.start_ray(site)
+            for site in sites:
+                here.wait_for_ray(site)
             yield here
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import os
 import subprocess
@@ -98,6 +99,19 @@ class Here:
             protocol=PROTOCOL, run=run, config_yaml=json.dumps(asked), name="test"
         )
         return json.loads((await self.admin.submit(request)).run_json)
+
+    async def ask(
+        self, run: str, kind: str, header: Any, tensors: bytes = b"", *, announced: bytes = b""
+    ) -> tuple[pb.AskRunReply, bytes]:
+        """Ask a run; the first message of its answer, and its tensors' bytes."""
+        first = pb.AskRunRequest(run=run, kind=kind, header_json=json.dumps(header))
+        if named := announced or tensors:
+            digest = hashlib.sha256(named).hexdigest()
+            first.blob.CopyFrom(pb.Blob(digest=digest, size=len(named)))
+        pieces = [tensors[at : at + 100_000] for at in range(0, len(tensors), 100_000)]
+        messages = [first, *(pb.AskRunRequest(tensors=piece) for piece in pieces)]
+        replies = [each async for each in self.admin.ask_run(iter(messages))]
+        return replies[0], b"".join(each.tensors for each in replies)
 
     async def run(self, run: str) -> Any:
         """What is known of a run."""

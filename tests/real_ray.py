@@ -38,12 +38,14 @@ def free_port() -> int:
         return port
 
 
-def eventually(true: Callable[[], bool], within_s: float, what: str) -> None:
+def eventually(
+    true: Callable[[], bool], within_s: float, what: str, *, every_s: float = 0.05
+) -> None:
     """Poll until something is true; AssertionError naming it when time is up."""
     deadline = time.monotonic() + within_s
     while not true():
         assert time.monotonic() < deadline, f"not within {within_s:g} s: {what}"
-        time.sleep(0.05)
+        time.sleep(every_s)
 
 
 @contextlib.contextmanager

@@ -29,7 +29,6 @@ from fedpilot.mediator.agent import (
 )
 from fedpilot.mediator.agent.runners import Start
 from fedpilot.mediator.identity import Credentials
-from fedpilot.mediator.identity.tls import client_credentials
 from fedpilot.mediator.runner import RayChoice
 from fedpilot.mediator.wire import Capacity, SiteName
 
@@ -90,13 +89,12 @@ def agent(
         data_json="",
         policy=policy,
         version="1.2.3",
-        expires_at=credentials.identity.expires_at,
     )
     return SiteAgent(
         site,
         home,
         watch or PrivateRay(),
-        client_credentials(credentials),
+        credentials,
         settings,
         say=say,
         clock=time.monotonic,

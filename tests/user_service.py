@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import threading
 import time
@@ -78,6 +79,8 @@ class UserService:
     files: dict[str, dict[str, bytes]] = field(default_factory=dict)
     acts: list[Document] = field(default_factory=list)
     answers: dict[str, Callable[[Document, bytes], pb.AskRunReply]] = field(default_factory=dict)
+    """By kind; their tensors are sent in pieces of `piece_bytes`."""
+    piece_bytes: int = 1_000
     at_site: Callable[[str, list[str]], pb.RunAtSiteReply] = lambda site, arguments: (
         pb.RunAtSiteReply()
     )
@@ -219,9 +222,20 @@ class UserService:
         for at in range(0, len(data), 1000):
             yield pb.Piece(offset=at, data=data[at : at + 1000])
 
-    def ask_run(self, request: pb.AskRunRequest, context: grpc.ServicerContext) -> pb.AskRunReply:
+    def ask_run(
+        self, messages: Iterator[pb.AskRunRequest], context: grpc.ServicerContext
+    ) -> Iterator[pb.AskRunReply]:
+        request = next(messages)
         self._begin("ask_run", request, context)
-        return self.answers[request.kind](json.loads(request.header_json), request.tensors)
+        tensors = b"".join(each.tensors for each in messages)
+        reply = self.answers[request.kind](json.loads(request.header_json), tensors)
+        tensors, reply.tensors = reply.tensors, b""
+        if tensors:
+            digest = hashlib.sha256(tensors).hexdigest()
+            reply.done.blob.CopyFrom(pb.Blob(digest=digest, size=len(tensors)))
+        yield reply
+        for at in range(0, len(tensors), self.piece_bytes):
+            yield pb.AskRunReply(tensors=tensors[at : at + self.piece_bytes])
 
     def list_sites(
         self, request: pb.ListSitesRequest, context: grpc.ServicerContext

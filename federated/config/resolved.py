@@ -1,8 +1,9 @@
 """Decides what of a config makes the bits of a run's result, and writes a config down in full.
 
-The identity covers the federation, model, data, training and evaluation, the seed, the threads of
-a worker and whether workers have GPUs; with the digests of code and data. Names, folders, numbers
-of workers, timeouts and the Ray cluster are no part of it: a run may be resumed with others.
+The identity covers the federation and its hierarchy, the model, data, training and evaluation, the
+seed, the threads of a worker and whether workers have GPUs; with the digests of code and data.
+Names, folders, numbers of workers, timeouts and the Ray cluster are no part of it: a run may be
+resumed with others.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from .words import value_in_words
 IDENTITY_FORMAT = 2
 """Grows when the same config must get another identity."""
 
-DECIDING_SECTIONS = ("federation", "model", "data", "training", "evaluation")
+DECIDING_SECTIONS = ("federation", "hierarchy", "model", "data", "training", "evaluation")
 
 
 def to_yaml(config: RunConfig) -> str:
@@ -76,11 +77,15 @@ def deciding(config: RunConfig) -> dict[str, Any]:
     """What decides the bits of the result, by dotted key."""
     keys: dict[str, Any] = {"run.random_seed": config.run.random_seed}
     for name in DECIDING_SECTIONS:
-        keys.update(_flat(getattr(config, name), name))
+        if (section := getattr(config, name)) is not None:
+            keys.update(_flat(section, name))
     keys["resources.cpus_per_worker"] = config.resources.threads_per_worker
     keys["resources.gpus_per_worker"] = config.resources.gpus_per_worker > 0
     if config.participation.over_sampling:  # who counts by the clock is in the run's journal
         keys["participation.over_sampling"] = config.participation.over_sampling
+    if config.participation.late_updates == "carry":
+        for name in ("late_updates", "staleness_exponent", "most_rounds_late"):
+            keys[f"participation.{name}"] = getattr(config.participation, name)
     return keys
 
 

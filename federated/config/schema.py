@@ -19,6 +19,7 @@ from annotated_types import Ge, Gt, Le, Len, Lt, MinLen
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     SerializerFunctionWrapHandler,
@@ -26,6 +27,8 @@ from pydantic import (
     model_validator,
 )
 from pydantic_core import PydanticCustomError
+
+from fedpilot.fabric.core.sizes import SIZE_IN_WORDS, bytes_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,12 @@ def only_plain(options: dict[str, Any]) -> dict[str, Any]:
     if refused := tuple(_not_plain(options, "options")):
         raise conflicting(*refused)
     return options
+
+
+def size(value: Any) -> Any:
+    """Bytes from a text that says some; anything else is left to the type's own check."""
+    found = bytes_of(value) if isinstance(value, str) else None
+    return value if found is None else found
 
 
 def number_in_words(number: float) -> str:
@@ -98,6 +107,7 @@ Fraction = Annotated[float, Gt(0.0), Le(1.0)]
 PositiveFloat = Annotated[float, Gt(0.0)]
 NonNegativeFloat = Annotated[float, Ge(0.0)]
 Options = Annotated[dict[str, Any], AfterValidator(only_plain)]
+Bytes = Annotated[int, BeforeValidator(size), Gt(0), Lt(2**63), Words(SIZE_IN_WORDS)]
 ALONE = "local"
 """What the one site of a run is called that has no others."""
 SITES_IN_WORDS = Words(
@@ -189,8 +199,10 @@ class Federation(Section):
     """For `trimmed_mean` (required): share of the clients that is cut off at either end."""
     server_learning_rate: PositiveFloat = 1.0
     """Step of the server along the mean update; 1 is plain FedAvg."""
-    topology: Literal["star"] = "star"
-    """Who exchanges with whom: every client with the coordinator."""
+    topology: Literal["star", "hierarchical"] = "star"
+    """Who exchanges with whom: every client with the coordinator (`star`), or clients several times
+    within groups, as the section `hierarchy` says, before the groups' sums go there
+    (`hierarchical`)."""
     assignment: Literal["capacity", "round_robin"] = "capacity"
     """Which site a client belongs to: in proportion to the sites' vnodes, or in turn."""
 
@@ -214,6 +226,54 @@ class Federation(Section):
                 key="clients_per_round",
                 found=f"{cohort} clients per round out of a population of {population}",
                 allowed=f"at most `number_of_clients` ({population})",
+            )
+
+
+class GroupRule(Section):
+    """Who belongs to which group; never a matter of where clients are. With `data.from: sites` a
+    group lies within one site, unless the clients may move between all of them."""
+
+    by: Literal["label", "column", "blocks"] = "label"
+    """The label, or the value of a column of the data set, that most of a client's samples have
+    (the first of several); or `blocks` of clients in their order, in a simulation."""
+    column: str | None = Field(default=None, examples=["hospital"])
+    """For `column` (required): its name; the data set has to be loaded with it."""
+    count: Positive | None = Field(default=None, examples=[10])
+    """For `blocks` (required): how many there are."""
+
+    def broken_rules(self) -> Iterator[Conflict]:
+        for key, by in (("column", "column"), ("count", "blocks")):
+            if (self.by == by) != (getattr(self, key) is not None):
+                present = "without" if getattr(self, key) is None else "with"
+                yield Conflict(
+                    key=key,
+                    found=f"`by: {self.by}` {present} `{key}`",
+                    allowed=f"`by: {by}` together with `{key}`",
+                )
+
+
+class Hierarchy(Section):
+    """With `federation.topology: hierarchical` (required): groups of clients that average among
+    themselves for some rounds before their sums cross to the others. A group is trained by one
+    worker, so there should be at least as many groups as workers."""
+
+    groups: GroupRule = GroupRule()
+    """Who belongs to which group."""
+    rounds_per_group: Annotated[int, Gt(0), Le(1_000_000)] = 2
+    """Rounds inside a group in every round of the federation; with 1, each group's clients are
+    added up as those of a star are."""
+    clients_per_round: Positive | None = Field(default=None, examples=[5])
+    """Clients of a group that train in each of its rounds, sampled without replacement; all where
+    it has fewer, and when neither key is given."""
+    client_sampling_rate: Fraction | None = Field(default=None, examples=[0.5])
+    """The same as a share of the group (at least one client); excludes `clients_per_round`."""
+
+    def broken_rules(self) -> Iterator[Conflict]:
+        if self.clients_per_round is not None and self.client_sampling_rate is not None:
+            yield Conflict(
+                key="client_sampling_rate",
+                found="both `clients_per_round` and `client_sampling_rate` are given",
+                allowed="one of the two",
             )
 
 
@@ -432,6 +492,10 @@ class Evaluation(Section):
     early_stopping: EarlyStopping | None = Field(default=None, examples=[{"patience": 5}])
     """Left out: all rounds are run."""
 
+    def is_due(self, round_number: int, last: int) -> bool:
+        """Whether a round of so many is judged."""
+        return round_number % self.every == 0 or round_number == last
+
     def broken_rules(self) -> Iterator[Conflict]:
         if self.where == "coordinator" and self.clients != "sampled":
             yield Conflict(
@@ -569,14 +633,51 @@ class Participation(Section):
     replacement: bool = True
     """Whether clients of a lost site that may move are trained at the others; otherwise they wait
     for their site. Clients of a `client_update` always do: what they remember is there."""
-    late_updates: Literal["discard"] = "discard"
-    """What becomes of updates that come after their round was closed."""
+    late_updates: Literal["discard", "carry"] = "discard"
+    """What becomes of updates that come after their round was closed. `carry` adds what a site
+    hands up late to a later round, as one update that counts less the later it is; only for
+    algorithms that take the weighted mean, and where rounds are closed by a clock."""
+    staleness_exponent: NonNegativeFloat = 0.5
+    """With `carry`: an update that is s rounds late counts `(1 + s) ** -staleness_exponent` of its
+    samples (Nguyen et al. 2022)."""
+    most_rounds_late: Annotated[int, Gt(0), Le(100)] = 1
+    """With `carry`: what is later than so many rounds is discarded. As many models are kept."""
     wait_for_sites_s: NonNegativeFloat = 60.0
     """Seconds that clients wait for the return of a site that has to come back; then the run ends,
     unless the quorum does without them."""
     closing_s: PositiveFloat = 30.0
     """Seconds that sites have to hand up what is done when a round is closed; the chunks that
     workers are at still count."""
+
+    def broken_rules(self) -> Iterator[Conflict]:
+        if self.late_updates == "carry":
+            if self.deadline_s is None and not self.over_sampling:
+                yield Conflict(
+                    key="late_updates",
+                    found="`carry` without `deadline_s` and `over_sampling`: nobody is late",
+                    allowed="one of the two, or `discard`",
+                )
+            return
+        for key in ("staleness_exponent", "most_rounds_late"):
+            if getattr(self, key) != type(self).model_fields[key].default:
+                yield Conflict(
+                    key=key,
+                    found=f"`{key}` with `late_updates: discard`",
+                    allowed="leave it out, or `late_updates: carry`",
+                )
+
+
+class Traffic(Section):
+    """The most bytes that a run may send to its sites and get from them, both directions together.
+    A round that would need more is not begun: the run ends, and can be resumed with other limits.
+    Where a mediator carries the orders, bytes are those on the wire, otherwise those of tensors."""
+
+    round_bytes: Bytes | None = Field(default=None, examples=["500MB"])
+    """Of all sites in one round; a round that is run again after an interruption counts anew."""
+    run_bytes: Bytes | None = Field(default=None, examples=["20GB"])
+    """Of all sites in the whole run, interrupted rounds too."""
+    site_bytes: Bytes | None = Field(default=None, examples=["5GiB"])
+    """Of any one site in the whole run."""
 
 
 class Outputs(Section):
@@ -600,6 +701,7 @@ class RunConfig(Section):
 
     run: Run = Run()
     federation: Federation = Federation()
+    hierarchy: Hierarchy | None = None
     model: Model
     data: Data
     training: Training = Training()
@@ -607,12 +709,95 @@ class RunConfig(Section):
     resources: Resources = Resources()
     sites: Annotated[Sites, SITES_IN_WORDS] = Sites()
     participation: Participation = Participation()
+    traffic: Traffic = Traffic()
     outputs: Outputs = Outputs()
 
     def broken_rules(self) -> Iterator[Conflict]:
         yield from population_conflicts(self.federation, self.data)
+        yield from hierarchy_conflicts(self)
+        yield from late_conflicts(self)
         yield from site_data_conflicts(self.data, self.evaluation, self.sites)
         yield from site_conflicts(self.sites, self.resources)
+
+
+def hierarchy_conflicts(config: RunConfig) -> Iterator[Conflict]:
+    """The rules about groups, and what they cannot be combined with; keys from the top."""
+    federation, hierarchy = config.federation, config.hierarchy
+    if (federation.topology == "hierarchical") != (hierarchy is not None):
+        present = "without" if hierarchy is None else "with"
+        yield Conflict(
+            key="federation.topology",
+            found=f"`topology: {federation.topology}` {present} the section `hierarchy`",
+            allowed="`topology: hierarchical` together with `hierarchy`",
+        )
+    if hierarchy is None or federation.topology == "star":
+        return
+    topology = "`topology: hierarchical`"
+    for key in ("clients_per_round", "client_sampling_rate"):
+        if getattr(federation, key) is not None:
+            yield Conflict(
+                key=f"federation.{key}",
+                found=f"`{key}` with {topology}, where every group trains in every round",
+                allowed=f"`hierarchy.{key}`, which is about each group",
+            )
+    if federation.aggregation_strategy != "fedavg":
+        yield Conflict(
+            key="federation.aggregation_strategy",
+            found=f"`{federation.aggregation_strategy}` with {topology}, whose groups hand up sums",
+            allowed="`fedavg`",
+        )
+    if config.training.client_update is not None:
+        yield Conflict(
+            key="training.client_update",
+            found=f"a `client_update` with {topology}, where a client trains more than once a "
+            "round and can remember nothing",
+            allowed="leave it out, or `topology: star`",
+        )
+    if config.participation.over_sampling:
+        yield Conflict(
+            key="participation.over_sampling",
+            found=f"`over_sampling` with {topology}, where all are asked anyway",
+            allowed="0",
+        )
+    if config.outputs.client_digests:
+        yield Conflict(
+            key="outputs.client_digests",
+            found=f"true with {topology}, where clients become several things in a round",
+            allowed="false",
+        )
+    groups, population = hierarchy.groups, federation.number_of_clients
+    if config.data.from_ is not None and groups.by == "blocks":
+        yield Conflict(
+            key="hierarchy.groups.by",
+            found="`blocks` with `data.from: sites`, whose clients have no order of their own",
+            allowed="`label` or `column`",
+        )
+    if None not in (groups.count, population) and (groups.count or 0) > (population or 0):
+        yield Conflict(
+            key="hierarchy.groups.count",
+            found=f"{groups.count} groups of {population} clients",
+            allowed=f"at most `federation.number_of_clients` ({population})",
+        )
+
+
+def late_conflicts(config: RunConfig) -> Iterator[Conflict]:
+    """The rules about what can be added up late; keys from the top."""
+    if config.participation.late_updates == "discard":
+        return
+    strategy = config.federation.aggregation_strategy
+    if strategy != "fedavg":
+        yield Conflict(
+            key="participation.late_updates",
+            found=f"`carry` with `aggregation_strategy: {strategy}`, which is no weighted mean",
+            allowed="`discard`, or `fedavg`",
+        )
+    if config.training.client_update is not None:
+        yield Conflict(
+            key="participation.late_updates",
+            found="`carry` with a `client_update`, whose clients remember: a late one would "
+            "remember a round that is over",
+            allowed="`discard`",
+        )
 
 
 def site_conflicts(sites: Sites, resources: Resources) -> Iterator[Conflict]:

@@ -35,6 +35,10 @@ RANGE_BITS = 62
 """Sums must stay below 2**62, so that they and their merges fit int64."""
 METRIC_BITS = 32
 """Metrics are summed in units of 2**-32."""
+COARSER_STEP = 8
+"""Bits that a grid gives up when a sum leaves its range."""
+COARSEST = 56
+"""Beyond this the updates are no updates any more."""
 
 
 def grid(reference: State, roles: Roles, coarser: int = 0) -> dict[str, int]:

@@ -10,13 +10,14 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 from ..errors import FederatedError, RunRefused
 
-FORMAT = 1
+FORMAT = 2
+"""1 knew no late updates; it is read too."""
 _ROUNDING = 1e-9
 """1.1 x 10 clients are 11, whatever floating point says."""
 
@@ -180,22 +181,27 @@ class Counted:
     """How many of them answered from where."""
     reason: str
     """Why the others did not."""
+    late: Sequence[Mapping[str, Any]] = ()
+    """What came of earlier rounds and counted in this one, as `Late.to_json` says it."""
 
     def to_json(self) -> dict[str, Any]:
         """JSON values, with a digest of them all."""
         values = {"format": FORMAT, **asdict(self), "sites": dict(self.sites)}
+        values["late"] = [dict(each) for each in self.late]
         return {**values, "digest": _digest(values)}
 
     @classmethod
     def from_json(cls, values: Any, where: str) -> Self:
         """The inverse of `to_json`; RunRefused if it is spoilt or of another format."""
         values = dict(values) if isinstance(values, dict) else {}
-        if values.get("format") != FORMAT or values.pop("digest", None) != _digest(values):
+        known = values.get("format") in (1, FORMAT)
+        if not known or values.pop("digest", None) != _digest(values):
             raise RunRefused(
                 f"{where} says who counted in a round, and is spoilt or of another format than "
                 f"{FORMAT}: without it the round cannot be run again as it was"
             )
         del values["format"]
+        values["late"] = tuple(values.get("late", ()))
         return cls(**values)
 
 

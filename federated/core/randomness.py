@@ -62,6 +62,8 @@ class Purpose(IntEnum):
     """Which clients or samples an evaluation looks at."""
     SYNTHETIC = 9
     """Samples made out of nothing."""
+    GROUP_COHORT = 10
+    """Which clients of a group take part in one of its steps."""
 
 
 def stream(seed: int, purpose: Purpose, *, round: int = 0, key: int = 0) -> np.random.Generator:

@@ -19,7 +19,7 @@ from .stopping import Progress
 
 ROWS, TABLE, MANIFEST = "metrics.jsonl", "metrics.csv", "manifest.json"
 LAST, BEST = "model.safetensors", "best.safetensors"
-EXACT = ("clients", "samples", "refused", "train_loss", "accuracy", "loss")
+EXACT = ("clients", "samples", "refused", "late", "train_loss", "accuracy", "loss")
 """What a row says that has the same bits whenever and wherever the round is trained."""
 ENDED = ("finished", "interrupted", "failed")
 """What a manifest calls a run that could still write its files; a killed one is `running`."""

@@ -2,7 +2,7 @@
 
 from .dataset import Dataset, Split, split
 from .errors import DataError
-from .registry import available, check, load, options, register_dataset, resolve
+from .registry import available, check, load, options, register_dataset, registered, resolve
 
 __all__ = [
     "DataError",
@@ -13,6 +13,7 @@ __all__ = [
     "load",
     "options",
     "register_dataset",
+    "registered",
     "resolve",
     "split",
 ]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -23,7 +23,7 @@ _BLOCK_BYTES = 1 << 24
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Dataset:
-    """Samples, their class labels and, where the data say so, whose they are.
+    """Samples, their class labels and, where the data say so, whose they are and what else is so.
 
     Raises `DataError` when an array is not what is said here. Nothing is copied or converted.
     """
@@ -42,6 +42,8 @@ class Dataset:
     """Samples that are kept for testing, if the data come with some; like `x`."""
     test_y: Labels | None = None
     """Their labels; like `y`."""
+    columns: Mapping[str, NDArray[np.str_]] = field(default_factory=dict)
+    """What else is known of each sample, by name, such as its hospital; shape (n,) each."""
 
     def __post_init__(self) -> None:
         if self.num_classes < 1:
@@ -61,12 +63,9 @@ class Dataset:
                     f"the others {_shape_and_type(self.x[:1])}",
                 )
         if self.client_ids is not None:
-            ids = _as_array(self.name, "client_ids", self.client_ids)
-            if ids.dtype.kind != "U" or ids.shape != self.y.shape:
-                raise DataError(
-                    self.name,
-                    f"client_ids is text of shape {self.y.shape}, found {_shape_and_type(ids)}",
-                )
+            self._check_text("client_ids", self.client_ids)
+        for name, column in self.columns.items():
+            self._check_text(name, column)
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -84,10 +83,29 @@ class Dataset:
                     sha.update(block.astype(block.dtype.newbyteorder("<"), copy=False).tobytes())
         if self.client_ids is not None:
             sha.update(b";client_ids;")
-            for client_id in self.client_ids.tolist():
-                encoded = client_id.encode()
-                sha.update(len(encoded).to_bytes(8, "little") + encoded)
+            sha.update(_told(self.client_ids))
+        for name in sorted(self.columns):
+            sha.update(f";column {len(name)} {name};".encode() + _told(self.columns[name]))
         return sha.hexdigest()
+
+    def rows(self, chosen: NDArray[np.bool_] | NDArray[np.int64]) -> Dataset:
+        """Some of the samples, with all that is known of them; a test set stays as it is."""
+        ids = self.client_ids
+        return replace(
+            self,
+            x=self.x[chosen],
+            y=self.y[chosen],
+            client_ids=None if ids is None else ids[chosen],
+            columns={name: column[chosen] for name, column in self.columns.items()},
+        )
+
+    def _check_text(self, role: str, found: object) -> None:
+        array = _as_array(self.name, role, found)
+        if array.dtype.kind != "U" or array.shape != self.y.shape:
+            raise DataError(
+                self.name,
+                f"{role} is text of shape {self.y.shape}, found {_shape_and_type(array)}",
+            )
 
     def _check_samples(self, x_role: str, x: Samples, y_role: str, y: Labels) -> None:
         _as_array(self.name, x_role, x)
@@ -144,14 +162,7 @@ def split(dataset: Dataset, test_fraction: float, seed: int) -> Split:
     held_out = _held_out(dataset, test_fraction, stream(seed, Purpose.SPLIT))
     if not held_out.any():
         return Split(dataset, dataset.x[:0], dataset.y[:0])
-    ids = dataset.client_ids
-    train = replace(
-        dataset,
-        x=dataset.x[~held_out],
-        y=dataset.y[~held_out],
-        client_ids=None if ids is None else ids[~held_out],
-    )
-    return Split(train, dataset.x[held_out], dataset.y[held_out])
+    return Split(dataset.rows(~held_out), dataset.x[held_out], dataset.y[held_out])
 
 
 def _held_out(dataset: Dataset, fraction: float, rng: np.random.Generator) -> NDArray[np.bool_]:
@@ -168,6 +179,12 @@ def _held_out(dataset: Dataset, fraction: float, rng: np.random.Generator) -> ND
         kept = np.bincount(owner, weights=~held_out)
         held_out[firsts[kept == 0]] = False
     return held_out
+
+
+def _told(texts: NDArray[np.str_]) -> bytes:
+    """Texts one after another, each with its length before it."""
+    encoded = [text.encode() for text in texts.tolist()]
+    return b"".join(len(each).to_bytes(8, "little") + each for each in encoded)
 
 
 def _blocks(array: NDArray[Any]) -> Iterator[NDArray[Any]]:

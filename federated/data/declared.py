@@ -98,7 +98,7 @@ def _of_list(declaration: Declaration) -> Dataset:
         raise DataError(name, f"client {missing[0]} of the list has no samples")
     if not listed:
         raise DataError(name, "the list of clients is empty")
-    return _rows(found, np.flatnonzero(np.isin(ids, listed)))
+    return found.rows(np.flatnonzero(np.isin(ids, listed)))
 
 
 def _loaded(declaration: Declaration, **more: Any) -> Dataset:
@@ -134,11 +134,11 @@ def _joined(name: str, parts: Sequence[Dataset]) -> Dataset:
         y=np.concatenate([part.y for part in parts]),
         num_classes=max(part.num_classes for part in parts),
         client_ids=np.concatenate([_ids(part) for part in parts]),
+        columns={
+            column: np.concatenate([part.columns[column] for part in parts])
+            for column in sorted(set.intersection(*(set(part.columns) for part in parts)))
+        },
     )
-
-
-def _rows(found: Dataset, rows: np.ndarray[Any, np.dtype[np.int64]]) -> Dataset:
-    return replace(found, x=found.x[rows], y=found.y[rows], client_ids=_ids(found)[rows])
 
 
 def _ids(found: Dataset) -> np.ndarray[Any, np.dtype[np.str_]]:

@@ -25,18 +25,24 @@ def npz(
     num_classes: int | None = None,
     dtype: Literal["float32", "float64", "int64"] | None = None,
     client_column: str = "client_ids",
+    columns: list[str] | None = None,
 ) -> Dataset:
     """Load the arrays `x` and `y`, and `client_ids`, `test_x`, `test_y` if there, of one .npz file.
 
-    `client_column` is the array that names the client of each sample, if it is called otherwise.
+    `client_column` is the array that names the client of each sample, if it is called otherwise;
+    `columns` are arrays of text or integers with something else about each, such as its hospital.
     Samples are cast to `dtype`. Unless it is given, an `x` of integers is tokens and they become
     int64; all else becomes float32, bytes (uint8) as well, since those are pixels. Labels become
     int64. `num_classes` is the highest label plus one, unless given. Nothing is unpickled. Raises
     `DataError`.
     """
-    arrays = _read(path, client_column)
+    more = columns or []
+    arrays = _read(path, (*_REQUIRED, client_column, *_TEST, *more))
+    if missing := ", ".join(name for name in more if name not in arrays):
+        raise DataError("npz", f"{path} has no column {missing}, it has {', '.join(arrays)}")
     try:
         x, y, test_x, test_y = (arrays.get(role) for role in ("x", "y", "test_x", "test_y"))
+        ids = arrays.get(client_column)
         if x is None or y is None:
             missing = ", ".join(role for role in _REQUIRED if role not in arrays)
             raise DataError("npz", f"{path} has no {missing}, it has {', '.join(arrays) or 'none'}")
@@ -49,22 +55,23 @@ def npz(
             x=_samples(path, "x", x, dtype),
             y=_labels(path, "y", y),
             num_classes=num_classes,
-            client_ids=_client_ids(path, arrays.get(client_column)),
+            client_ids=None if ids is None else _text(path, client_column, ids),
             test_x=None if test_x is None else _samples(path, "test_x", test_x, dtype),
             test_y=None if test_y is None else _labels(path, "test_y", test_y),
+            columns={name: _text(path, name, arrays[name]) for name in more},
         )
     except (TypeError, ValueError) as error:
         raise DataError("npz", f"{path} does not hold labelled samples: {error}") from error
 
 
-def _read(path: Path, client_column: str) -> dict[str, NDArray[Any]]:
+def _read(path: Path, known: tuple[str, ...]) -> dict[str, NDArray[Any]]:
     try:
         with path.open("rb") as file:
             archive = np.load(file, allow_pickle=False)
             if not isinstance(archive, np.lib.npyio.NpzFile):
                 raise DataError("npz", f"{path} is not an .npz file: write it with numpy.savez")
             with archive:
-                _check_keys(path, archive.files, client_column)
+                _check_keys(path, archive.files, known)
                 return {key: archive[key] for key in archive.files}
     except FileNotFoundError:
         raise DataError(
@@ -74,12 +81,11 @@ def _read(path: Path, client_column: str) -> dict[str, NDArray[Any]]:
         raise DataError("npz", f"cannot read {path}: {error}") from error
 
 
-def _check_keys(path: Path, keys: list[str], client_column: str) -> None:
-    names = (*_REQUIRED, client_column, *_TEST)
+def _check_keys(path: Path, keys: list[str], known: tuple[str, ...]) -> None:
     for key in keys:
-        if key not in names:
-            near, known = did_you_mean(key, names), ", ".join(names)
-            raise DataError("npz", f"{path} has an array {key!r}{near}; known are {known}")
+        if key not in known:
+            near, names = did_you_mean(key, known), ", ".join(known)
+            raise DataError("npz", f"{path} has an array {key!r}{near}; known are {names}")
 
 
 def _samples(path: Path, role: str, array: NDArray[Any], dtype: str) -> NDArray[Any]:
@@ -97,9 +103,9 @@ def _labels(path: Path, role: str, array: NDArray[Any]) -> NDArray[np.int64]:
     return array.astype(np.int64, copy=False)
 
 
-def _client_ids(path: Path, array: NDArray[Any] | None) -> NDArray[np.str_] | None:
-    if array is None or array.dtype.kind == "U":
+def _text(path: Path, name: str, array: NDArray[Any]) -> NDArray[np.str_]:
+    if array.dtype.kind == "U":
         return array
     if array.dtype.kind not in "iuS":
-        raise DataError("npz", f"client_ids in {path} is text or integers, found {array.dtype}")
+        raise DataError("npz", f"{name} in {path} is text or integers, found {array.dtype}")
     return array.astype(np.str_)

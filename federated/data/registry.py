@@ -29,6 +29,9 @@ _loaders: Registry[Dataset] = Registry(
 register_dataset = _loaders.register
 """Register the decorated loader under a name: `@register_dataset("mine")`."""
 
+registered = _loaders.registered
+"""Give the loader that `register_dataset` was given for a name, if it was."""
+
 available = _loaders.available
 """List the names, importing nothing."""
 

@@ -105,15 +105,23 @@ def remark(name: str, fields: Mapping[str, Any]) -> str | None:
             site = fields.get("site", ALONE)
             where = f" of {site}" if site != ALONE else ""
             return f"worker {fields['worker']}{where} was lost ({fields['reason']}){again}"
-        case "site_lost":
+        case "site_lost" | "site_drained":
             moved = fields["clients"]
             clients = f"; {counted(moved, 'client')} moved to other sites" if moved else ""
-            return f"site {fields['site']} takes no part any more ({fields['reason']}){clients}"
+            what = "takes no part any more" if name == "site_lost" else "is drained"
+            return f"site {fields['site']} {what} ({fields['reason']}){clients}"
         case "site_returned":
             return f"site {fields['site']} takes part from now on"
         case "round_quorum" if fields["clients"] < fields["of"]:
             counts = f"{fields['clients']} of {counted(fields['of'], 'client')}"
             return f"round {fields['round']}: closed with {counts}: {fields['reason']}"
+        case "late_counted":
+            sites, clients = ", ".join(fields["sites"]), counted(fields["clients"], "client")
+            of = f"round {fields['of_round']}"
+            return f"round {fields['round']}: {clients} of {of} counted late, from {sites}"
+        case "late_discarded":
+            what = f"what {fields['site']} has of round {fields['of_round']}"
+            return f"round {fields['round']}: {what} does not count: {fields['reason']}"
         case "update_refused":
             return f"round {fields['round']}: {fields['client']} refused, {fields['reason']}"
         case "grid_coarsened":

@@ -15,7 +15,7 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from torch import Tensor
 from ..config.schema import Model, Training
 from ..core.algorithm import Needs
 from ..core.execution import Choice, Execution, Question
+from ..core.groups import Steps
 from ..core.partial import Partial, Reference, Tally
 from ..core.randomness import Purpose
 from ..core.recent import Recent
@@ -31,6 +32,7 @@ from ..core.sampling import Indices
 from ..core.state import Array, State
 from ..engine import trial_cache
 from ..engine.collecting import Collection, Gathering
+from ..engine.group_rounds import GroupRounds, Start, Train
 from ..engine.modules import (
     client_digests,
     client_update_function,
@@ -48,9 +50,12 @@ from ..engine.samples import Chunk, Samples
 from ..engine.stacking import NotStackable
 from ..engine.summing import RunningSum
 from ..engine.trainers import Trainers
+from ..engine.training import Trained
 from ..errors import ClientFailed, ExecutionRefused, FederatedError
+from ..importing import make_importable
 from ..materials import SiteData
 from ..models import build, register_model
+from .attempts import Attempt, PieceResult
 
 NODES_HOSTED = 64
 """VirtualNodes whose samples a worker keeps; the least recently used goes first."""
@@ -72,42 +77,12 @@ class NodeSettings:
     """Bytes of the vnode, if it was given any."""
     paths: tuple[str, ...]
     """Where the user's own modules are found."""
+    code: bytes = b""
+    """The archive of those that came with the run."""
     needs: Needs
     """What the algorithm needs of the clients' updates."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Attempt:
-    """One attempt at one round: what a worker's sum belongs to."""
-
-    number: int
-    """Tells attempts of one site apart."""
-    round_number: int
-    exponents: Mapping[str, int]
-    """The grid that updates are summed on."""
-    execution: Execution
-    digests: bool = False
-    """Whether every client's tensors shall be told by their digests."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PieceResult:
-    """What a worker says of a piece of a round."""
-
-    partial: Partial | None
-    """The worker's sum so far, if it was asked for; the worker begins a new one then."""
-    covered: Indices
-    """The clients in that sum."""
-    clients: int = 0
-    """Clients that were trained for this answer."""
-    samples: int = 0
-    seconds: float = 0.0
-    training_seconds: float = 0.0
-    """What of that the arithmetic of training took."""
-    memories: Mapping[int, State] = field(default_factory=dict)
-    """What clients want to find again the next time."""
-    digests: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """By client id and tensor, if they were asked for."""
+    steps: Steps | None = None
+    """How groups train, if there are any: a round is then asked of groups by their numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,16 +100,32 @@ class _Sum:
         self.attempt = attempt
         self.running = running
         self.covered: list[Indices] = []
+        self.before = Partial({})
+        """What groups measured, and whom they refused, before their clients trained for it."""
 
     def hand_up(self) -> tuple[Partial, Indices]:
         covered, self.covered = _joined(self.covered), []
-        return self.running.take(), covered
+        before, self.before = self.before, Partial({})
+        partial = self.running.take()
+        partial.tally.merge(before.tally)
+        partial.refused.extend(before.refused)
+        return partial, covered
+
+
+class _Effort:
+    """What a piece has cost so far."""
+
+    def __init__(self) -> None:
+        self.samples = 0
+        self.arithmetic_s = 0.0
 
 
 class FederatedNode:
     """A worker; its methods are called one at a time."""
 
     def __init__(self, settings: NodeSettings, data: SiteData) -> None:
+        if settings.code:
+            make_importable(settings.code)
         sys.path.extend(path for path in settings.paths if path not in sys.path)
         self._settings = settings
         self._data = data
@@ -167,6 +158,7 @@ class FederatedNode:
         self._preparing = ThreadPoolExecutor(1, "next-chunk")
         self._sum: _Sum | None = None
         self._running = self._gathering()
+        self._group_rounds = self._grouping(settings.steps)
         self._hosted: OrderedDict[int, Chunk] = OrderedDict()
 
     def hello(self) -> dict[str, Any]:
@@ -207,38 +199,90 @@ class FederatedNode:
         key: str,
         state: State | None,
     ) -> PieceResult:
-        """Train these clients and add them to the attempt's sum; hand that up if asked to."""
+        """Train these clients and add them to the attempt's sum; hand that up if asked to.
+
+        In a federation of groups, `clients` are numbers of groups.
+        """
         started = time.perf_counter()
         model = self._model(key, state)
         total = self._sum_of(attempt, model)
-        trainer = self._trainers.get(attempt.execution)
-        samples, arithmetic = 0, 0.0
+        effort = _Effort()
         kept: dict[int, State] = {}
         digests: dict[str, Mapping[str, str]] = {}
-        parts = _parts(clients, attempt.execution.chunk_size)
-        for chunk in self._ahead(self._samples.chunk, parts):
-            for trained in trainer.train(chunk, attempt.round_number, model.tensors, memories):
+
+        def train(
+            some: Indices, step: int, tensors: Mapping[str, Tensor]
+        ) -> Iterator[tuple[Chunk, Trained]]:
+            return self._trained(attempt.execution, some, step, tensors, memories, effort)
+
+        for start in self._starts(attempt, clients, model, train):
+            total.before.merge(start.before)
+            for chunk, trained in train(start.clients, start.step, start.tensors):
                 here = trained.where
+                # What a trainer leaves out moves in no step, so it is where the round began.
                 total.running.add(
                     chunk.clients[here], trained.tensors, chunk.sizes[here], trained.losses
                 )
-                arithmetic += trained.seconds
                 kept.update(trained.memories)
                 if attempt.digests:
                     names = map(self._data.partition.client_id, chunk.clients[here].tolist())
                     digests.update(zip(names, client_digests(trained.tensors), strict=True))
-            samples += int(chunk.sizes.sum())
         total.covered.append(clients)
         partial, covered = total.hand_up() if hand_up else (None, _NOBODY)
         return PieceResult(
             partial=partial,
             covered=covered,
-            clients=len(clients),
-            samples=samples,
+            clients=self._clients_in(clients),
+            samples=effort.samples,
             seconds=time.perf_counter() - started,
-            training_seconds=arithmetic,
+            training_seconds=effort.arithmetic_s,
             memories=kept,
             digests=digests,
+        )
+
+    def _starts(
+        self, attempt: Attempt, clients: Indices, model: _LoadedModel, train: Train
+    ) -> Iterator[Start]:
+        """Who trains for the attempt's sum, and from which model: all together, or by groups."""
+        number = attempt.round_number
+        if self._group_rounds is None:
+            yield Start(clients=clients, step=number, tensors=model.tensors, before=Partial({}))
+            return
+        for group in clients.tolist():
+            yield self._group_rounds.start(group, number, model.state, model.tensors, train)
+
+    def _trained(
+        self,
+        execution: Execution,
+        clients: Indices,
+        step: int,
+        tensors: Mapping[str, Tensor],
+        memories: Mapping[int, State],
+        effort: _Effort,
+    ) -> Iterator[tuple[Chunk, Trained]]:
+        """Train clients chunk by chunk."""
+        trainer = self._trainers.get(execution)
+        for chunk in self._ahead(self._samples.chunk, _parts(clients, execution.chunk_size)):
+            for trained in trainer.train(chunk, step, tensors, memories):
+                effort.arithmetic_s += trained.seconds
+                yield chunk, trained
+            effort.samples += int(chunk.sizes.sum())
+
+    def _clients_in(self, clients: Indices) -> int:
+        """How many clients these are, or these groups have."""
+        groups = self._data.groups
+        return len(clients) if groups is None else int(groups.sizes[clients].sum())
+
+    def _grouping(self, steps: Steps | None) -> GroupRounds | None:
+        if steps is None or self._data.groups is None:
+            return None
+        return GroupRounds(
+            self._data.groups,
+            steps,
+            self._resident,
+            self._roles,
+            self._data.partition.client_id,
+            self._device,
         )
 
     def _ahead(

@@ -4,7 +4,8 @@ A worker adds what it trains to a sum of its own and hands that up when it is as
 only piece in a short round, otherwise at the end, and before that whenever what is not saved has
 become worth saving. Whatever a worker takes with it when it dies is missing from the clients that
 the sums cover, and is trained again. A round that is closed trains nobody any more who is not being
-trained already, and answers with what it has.
+trained already, and answers with what it has; where late answers count, it may do so while the next
+round has begun.
 """
 
 from __future__ import annotations
@@ -27,9 +28,10 @@ from ..core.shares import packed
 from ..engine.journal import Journal, RoundKey
 from ..errors import FederatedError, WorkersExhausted
 from .answers import Answer, or_fail
+from .attempts import Attempt, PieceResult
 from .client_states import ClientStates
+from .cohorts import Cohort
 from .hosting import Hosting
-from .node import Attempt, PieceResult
 from .pool import Piece, SharedModel, WorkerPool
 
 PROGRESS_S = 0.5
@@ -47,20 +49,6 @@ class Pace:
         """A round took so long."""
         if samples:
             self.seconds_per_sample = seconds / samples
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cohort:
-    """The clients of a round that an order is about, and what they cost."""
-
-    clients: Indices
-    """Sorted."""
-    places: Indices
-    """Where they are in the whole cohort of the round."""
-    whole: int
-    """How many clients that has."""
-    samples: Indices
-    """How many each holds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,10 +77,15 @@ class SiteRound:
         clock: Callable[[], float] = time.perf_counter,
         *,
         tells_covered: bool = False,
+        late_for: int = 0,
     ) -> None:
+        """`late_for`: so many rounds later its answer still counts, once it is closed."""
         self.answer: Answer = Future()
         self.key = key
         self.cohort = cohort
+        self.late_for = late_for
+        self.on_lingering: Callable[[], None] = lambda: None
+        """Called once others may begin."""
         self._tells_covered = tells_covered
         self._attempt = attempt
         self._partial = partial
@@ -114,7 +107,9 @@ class SiteRound:
         self._arithmetic_s = 0.0
         self._samples = 0
         self._digests: dict[str, Mapping[str, str]] = {}
+        self._begun = False
         self._given_up = False
+        self._closing = False
         self._closed = False
 
     def begin(self, model: SharedModel) -> None:
@@ -126,8 +121,9 @@ class SiteRound:
             partial, covered = saved
             self._partial.merge(partial)
             self._covered.append(covered)
-            self._trained = len(covered)
+            self._trained = len(self.cohort.nodes(covered))
         self._send_what_is_missing()
+        self._begun = True
 
     def abandon(self) -> None:
         """Another round is asked for: whoever asked for this one waits no longer."""
@@ -137,11 +133,27 @@ class SiteRound:
 
     def close(self) -> None:
         """Train only who is being trained already; the answer covers who was."""
+        self._closing = True
         self._site.pool.meanwhile(lambda: or_fail(self.answer, self._close))
 
+    @property
+    def may_be_late(self) -> bool:
+        """Whether it is closed, or about to be, and counts in a later round too."""
+        return self._closing and self._begun and self.late_for > 0
+
+    @property
+    def lingers(self) -> bool:
+        """Whether others may begin before it is done: it only waits for who is being trained."""
+        return self._closed and self.may_be_late
+
     def _close(self) -> None:
+        if self.answer.done():
+            return
         self._closed = True
         self._site.pool.withdraw(self._pieces)
+        if self.lingers:  # a worker has one sum at a time: this one's goes before the next begins
+            self._collect()
+            self.on_lingering()
 
     def _give_up(self) -> None:
         """Send out no more pieces, and take no notice of those that are."""
@@ -167,13 +179,14 @@ class SiteRound:
 
     def _piece(self, clients: Indices, *, hand_up: bool) -> Piece:
         hosting, states = self._site.hosting, self._site.states
-        visit = hosting.enter(clients, f"in the cohort of {self._name}")
+        nodes = self.cohort.nodes(clients)
+        visit = hosting.enter(nodes, f"in the cohort of {self._name}")
         self._visits.append(visit)
         memories = states.load(clients, self.key.round_number) if states is not None else {}
         piece = Piece(
             method="train",
             args=(self._attempt, clients, memories, hand_up),
-            what=f"training {len(clients)} clients of {self._name}",
+            what=f"training {len(nodes)} clients of {self._name}",
             model=self._model,
             on_sent=lambda worker: self._sent(visit, worker, hand_up),
         )
@@ -250,13 +263,11 @@ class SiteRound:
             self._all_handed_up()
 
     def _all_handed_up(self) -> None:
-        if self._open and self._covered:
+        if self._open and self._covered and not self.lingers:
             self._site.journal.save(self.key, self._partial, np.concatenate(self._covered))
-        elif self._open:
-            return
-        elif self._holding:  # a piece ended while the sums were on their way
-            self._collect()
-        else:
+        elif self._holding and (self.lingers or not self._open):
+            self._collect()  # a piece was sent, or ended, while the sums were on their way
+        elif not self._open:
             self._send_what_is_missing()
 
     def _take(self, result: PieceResult) -> None:
@@ -268,7 +279,7 @@ class SiteRound:
         now = self._clock()
         if self._open and now - self._told_at >= PROGRESS_S:
             self._told_at = now
-            of = len(self.cohort.clients)
+            of = len(self.cohort.nodes(self.cohort.clients))
             counts = {"round": self.key.round_number, "done": min(self._trained, of), "of": of}
             told = {**counts, "part": self.key.part}
             self._site.notify(Payload(kind="clients_done", header=told))
@@ -289,8 +300,7 @@ class SiteRound:
             "digests": self._digests,
         }
         if self._tells_covered:
-            places = self.cohort.places[np.isin(self.cohort.clients, covered, assume_unique=True)]
-            told["covered"] = packed(places, self.cohort.whole)
+            told["covered"] = packed(self.cohort.places_of(covered), self.cohort.whole)
         self.answer.set_result(Payload(kind="partial", header=told, tensors=tensors))
 
 
@@ -299,12 +309,15 @@ class RoundQueue:
 
     A worker has one sum at a time; more than one order is there when another site was lost and
     this one trains some of its clients too. An order of another attempt, or one that is about
-    clients of an earlier order, says that nobody waits for the earlier ones any more.
+    clients of an earlier order, says that nobody waits for the earlier ones any more, unless they
+    are closed and may be late.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._current: SiteRound | None = None
+        self._lingering: list[SiteRound] = []
+        """Closed and not done yet."""
         self._waiting: list[tuple[SiteRound, SharedModel]] = []
 
     def add(self, new: SiteRound, model: SharedModel) -> None:
@@ -315,6 +328,7 @@ class RoundQueue:
             self._waiting.append((new, model))
         for each in stale:
             each.abandon()
+        new.on_lingering = self._go_on
         self._go_on()
 
     def find(self, key: RoundKey) -> SiteRound | None:
@@ -324,12 +338,15 @@ class RoundQueue:
 
     def _open(self) -> list[SiteRound]:
         current = [] if self._current is None else [self._current]
-        return [*current, *(each for each, _ in self._waiting)]
+        return [*self._lingering, *current, *(each for each, _ in self._waiting)]
 
     def _go_on(self) -> None:
         with self._lock:
+            self._lingering = [each for each in self._lingering if not each.answer.done()]
             if self._current is not None and not self._current.answer.done():
-                return
+                if not (self._current.lingers and self._waiting):
+                    return
+                self._lingering.append(self._current)
             self._current = None
             if not self._waiting:
                 return
@@ -340,6 +357,8 @@ class RoundQueue:
 
 
 def _supersedes(new: SiteRound, old: SiteRound) -> bool:
+    if old.may_be_late and new.key.round_number - old.key.round_number <= old.late_for:
+        return False
     if replace(new.key, part="") != replace(old.key, part=""):
         return True
     return bool(np.isin(new.cohort.clients, old.cohort.clients, assume_unique=True).any())

@@ -20,24 +20,28 @@ from ..core.algorithm import Needs
 from ..core.participation import asked
 from ..core.sampling import share
 from ..core.union import Place
-from ..sources import digest_of, own_code
+from ..sources import own_code
 from ..starting import gang_request
+from ..user_code import IN_A_SPEC, code_of
 
 
 def wants(spec: Payload, site: SiteContext) -> Wants:
-    """What a spec asks of a site."""
+    """What a spec asks of a site. CodeRefused for code that is none."""
     config = RunConfig.model_validate(spec.header["config"], strict=False)
     user = spec.header.get("user")
     said = user if isinstance(user, dict) else {}
     request = gang_request(config, "")
-    modules = own_code(config)
     search = [*sys.path, *map(str, spec.header.get("paths", ()))]
+    code = code_of(spec, config, search)
+    comes = IN_A_SPEC in spec.header or bool(spec.header.get("paths"))
+    here = code.digest if own_code(config) else ""
     return Wants(
         user=str(said.get("name", "")),
         role=str(said.get("role", "")),
         datasets=tuple(sorted(_datasets(config, site))),
         model=config.model.model_type,
-        code_digest=digest_of(modules, search) if modules else "",
+        code_digest=code.installed_digest if comes else here,
+        brought_code=code.archive_digest if comes else "",
         vnodes=request.workers or 1,
         resources=request.resources,
         cohort=_cohort(config, spec),

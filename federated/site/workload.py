@@ -29,22 +29,26 @@ from ..core.chunking import pieces
 from ..core.execution import Choice, Execution, Kind, Question
 from ..core.partial import Partial, Tally, grid
 from ..core.recent import KEEP
-from ..core.sampling import Indices, cohort, evaluation_cohort, share
-from ..core.shares import held, part_name, taken, unpacked
+from ..core.shares import held, part_name, taken
 from ..core.state import Array, State, nbytes
 from ..core.union import Place
 from ..engine.journal import Journal, RoundKey
 from ..errors import FederatedError
+from ..grouping import steps_of
+from ..importing import make_importable
 from ..materials import Materials, gather_here, take_over
 from ..models import registered
+from ..user_code import archive_of
 from .answers import Answer, gathered, settled
+from .attempts import Attempt
 from .client_states import ClientStates
+from .cohorts import Cohorts
 from .hosting import Hosting
 from .leaving import Leaving
-from .node import Attempt, FederatedNode, NodeSettings
+from .node import FederatedNode, NodeSettings
 from .object_store import GlobalObjectStore
 from .pool import Piece, SharedModel, WorkerPool
-from .rounds import Cohort, Pace, RoundQueue, SiteRound, Surroundings
+from .rounds import Pace, RoundQueue, SiteRound, Surroundings
 from .wanting import covered, wants
 
 STORE_BYTES = 1 << 30
@@ -67,8 +71,6 @@ class FederatedWorkload:
         self._memories: tuple[str, ClientStates] | None = None
         """What clients keep between rounds, and the folder that it is in."""
         self._attempts = itertools.count(1)
-        self._planned: tuple[int, str, Cohort] | None = None
-        """A round, the name of the part of it, and who that is."""
         self._pool: WorkerPool | None = None
         self._leaving: Leaving | None = None
         """What may be said of the data, if it is the site's own."""
@@ -87,13 +89,17 @@ class FederatedWorkload:
         """Load what the spec's configuration names; ConfigError for what does not fit.
 
         Of data that lies at sites it is what this site has declared, and DataUnusable says that it
-        is not so.
+        is not so. Code that came along is imported from here on: its digest was judged before.
         """
+        self._code = archive_of(spec)
+        if self._code:
+            make_importable(self._code)
         self._config = RunConfig.model_validate(spec.header["config"], strict=False)
         self._materials = self._gathered(spec, site)
         self._paths = tuple(spec.header["paths"])
         self._site, self._folder = site.name, site.folder
         self._needs = algorithm_of(self._config.federation).needs
+        self._cohorts = Cohorts(self._config, self._materials)
         self._journal = Journal(None, self._site)
 
     def _gathered(self, spec: Payload, site: SiteContext) -> Materials:
@@ -122,7 +128,9 @@ class FederatedWorkload:
             device="cuda" if resources.gpus_per_worker else "cpu",
             memory=resources.memory_per_worker,
             paths=self._paths,
+            code=self._code,
             needs=self._needs,
+            steps=steps_of(self._config),
         )
         self._pool = WorkerPool(
             gang,
@@ -174,14 +182,14 @@ class FederatedWorkload:
 
     def _try_out(self, order: Payload) -> Answer:
         """Have one worker find out which execution is the fastest."""
-        here, cohort = self._materials.here, self._materials.cohort_size
-        some = min(len(here), cohort, TRIED_CLIENTS)
+        here = self._materials.here
+        some = min(len(here), self._materials.cohort_size, TRIED_CLIENTS)
         clients = here.start + np.arange(some, dtype=np.int64) * len(here) // some
         named, size = order.header["execution"], order.header["chunk_size"]
         question = Question(
             kind=None if named == "auto" else Kind(named),
             chunk_size=None if size == "auto" else size,
-            cohort=cohort,
+            cohort=self._cohorts.company,
         )
         piece = Piece(
             method="try_out", args=(question, clients), what="trying ways of training a chunk"
@@ -204,7 +212,7 @@ class FederatedWorkload:
                 digests=self._config.outputs.client_digests,
             ),
             key,
-            self._cohort_of(header, key),
+            self._cohorts.of_order(header, key),
             nothing,
             Surroundings(
                 pool=self._running,
@@ -215,10 +223,12 @@ class FederatedWorkload:
                 states=self._states_in(header),
             ),
             tells_covered=header.get("tells_covered", False),
+            late_for=header.get("late_for", 0),
         )
         self._rounds.add(begun, model)
         if "counted" not in header:
-            self._running.meanwhile(lambda: self._plan_ahead(key.round_number + 1, header["share"]))
+            following, share = key.round_number + 1, header["share"]
+            self._running.meanwhile(lambda: self._cohorts.plan_ahead(following, share))
         return begun.answer
 
     def _close_round(self, order: Payload) -> Answer:
@@ -255,35 +265,6 @@ class FederatedWorkload:
             states.commit(header["oldest_checkpoint"])
         return states
 
-    def _cohort_of(self, header: Mapping[str, Any], key: RoundKey) -> Cohort:
-        """The clients that an order is about; usually looked up while the last round trained."""
-        if self._planned is not None and self._planned[:2] == (key.round_number, key.part):
-            return self._planned[2]
-        return self._plan(key.round_number, header["share"], header.get("counted"))
-
-    def _plan_ahead(self, round_number: int, share: list[list[int]]) -> None:
-        name = part_name(taken(share))
-        self._planned = round_number, name, self._plan(round_number, share, None)
-
-    def _plan(self, round_number: int, share: list[list[int]], counted: str | None) -> Cohort:
-        """Who of a round's cohort is in a share; only those that counted, if that is known."""
-        whole = self._cohort(round_number)
-        inside = held(whole, taken(share))
-        if counted is not None:
-            inside &= unpacked(counted, len(whole))
-        places = np.flatnonzero(inside)
-        clients = whole[places]
-        return Cohort(
-            clients=clients,
-            places=places,
-            whole=len(whole),
-            samples=self._materials.data.partition.sizes(clients),
-        )
-
-    def _cohort(self, round_number: int) -> Indices:
-        size, seed = self._materials.cohort_size, self._config.run.random_seed
-        return cohort(self._materials.population, size, seed, round_number)
-
     # -- evaluation ---------------------------------------------------------------------------
 
     def _evaluate(self, order: Payload) -> Answer:
@@ -313,7 +294,7 @@ class FederatedWorkload:
     def _client_pieces(
         self, header: Mapping[str, Any], model: SharedModel, what: str
     ) -> tuple[int, list[Piece]]:
-        judges = self._judges(header["round"])
+        judges = self._cohorts.judges(header["round"])
         inside = held(judges, taken(header["share"]))
         if "counted" in header:
             inside &= held(judges, taken(header["counted"]))
@@ -323,18 +304,6 @@ class FederatedWorkload:
             Piece(method="evaluate_clients", args=(clients[part],), what=what, model=model)
             for part in pieces(costs, self._running.size, None)
         ]
-
-    def _judges(self, round_number: int) -> Indices:
-        evaluation, population = self._config.evaluation, self._materials.population
-        match evaluation.clients:
-            case "sampled":
-                return self._cohort(round_number)
-            case "fraction":
-                size = share(population, evaluation.fraction or 1.0)
-                seed = self._config.run.random_seed
-                return evaluation_cohort(population, size, seed, round_number)
-            case "all":
-                return np.arange(population, dtype=np.int64)
 
     # -- single VirtualNodes ------------------------------------------------------------------
 

@@ -55,8 +55,8 @@ class Reading:
         return sorted((self.path / "journal").glob("*.clients.sqlite*"))
 
     def who_counted(self) -> list[Path]:
-        """The files that say who counted in a round, where a clock decided that."""
-        return sorted((self.path / "journal").glob("round-*.json"))
+        """The files that say who counted in a round where a clock decided it, and what was late."""
+        return sorted((self.path / "journal").glob("round-*"))
 
     def state(self, file: str) -> State:
         """The model that a file holds."""

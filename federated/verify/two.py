@@ -163,6 +163,13 @@ class _Search:
         if self._how is Replay.NONE:
             self._notes.append("which clients differ is not known: nothing was trained again")
             return self._found(None)
+        configs = [side.run.config for side in self._sides]
+        if any(each is not None and each.hierarchy is not None for each in configs):
+            self._notes.append(
+                "which clients differ is not known: those of groups (`topology: hierarchical`) "
+                "train from their group's model, and are not trained one by one"
+            )
+            return self._found(None)
         opened = [self._opened(side) for side in self._sides]
         if not all(opened):
             return self._found(None)

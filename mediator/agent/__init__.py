@@ -15,7 +15,7 @@ from .errors import (
     SurveyFailed,
 )
 from .home import SiteHome
-from .joining import join
+from .joining import join, token_for
 from .settings import AgentSettings
 from .survey import surveyed
 from .watchdog import Look, PrivateRay, Watch, Watchdog
@@ -40,5 +40,6 @@ __all__ = [
     "Watchdog",
     "join",
     "surveyed",
+    "token_for",
     "told_data",
 ]

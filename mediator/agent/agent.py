@@ -17,20 +17,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-import grpc
-import grpc.aio
-
 from ..blobs import BlobStore
 from ..core.disclosure import Declaration
 from ..core.policy import DAY_S
-from ..errors import SiteLost
+from ..errors import MediatorError, MediatorUnreachable, SiteLost
+from ..identity import Credentials
 from ..proto import federation_pb2 as pb
-from ..rpc import CHANNEL_OPTIONS, MESSAGE_OPTIONS, SITE, Stub
 from ..runner import RayChoice, RunnerProcess
-from ..transfer import BlobClient, BlobStub
+from ..transfer import BlobClient
 from ..wire import Capacity, RunId, SiteName
-from .errors import SessionBroken, SiteDismissed
+from .errors import SessionBroken, SessionLeft, SiteDismissed
 from .home import SiteHome
+from .line import Line
+from .renewal import due_at, pause_s as renewal_pause_s, renewed
 from .runners import Runners, Start
 from .session import Greeting, Session, hello_message
 from .settings import AgentSettings, pause_s
@@ -68,8 +67,6 @@ class Site:
     """What of it leaves the site."""
     policy: Path | None
     version: str
-    expires_at: float
-    """Epoch seconds: the end of its certificate."""
 
 
 class SiteAgent:
@@ -80,7 +77,7 @@ class SiteAgent:
         site: Site,
         home: SiteHome,
         watch: Watch,
-        credentials: grpc.ChannelCredentials,
+        credentials: Credentials,
         settings: AgentSettings,
         *,
         say: Say,
@@ -125,15 +122,14 @@ class SiteAgent:
         reason = "the site's agent was ended"
         async with AsyncExitStack() as undo:
             store = BlobStore(self._home.blobs, settings.blob_bytes)
-            channel = grpc.aio.secure_channel(
-                self._site.mediator, self._credentials, (*CHANNEL_OPTIONS, *MESSAGE_OPTIONS)
-            )
-            undo.push_async_callback(channel.close)
+            line = Line(self._site.mediator, self._credentials)
+            undo.push_async_callback(line.close)
+            blobs = BlobClient(line.blobs, store, lambda *_: None, chance=self._chance)
             work = Work(
                 self._site.name,
                 self._runners,
                 store,
-                BlobClient(BlobStub(channel), store, lambda *_: None),
+                blobs,
                 Spending(self._home.traffic),
                 self,
                 policy=self._site.policy,
@@ -143,7 +139,7 @@ class SiteAgent:
             self._work = work
             try:
                 await self._adopt(work)
-                await self._serve(channel, store)
+                await self._serve(line, blobs, store)
             except SiteDismissed as error:
                 release, reason = True, str(error)
                 raise
@@ -161,8 +157,8 @@ class SiteAgent:
                 work.adopt(run, runner)
                 self._say("runner_adopted", run=run, pid=runner.process.pid)
 
-    async def _serve(self, channel: grpc.aio.Channel, store: BlobStore) -> None:
-        """Converse, watch, look after leases and tidy up, until one of them ends."""
+    async def _serve(self, line: Line, blobs: BlobClient, store: BlobStore) -> None:
+        """Converse, watch, look after leases and the certificate, tidy up, until one ends."""
         looked = asyncio.Event()
 
         def changed(before: Look, now: Look) -> None:
@@ -172,8 +168,13 @@ class SiteAgent:
 
         if not self._watch.look.trouble:
             looked.set()
-        beside = [self._watch.watch(changed), self._keep_leases(), self._keep_tidy(store)]
-        doing = [asyncio.create_task(each) for each in (*beside, self._speak(channel, looked))]
+        beside = [
+            self._watch.watch(changed),
+            self._keep_leases(),
+            self._keep_certified(line, blobs),
+            self._keep_tidy(store),
+        ]
+        doing = [asyncio.create_task(each) for each in (*beside, self._speak(line, looked))]
         try:
             ended, _ = await asyncio.wait(doing, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -183,21 +184,24 @@ class SiteAgent:
         for each in ended:
             each.result()
 
-    async def _speak(self, channel: grpc.aio.Channel, looked: asyncio.Event) -> None:
+    async def _speak(self, line: Line, looked: asyncio.Event) -> None:
         # A site whose first word is of trouble is lost before it has begun.
         with suppress(TimeoutError):
             async with asyncio.timeout(self._settings.first_look_s):
                 await looked.wait()
-        await self._converse(Stub(channel, SITE))
+        await self._converse(line)
 
-    async def _converse(self, stub: Stub) -> None:
-        """One session after the other."""
+    async def _converse(self, line: Line) -> None:
+        """One session after the other; CertificateExpired once there is no use in another."""
         failures = 0
         while True:
-            session = Session(stub.session(), self, self._settings, self._clock)
+            line.credentials.identity.check(self._wall_clock())
+            session = Session(line.site.session(), self, self._settings, self._clock)
             self._session, self._connected = session, False
             try:
                 await session.run()
+            except SessionLeft:
+                continue
             except SessionBroken as error:
                 failures = 1 if self._connected else failures + 1
                 if self._connected or failures == 1:
@@ -212,14 +216,43 @@ class SiteAgent:
             )
 
     async def _keep_leases(self) -> None:
-        warned_at = -math.inf
         while True:
-            left_s = self._site.expires_at - self._wall_clock()
-            if left_s < self._settings.expiry_warning_s and self._clock() - warned_at >= DAY_S:
-                warned_at = self._clock()
-                self._say("certificate_expires_soon", days=round(max(0.0, left_s) / DAY_S, 1))
             await asyncio.sleep(TICK_S)
             self._runners.end_lapsed()
+
+    async def _keep_certified(self, line: Line, blobs: BlobClient) -> None:
+        """Renew the certificate in time, and go on with the new one."""
+        while True:
+            due = due_at(line.credentials.identity, self._chance())
+            while self._wall_clock() < due:
+                await asyncio.sleep(TICK_S)
+            made = await self._renewed(line)
+            line.replace(made)
+            blobs.use(line.blobs)
+            self._say("certificate_renewed", expires_at=made.identity.expires_at)
+            if self._session is not None:
+                self._session.leave()
+
+    async def _renewed(self, line: Line) -> Credentials:
+        """The next credentials, once they are had and kept; what is in the way is said."""
+        identity, made = line.credentials.identity, None
+        warned_at = -math.inf
+        while True:
+            try:
+                if made is None:
+                    made = await renewed(line.site, line.credentials, line.mediator)
+                await asyncio.to_thread(made.write, self._home.credentials_folder)
+                return made
+            except (MediatorError, OSError) as error:
+                log.warning("the certificate of this site is not renewed: %s", error)
+                left_s = identity.expires_at - self._wall_clock()
+                soon = left_s < self._settings.expiry_warning_s
+                serious = soon or not isinstance(error, MediatorUnreachable)
+                if serious and self._clock() - warned_at >= DAY_S:
+                    warned_at = self._clock()
+                    days = round(max(0.0, left_s) / DAY_S, 1)
+                    self._say("certificate_not_renewed", days=days, reason=str(error))
+            await asyncio.sleep(renewal_pause_s(identity))
 
     async def _keep_tidy(self, store: BlobStore) -> None:
         """Have neither runs of long ago nor old models fill the site's disk."""

@@ -8,6 +8,7 @@ MediatorError
 ├── BadCommand       no command that may come through the mediator        (exit 2)
 ├── SurveyFailed     a declared data set cannot be read                   (exit 2)
 ├── SessionBroken    a session with the mediator ended                    (exit 4)
+│   └── SessionLeft  the agent itself ended it, to begin another          (exit 4)
 └── SiteDismissed    the mediator wants no more of this site              (exit 3)
 """
 
@@ -71,6 +72,10 @@ class SessionBroken(MediatorError):
     """A session with the mediator has ended; another one is tried."""
 
     exits_with = UNREACHABLE
+
+
+class SessionLeft(SessionBroken):
+    """The agent has ended a session by itself, to begin another at once."""
 
 
 class SiteDismissed(MediatorError):

@@ -21,16 +21,22 @@ LARGEST_REPLY = 256 << 10
 _UNREACHABLE = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED})
 
 
-async def join(token: Token, site: SiteName, within_s: float = JOIN_S) -> Credentials:
-    """Credentials for a site, by a token that is used up.
-
-    Raises TokenRefused, MediatorUnreachable, IdentityError for a reply that is not ours.
-    """
+def token_for(site: SiteName, text: str) -> Token:
+    """The token that a text is. TokenMalformed, and IdentityError for another site's."""
+    token = Token.parse(text)
     if token.site != site:
         raise IdentityError(
             f"the token is for the site {token.site}, and this one is called {site}; "
             f"join as --name {token.site}, or ask for a token for {site}"
         )
+    return token
+
+
+async def join(token: Token, site: SiteName, within_s: float = JOIN_S) -> Credentials:
+    """Credentials for a site, by a token that is used up.
+
+    Raises TokenRefused, MediatorUnreachable, IdentityError for a reply that is not ours.
+    """
     key, request = new_request(site)
     options = (("grpc.max_receive_message_length", LARGEST_REPLY),)
     async with grpc.aio.secure_channel(

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -45,6 +45,17 @@ class Live:
     runner: AsyncRunner
     watcher: asyncio.Task[None]
     renewed_at: float
+    ending: bool = False
+    """Whether it gives everything back, and takes no more orders."""
+
+
+@dataclass(slots=True)
+class _Turn:
+    """Who may start a run's runner: one at a time."""
+
+    lock: asyncio.Lock
+    wanted: int = 0
+    """How many have it, or wait for it."""
 
 
 class Runners:
@@ -73,7 +84,8 @@ class Runners:
         self._live: dict[RunId, Live] = {}
         self._children: dict[RunId, RunnerProcess] = {}
         """Those that this very process has started, and has to bury."""
-        self._starting: dict[RunId, asyncio.Lock] = {}
+        self._turns: dict[RunId, _Turn] = {}
+        """Of the runs that somebody wants a runner for just now."""
         self._ends: dict[RunId, MediatorError] = {}
         self._closed = False
 
@@ -83,13 +95,19 @@ class Runners:
 
     def busy(self) -> frozenset[RunId]:
         """The runs that have a runner here, or are just getting one."""
-        starting = {run for run, lock in self._starting.items() if lock.locked()}
-        return frozenset(self._live) | starting
+        return frozenset(self._live) | frozenset(self._turns)
 
     def of(self, run: RunId) -> AsyncRunner | None:
-        """The runner of a run, if it has one."""
+        """The runner of a run, if it has one that takes orders."""
         live = self._live.get(run)
-        return None if live is None else live.runner
+        return None if live is None or live.ending else live.runner
+
+    async def settled(self, run: RunId) -> AsyncRunner | None:
+        """The same, once one that is just being started is there."""
+        if run in self._turns:
+            async with self._turn(run):
+                pass
+        return self.of(run)
 
     def why_gone(self, run: RunId, said: str) -> MediatorError:
         """Why the runner of a run is gone, of which its connection only said this much."""
@@ -109,10 +127,16 @@ class Runners:
         return self.runs()
 
     async def ensure(self, run: RunId) -> AsyncRunner:
-        """The runner of a run, started if there is none. SiteLost if it does not start."""
-        async with self._starting.setdefault(run, asyncio.Lock()):
+        """The runner of a run, started if there is none. SiteLost, RunnerExists.
+
+        One that is just ending is waited for: what it held is free then.
+        """
+        async with self._turn(run):
             if (there := self.of(run)) is not None:
                 return there
+            if (ending := self._live.get(run)) is not None:
+                # It is killed after that long, and then waited for: RunnerExists if all is in vain.
+                await asyncio.wait([ending.watcher], timeout=3 * self._settings.runner_end_s)
             folder = self._home.run_folder(run)
             process = await asyncio.to_thread(self._start, folder, self._settings_of(run, folder))
             self._children[run] = process
@@ -123,6 +147,18 @@ class Runners:
                 process.kill()
                 await self._bury(process)
                 raise
+
+    @asynccontextmanager
+    async def _turn(self, run: RunId) -> AsyncIterator[None]:
+        turn = self._turns.setdefault(run, _Turn(asyncio.Lock()))
+        turn.wanted += 1
+        try:
+            async with turn.lock:
+                yield
+        finally:
+            turn.wanted -= 1
+            if not turn.wanted:
+                del self._turns[run]
 
     def renew(self, runs: Collection[str]) -> None:
         """The mediator wants these to go on."""
@@ -150,6 +186,7 @@ class Runners:
         live = self._live.get(run)
         if live is None:
             return
+        live.ending = True
         live.runner.end(reason)
         await asyncio.wait([live.watcher], timeout=self._settings.runner_end_s)
         if not live.watcher.done():
@@ -205,11 +242,10 @@ class Runners:
             self._remember(run, RunnerDied(self._site, run, lost.reason))
         if (child := self._children.pop(run, None)) is not None:
             await self._bury(child)
-        self._live.pop(run, None)
-        self._starting.pop(run, None)
         await runner.close()
         with suppress(OSError):
             (process.folder / "runner.sock").unlink()
+        self._live.pop(run, None)  # now another one may have the folder
         if not self._closed:
             self._ended(run, lost.reason)
 

@@ -30,7 +30,7 @@ from ..wire import (
     id_message,
     unknown_fields,
 )
-from .errors import SessionBroken, SiteDismissed
+from .errors import SessionBroken, SessionLeft, SiteDismissed
 from .settings import AgentSettings
 
 log = logging.getLogger(__name__)
@@ -98,6 +98,7 @@ class Session:
         self._waiting: deque[pb.FromSite] = deque()
         self._news = asyncio.Event()
         self._beat = asyncio.Event()
+        self._left = asyncio.Event()
         self._heartbeat_s = 2.0
         self._heard_at = clock()
         self._named: set[str] = set()
@@ -113,10 +114,15 @@ class Session:
         """Send a heartbeat at once: something has changed."""
         self._beat.set()
 
+    def leave(self) -> None:
+        """End it, so that another one can begin."""
+        self._left.set()
+
     async def run(self) -> None:
         """Converse until it ends, which is always by an error.
 
-        SiteDismissed where there is no use in another session; SessionBroken otherwise.
+        SiteDismissed where there is no use in another session, SessionLeft after `leave`;
+        SessionBroken otherwise.
         """
         try:
             await self._converse()
@@ -145,7 +151,13 @@ class Session:
         self._begin(welcome.welcome)
         doing = [
             asyncio.create_task(each)
-            for each in (self._write_all(), self._read_all(), self._beat_on(), self._listen())
+            for each in (
+                self._write_all(),
+                self._read_all(),
+                self._beat_on(),
+                self._listen(),
+                self._leave(),
+            )
         ]
         try:
             ended, _ = await asyncio.wait(doing, return_when=asyncio.FIRST_COMPLETED)
@@ -235,6 +247,10 @@ class Session:
             except TimeoutError:
                 pass
             self._beat.clear()
+
+    async def _leave(self) -> None:
+        await self._left.wait()
+        raise SessionLeft("another session is begun")
 
     async def _listen(self) -> None:
         """Break the session when nothing came for too long: every heartbeat is answered."""

@@ -53,7 +53,7 @@ class AgentSettings:
     keep_s: float = 7 * 86_400.0
     """How long the files of a run are kept that has ended here, so that it can be resumed."""
     expiry_warning_s: float = 14 * 86_400.0
-    """From so long before the certificate's end on, that is said."""
+    """So long before its end a certificate that cannot be renewed is spoken of in any case."""
 
 
 def pause_s(settings: AgentSettings, failures: int, *, holding: bool, chance: float) -> float:

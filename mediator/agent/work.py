@@ -168,8 +168,9 @@ class Work:
     def adopt(self, run: RunId, runner: AsyncRunner) -> None:
         """Take over the orders that a runner has from an agent before us."""
         for message in (*runner.held.at_work, *runner.held.answered):
+            id = order_id(message)
             verb = message.key if message.key in VERBS else ""
-            held = Held(order_id(message), run, verb, reached=True)
+            held = Held(id, run, verb, self._spending.round_of(id), reached=True)
             self._orders[held.id] = held
             held.task = asyncio.create_task(self._adopted(held, runner))
 
@@ -252,12 +253,17 @@ class Work:
                 return pb.Answer(id=held.message, done=done)
             runner = await self._runners.ensure(held.run)
         else:
-            there = self._runners.of(held.run)
+            if order.verb == "release":  # of a run that was over before its runner was there, too
+                there = await self._runners.settled(held.run)
+            else:
+                there = self._runners.of(held.run)
             if there is None and order.verb == "release":
                 return pb.Answer(id=held.message, done=pb.Done(kind="done", header_json="{}"))
             if there is None:
                 raise NoRunner(self._site, held.run, order.verb)
             runner = there
+        if order.verb == "work":
+            self._spending.take(self._policy(), held.id, held.round_number)
         await self._fetch(held, order)
         asking = asyncio.ensure_future(runner.ask(order))
         held.reached = True
@@ -370,7 +376,7 @@ class Work:
         refused: Refused | None = self._spending.charge(
             self._policy(),
             direction,
-            run=held.run,
+            held.id,
             round_number=held.round_number,
             nbytes=blob.size,
             now=self._wall_clock(),

@@ -54,7 +54,7 @@ class Access:
         return found
 
     def open(self) -> MediatorClient:
-        """A client of the mediator. ProfileError, BadFile, IdentityError."""
+        """A client of the mediator. ProfileError, BadFile, IdentityError, CertificateExpired."""
         from ..client import MediatorClient
         from ..identity import Credentials
 

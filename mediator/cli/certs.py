@@ -67,7 +67,8 @@ def certs() -> None:
     """Make, list and revoke the certificates of a federation: a small authority in a folder.
 
     The mediator, every user and every site has a certificate that says its name and role. Sites
-    get theirs with a token (`fedpilot site token`, `fedpilot site join`), others from here.
+    get theirs with a token (`fedpilot site token`, `fedpilot site join`) and renew them by
+    themselves; others get theirs from here.
 
     \b
     Examples:
@@ -180,7 +181,7 @@ def issue(
 @certs.command("list")
 @_with_folder
 def list_(folder: Path, as_json: bool) -> None:
-    """List the certificates that were ever issued, the first first.
+    """List the certificates that were ever issued, the first first, and when the authority ends.
 
     \b
     Examples:
@@ -190,11 +191,17 @@ def list_(folder: Path, as_json: bool) -> None:
     with exit_codes():
         from ..identity import Authority
 
-        now, issued = time.time(), Authority.open(folder).issued()
+        authority = Authority.open(folder)
+        now, issued = time.time(), authority.issued()
         if as_json:
-            print_json({"certificates": [_entry(each, now) for each in issued]})
+            entries = [_entry(each, now) for each in issued]
+            ends = {"expires_at": authority.expires_at}
+            print_json({"authority": ends, "certificates": entries})
             return
+        from ..identity.certificates import day
+
         _print_table(issued, now)
+        click.echo(f"the authority itself is good until {day(authority.expires_at)}")
 
 
 @certs.command()

@@ -1,13 +1,12 @@
-"""The commands of a site's own admin: `fedpilot site join` and `fedpilot site policy`.
+"""The command of a site's own admin: `fedpilot site join`.
 
-They work at the site, on its own files; the mediator has no part in them but to be dialled.
+It works at the site, on its own files; the mediator has no part in it but to be dialled. All that
+can fail at the site is tried before a token is used up.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
-import logging
 import os
 import random
 import re
@@ -16,20 +15,23 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from datetime import UTC, datetime
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from fedpilot.fabric.cli_access import exit_codes, print_json
+from fedpilot.fabric.cli_access import exit_codes
 from fedpilot.fabric.exit_codes import INTERRUPTED
 
+from .access import Access, access_of
+from .telling import log_to_stderr, sayer
+
 if TYPE_CHECKING:
-    from ..agent import AgentSettings, SiteHome
+    from ..agent import AgentSettings, SiteAgent, SiteHome
     from ..core.disclosure import Declaration
-    from ..identity import Credentials
+    from ..identity import Credentials, Token
     from ..wire import SiteName
 
 PRIVATE = "private"
@@ -53,19 +55,19 @@ class Address(click.ParamType[str]):
 
 
 _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
-_site_file = click.option(
+SITE_FILE = click.option(
     "--site-file",
     metavar="FILE",
     type=_FILE,
     help="site.yaml: the data that this site has, and what of it may be disclosed.",
 )
-_policy = click.option(
+POLICY = click.option(
     "--policy",
     metavar="FILE",
     type=_FILE,
     help="policy.yaml: who may do what here. Read anew whenever it is asked.",
 )
-_json = click.option(
+JSON = click.option(
     "--json", "as_json", is_flag=True, help="Print JSON, no text: one object per event."
 )
 
@@ -105,15 +107,15 @@ _json = click.option(
     type=click.Choice(["disabled", "token"]),
     help="How that Ray authenticates; by default RAY_AUTH_MODE, or else disabled.",
 )
-@_site_file
-@_policy
+@SITE_FILE
+@POLICY
 @click.option(
     "--release",
     is_flag=True,
     help="When this is ended, end the runs' parts at this site too, instead of leaving them to "
     "the next `site join`.",
 )
-@_json
+@JSON
 def join(
     mediator: str | None,
     profile: str | None,
@@ -163,71 +165,106 @@ def join(
         data = read_site_file(site_file)
         read_policy(policy)
         folder = home or Path.home() / ".fedpilot" / "sites" / site
-        say = _sayer(as_json)
-        _log_to_stderr()
+        say = sayer(as_json)
+        log_to_stderr()
         text = token_file.read_text() if token_file else token
+        access = access_of(None, None, profile) if profile else None
         settings = AgentSettings()
         with ExitStack() as undo:
             there = SiteHome(folder.absolute())
             undo.enter_context(there.locked())
-            if profile:
-                mediator, text = _of_profile(profile, there, site, text)
-            credentials, address = _identity(there, site, mediator, text, say)
+            way = _way_in(there, site, mediator, text, access)
+            # What can fail here fails before a token is used up.
+            documents = _surveyed(there, site_file, data, settings)
+            credentials = way.credentials or _joined(way, there, site, access, say)
+            there.write_mediator(site, way.mediator)
             agent = _agent(
-                there, site, address, credentials, settings,
-                ray=(ray_address, ray_auth_mode), data=data, files=(site_file, policy), say=say,
+                there, site, way.mediator, credentials, settings,
+                ray=(ray_address, ray_auth_mode), data=(data, documents), policy=policy, say=say,
             )  # fmt: skip
             keep_freed_memory()
             code = asyncio.run(_until_ended(lambda: agent.run(release=release)))
     sys.exit(code)
 
 
-def _of_profile(
-    name: str, home: SiteHome, site: SiteName, token: str | None
-) -> tuple[str, str | None]:
-    """The mediator of a profile, and a token if the site has not joined yet."""
-    from .access import access_of
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Way:
+    """What leads a site to its mediator."""
 
-    access = access_of(None, None, name)
-    if token is None and home.joined() is None:
-        with access.open() as client:
-            token, _ = client.make_token(site, valid_s=TOKEN_S)
-    return access.profile().address, token
+    mediator: str
+    """HOST:PORT."""
+    credentials: Credentials | None = None
+    """None where it has to join first."""
+    token: Token | None = None
+    """What it joins with; without one, an admin's profile asks for it."""
 
 
-def _identity(
+def _way_in(
     home: SiteHome,
     site: SiteName,
     mediator: str | None,
     token: str | None,
-    say: Callable[..., None],
-) -> tuple[Credentials, str]:
-    """The site's credentials and the mediator's address, joining first where there are none."""
-    from ..agent import BadHome, join as join_by
-    from ..identity import Credentials, Token
+    access: Access | None,
+) -> _Way:
+    """What leads to the mediator, as far as it is known here: nobody is asked."""
+    from ..agent import BadHome, token_for
+    from ..identity import Credentials
 
     known = home.joined()
     if known is not None and known[0] != site:
         raise BadHome(f"{home.folder} is of the site {known[0]}, not of {site}")
-    if known is None or token is not None:
-        if token is None:
-            raise click.UsageError(
-                f"{site} has not joined yet: it needs a token, which an admin gets by "
-                f"`fedpilot site token {site}`; pass it with --token or --token-file. An admin "
-                "may give --profile instead."
-            )
-        address = mediator or (known[1] if known else None)
-        if address is None:
-            raise click.UsageError("the first time it needs --mediator HOST:PORT.")
-        made = asyncio.run(join_by(Token.parse(token), site))
-        home.write_joined(site, address, made)
-        say("joined", site=site, mediator=address, home=str(home.folder))
-        return made, address
-    credentials = Credentials.read(home.credentials_folder)
-    if mediator is not None and mediator != known[1]:
-        home.write_mediator(site, mediator)
-    credentials.identity.check(time.time())
-    return credentials, mediator or known[1]
+    address = access.profile().address if access else mediator or (known[1] if known else None)
+    if known is None and token is None and access is None:
+        raise click.UsageError(
+            f"{site} has not joined yet: it needs a token, which an admin gets by "
+            f"`fedpilot site token {site}`; pass it with --token or --token-file. An admin "
+            "may give --profile instead."
+        )
+    if address is None:
+        raise click.UsageError("the first time it needs --mediator HOST:PORT.")
+    if known is not None and token is None:
+        credentials = Credentials.read(home.credentials_folder)
+        credentials.identity.check(time.time())
+        return _Way(mediator=address, credentials=credentials)
+    return _Way(mediator=address, token=None if token is None else token_for(site, token))
+
+
+def _surveyed(
+    home: SiteHome,
+    site_file: Path | None,
+    data: dict[str, Declaration],
+    settings: AgentSettings,
+) -> dict[str, Any]:
+    """What leaves the site of its data sets, by name. SurveyFailed if one cannot be read."""
+    from ..agent import surveyed
+
+    secret = home.secret()
+    if site_file is None or not data:
+        return {}
+    return dict(asyncio.run(surveyed(site_file, secret, settings.survey_s)))
+
+
+def _joined(
+    way: _Way,
+    home: SiteHome,
+    site: SiteName,
+    access: Access | None,
+    say: Callable[..., None],
+) -> Credentials:
+    """The site's first credentials, or new ones, for a token that is used up."""
+    from ..agent import join as join_by, token_for
+
+    token = way.token
+    if token is None:
+        if access is None:
+            raise RuntimeError("a site without credentials joins with a token or by a profile")
+        with access.open() as client:
+            text, _ = client.make_token(site, valid_s=TOKEN_S)
+        token = token_for(site, text)
+    made = asyncio.run(join_by(token, site))
+    home.write_joined(site, way.mediator, made)
+    say("joined", site=site, mediator=way.mediator, home=str(home.folder))
+    return made
 
 
 def _agent(
@@ -238,20 +275,16 @@ def _agent(
     settings: AgentSettings,
     *,
     ray: tuple[str, str | None],
-    data: dict[str, Declaration],
-    files: tuple[Path | None, Path | None],
+    data: tuple[dict[str, Declaration], dict[str, Any]],
+    policy: Path | None,
     say: Callable[..., None],
-) -> Any:
-    """The agent, with all that it needs."""
-    from ..agent import PrivateRay, Site, SiteAgent, Watchdog, surveyed, told_data
-    from ..identity.tls import client_credentials
+) -> SiteAgent:
+    """The agent, with all that it needs; `data` is what is declared, and what leaves of it."""
+    from ..agent import PrivateRay, Site, SiteAgent, Watchdog, told_data
     from ..runner import RayChoice
 
     ray_address, auth_mode = ray
-    site_file, policy = files
-    documents: dict[str, Any] = {}
-    if site_file is not None and data:
-        documents = asyncio.run(surveyed(site_file, home.secret(), settings.survey_s))
+    declared, documents = data
     mode = auth_mode or os.environ.get("RAY_AUTH_MODE") or "disabled"
     environment = {"RAY_AUTH_MODE": mode}
     private = ray_address == PRIVATE
@@ -272,15 +305,14 @@ def _agent(
             mediator=address,
             ray=RayChoice() if private else RayChoice(address=ray_address, auth_mode=mode),
             environment=environment,
-            data=data,
+            data=declared,
             data_json=told_data(documents),
             policy=None if policy is None else policy.absolute(),
             version=version("fedpilot"),
-            expires_at=credentials.identity.expires_at,
         ),
         home,
         watch,
-        client_credentials(credentials),
+        credentials,
         settings,
         say=say,
         clock=time.monotonic,
@@ -309,87 +341,3 @@ async def _until_ended(run: Callable[[], Any]) -> int:
     except asyncio.CancelledError:
         return INTERRUPTED
     return 0
-
-
-def _log_to_stderr() -> None:
-    logging.basicConfig(
-        level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s"
-    )
-    logging.getLogger("asyncio").setLevel(logging.WARNING)
-
-
-_TEXTS = {
-    "joined": "site {site} has joined the mediator at {mediator}; its folder is {home}",
-    "connected": "connected to the mediator at {mediator}{held}",
-    "disconnected": "the session has ended and is begun anew: {reason}",
-    "ray_in_trouble": "the Ray cluster cannot be worked with: {reason}",
-    "ray_is_back": "the Ray cluster at {address} can be worked with; machines: {machines}",
-    "runner_adopted": "the runner of {run} (pid {pid}) is taken over",
-    "runner_ended": "the runner of {run} has ended: {reason}",
-    "runners_left": "left running for the next `site join`: {runs}; they end by themselves when "
-    "their leases of {lease_s:g} s are over",
-    "certificate_expires_soon": "the certificate of this site ends in {days} days; an admin gets "
-    "a token for a new one by `fedpilot site token`",
-}
-
-
-def _sayer(as_json: bool) -> Callable[..., None]:
-    """Tells events on stdout: an object per line, or a sentence."""
-
-    def say(event: str, /, **fields: Any) -> None:
-        if as_json:
-            moment = datetime.now(UTC).isoformat(timespec="milliseconds")
-            line = json.dumps({"event": event, "time": moment, **fields})
-        else:
-            shown = {k: ", ".join(v) if isinstance(v, list) else v for k, v in fields.items()}
-            shown["held"] = f", holding {fields['orders']} orders" if fields.get("orders") else ""
-            line = _TEXTS[event].format(**shown)
-        click.echo(line)
-
-    return say
-
-
-# -- the policy -----------------------------------------------------------------------------------
-
-
-@click.group()
-def policy() -> None:
-    """Check what this site declares and allows, before anybody relies on it."""
-
-
-@policy.command()
-@_policy
-@_site_file
-@_json
-def check(policy: Path | None, site_file: Path | None, as_json: bool) -> None:
-    """Say what the files allow, or all that is wrong with them.
-
-    \b
-    Examples:
-      fedpilot site policy check --policy policy.yaml
-      fedpilot site policy check --policy policy.yaml --site-file site.yaml --json
-
-    \b
-    Exit codes: 0 they are right; 2 something is wrong in them.
-    """
-    with exit_codes():
-        from ..site_files import read_policy, read_site_file
-
-        found, data = read_policy(policy), read_site_file(site_file)
-        unruled = sorted(set(data) - set(found.datasets))
-        unknown = sorted(set(found.datasets) - set(data)) if site_file else []
-        if as_json:
-            document = {
-                "policy": found.to_json(),
-                "datasets": {name: each.to_json() for name, each in data.items()},
-                "without_rule": unruled,
-                "not_declared": unknown,
-            }
-            print_json(document)
-            return
-        for line in found.in_words():
-            click.echo(line)
-        for name in unruled:
-            click.echo(f"data set {name} has no rule: nobody may train on it")
-        for name in unknown:
-            click.echo(f"data set {name} has a rule, and is not declared in {site_file}")

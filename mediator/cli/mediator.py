@@ -72,9 +72,21 @@ def mediator() -> None:
     show_envvar=True,
     help="The database: postgresql://USER:PASSWORD@HOST/DATABASE. By default a file in the folder.",
 )
+@click.option(
+    "--no-user-code",
+    is_flag=True,
+    help="Refuse runs that bring code of their own: their coordinators load it, and have the "
+    "rights of this account.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON line when it is ready.")
 def start(
-    folder: Path, listen: str, join_port: int, hosts: Sequence[str], store: str, as_json: bool
+    folder: Path,
+    listen: str,
+    join_port: int,
+    hosts: Sequence[str],
+    store: str,
+    no_user_code: bool,
+    as_json: bool,
 ) -> None:
     """Serve until Ctrl-C or SIGTERM; then runs are held, and go on at the next start.
 
@@ -99,7 +111,12 @@ def start(
         from ..transfer import keep_freed_memory
 
         settings = ServerSettings(
-            folder=folder, host=host, port=port, join_port=join_port, store=store
+            folder=folder,
+            host=host,
+            port=port,
+            join_port=join_port,
+            store=store,
+            user_code=not no_user_code,
         )
         keep_freed_memory()
         ended_by = asyncio.run(_serve(settings, hosts, as_json))

@@ -1,6 +1,6 @@
 """The commands about sites: `fedpilot site`. Thin: parse, ask the mediator, print.
 
-`join` and `policy` are a site's own: they run at its Ray cluster, and come from `join_cli`.
+`join` and `policy` are a site's own: they run at its Ray cluster.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from fedpilot.fabric.cli_access import (
 )
 
 from .access import JSON, Access, ask, asking, plain, with_mediator
-from .join import join, policy
+from .join import join
+from .policy import policy
 
 if TYPE_CHECKING:
     from ..client import Document, MediatorClient

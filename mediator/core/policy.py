@@ -13,10 +13,14 @@ from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import Any
 
+from fedpilot.fabric.core.resources import UNIT
+
 from ..errors import PolicyRefused
 from .roles import Act, act_of_command
 from .traffic import Direction
 
+ANY_CODE = "any"
+"""Among code digests: whatever code a run brings."""
 ROLE_PREFIX = "role:"
 """`role:operator` among users stands for everybody of that role."""
 DAY_S = 86_400.0
@@ -72,7 +76,7 @@ class Policy:
     """None: everybody whom the mediator lets run something."""
     models: tuple[str, ...] | None = None
     code_digests: tuple[str, ...] | None = None
-    """Of the user's own modules; None: any code that can be imported here."""
+    """Of the user's own modules; None: what is installed here, and none that a run brings."""
     datasets: Mapping[str, DatasetRule] = field(default_factory=dict)
     resources: ResourceCaps = ResourceCaps()
     minimum_cohort: int = 1
@@ -97,7 +101,7 @@ class Policy:
         lines = [
             f"users: {_or_all(self.users, 'everybody whom the mediator lets')}",
             f"models: {_or_all(self.models, 'all')}",
-            f"code: {_or_all(self.code_digests, 'any that can be imported here')}",
+            f"code: {_or_all(self.code_digests, 'what is installed here; none that runs bring')}",
             "resources of a run: "
             + most(
                 (caps.vnodes, "vnodes"),
@@ -128,7 +132,9 @@ class Wants:
     """Declared data sets that it trains on; none for a simulation."""
     model: str = ""
     code_digest: str = ""
-    """SHA-256 of the user's own modules; empty if it uses none."""
+    """SHA-256 of modules of users' that are installed at the site; empty if it names none."""
+    brought_code: str = ""
+    """SHA-256 of those that come with it; empty if it brings none."""
     vnodes: int = 0
     resources: Mapping[str, float] = field(default_factory=dict)
     """Of one vnode, in Ray's words."""
@@ -186,11 +192,19 @@ def _judge_model(rule: str, models: Collection[str] | None, wants: Wants) -> Ref
 
 
 def _judge_code(policy: Policy, wants: Wants) -> Refused | None:
+    """What is installed may run where no rule says otherwise; what a run brings may not."""
     digests = policy.code_digests
-    if digests is None or not wants.code_digest or wants.code_digest in digests:
-        return None
-    found = f"code with the digest {wants.code_digest}"
-    return Refused(rule="code_digests", found=found, allowed=_listed(digests))
+    judged = [("code that came with the run, ", wants.brought_code)]
+    if digests is not None:
+        judged.append(("code ", wants.code_digest))
+    for what, digest in judged:
+        if digest and not {digest, ANY_CODE} & set(digests or ()):
+            return Refused(
+                rule="code_digests",
+                found=f"{what}with the digest {digest}",
+                allowed=_or_all(digests, "what is installed there"),
+            )
+    return None
 
 
 def _judge_datasets(policy: Policy, wants: Wants) -> Refused | None:
@@ -223,11 +237,11 @@ def judge_resources(policy: Policy, vnodes: int, resources: Mapping[str, float])
         ("memory", "memory", caps.memory),
     )
     for key, name, most in amounts:
-        wanted = vnodes * resources.get(name, 0.0)
-        if most is not None and wanted > most:
+        wanted = vnodes * _units(resources.get(name, 0.0))
+        if most is not None and wanted > _units(most):
             return Refused(
                 rule=f"resources.{key}",
-                found=f"{wanted:g} in {vnodes} vnodes",
+                found=f"{wanted / UNIT:g} in {vnodes} vnodes",
                 allowed=f"at most {most:g}",
             )
     return None
@@ -238,10 +252,15 @@ def most_vnodes(policy: Policy, resources: Mapping[str, float]) -> int | None:
     caps = policy.resources
     found = [] if caps.vnodes is None else [caps.vnodes]
     for name, most in (("CPU", caps.cpus), ("GPU", caps.gpus), ("memory", caps.memory)):
-        each = resources.get(name, 0.0)
+        each = _units(resources.get(name, 0.0))
         if most is not None and each > 0:
-            found.append(int(most / each))
+            found.append(_units(most) // each)
     return min(found, default=None)
+
+
+def _units(amount: float) -> int:
+    """An amount as Ray counts it, so that three times 0.1 is 0.3."""
+    return round(amount * UNIT)
 
 
 def _judge_expected_cohort(policy: Policy, wants: Wants) -> Refused | None:

@@ -54,6 +54,7 @@ class Act(StrEnum):
     FETCH = "fetch"
     OFFER = "offer"
     PUSH = "push"
+    RENEW = "renew"
 
 
 _ADMINS = frozenset({Role.ADMIN})
@@ -85,6 +86,7 @@ TABLE: dict[Act, frozenset[Role]] = {
     Act.FETCH: _SITES,
     Act.OFFER: _SITES,
     Act.PUSH: _SITES,
+    Act.RENEW: _SITES,
 }
 """Who may. A site speaks for itself only, so that an admin's certificate opens no session."""
 

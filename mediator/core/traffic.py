@@ -1,12 +1,13 @@
 """How many bytes cross a site's boundary, by round, site, direction and purpose; how many may.
 
-A budget is judged before something is sent, on what was booked until then. It never goes beyond.
+A budget is judged before something is sent, on what was booked until then and what was promised to
+those who are under way. Whoever asks first never goes beyond.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -50,6 +51,24 @@ class TrafficLedger:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Crossing:
+    """Bytes that cross one site's boundary, by direction."""
+
+    to_site: int = 0
+    from_site: int = 0
+
+    @property
+    def total(self) -> int:
+        """Both directions."""
+        return self.to_site + self.from_site
+
+    def __add__(self, other: Crossing) -> Crossing:
+        return Crossing(
+            to_site=self.to_site + other.to_site, from_site=self.from_site + other.from_site
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
     """The most that a run may send and get, in bytes; None is no limit."""
 
@@ -59,6 +78,21 @@ class Budget:
     """Of all sites together in the whole run, both directions."""
     site_bytes: int | None = None
     """Of any one site in the whole run, both directions."""
+
+    @property
+    def limits_anything(self) -> bool:
+        """Whether there is any limit."""
+        return (self.round_bytes, self.run_bytes, self.site_bytes) != (None, None, None)
+
+    @property
+    def tightest(self) -> tuple[str, int] | None:
+        """The smallest limit, which no site's part of a round may exceed; None without any."""
+        limits = [
+            (allowed, limit)
+            for limit in ("round_bytes", "run_bytes", "site_bytes")
+            if (allowed := getattr(self, limit)) is not None
+        ]
+        return min(limits)[::-1] if limits else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +105,7 @@ class OverBudget:
     spent: int
     asked: int
     site: str
+    """Whose limit it is; empty where it is that of all sites together."""
     round_number: int
 
     def __str__(self) -> str:
@@ -81,48 +116,59 @@ class OverBudget:
         }[self.limit]
         return (
             f"the traffic budget of {where} is {self.allowed} bytes: {self.spent} are spent, and "
-            f"{self.asked} more were to cross the boundary of site {self.site}; raise "
-            f"traffic.{self.limit}, or send less"
+            f"{self.asked} more were wanted; raise traffic.{self.limit}, or send less"
         )
 
 
 class Spending:
-    """What of a budget is spent."""
+    """What of a budget is spent: what has crossed, and what was promised to those under way."""
 
     def __init__(self, budget: Budget) -> None:
         self._budget = budget
         self._run = 0
         self._rounds: Counter[int] = Counter()
         self._sites: Counter[str] = Counter()
+        self._promised: Counter[str] = Counter()
 
-    def book(self, rows: Iterable[tuple[Flow, int]]) -> None:
-        """Count what has crossed."""
+    def book(self, rows: Iterable[tuple[Flow, int]], *, earlier: bool = False) -> None:
+        """Count what has crossed; in an `earlier` attempt, for the run and its sites only."""
         for flow, nbytes in rows:
             self._run += nbytes
-            self._rounds[flow.round_number] += nbytes
             self._sites[flow.site] += nbytes
+            if not earlier:
+                self._rounds[flow.round_number] += nbytes
 
-    def refuses(self, round_number: int, asked: Iterable[tuple[str, int]]) -> OverBudget | None:
+    def promise(self, site: str, nbytes: int) -> None:
+        """Count what may cross for a site in the round that is under way, until `settle`."""
+        self._promised[site] += nbytes
+
+    def settle(self) -> None:
+        """What was promised has crossed, and is booked, or never will."""
+        self._promised.clear()
+
+    def refuses(self, round_number: int, asked: Mapping[str, int]) -> OverBudget | None:
         """Whether these bytes, by site, may cross together; the first limit that they would break.
 
         They are what is sent now and what is to come back for it.
         """
-        total, by_site = 0, Counter[str]()
-        for site, nbytes in asked:
-            total += nbytes
-            by_site[site] += nbytes
-            for limit, allowed, spent, more in (
-                ("round_bytes", self._budget.round_bytes, self._rounds[round_number], total),
-                ("run_bytes", self._budget.run_bytes, self._run, total),
-                ("site_bytes", self._budget.site_bytes, self._sites[site], by_site[site]),
-            ):
-                if allowed is not None and spent + more > allowed:
-                    return OverBudget(
-                        limit=limit,
-                        allowed=allowed,
-                        spent=spent,
-                        asked=more,
-                        site=site,
-                        round_number=round_number,
-                    )
+        budget, promised = self._budget, self._promised.total()
+        total = sum(asked.values())
+        judged = [
+            ("round_bytes", budget.round_bytes, self._rounds[round_number] + promised, total, ""),
+            ("run_bytes", budget.run_bytes, self._run + promised, total, ""),
+            *(
+                ("site_bytes", budget.site_bytes, self._sites[s] + self._promised[s], asked[s], s)
+                for s in sorted(asked)
+            ),
+        ]
+        for limit, allowed, spent, more, site in judged:
+            if allowed is not None and spent + more > allowed:
+                return OverBudget(
+                    limit=limit,
+                    allowed=allowed,
+                    spent=spent,
+                    asked=more,
+                    site=site,
+                    round_number=round_number,
+                )
         return None

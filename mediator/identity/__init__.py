@@ -9,6 +9,7 @@ from .errors import (
     IdentityError,
     NoSuchCertificate,
     PeerRefused,
+    RenewalRefused,
     TokenMalformed,
     TokenRefused,
 )
@@ -24,6 +25,7 @@ __all__ = [
     "Issued",
     "NoSuchCertificate",
     "PeerRefused",
+    "RenewalRefused",
     "Role",
     "Token",
     "TokenMalformed",

@@ -25,6 +25,7 @@ from .certificates import (
     check_hosts,
     check_name,
     day,
+    how_to_replace,
     identity_of,
     key_of_request,
     key_text,
@@ -33,7 +34,7 @@ from .certificates import (
     read_key,
 )
 from .credentials import Credentials
-from .errors import IdentityError, NoSuchCertificate
+from .errors import IdentityError, NoSuchCertificate, RenewalRefused
 from .files import PUBLIC, SECRET, read_secret, read_text, write_text
 from .index import CertificateIndex, Issued
 
@@ -42,6 +43,8 @@ AUTHORITY_VALID_S = 3650 * DAY_S
 VALID_S = 365 * DAY_S
 OVERLAP_S = 7 * DAY_S
 """How long a certificate stays good beside the one that takes its place."""
+MOST_RENEWALS = 8
+"""Of one certificate: replies get lost, but not so many."""
 
 
 class Authority:
@@ -132,6 +135,32 @@ class Authority:
         """A certificate in PEM for the key of a request; nothing else in the request counts."""
         return self._issue(name, role, (), key_of_request(request), now, valid_s)
 
+    def renew(self, serial: str, request: str, *, now: float) -> str:
+        """A certificate like one that was issued, for the key of a request; that one stays good.
+
+        RenewalRefused where it would not last longer, or that was done too often.
+        """
+        key, last = key_of_request(request), self._index.entries().get(serial)
+        if last is None:
+            raise RenewalRefused(f"certificate {serial} is not among those that were issued")
+        life_s = last.expires_at - last.issued_at
+        if min(now + life_s, self.expires_at) <= last.expires_at:
+            raise RenewalRefused(
+                f"certificate {serial} of {last.name} cannot last longer: the authority itself "
+                f"ends on {day(self.expires_at)}; make a new one, and issue all certificates anew"
+            )
+        later = [
+            each
+            for each in self.issued()
+            if (each.name, each.role) == (last.name, last.role) and each.issued_at > last.issued_at
+        ]
+        if len(later) >= MOST_RENEWALS:
+            raise RenewalRefused(
+                f"certificate {serial} of {last.name} was renewed {len(later)} times already; "
+                f"{how_to_replace(last.name, last.role)}"
+            )
+        return self._issue(last.name, last.role, last.hosts, key, now, life_s)
+
     def rotate(
         self,
         which: str,
@@ -221,7 +250,10 @@ class Authority:
             case "revoked":
                 return f"certificate {serial} of {entry.name} was revoked"
             case "expired":
-                return f"certificate {serial} of {entry.name} ended on {day(entry.expires_at)}"
+                return (
+                    f"certificate {serial} of {entry.name} ended on {day(entry.expires_at)}; "
+                    f"{how_to_replace(entry.name, entry.role)}"
+                )
         return ""
 
     def revoke(self, which: str, *, now: float) -> tuple[str, ...]:

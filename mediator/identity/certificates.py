@@ -49,7 +49,7 @@ class Identity:
         if now >= self.expires_at:
             raise CertificateExpired(
                 f"the certificate of {self.name} ({self.role}) ended on {day(self.expires_at)}; "
-                f"`fedpilot certs rotate {self.name}` makes a new one"
+                f"{how_to_replace(self.name, self.role)}"
             )
         if now < self.begins_at:
             raise CertificateExpired(
@@ -67,6 +67,16 @@ class Subject:
     hosts: tuple[str, ...]
     begins_at: float
     expires_at: float
+
+
+def how_to_replace(name: str, role: Role) -> str:
+    """What leads to a new certificate where the old one is of no use any more, in words."""
+    if role is Role.SITE:
+        return (
+            f"an admin makes a token by `fedpilot site token {name}`; "
+            f"`fedpilot site join --name {name} --token-file FILE` gets a new one for it"
+        )
+    return f"`fedpilot certs rotate {name}` makes a new one"
 
 
 def day(moment: float) -> str:
@@ -129,10 +139,15 @@ def read_key(text: str, name: str) -> ec.EllipticCurvePrivateKey:
 def new_request(name: str) -> tuple[str, str]:
     """A new private key, and a request for a certificate of it; both in PEM."""
     key = new_key()
+    return key_text(key), request_for(key, name)
+
+
+def request_for(key: ec.EllipticCurvePrivateKey, name: str) -> str:
+    """A request for a certificate of a key, in PEM."""
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, check_name(name))])
     request = x509.CertificateSigningRequestBuilder().subject_name(subject)
     signed = request.sign(key, hashes.SHA256())
-    return key_text(key), signed.public_bytes(serialization.Encoding.PEM).decode()
+    return signed.public_bytes(serialization.Encoding.PEM).decode()
 
 
 def key_of_request(text: str) -> ec.EllipticCurvePublicKey:

@@ -11,10 +11,12 @@ from pathlib import Path
 
 from .certificates import (
     Identity,
+    day,
     identity_of,
     is_signed_by,
     read_certificate,
     read_key,
+    request_for,
 )
 from .errors import IdentityError
 from .files import PUBLIC, SECRET, read_secret, read_text, write_text
@@ -65,6 +67,26 @@ class Credentials:
             read_secret(folder / KEY),
             str(folder),
         )
+
+    def request(self) -> str:
+        """A request for one more certificate of the same key."""
+        return request_for(read_key(self.key, KEY), self.identity.name)
+
+    def renewed(self, certificate: str) -> Credentials:
+        """The same with a later certificate; IdentityError for one that cannot take its place."""
+        made = Credentials.checked(self.authority, certificate, self.key, "the renewal")
+        before, now = self.identity, made.identity
+        if (now.name, now.role) != (before.name, before.role):
+            raise IdentityError(
+                f"a certificate of {before.name} ({before.role}) was to be renewed, and one of "
+                f"{now.name} ({now.role}) came"
+            )
+        if now.expires_at <= before.expires_at:
+            raise IdentityError(
+                f"the certificate of {before.name} is good until {day(before.expires_at)}, and "
+                f"what came for it until {day(now.expires_at)} only"
+            )
+        return made
 
     def write(self, folder: Path) -> None:
         """Write a folder, in the place of what was there. The certificate comes last."""

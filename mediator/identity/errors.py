@@ -5,6 +5,7 @@ IdentityError               a folder, a certificate or a name is not what is wan
 ├── CertificateExpired      its time is over, or has not come                           (exit 2)
 ├── TokenMalformed          the text is no join token                                   (exit 2)
 ├── TokenRefused            the token is unknown, used, or too old                      (exit 3)
+├── RenewalRefused          a certificate is not renewed, and why                       (exit 3)
 └── PeerRefused             who calls has shown no certificate that says who it is      (exit 3)
 """
 
@@ -35,6 +36,12 @@ class TokenMalformed(IdentityError):
 
 class TokenRefused(IdentityError):
     """A join token is unknown, used, or too old."""
+
+    exits_with = REFUSED
+
+
+class RenewalRefused(IdentityError):
+    """A certificate is not renewed: it would gain nothing, or was renewed too often."""
 
     exits_with = REFUSED
 

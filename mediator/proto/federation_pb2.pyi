@@ -262,6 +262,20 @@ class PushReply(_message.Message):
     size: int
     def __init__(self, size: _Optional[int] = ...) -> None: ...
 
+class RenewRequest(_message.Message):
+    __slots__ = ("protocol", "certificate_request")
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    CERTIFICATE_REQUEST_FIELD_NUMBER: _ClassVar[int]
+    protocol: int
+    certificate_request: str
+    def __init__(self, protocol: _Optional[int] = ..., certificate_request: _Optional[str] = ...) -> None: ...
+
+class RenewReply(_message.Message):
+    __slots__ = ("certificate",)
+    CERTIFICATE_FIELD_NUMBER: _ClassVar[int]
+    certificate: str
+    def __init__(self, certificate: _Optional[str] = ...) -> None: ...
+
 class FromCoordinator(_message.Message):
     __slots__ = ("attach", "order", "event_json", "withdraw", "reply")
     ATTACH_FIELD_NUMBER: _ClassVar[int]
@@ -401,18 +415,20 @@ class Reply(_message.Message):
     def __init__(self, id: _Optional[str] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ...) -> None: ...
 
 class SubmitRequest(_message.Message):
-    __slots__ = ("protocol", "run", "config_yaml", "name", "interactive")
+    __slots__ = ("protocol", "run", "config_yaml", "name", "interactive", "code")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
     CONFIG_YAML_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     INTERACTIVE_FIELD_NUMBER: _ClassVar[int]
+    CODE_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     run: str
     config_yaml: str
     name: str
     interactive: bool
-    def __init__(self, protocol: _Optional[int] = ..., run: _Optional[str] = ..., config_yaml: _Optional[str] = ..., name: _Optional[str] = ..., interactive: _Optional[bool] = ...) -> None: ...
+    code: bytes
+    def __init__(self, protocol: _Optional[int] = ..., run: _Optional[str] = ..., config_yaml: _Optional[str] = ..., name: _Optional[str] = ..., interactive: _Optional[bool] = ..., code: _Optional[bytes] = ...) -> None: ...
 
 class RunRequest(_message.Message):
     __slots__ = ("run",)
@@ -491,16 +507,18 @@ class ReadFileRequest(_message.Message):
     def __init__(self, run: _Optional[str] = ..., path: _Optional[str] = ...) -> None: ...
 
 class AskRunRequest(_message.Message):
-    __slots__ = ("run", "kind", "header_json", "tensors")
+    __slots__ = ("run", "kind", "header_json", "tensors", "blob")
     RUN_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     HEADER_JSON_FIELD_NUMBER: _ClassVar[int]
     TENSORS_FIELD_NUMBER: _ClassVar[int]
+    BLOB_FIELD_NUMBER: _ClassVar[int]
     run: str
     kind: str
     header_json: str
     tensors: bytes
-    def __init__(self, run: _Optional[str] = ..., kind: _Optional[str] = ..., header_json: _Optional[str] = ..., tensors: _Optional[bytes] = ...) -> None: ...
+    blob: Blob
+    def __init__(self, run: _Optional[str] = ..., kind: _Optional[str] = ..., header_json: _Optional[str] = ..., tensors: _Optional[bytes] = ..., blob: _Optional[_Union[Blob, _Mapping]] = ...) -> None: ...
 
 class AskRunReply(_message.Message):
     __slots__ = ("done", "failure", "tensors")

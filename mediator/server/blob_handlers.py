@@ -1,6 +1,6 @@
 """Fetch, Offer and Push as gRPC calls them: what is no message, and who may not, is refused here.
 
-The transfers themselves, and their refusals, are in transfer.py.
+The transfers themselves, and their refusals, are in transfer/service.py.
 """
 
 from __future__ import annotations

@@ -129,20 +129,28 @@ class Coordinators:
                 )
 
     async def ask(self, run: RunId, request: pb.Request, timeout_s: float) -> pb.Reply:
-        """Ask the coordinator of a run; RequestRefused where there is none, TimeoutError."""
-        id = secrets.token_hex(8)
-        request.id = id
-        reply: asyncio.Future[pb.Reply] = asyncio.get_running_loop().create_future()
-        self._asked[id] = (run, reply)
+        """Ask the coordinator of a run, which may have to come up first. TimeoutError.
+
+        RequestRefused where the run does not go on.
+        """
         try:
-            if not self._switchboard.tell(run, pb.ToCoordinator(request=request)):
-                raise RequestRefused(f"the coordinator of run {run} does not listen at the moment")
             async with asyncio.timeout(timeout_s):
-                return await reply
+                if not await self._switchboard.listens(run):
+                    raise RequestRefused(f"run {run} does not go on: nobody can be asked")
+                return await self._reply(run, request)
         except TimeoutError:
             raise TimeoutError(f"run {run} did not answer within {timeout_s:g} s") from None
+
+    async def _reply(self, run: RunId, request: pb.Request) -> pb.Reply:
+        request.id = secrets.token_hex(8)
+        reply: asyncio.Future[pb.Reply] = asyncio.get_running_loop().create_future()
+        self._asked[request.id] = (run, reply)
+        try:
+            if not self._switchboard.tell(run, pb.ToCoordinator(request=request)):
+                raise RequestRefused(f"the coordinator of run {run} takes no more questions now")
+            return await reply
         finally:
-            del self._asked[id]
+            del self._asked[request.id]
 
     def tell_bytes(self) -> None:
         """Tell every coordinator what was counted since the last time."""

@@ -7,6 +7,7 @@ in one line of the log that says who, what and why. What changes something is au
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Callable
@@ -30,7 +31,14 @@ from ..errors import (
     RunExists,
     SiteUnreachable,
 )
-from ..identity import Authority, IdentityError, NoSuchCertificate, PeerRefused, TokenRefused
+from ..identity import (
+    Authority,
+    IdentityError,
+    NoSuchCertificate,
+    PeerRefused,
+    RenewalRefused,
+    TokenRefused,
+)
 from ..identity.tls import Peer, peer_of
 from ..payloads import BadPayload
 from ..proto import federation_pb2 as pb
@@ -44,6 +52,8 @@ log = logging.getLogger(__name__)
 Call = Callable[..., Any]
 LONGEST_REASON = 1_000
 """Characters of what a caller is told and the log shows."""
+FIRST_S = 30.0
+"""How long the first message of a stream may take."""
 SHOWN = 100
 """Characters of a field that the audit log shows."""
 _CODES: tuple[
@@ -53,7 +63,7 @@ _CODES: tuple[
     (RunExists, grpc.StatusCode.ALREADY_EXISTS),
     (PeerRefused, grpc.StatusCode.UNAUTHENTICATED),
     ((NotPermitted, TokenRefused), grpc.StatusCode.PERMISSION_DENIED),
-    ((RequestRefused, ProtocolRefused), grpc.StatusCode.FAILED_PRECONDITION),
+    ((RequestRefused, ProtocolRefused, RenewalRefused), grpc.StatusCode.FAILED_PRECONDITION),
     (SiteUnreachable, grpc.StatusCode.UNAVAILABLE),
     ((BlobBusy, NoRoom), grpc.StatusCode.RESOURCE_EXHAUSTED),
     (
@@ -102,17 +112,18 @@ class Guard:
         service: ServiceDescriptor,
         implementation: object,
         *,
-        leaving_out: tuple[str, ...] = (),
+        only: tuple[str, ...] = (),
     ) -> grpc.GenericRpcHandler:
-        """Serve an object's methods to those who may call them.
+        """Serve an object's methods to those who may call them: all of a service, or `only` some.
 
         They are called as in the .proto file, in snake case, with the request, the context and who
-        calls. Of a stream of requests they get the bytes.
+        calls. Of a stream of requests they get the first and the bytes of the others; a session
+        gets the bytes of all.
         """
         made = {
             method.name: self._handler(method, getattr(implementation, snake(method.name)))
             for method in service.methods
-            if method.name not in leaving_out
+            if method.name in only or not only
         }
         return grpc.method_handlers_generic_handler(service.full_name, made)
 
@@ -133,8 +144,14 @@ class Guard:
         name = Act(snake(method.name))
         kind = GetMessageClass(method.input_type)
 
-        def read(data: Any) -> Any:
-            return data if method.client_streaming else parsed(kind, data)
+        async def read(data: Any) -> tuple[Any, ...]:
+            if name is Act.SESSION:
+                return (data,)
+            if not method.client_streaming:
+                return (parsed(kind, data),)
+            async with asyncio.timeout(FIRST_S):
+                first = await anext(data, b"")
+            return parsed(kind, first), data
 
         def check(request: Any, peer: Peer) -> None:
             what = _act_of(name, request)
@@ -142,26 +159,32 @@ class Guard:
                 raise NotPermitted(refusal(peer.name, peer.role, what))
 
         async def answer(data: Any, context: Any) -> Any:
-            request, peer, outcome = None, None, "done"
+            request, peer, outcome = None, None, "the caller left meanwhile"
             try:
-                peer = self.peer(context)
-                request = read(data)
-                check(request, peer)
-                return await act(request, context, peer)
+                try:
+                    peer = self.peer(context)
+                    asked = await read(data)
+                    request = asked[0]
+                    check(request, peer)
+                    answered = await act(*asked, context, peer)
+                    outcome = "done"
+                    return answered
+                except Exception as error:
+                    outcome = str(error)
+                    raise
+                finally:  # before the caller hears of it: whoever asks next finds it
+                    if name is not Act.SESSION:
+                        self._audit(name, request, peer, outcome)
             except Exception as error:
-                outcome = str(error)
                 await refuse(context, name, error, peer)
-            finally:
-                if not method.client_streaming:
-                    self._audit(name, request, peer, outcome)
 
         async def answers(data: Any, context: Any) -> AsyncIterator[Any]:
             peer = None
             try:
                 peer = self.peer(context)
-                request = read(data)
-                check(request, peer)
-                async for each in act(request, context, peer):
+                asked = await read(data)
+                check(asked[0], peer)
+                async for each in act(*asked, context, peer):
                     if objection := self.objection(peer):
                         raise PeerRefused(objection)
                     yield each

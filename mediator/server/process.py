@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import logging
+import math
 import os
-import socket
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack, suppress
@@ -25,13 +25,13 @@ import grpc.aio
 from fedpilot.fabric.exit_codes import BAD_INPUT
 
 from ..blobs import BlobStore
-from ..core.roles import Role
 from ..errors import MediatorError
-from ..identity import Authority, Credentials, has_credentials
+from ..identity import Credentials
+from ..identity.certificates import DAY_S
 from ..identity.tls import server_credentials
 from ..local_socket import LocalSocket
 from ..proto import federation_pb2 as pb
-from ..rpc import COORDINATOR, JOIN, MESSAGE_OPTIONS, SITE, USER, handler
+from ..rpc import COORDINATOR, JOIN, MANY_PEERS_OPTIONS, MESSAGE_OPTIONS, SITE, USER, handler
 from ..store import Store
 from ..transfer import BlobService, TransferSettings
 from .blob_gate import BlobGate
@@ -42,6 +42,9 @@ from .database import Database
 from .events import EventLog
 from .guard import Guard
 from .joining import LARGEST_REQUEST, Joining
+from .own_identity import OwnIdentity, own_identity
+from .questions import Questions
+from .renewing import Renewing
 from .runs import Runs
 from .sessions import SiteSessions
 from .settings import ServerSettings
@@ -51,8 +54,6 @@ from .users import Users
 
 log = logging.getLogger(__name__)
 
-NAME, ADMIN = "mediator", "admin"
-"""Of the server's own certificate, and of its first user's."""
 STALE_S = 3_600.0
 """Parts of blobs that nobody has touched for so long are removed."""
 END_S = 2.0
@@ -61,6 +62,7 @@ CALLS = 4_096
 """Calls that are served at once; more are refused."""
 SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
     *MESSAGE_OPTIONS,
+    *MANY_PEERS_OPTIONS,
     ("grpc.so_reuseport", 0),
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 20_000),
@@ -156,9 +158,11 @@ class Mediator:
         settings.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         settings.folder.chmod(0o700)
         undo.callback(os.close, _locked(settings))
-        authority, credentials, made, admin = self._identity()
+        # Before the authority is made: of what is made then, its admin is told once.
         database = Database(await asyncio.to_thread(Store, settings.store_url))
         undo.callback(database.close)
+        own = own_identity(settings, self._hosts, time.time())
+        authority, credentials = own.authority, own.credentials
         clock = steady_clock()
         blobs = BlobStore(settings.blobs, settings.blobs_bytes)
         await asyncio.to_thread(blobs.clean, now=time.time(), stale_after_s=STALE_S)
@@ -211,16 +215,16 @@ class Mediator:
             events=events,
             runs=runs,
             sites=sites,
-            coordinators=coordinators,
+            questions=Questions(settings, runs=runs, coordinators=coordinators, blobs=blobs),
             booking=booking,
-            blobs=blobs,
             join_address=lambda: self.ready.join_address,
         )
         outer = grpc.aio.server(options=SERVER_OPTIONS, maximum_concurrent_rpcs=CALLS)
         outer.add_generic_rpc_handlers(
             (
                 blob_handlers(transfers),
-                guard.handlers(SITE, sessions, leaving_out=("Fetch", "Offer", "Push")),
+                guard.handlers(SITE, sessions, only=("Session",)),
+                guard.handlers(SITE, Renewing(authority, database, events), only=("Renew",)),
                 guard.handlers(USER, users),
             )
         )
@@ -253,47 +257,32 @@ class Mediator:
         await outer.start()
         await door.start()
 
-        ticking = asyncio.create_task(self._tick(sites, coordinators, booking))
+        ticking = asyncio.create_task(self._tick(own, sites, coordinators, booking))
         undo.push_async_callback(_cancelled, ticking)
         host = _public_host(settings.host, credentials)
-        return Ready(host=host, port=port, join_port=join_port, made=made, admin=admin)
+        return Ready(host=host, port=port, join_port=join_port, made=own.made, admin=own.admin)
 
-    def _identity(self) -> tuple[Authority, Credentials, tuple[str, ...], Path | None]:
-        """The authority and the server's credentials; both are made where there is nothing.
-
-        With an authority comes its first admin, once: credentials that were taken elsewhere, as
-        they should be, are not made again.
-        """
-        folder, now, made = self.settings.authority, time.time(), []
-        admin: Path | None = None
-        if folder.exists():
-            authority = Authority.open(folder)
-        else:
-            authority = Authority.create(folder, now=now)
-            made.append(f"a certificate authority in {folder}")
-            admin = self.settings.admin
-            authority.issue(ADMIN, Role.ADMIN, now=now).write(admin)
-            made.append(f"the credentials of its admin in {admin}")
-        if not has_credentials(authority.server_folder):
-            hosts = self._hosts or _hosts(self.settings.host)
-            issued = authority.issue(NAME, Role.MEDIATOR, hosts, now=now)
-            issued.write(authority.server_folder)
-            made.append(f"the mediator's certificate, good for {', '.join(hosts)}")
-        credentials = Credentials.read(authority.server_folder)
-        credentials.identity.check(now)
-        return authority, credentials, tuple(made), admin
-
-    async def _tick(self, sites: Sites, coordinators: Coordinators, booking: Booking) -> None:
-        """What comes with time: silence of sites, counts that are told and written."""
+    async def _tick(
+        self, own: OwnIdentity, sites: Sites, coordinators: Coordinators, booking: Booking
+    ) -> None:
+        """What comes with time: silence of sites, counts that are told and written, warnings."""
         pause = max(0.02, min(1.0, self.settings.health.heartbeat_s / 4))
-        told_at = time.monotonic()
+        told_at, warned_at = time.monotonic(), -math.inf
         while True:
+            if time.monotonic() - warned_at >= DAY_S:
+                warned_at = time.monotonic()
+                for warning in own.warnings(time.time()):
+                    log.warning("%s", warning)
             await asyncio.sleep(pause)
-            sites.tick()
-            if time.monotonic() - told_at >= 1.0:
-                told_at = time.monotonic()
-                coordinators.tell_bytes()
-                booking.write()
+            try:
+                sites.tick()
+                if time.monotonic() - told_at >= 1.0:
+                    told_at = time.monotonic()
+                    coordinators.tell_bytes()
+                    booking.write()
+            except Exception:
+                # Without the next turn no site would ever be given up.
+                log.exception("a turn of the mediator's clock failed")
 
 
 def steady_clock() -> Callable[[], float]:
@@ -330,16 +319,6 @@ def _locked(settings: ServerSettings) -> int:
 
 def _at(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def _hosts(listening: str) -> tuple[str, ...]:
-    """What a mediator on this machine may be called."""
-    names = ["localhost", "127.0.0.1"]
-    if listening in ("0.0.0.0", "::"):
-        names.insert(0, socket.gethostname())
-    elif listening not in names:
-        names.insert(0, listening)
-    return tuple(dict.fromkeys(names))
 
 
 def _public_host(listening: str, credentials: Credentials) -> str:

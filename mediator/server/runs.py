@@ -8,6 +8,7 @@ the mediator died are started again by its successor.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import logging
 import re
@@ -18,7 +19,7 @@ from typing import Any
 
 from ..core.restarts import pause_before_restart
 from ..core.roles import Role
-from ..errors import BadRequest, NoSuchRun, RequestRefused
+from ..errors import BadRequest, NoSuchRun, RequestRefused, RunExists
 from ..proto import federation_pb2 as pb
 from ..store import RunRecord, RunState
 from ..wire import RunId, check_run
@@ -34,8 +35,11 @@ log = logging.getLogger(__name__)
 LOG = "coordinator.log"
 CONFIG = "config.yaml"
 SUBMISSION = "submission.json"
+CODE = "code.zip"
 LARGEST_CONFIG = 1 << 20
 """Characters."""
+LARGEST_CODE = 4 << 20
+"""Bytes."""
 GOES_ON = (RunState.SUBMITTED, RunState.RUNNING, RunState.STOPPING)
 RESUMABLE = (RunState.STOPPED, RunState.FAILED, RunState.INTERRUPTED)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._ -]{0,127}")
@@ -99,6 +103,15 @@ class Runs:
             )
         if not _NAME.fullmatch(request.name):
             raise BadRequest(f"{request.name[:80]!r} cannot be the name of a config")
+        if request.code and not self._settings.user_code:
+            raise RequestRefused(
+                "this mediator takes no code that a run brings; have the modules installed where "
+                "it runs, and at the sites"
+            )
+        if len(request.code) > LARGEST_CODE:
+            raise BadRequest(
+                f"the code of a run has at most {LARGEST_CODE} bytes; found {len(request.code)}"
+            )
         folder = self.folder(run)
         record = RunRecord(
             id=run,
@@ -110,7 +123,7 @@ class Runs:
             folder=str(folder),
         )
         found = await self._database.ask(self._store.add_run, record)
-        await asyncio.to_thread(self._write_folder, found, role)
+        await asyncio.to_thread(self._write_folder, found, role, request.code)
         if found.state is RunState.SUBMITTED and run not in self._going:
             self._begin(run)
             log.info("run %s was submitted by %s", run, owner)
@@ -187,7 +200,7 @@ class Runs:
     # -- a coordinator's life ---------------------------------------------------------------------
 
     def _begin(self, run: RunId) -> None:
-        self._switchboard.going_on.add(run)
+        self._switchboard.begin(run)
         task = asyncio.get_running_loop().create_task(self._supervise(run))
         self._going[run] = _Going(task)
 
@@ -206,7 +219,7 @@ class Runs:
             await self._set(run, RunState.FAILED, reason=str(error), ended_at=self._clock())
         finally:
             del self._going[run]
-            self._switchboard.going_on.discard(run)
+            self._switchboard.end(run)
             if not self._ending:
                 self._sites.run_over(run)
             self._events.wake(run)
@@ -269,21 +282,34 @@ class Runs:
                 going.process.kill()
             going.process = None
 
-    def _write_folder(self, record: RunRecord, role: Role) -> None:
-        """What a coordinator finds of its run; what is there already stays."""
+    def _write_folder(self, record: RunRecord, role: Role, code: bytes) -> None:
+        """What a coordinator finds of its run; what is there already stays.
+
+        Code is bytes here, which nobody looks into. RunExists if the run has other code.
+        """
         folder = self.folder(record.id)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         facts = {
             "name": record.name,
             "interactive": record.interactive,
             "user": {"name": record.owner, "role": role},
+            "code": hashlib.sha256(code).hexdigest() if code else "",
         }
-        for name, text in ((CONFIG, record.config_yaml), (SUBMISSION, json.dumps(facts) + "\n")):
+        if (there := folder / SUBMISSION).exists():
+            if json.loads(there.read_bytes()).get("code", "") != facts["code"]:
+                raise RunExists(
+                    f"there is another run called {record.id}, of other code; a new run needs an "
+                    "id of its own"
+                )
+            return
+        files = {CODE: code} if code else {}
+        files[CONFIG] = record.config_yaml.encode()
+        files[SUBMISSION] = f"{json.dumps(facts)}\n".encode()  # last: the others are there then
+        for name, content in files.items():
             path = folder / name
-            if not path.exists():
-                aside = path.with_suffix(".tmp")
-                aside.write_text(text)
-                aside.replace(path)
+            aside = path.with_suffix(".tmp")
+            aside.write_bytes(content)
+            aside.replace(path)
 
     def _why_failed(self, run: RunId, going: _Going, code: int) -> str:
         told = str(going.told.get("failure") or "")

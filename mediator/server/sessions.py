@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -184,7 +185,8 @@ class SiteSessions:
         match message.WhichOneof("content"):
             case "heartbeat":
                 if objection := self._guard.objection(peer):
-                    session.end(objection, final=True)
+                    # A site whose certificate ran out may have another one by now.
+                    session.end(objection, final=peer.expires_at > time.time())
                     return
                 beat = message.heartbeat
                 self._booking.session(name, Direction.FROM_SITE, nbytes)

@@ -44,6 +44,8 @@ class ServerSettings:
     """The longest that a user's question to a run or a site may take."""
     end_s: float = 20.0
     """How long a coordinator may take to end when it is told to."""
+    user_code: bool = True
+    """Whether runs may bring code of their own, which their coordinators load."""
     coordinator: tuple[str, ...] = (sys.executable, "-m", "fedpilot.mediator.coordinator")
     """The command of a coordinator; the folder and the run's id follow."""
 

@@ -68,6 +68,12 @@ class Session(Protocol):
         """Say farewell."""
 
 
+class ForgetUploads(Protocol):
+    """Takes nothing more for a run, or of it from one site, or for one order."""
+
+    def __call__(self, run: str, *, site: str = "", key: str = "") -> None: ...
+
+
 @dataclass(slots=True)
 class SiteEntry:
     """What is known of one site now."""
@@ -121,8 +127,8 @@ class Sites:
         self._untold: set[SiteName] = set()
         self._telling: asyncio.TimerHandle | None = None
         self._changed = asyncio.Event()
-        self.forget_uploads: Callable[[str], None] = lambda run: None
-        """Called when nobody waits for blobs of a run any more."""
+        self.forget_uploads: ForgetUploads = lambda run, *, site="", key="": None
+        """Called when nobody waits for blobs any more, of a run or of one site's order."""
 
     async def load(self) -> None:
         """Remember the sites of before; those that were in contact have the grace to come back."""
@@ -475,7 +481,7 @@ class Sites:
         if not works(state) and works(before.state):
             failure = told(SiteLost(entry.name, entry.standing.reason))
             for order in entry.orders.lost(failure):
-                self._let_go(order)
+                self._let_go(entry, order)
                 self._pass_on(entry, order)
             entry.owed |= entry.holding.keys() - {COMMANDS}
             entry.holding.clear()
@@ -560,14 +566,15 @@ class Sites:
         order = entry.orders.end(id)
         if order is None:
             return
-        self._let_go(order)
+        self._let_go(entry, order)
         if order.answer is not None:
             self._acknowledge(entry, id)
 
-    def _let_go(self, order: OpenOrder) -> None:
+    def _let_go(self, entry: SiteEntry, order: OpenOrder) -> None:
         if order.kept:
             self._keeping.let_go(order.blob)
         if order.brought:
+            self.forget_uploads(order.id.run, site=entry.name, key=order.id.key)
             self._blobs.unpin(order.brought)
             if self._keeping.keep_again(order.brought):
                 self._keeping.let_go(order.brought)  # which removes it, if nobody else needs it

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 
 from ..proto import federation_pb2 as pb
@@ -17,17 +18,43 @@ class Switchboard:
     """Passes messages to coordinators."""
 
     def __init__(self) -> None:
-        self.going_on: set[RunId] = set()
-        """The runs that have a coordinator, or will have one again in a moment."""
+        self._going_on: set[RunId] = set()
         self._lines: dict[RunId, Line] = {}
+        self._changed = asyncio.Event()
+
+    @property
+    def going_on(self) -> frozenset[RunId]:
+        """The runs that have a coordinator, or will have one again in a moment."""
+        return frozenset(self._going_on)
+
+    def begin(self, run: RunId) -> None:
+        """From now on a run goes on."""
+        self._going_on.add(run)
+
+    def end(self, run: RunId) -> None:
+        """And now it does not any more."""
+        self._going_on.discard(run)
+        self._tell_changed()
 
     def goes_on(self, run: RunId) -> bool:
         """Whether what sites hold for a run is still of use."""
-        return run in self.going_on
+        return run in self._going_on
 
     def attached(self, run: RunId) -> bool:
         """Whether its coordinator can be told something."""
         return run in self._lines
+
+    async def listens(self, run: RunId) -> bool:
+        """Wait until the coordinator of a run is attached; False if the run does not go on."""
+        while run not in self._lines:
+            if run not in self._going_on:
+                return False
+            await self._changed.wait()
+        return True
+
+    def _tell_changed(self) -> None:
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
 
     def attach(self, run: RunId, line: Line) -> None:
         """From now on this is the coordinator; the one before is told nothing more."""
@@ -35,6 +62,7 @@ class Switchboard:
         if before is not None:
             before.close()
         self._lines[run] = line
+        self._tell_changed()
 
     def detach(self, run: RunId, line: Line) -> bool:
         """A coordinator has gone; whether it was the one that is attached."""

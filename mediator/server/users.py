@@ -10,28 +10,25 @@ import asyncio
 import json
 import logging
 import os
-import tempfile
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ..blobs import Blob, BlobStore, digest_of as digest_of_file
 from ..core.health import SiteEvent, SiteState
 from ..core.roles import Role
 from ..errors import BadRequest, NoSuchRun, RequestRefused
 from ..identity import Authority, Token, digest_of, new_secret
 from ..identity.tls import Peer
-from ..payloads import LIMITS, header_json, read, read_tensors
+from ..payloads import header_json, read
 from ..proto import federation_pb2 as pb
-from ..rpc import LARGEST_MESSAGE
 from ..store import RunRecord
-from ..wire import RunId, blob_message, blob_of, check_protocol, check_site
+from ..wire import check_protocol, check_site
 from .booking import Booking
-from .coordinators import Coordinators
 from .database import Database
 from .events import FEDERATION, EventLog
+from .questions import Questions
 from .runs import LOG, Runs
 from .settings import ServerSettings
 from .sites import SiteEntry, Sites
@@ -43,8 +40,6 @@ LOG_PART = 64 << 10
 """Bytes of a log that are sent together."""
 MOST_FILES = 10_000
 MOST_AUDIT = 10_000
-LARGEST_TENSORS = LARGEST_MESSAGE - (64 << 10)
-"""Bytes of the tensors of a question or its answer."""
 LONGEST_COMMAND = 64 << 10
 """Characters of a command for a site."""
 SHORTEST_TOKEN_S, LONGEST_TOKEN_S = 1.0, 30 * 86_400.0
@@ -68,9 +63,8 @@ class Users:
         events: EventLog,
         runs: Runs,
         sites: Sites,
-        coordinators: Coordinators,
+        questions: Questions,
         booking: Booking,
-        blobs: BlobStore,
         join_address: Callable[[], str],
     ) -> None:
         self._settings = settings
@@ -79,9 +73,8 @@ class Users:
         self._events = events
         self._runs = runs
         self._sites = sites
-        self._coordinators = coordinators
         self._booking = booking
-        self._blobs = blobs
+        self.ask_run = questions.ask_run
         self._join_address = join_address
 
     # -- runs -------------------------------------------------------------------------------------
@@ -97,7 +90,7 @@ class Users:
         """All runs, the first submitted first."""
         store = self._database.store
         records = await self._database.ask(store.runs)
-        found = await asyncio.to_thread(lambda: [_run_json(record) for record in records])
+        found = await asyncio.to_thread(lambda: [self._run_json(record) for record in records])
         return pb.ListRunsReply(run_json=found)
 
     async def show_run(self, request: pb.RunRequest, context: Any, peer: Peer) -> pb.RunReply:
@@ -166,55 +159,12 @@ class Users:
             yield pb.Piece(offset=at, data=data)
             at += len(data)
 
-    async def ask_run(self, request: pb.AskRunRequest, context: Any, peer: Peer) -> pb.AskRunReply:
-        """Ask the coordinator of a run that goes on."""
-        run = RunId((await self._runs.record(request.run)).id)
-        read(request.kind, request.header_json or "{}", None)
-        question = pb.Request(kind=request.kind, header_json=request.header_json or "{}")
-        pinned: list[str] = []
-        try:
-            if request.tensors:
-                blob = await asyncio.to_thread(self._taken_in, request.tensors)
-                pinned.append(blob.digest)
-                question.blob.CopyFrom(blob_message(blob) or pb.Blob())
-            reply = await self._coordinators.ask(run, question, self._settings.ask_s)
-            if reply.WhichOneof("result") == "failure":
-                return pb.AskRunReply(failure=reply.failure)
-            answered = blob_of(reply.done.blob)
-            tensors = b""
-            if answered is not None:
-                tensors = await asyncio.to_thread(self._given_out, run, answered)
-            return pb.AskRunReply(done=reply.done, tensors=tensors)
-        finally:
-            for digest in pinned:
-                self._blobs.unpin(digest)
-
-    def _taken_in(self, tensors: bytes) -> Blob:
-        """A user's tensors as a blob, pinned, once they are known to be right."""
-        file, name = tempfile.mkstemp(prefix=".", suffix=".tmp", dir=self._blobs.folder)
-        path = Path(name)
-        try:
-            with os.fdopen(file, "wb") as out:
-                out.write(tensors)
-            read_tensors(path, LIMITS)
-            blob = Blob(digest_of_file(path), len(tensors))
-            self._blobs.pin(blob.digest)
-            self._blobs.adopt(path, blob)
-        finally:
-            path.unlink(missing_ok=True)
-        return blob
-
-    def _given_out(self, run: str, blob: Blob) -> bytes:
-        if blob.size > LARGEST_TENSORS:
-            raise RequestRefused(
-                f"the answer of run {run} has {blob.size} bytes of tensors; a reply takes "
-                f"{LARGEST_TENSORS}. The run's folder has the model: `fedpilot runs fetch {run}`"
-            )
-        with self._blobs.pinned(blob.digest):
-            return self._blobs.path(blob.digest).read_bytes()
-
     async def _told(self, record: RunRecord) -> pb.RunReply:
-        return pb.RunReply(run_json=await asyncio.to_thread(_run_json, record, True))
+        return pb.RunReply(run_json=await asyncio.to_thread(self._run_json, record, True))
+
+    def _run_json(self, record: RunRecord, whole: bool = False) -> str:
+        # Where it lies now: the mediator's folder may have been brought from elsewhere.
+        return _run_json(record, self._runs.folder(record.id), whole)
 
     # -- sites ------------------------------------------------------------------------------------
 
@@ -351,9 +301,8 @@ class Users:
         )
 
 
-def _run_json(record: RunRecord, whole: bool = False) -> str:
+def _run_json(record: RunRecord, folder: Path, whole: bool) -> str:
     """A run as `fedpilot runs` shows it: what the store knows, and what its folder says."""
-    folder = Path(record.folder)
     manifest, last = _manifest(folder), _last_row(folder)
     facts = {
         "run_id": record.id,
@@ -367,7 +316,7 @@ def _run_json(record: RunRecord, whole: bool = False) -> str:
         "accuracy": last.get("accuracy"),
         "loss": last.get("loss"),
         "digest": record.digest or str(last.get("model") or ""),
-        "folder": record.folder,
+        "folder": str(folder),
         "restarts": record.restarts,
         "submitted_at": record.submitted_at,
         "started_at": record.started_at,

@@ -31,6 +31,8 @@ def engine_for(url: str) -> tuple[Engine, str]:
         raise StoreError(f"{_WANTED}; found {_without_password(url)!r}") from None
     name = parsed.render_as_string(hide_password=True)
     match parsed.get_backend_name():
+        case "sqlite" if parsed.query:
+            raise StoreError(f"{_WANTED}; a SQLite one takes no options, found {name}")
         case "sqlite" if parsed.database and parsed.database != ":memory:":
             return _sqlite(parsed), name
         case "postgresql" | "postgres":

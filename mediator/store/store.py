@@ -292,8 +292,8 @@ class Store:
 
     def _explained(self, error: SQLAlchemyError) -> StoreError:
         """In the words of the database, without the statement and what was to be written."""
-        cause = str(getattr(error, "orig", None) or error).strip() or type(error).__name__
-        return StoreError(f"{self._name}: {cause}")
+        cause = str(getattr(error, "orig", None) or error) or type(error).__name__
+        return StoreError(f"{self._name}: {' '.join(cause.split())}")
 
     def _insert(self, table: Table) -> postgresql.Insert | sqlite.Insert:
         if self._engine.dialect.name == "postgresql":

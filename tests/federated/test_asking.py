@@ -337,6 +337,10 @@ def test_a_site_that_does_not_close_in_time_is_missing() -> None:
     answers = Stepped(world, TIMED, ["answer", "time", "time"]).answers(world.parts())
     assert world.now == 11.0
     assert [part.site for part in answers.missing] == ["b"]
+    (late,) = answers.late
+    assert late.part == answers.missing[0]
+    world.answer()
+    assert late.answer.result(0).kind == "answer", "it may still come"
 
 
 def test_a_site_that_is_lost_while_it_closes_is_not_replaced() -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -239,6 +241,14 @@ def test_an_override_is_checked_like_the_file() -> None:
     [
         pytest.param(("run",), "CONFIG", id="run without a config"),
         pytest.param(("run", "a.yaml", "--resume", "b"), "either", id="config and resume"),
+        pytest.param(
+            ("run", "--resume", "b", "--run-id", "c"), "keeps its id", id="another id for it"
+        ),
+        pytest.param(
+            ("run", "--resume", "b", "--mediator", "h:1", "--set", "run.name=c"),
+            "at a mediator keeps its config",
+            id="another config, out of reach",
+        ),
         pytest.param(("run", "missing.yaml"), "missing.yaml", id="a config that is not there"),
         pytest.param(("run", "--resume", "nobody"), "no run 'nobody'", id="an unknown run"),
         pytest.param(("rnu", "a.yaml"), "Did you mean `run`?", id="a misspelt command"),
@@ -261,6 +271,47 @@ def test_check_prints_what_the_config_resolves_to() -> None:
     assert printed["clients"] == 50
     assert printed["parameters"] == 9610
     assert printed["bytes_of_updates"] == 0
+
+
+OWN_LOSS = """
+from torch.nn.functional import cross_entropy
+from loss_parts_for_check import scale
+
+def loss(outputs, labels):
+    return scale * cross_entropy(outputs, labels)
+"""
+
+
+@pytest.fixture
+def own_loss(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The option that names a loss beside the config."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    Path("losses_for_check.py").write_text(OWN_LOSS)
+    Path("loss_parts_for_check.py").write_text("scale = 2.0\n")
+    Path("good.yaml").write_text(GOOD)
+    yield "training.loss_function=losses_for_check:loss"
+    for name in ("losses_for_check", "loss_parts_for_check"):
+        sys.modules.pop(name, None)
+
+
+def test_check_says_which_code_would_go_to_sites(own_loss: str) -> None:
+    """And writes it for their admins, who list its digest."""
+    result = invoke("check", "good.yaml", "--set", own_loss, "--code", "code.zip")
+    assert result.exit_code == 0, result.stderr
+    digest = hashlib.sha256(Path("code.zip").read_bytes()).hexdigest()
+    files = "loss_parts_for_check.py, losses_for_check.py"
+    assert f"# code that would go to sites: {files}\n#   sha256 {digest}\n" in result.stdout
+    facts = json.loads(invoke("check", "good.yaml", "--set", own_loss, "--json").stdout)
+    assert (facts["code_digest"], facts["code_digests"]) == (digest, [digest])
+    assert facts["code_files"] == files.split(", ")
+
+
+def test_check_has_no_code_to_write_where_none_is_named() -> None:
+    Path("good.yaml").write_text(GOOD)
+    result = invoke("check", "good.yaml", "--code", "code.zip")
+    assert result.exit_code == 2
+    assert "good.yaml names no module of your own" in result.stderr
+    assert not Path("code.zip").exists()
 
 
 def test_check_says_what_an_algorithm_costs_that_needs_every_update() -> None:

@@ -60,7 +60,7 @@ def changed(old: str, new: str) -> str:
 
 
 WHOLE = "a whole number of at least 1"
-SECTIONS = "nothing but: run, federation, model, data, training, evaluation, resources, sites, "
+SECTIONS = "nothing but: run, federation, hierarchy, model, data, training, evaluation, resources, "
 SITES = f"{WHOLE}, or a section with: count, min_sites, required"
 
 ONE_PROBLEM = [

@@ -33,6 +33,10 @@ BASE: dict[str, Any] = {
 
 AT_SITES = ("federation.number_of_clients=null", "data={from: sites, dataset: scans}")
 
+CARRIED = ("participation.deadline_s=9", "participation.late_updates=carry")
+
+GROUPS = ("federation.topology=hierarchical", "hierarchy={groups: {by: label}}")
+
 CHANGES: dict[str, tuple[str, ...]] = {
     "run.random_seed": ("run.random_seed=1",),
     "federation.number_of_clients": ("federation.number_of_clients=51",),
@@ -45,6 +49,14 @@ CHANGES: dict[str, tuple[str, ...]] = {
         "federation.aggregation_strategy=trimmed_mean",
         "federation.trim=0.2",
     ),
+    "federation.topology": GROUPS,
+    "hierarchy": GROUPS,
+    "hierarchy.groups.by": (*GROUPS, "hierarchy.groups={by: column, column: ward}"),
+    "hierarchy.groups.column": (*GROUPS, "hierarchy.groups={by: column, column: ward}"),
+    "hierarchy.groups.count": (*GROUPS, "hierarchy.groups={by: blocks, count: 5}"),
+    "hierarchy.rounds_per_group": GROUPS,
+    "hierarchy.clients_per_round": (*GROUPS, "hierarchy.clients_per_round=2"),
+    "hierarchy.client_sampling_rate": (*GROUPS, "hierarchy.client_sampling_rate=0.5"),
     "federation.server_learning_rate": ("federation.server_learning_rate=0.5",),
     "federation.assignment": ("federation.assignment=round_robin",),
     "model.model_type": ("model.model_type=cnn",),
@@ -101,6 +113,9 @@ CHANGES: dict[str, tuple[str, ...]] = {
     "resources.cpus_per_worker": ("resources.cpus_per_worker=2",),
     "resources.gpus_per_worker": ("resources.gpus_per_worker=0.5",),
     "participation.over_sampling": ("participation.over_sampling=0.5",),
+    "participation.late_updates": CARRIED,
+    "participation.staleness_exponent": (*CARRIED, "participation.staleness_exponent=1"),
+    "participation.most_rounds_late": (*CARRIED, "participation.most_rounds_late=2"),
 }
 """For every key that decides: overrides of `BASE` that change it."""
 
@@ -122,6 +137,9 @@ WITHOUT_EFFECT: dict[str, str] = {
     "participation.replacement": "false",
     "participation.wait_for_sites_s": "9",
     "participation.closing_s": "9",
+    "traffic.round_bytes": "1GB",
+    "traffic.run_bytes": "1GiB",
+    "traffic.site_bytes": "1000000",
     "sites.count": "3",
     "sites.min_sites": "2",
     "sites.required": "[local]",
@@ -131,9 +149,6 @@ WITHOUT_EFFECT: dict[str, str] = {
     "outputs.client_digests": "true",
     "outputs.tensorboard": "true",
 }
-
-ONE_CHOICE = {"federation.topology", "participation.late_updates"}
-"""Keys that have one value as yet, so that none can be changed."""
 
 
 def digest(config: RunConfig) -> str:
@@ -150,7 +165,7 @@ def test_every_key_is_known_to_decide_or_not() -> None:
     leaves = {
         key.path for key in all_keys() if not key.section or may_be_none(key.field.annotation)
     }
-    assert leaves == set(CHANGES) | set(WITHOUT_EFFECT) | ONE_CHOICE | {"sites.site_files"}
+    assert leaves == set(CHANGES) | set(WITHOUT_EFFECT) | {"sites.site_files"}
 
 
 @pytest.mark.parametrize("key", CHANGES)

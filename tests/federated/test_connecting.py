@@ -15,8 +15,10 @@ from click.testing import CliRunner, Result
 from safetensors.numpy import load, save
 
 import fedpilot
+import fedpilot.federated.models.registry as model_registry
 from fedpilot.cli import main
 from fedpilot.federated import ConfigError, NodeState, UnknownClient
+from fedpilot.federated.core.code_archive import unpacked
 from fedpilot.federated.core.partial import Tally
 from fedpilot.mediator.errors import ProfileError, QuestionFailed, RequestRefused
 from fedpilot.mediator.proto import federation_pb2 as pb
@@ -113,6 +115,26 @@ def nodes(server: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 # -- Python ---------------------------------------------------------------------------------------
+
+
+def test_own_code_goes_along_and_what_only_a_notebook_knows_does_not(
+    server: Served, nodes: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("my_loaders_to_send.py").write_text("raise SystemExit\n")
+    own = {**CONFIG, "data": {"dataset_type": "my_loaders_to_send:load"}}
+    with fedpilot.connect("hospitals") as connection:
+        connection.federation(own, run_id="own").close()
+        (submission,) = server.service.submissions
+        assert sorted(unpacked(submission.code)) == ["my_loaders_to_send.py"]
+
+        monkeypatch.setattr(model_registry._models, "_functions", {"a-cells-model": object})
+        with pytest.raises(ConfigError, match="`a-cells-model`, which is registered in this") as no:
+            connection.federation({**CONFIG, "model": {"model_type": "a-cells-model"}})
+        assert "a file beside the config or in the working folder" in str(no.value)
+        with pytest.raises(ConfigError, match=r"model\.model_type"):
+            connection.federation({**CONFIG, "model": {"model_type": lambda: None}})
+        assert len(server.service.submissions) == 1
 
 
 def test_a_client_trains_at_its_site(server: Served, nodes: Nodes) -> None:

@@ -177,6 +177,30 @@ def test_an_npz_file_is_loaded_whole(tmp_path: Path) -> None:
     assert (wide.x.dtype.name, wide.num_classes) == ("float64", 9)
 
 
+def test_columns_of_an_npz_file_are_kept_as_text(tmp_path: Path) -> None:
+    wards = np.arange(len(Y)) % 2
+    np.savez(tmp_path / "a.npz", x=X, y=Y, ward=wards, floor=wards.astype("S"))
+    found = load("npz", {"path": tmp_path / "a.npz", "columns": ["ward", "floor"]})
+    assert found.columns["ward"].tolist() == list(map(str, wards.tolist()))
+    assert found.columns["floor"].tolist() == found.columns["ward"].tolist()
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        pytest.param({}, "has an array 'ward'", id="one that is not named"),
+        pytest.param({"columns": ["ward", "floor"]}, "has no column floor", id="none of the name"),
+        pytest.param({"columns": ["ward"]}, "ward in .* is text or integers", id="numbers"),
+    ],
+)
+def test_columns_of_an_npz_file_that_cannot_be_are_refused(
+    options: dict[str, Any], told: str, tmp_path: Path
+) -> None:
+    np.savez(tmp_path / "a.npz", x=X, y=Y, ward=np.linspace(0, 1, len(Y)))
+    with pytest.raises(DataError, match=told):
+        load("npz", {"path": tmp_path / "a.npz", **options})
+
+
 @pytest.mark.parametrize(
     ("stored", "dtype", "held"),
     [

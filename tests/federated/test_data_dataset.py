@@ -185,3 +185,34 @@ def test_a_fraction_that_leaves_nothing_is_refused(fraction: float) -> None:
 
 def test_a_data_set_is_changed_by_replace() -> None:
     assert replace(dataset(), name="other").digest == dataset().digest
+
+
+WARDS = np.array(["a", "b", "a", "b", "a", "b"])
+
+
+def test_what_else_is_known_is_part_of_the_digest() -> None:
+    columns: list[dict[str, Any]] = [
+        {},
+        {"ward": WARDS},
+        {"ward": WARDS[::-1]},
+        {"floor": WARDS},
+        {"ward": WARDS, "floor": WARDS},
+    ]
+    assert len({dataset(columns=each).digest for each in columns}) == len(columns)
+    assert dataset().digest == dataset(columns={}).digest
+
+
+def test_what_else_is_known_goes_with_the_samples() -> None:
+    found = dataset(columns={"ward": WARDS}, client_ids=np.array(list("uuuxxx")))
+    some = found.rows(np.array([4, 1]))
+    assert some.columns["ward"].tolist() == ["a", "b"]
+    assert some.client_ids is not None
+    assert some.client_ids.tolist() == ["x", "u"]
+    train, _, _ = split(found, 0.4, seed=1)
+    assert len(train.columns["ward"]) == len(train.y) < 6
+
+
+@pytest.mark.parametrize("column", [np.arange(6), WARDS[:5]], ids=["numbers", "too few"])
+def test_a_column_that_is_no_text_for_each_sample_is_refused(column: Any) -> None:
+    with pytest.raises(DataError, match=r"ward is text of shape \(6,\)"):
+        dataset(columns={"ward": column})

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -179,9 +181,29 @@ COUNTED = Counted(
 )
 
 
-def test_who_counted_comes_back_as_it_was() -> None:
-    again = json.loads(json.dumps(COUNTED.to_json()))
-    assert Counted.from_json(again, "it") == COUNTED
+LATE = {"round": 2, "clients": 3, "samples": 40, "weight": 28, "sites": ["b"], "digest": "d"}
+
+
+@pytest.mark.parametrize(
+    "counted",
+    [
+        pytest.param(COUNTED, id="of this round alone"),
+        pytest.param(replace(COUNTED, late=(LATE,)), id="with some of an earlier round"),
+    ],
+)
+def test_who_counted_comes_back_as_it_was(counted: Counted) -> None:
+    again = json.loads(json.dumps(counted.to_json()))
+    assert Counted.from_json(again, "it") == counted
+
+
+def test_a_record_from_before_there_were_late_updates_is_read() -> None:
+    values: dict[str, Any] = {
+        **{"format": 1, "round_number": 3, "model": "abc", "whole": 9, "clients": 2},
+        **{"counted": "x", "sites": {"a": 2}, "reason": "late"},
+    }
+    text = json.dumps(values, sort_keys=True)
+    told = {**values, "digest": hashlib.sha256(text.encode()).hexdigest()}
+    assert Counted.from_json(told, "it") == COUNTED
 
 
 @pytest.mark.parametrize(
@@ -190,7 +212,7 @@ def test_who_counted_comes_back_as_it_was() -> None:
         pytest.param(None, id="nothing"),
         pytest.param({}, id="empty"),
         pytest.param(COUNTED.to_json() | {"clients": 3}, id="changed"),
-        pytest.param(COUNTED.to_json() | {"format": 2}, id="of another format"),
+        pytest.param(COUNTED.to_json() | {"format": 3}, id="of another format"),
     ],
 )
 def test_a_spoilt_record_is_refused(values: Any) -> None:

@@ -15,6 +15,7 @@ from click.testing import CliRunner, Result
 
 from fedpilot.cli import main
 from fedpilot.federated import load_config
+from fedpilot.federated.core.code_archive import unpacked
 from fedpilot.federated.remote_run import exit_code_of_failure
 from user_service import Served, a_run, serving
 
@@ -122,6 +123,47 @@ def test_a_run_is_submitted_and_shown_as_a_local_one(served: Served) -> None:
     Path("sent.yaml").write_text(submission.config_yaml)
     assert load_config("sent.yaml") == load_config("digits.yaml")
     assert not Path("runs").exists()
+
+
+OWN = ("--set", "model.model_type=my_nets_to_send:Net")
+
+
+def test_the_users_own_code_goes_with_a_run(served: Served) -> None:
+    """From beside the config and out of the working folder; none of it is run here."""
+    trains(served)
+    Path("configs").mkdir()
+    Path("configs", "digits.yaml").write_text(CONFIG)
+    Path("configs", "my_nets_to_send.py").write_text("import my_parts_to_send\nraise SystemExit\n")
+    Path("my_parts_to_send.py").write_text("x = 1\n")
+    result = invoke("run", "configs/digits.yaml", *OWN, *served.options)
+    assert result.exit_code == 0, result.stderr
+    (submission,) = served.service.submissions
+    assert sorted(unpacked(submission.code)) == ["my_nets_to_send.py", "my_parts_to_send.py"]
+    assert "is not found here" not in result.stderr
+
+
+def test_without_code_of_ones_own_none_is_sent(served: Served) -> None:
+    trains(served)
+    invoke("run", "digits.yaml", *served.options)
+    assert served.service.submissions[0].code == b""
+
+
+def test_a_module_that_is_not_here_is_told_of(served: Served) -> None:
+    """It may be installed at the mediator and its sites, or the folder is the wrong one."""
+    trains(served)
+    result = invoke("run", "digits.yaml", *OWN, *served.options)
+    assert result.exit_code == 0, result.stderr
+    assert "my_nets_to_send is not found here, so it is not sent" in result.stderr
+
+
+def test_code_that_cannot_travel_is_refused_with_its_line(served: Served) -> None:
+    Path("my_nets_to_send.abi3.so").write_bytes(b"\x7fELF")
+    Path("digits.yaml").write_text(CONFIG.replace("mlp", '"my_nets_to_send:Net"'))
+    result = invoke("run", "digits.yaml", *served.options)
+    assert result.exit_code == 2
+    assert "digits.yaml:3: model.model_type" in result.stderr
+    assert "code that needs my_nets_to_send.abi3.so, which is compiled" in result.stderr
+    assert served.service.asked == []
 
 
 def test_json_is_what_the_coordinator_told(served: Served) -> None:

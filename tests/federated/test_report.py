@@ -101,6 +101,8 @@ UNUSUAL = [
     event("grid_coarsened", round=2, tensors=["1.weight"], bits=8),
     event("site_lost", site="paris", reason="it is silent", clients=16),
     event("site_returned", site="paris"),
+    event("late_counted", round=2, of_round=1, clients=3, weight=20, sites=["paris", "rome"]),
+    event("late_discarded", round=2, of_round=1, site="paris", reason="it is too late"),
     event("round_quorum", round=2, clients=20, of=25, reason="the deadline has passed"),
 ]
 
@@ -196,6 +198,13 @@ def test_several_sites_are_named() -> None:
 def test_clients_that_no_site_has_to_take_over_are_not_spoken_of() -> None:
     lost = {"site": "paris", "reason": "it is silent", "clients": 0}
     assert remark("site_lost", lost) == "site paris takes no part any more (it is silent)"
+
+
+def test_a_drain_does_not_read_like_a_loss() -> None:
+    drained = {"site": "paris", "reason": "drain by alice", "clients": 16}
+    assert remark("site_drained", drained) == (
+        "site paris is drained (drain by alice); 16 clients moved to other sites"
+    )
 
 
 def test_a_round_that_over_sampling_has_filled_is_nothing_unusual() -> None:

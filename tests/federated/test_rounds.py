@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from fedpilot.federated.engine.journal import RoundKey
+from fedpilot.federated.site.cohorts import Cohort
 from fedpilot.federated.site.pool import SharedModel
-from fedpilot.federated.site.rounds import Cohort, RoundQueue, SiteRound
+from fedpilot.federated.site.rounds import RoundQueue, SiteRound
 from fedpilot.mediator import Payload
 
 MODEL = SharedModel("m", None)
@@ -25,6 +26,8 @@ class Order:
         self.cohort = Cohort(clients=indices, places=indices, whole=99, samples=indices)
         self.answer: Future[Payload] = Future()
         self.begun = False
+        self.late_for = 1
+        self.lingers = self.may_be_late = False
 
     def begin(self, model: SharedModel) -> None:
         assert model is MODEL

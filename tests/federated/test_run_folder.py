@@ -201,11 +201,15 @@ def test_traffic_is_appended_under_one_header(tmp_path: Path) -> None:
         ),
         pytest.param(
             "round,site,direction,purpose,bytes\n1,a,to_site,training,10\n3,a,to_site,training,1\n",
-            ["1"], id="a row of a round that will run again",
+            ["1", "3"], id="what a round cost that will run again",
+        ),
+        pytest.param(
+            "round,site,direction,purpose,bytes\n1,a,to_site,training,10\n2,a,to_site,training,1",
+            ["1"], id="a number that was cut short",
         ),
     ],
 )  # fmt: skip
-def test_traffic_of_a_run_that_was_killed_is_rewound(
+def test_traffic_of_a_run_that_was_killed_stays_as_far_as_it_is_whole(
     written: str, left: list[str], tmp_path: Path
 ) -> None:
     with made(tmp_path) as folder:

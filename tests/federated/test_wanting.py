@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,10 @@ import pytest
 import site_data
 from fedpilot.federated import Federation
 from fedpilot.federated.config import parse_config
-from fedpilot.federated.materials import code_digest
+from fedpilot.federated.errors import CodeRefused
 from fedpilot.federated.site.workload import FederatedWorkload
 from fedpilot.federated.sources import source
+from fedpilot.federated.user_code import attached, code_here
 from fedpilot.mediator import Payload, SiteContext
 from fedpilot.mediator.core.policy import Wants
 
@@ -108,12 +110,46 @@ def test_the_digest_of_code_is_found_without_running_it(
     (tmp_path / "clinic" / "__init__.py").write_text(EXPLODES)
     (tmp_path / "clinic" / "nets.py").write_text(EXPLODES)
     config = simulation(model__model_type="clinic.nets:Net")
-    found = asked(config, paths=[str(tmp_path)]).code_digest
+    found = asked(config, paths=[str(tmp_path)]).brought_code
     assert not {"clinic", "clinic.nets"} & set(sys.modules)
     monkeypatch.syspath_prepend(str(tmp_path))
-    assert found == code_digest(parse_config(config))
+    assert found == code_here(parse_config(config)).digest
     (tmp_path / "clinic" / "nets.py").write_text(f"{EXPLODES}#")
-    assert asked(config, paths=[str(tmp_path)]).code_digest != found
+    assert asked(config, paths=[str(tmp_path)]).brought_code != found
+
+
+def test_code_that_came_along_is_judged_by_the_archive(tmp_path: Path) -> None:
+    (tmp_path / "clinic.py").write_text(EXPLODES)
+    config = simulation(model__model_type="clinic:Net")
+    code = code_here(parse_config(config), [str(tmp_path)])
+    came = attached(spec(config), code)
+    site = SiteContext(name="paris")
+    found = FederatedWorkload().wants(came, site)
+    assert (found.code_digest, found.brought_code) == ("", code.digest)
+    assert asked(config, paths=[str(tmp_path)]) == found, "in a folder that the run names"
+    assert asked(config).brought_code == ""
+    assert "clinic" not in sys.modules
+    said = replace(came, header={**came.header, "code": "0" * 64})
+    with pytest.raises(CodeRefused):
+        FederatedWorkload().wants(said, site)
+
+
+def test_an_archive_that_nothing_names_is_judged_too(tmp_path: Path) -> None:
+    """Installed modules could import what it brings."""
+    (tmp_path / "clinic.py").write_text("")
+    code = code_here(parse_config(simulation(model__model_type="clinic:N")), [str(tmp_path)])
+    found = FederatedWorkload().wants(attached(spec(simulation()), code), SiteContext(name="x"))
+    assert (found.code_digest, found.brought_code) == ("", code.archive_digest)
+
+
+def test_what_is_installed_beside_it_is_judged_by_itself(tmp_path: Path) -> None:
+    (tmp_path / "clinic.py").write_text("")
+    both = simulation(model__model_type="clinic:N", data__dataset_type="json:loads")
+    code = code_here(parse_config(both), [*sys.path, str(tmp_path)])
+    found = FederatedWorkload().wants(attached(spec(both), code), SiteContext(name="x"))
+    assert (found.code_digest, found.brought_code) == code.digests[::-1]
+    installed = simulation(data__dataset_type="json:loads")
+    assert asked(installed).code_digest == found.code_digest
 
 
 def test_code_that_is_not_there_is_no_known_code() -> None:

@@ -20,6 +20,7 @@ from fedpilot.federated.errors import ClientFailed, FederatedError, NoUsableUpda
 from fedpilot.federated.materials import disclosed_by
 from fedpilot.federated.remote_run import exit_code_of_failure
 from fedpilot.federated.site.leaving import IN_THE_LOG
+from fedpilot.federated.sources import digest_of
 from fedpilot.mediator import InProcessSite, LinkedSite, Notify, Payload, Site, SiteContext
 from fedpilot.mediator.errors import PolicyRefused
 from fedpilot.mediator.payloads import header_json, write
@@ -31,7 +32,8 @@ from fedpilot.mediator.site_files import read_site_file
 
 EAST = {"anna": 20, "benedict": 12, "cleopatra": 9, site_data.LOUD: 6}
 WEST = {"dorothea": 15, "emilia": 11}
-POLICY = {"datasets": {"scans": {"users": ["mary"]}}}
+POLICY = {"datasets": {"scans": {"users": ["mary"]}}, "code_digests": ["any"]}
+LOSS = "torch.nn.functional:cross_entropy"
 
 LEAVES: dict[str, dict[str, type | tuple[type, ...]]] = {
     "promised": {"vnodes": int},
@@ -279,6 +281,9 @@ def test_all_clients_refused_are_a_number(hospitals: Hospitals, user_code: str) 
                      id="another model"),
         pytest.param({**POLICY, "resources": {"cpus": 0.5}}, {}, "resources.cpus", "1 in 1 vnodes",
                      id="more than a run gets"),
+        pytest.param({**POLICY, "code_digests": []}, {"training__loss_function": LOSS},
+                     "code_digests", f"code with the digest {digest_of([LOSS.split(':')[0]])}",
+                     id="code that is named"),
         pytest.param({**POLICY, "minimum_cohort": 5}, {}, "minimum_cohort",
                      "an answer of 4 clients", id="fewer clients than an answer needs"),
         pytest.param({**POLICY, "minimum_cohort": 2},

@@ -64,7 +64,8 @@ def test_what_passes_and_what_an_admin_does_change_no_model(three: Fleet, alone:
     assert three.left_at(drained) == []
     three.run("site", "uncordon", drained)
     faults.check_finished(three, run, digest_of(alone))
-    assert drained in faults.lost_sites(three, run)
+    told = [e["site"] for e in three.events(run) if e["event"] == "site_drained"]
+    assert told == [drained]
     faults.check_in_order(three)
 
 
@@ -84,3 +85,4 @@ def test_two_of_three_sites_are_lost_and_come_back(three: Fleet, alone: Command)
     faults.check_finished(three, run, digest_of(alone))
     assert {dead, cut} <= faults.lost_sites(three, run)
     faults.check_in_order(three)
+    faults.check_rays_are_empty(three)

@@ -6,28 +6,53 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from ruamel.yaml import YAML
 
+from fedpilot.federated import parse_config
+from fedpilot.federated.user_code import code_here
 from fleet import Fleet, fleet
 from real_ray import eventually, fedpilot
 
-pytestmark = pytest.mark.ray
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(400)]
 
 SITES = ("oslo", "paris", "tokyo")
 CONFIG = """
 federation: {number_of_clients: 60, clients_per_round: 24, rounds: 4}
-model: {model_type: mlp}
+model: {model_type: "my_nets:net"}
 data: {dataset_type: digits}
 training: {execution: sequential}
 resources: {workers: 1}
 """
+CODE = {
+    "my_nets.py": """
+from torch import nn
+from my_parts import width
+
+def net(input_shape, num_classes):
+    layers = nn.Linear(input_shape[0], width), nn.ReLU(), nn.Linear(width, num_classes)
+    return nn.Sequential(*layers)
+""",
+    "my_parts.py": "width = 32\n",
+}
+"""Beside the config, and installed nowhere: the sites get it with the run."""
+
+
+def lay_out(folder: Path) -> str:
+    """Put the code into a folder; its digest."""
+    for name, text in CODE.items():
+        (folder / name).write_text(text)
+    config = parse_config(YAML(typ="safe").load(CONFIG))
+    return code_here(config, [str(folder)]).digest
 
 
 @pytest.fixture(scope="module")
 def three() -> Iterator[Fleet]:
     with fleet(*SITES) as made:
+        policy = made.folder / "policy.yaml"
+        policy.write_text(f"code_digests: [{lay_out(made.folder)}]\n")
         for site in SITES:
-            made.join(site)
-        made.until(dict.fromkeys(SITES, "ready"))
+            made.join(site, "--policy", str(policy))
+        made.until(dict.fromkeys(SITES, "ready"), 120)
         yield made
 
 
@@ -36,6 +61,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The digest of the model that one cluster makes of the config."""
     folder: Path = tmp_path_factory.mktemp("alone")
     (folder / "config.yaml").write_text(CONFIG)
+    lay_out(folder)
     with fedpilot(["run", "config.yaml", "--json"], folder) as run:
         assert run.finish(120) == 0, run.error()
         digest: str = run.last("run_finished")["digest"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import time
@@ -30,6 +31,8 @@ from fedpilot.mediator.errors import (
 )
 from fedpilot.mediator.identity import Authority, CertificateExpired, Credentials, Role
 from fedpilot.mediator.proto import federation_pb2 as pb
+from fedpilot.mediator.questions import whole_answer
+from fedpilot.mediator.rpc import LARGEST_MESSAGE
 from user_service import Served, a_run, a_site, serving
 
 PATIENCE = Patience(
@@ -329,13 +332,37 @@ def test_what_fails_in_the_run_says_so(served: Served, client: MediatorClient) -
         client.ask_run("base", Payload(kind="node.train", header={}))
 
 
-def test_too_many_tensors_for_a_question_are_not_sent(
-    served: Served, client: MediatorClient
+def test_tensors_may_be_larger_than_any_message(served: Served, client: MediatorClient) -> None:
+    def echo(header: dict[str, object], tensors: bytes) -> pb.AskRunReply:
+        return pb.AskRunReply(done=pb.Done(kind="node", header_json="{}"), tensors=tensors)
+
+    served.service.answers["node.train"] = echo
+    served.service.piece_bytes = 1 << 20
+    weights = np.arange(LARGEST_MESSAGE // 4, dtype=np.float64)
+    answer = client.ask_run("base", Payload(kind="node.train", tensors={"w": weights}))
+    np.testing.assert_array_equal(answer.tensors["w"], weights)
+
+
+@pytest.mark.parametrize(
+    ("came", "said"),
+    [
+        pytest.param(b"abc", "3 came", id="too few bytes"),
+        pytest.param(b"abcdefgh", "8 came", id="too many"),
+        pytest.param(b"abcdeg", "those that came are", id="others"),
+    ],
+)
+def test_an_answer_with_other_tensors_than_it_says_is_refused(
+    tmp_path: Path, came: bytes, said: str
 ) -> None:
-    question = Payload(kind="node.train", tensors={"w": np.zeros(3 << 20, np.float32)})
-    with pytest.raises(BadRequest, match="a question takes at most"):
-        client.ask_run("base", question)
-    assert served.service.asked == []
+    blob = pb.Blob(digest=hashlib.sha256(b"abcdef").hexdigest(), size=6)
+    first = pb.AskRunReply(done=pb.Done(kind="node", header_json="{}", blob=blob))
+    with pytest.raises(MediatorFailed, match=said):
+        whole_answer([first, pb.AskRunReply(tensors=came)], tmp_path / "answer")
+
+
+def test_an_answer_that_never_begins_is_a_failure(tmp_path: Path) -> None:
+    with pytest.raises(MediatorFailed, match="before it had begun"):
+        whole_answer([], tmp_path / "answer")
 
 
 def test_sites_come_in_the_order_of_their_names(served: Served, client: MediatorClient) -> None:

@@ -21,6 +21,7 @@ from fedpilot.mediator import (
     Promise,
     ReservationRefused,
     SiteLost,
+    coordinator_link,
 )
 from fedpilot.mediator.blobs import LARGEST_BLOB, BlobStore
 from fedpilot.mediator.coordinator_link import MediatorConnection
@@ -253,6 +254,32 @@ def test_users_questions_are_answered_once(
     mediator.say.put(pb.ToCoordinator(request=pb.Request(id="8", kind="x", header_json="[")))
     soon(lambda: len(mediator.of("reply")) == 2)
     assert mediator.of("reply")[1].failure.kind.endswith(":BadPayload")
+
+
+@pytest.mark.parametrize(
+    ("room_bytes", "kept"),
+    [
+        pytest.param(1 << 30, 6, id="as many as there were, where there is room"),
+        pytest.param(1_000, 2, id="the last ones, where there is not"),
+    ],
+)
+def test_the_tensors_of_replies_stay_for_a_while(
+    mediator: Mediator,
+    connection: MediatorConnection,
+    monkeypatch: pytest.MonkeyPatch,
+    room_bytes: int,
+    kept: int,
+) -> None:
+    monkeypatch.setattr(coordinator_link, "REPLIED_BYTES", room_bytes)
+    monkeypatch.setattr(coordinator_link, "FEWEST_REPLIES", 2)
+    for number in range(6):
+        request = pb.Request(id=str(number), kind="node.train", header_json="{}")
+        mediator.say.put(pb.ToCoordinator(request=request))
+        model = {"w": np.full(1_000, number, np.float32)}
+        connection.questions.get(timeout=SOON_S).answer(Payload(kind="done", tensors=model))
+    replies = soon(lambda: len(found := mediator.of("reply")) == 6 and found)
+    there = [connection.blobs.size(each.done.blob.digest) is not None for each in replies]
+    assert there == [number >= 6 - kept for number in range(6)]
 
 
 def test_when_the_conversation_breaks_whoever_waits_is_told(

@@ -17,6 +17,7 @@ from fedpilot.fabric import SchedulingPolicy, VirtualClusterManager
 from fedpilot.fabric.testing import FakeCluster, ManualClock, fake_machine
 from fedpilot.mediator import (
     Change,
+    ChangeKind,
     FederationMediator,
     GangRequest,
     InProcessSite,
@@ -82,6 +83,7 @@ class FakeSite:
         return done(self._do, f"check {workload}")
 
     def start(self, notify: Notify) -> Future[None]:
+        self.notify = notify
         notify(Payload(kind="hello", header={"site": self.name}))
         return done(self._do, "start")
 
@@ -342,8 +344,8 @@ def test_a_lost_site_counts_no_more_and_its_clients_belong_to_others() -> None:
     assert sizes(mediator) == {"a": 12, "b": 0, "c": 0}
     assert heard == [("c", None)]
     assert mediator.drain_changes() == [
-        Change(site="c", lost=True, reason="a storm", clients=4),
-        Change(site="b", lost=True, reason="nobody listens", clients=6),
+        Change(site="c", kind=ChangeKind.LOST, reason="a storm", clients=4),
+        Change(site="b", kind=ChangeKind.LOST, reason="nobody listens", clients=6),
     ]
     assert mediator.drain_changes() == []
     assert "round 4, which was lost: a storm" in mediator.assignment.explain(11)
@@ -385,7 +387,7 @@ def test_a_site_that_comes_back_is_started_anew_and_given_work_bit_by_bit() -> N
     assert mediator.readmit("b").result(5) == Promise("b", 1)
     assert sites["b"].log == ["prepare", "commit", "check w", "start"]
     assert mediator.sites == ("a", "b")
-    assert [change.lost for change in mediator.drain_changes()] == [False]
+    assert [change.kind for change in mediator.drain_changes()] == [ChangeKind.RETURNED]
     found = []
     for number in range(2, 6):
         mediator.rebalance(0.25, round_number=number)
@@ -507,7 +509,22 @@ def test_a_site_that_is_drained_finishes_its_work_and_is_released() -> None:
     drained.result(5)
     assert answer.result(5).kind == "late"
     assert not sites["b"].held
+    assert mediator.drain_changes() == [
+        Change(site="b", kind=ChangeKind.DRAINED, reason="it is drained", clients=6)
+    ]
+    assert "which was drained: it is drained" in mediator.assignment.explain(11)
     assert mediator.drain("a", "so is this").done()
+
+
+def test_whose_event_it_is_is_not_for_the_site_to_say() -> None:
+    site, heard = FakeSite("a"), list[Payload]()
+    mediator = FederationMediator([site])
+    mediator.reserve(REQUEST)
+    mediator.start("w", {"a": Payload(kind="spec")}, heard.append)
+    for claimed in ({}, {"site": "b"}):
+        site.notify(Payload(kind="clients_done", header={"round": 3, **claimed}))
+    told = [each.header for each in heard if each.kind == "clients_done"]
+    assert told == [{"site": "a", "round": 3}] * 2
 
 
 # -- the site in this process -----------------------------------------------------------------

@@ -68,6 +68,10 @@ def test_a_policy_is_what_its_file_says(tmp_path: Path) -> None:
     )
 
 
+def test_a_policy_may_allow_any_code(tmp_path: Path) -> None:
+    assert read_policy(write(tmp_path, "code_digests: [any]")).code_digests == ("any",)
+
+
 @pytest.mark.parametrize("text", ["", "{}", "# nothing\n"], ids=["empty", "a section", "a comment"])
 def test_without_rules_and_without_a_file_the_defaults_hold(tmp_path: Path, text: str) -> None:
     assert read_policy(write(tmp_path, text)) == Policy() == read_policy(None)
@@ -87,7 +91,7 @@ def test_without_rules_and_without_a_file_the_defaults_hold(tmp_path: Path, text
             "users: [3]", 1, ["users[0]", "the number 3", "text"], id="a number as a name"
         ),
         pytest.param("users: ['role:boss']", 1, ["role:boss", "role:operator"], id="no such role"),
-        pytest.param("code_digests: [abc]", 1, ["abc", "64 digits"], id="no digest"),
+        pytest.param("code_digests: [abc]", 1, ["abc", "64 digits", "`any`"], id="no digest"),
         pytest.param("resources:\n  memory: 16GiX", 2, ["16GiX", "16GiB"], id="no such unit"),
         pytest.param("resources:\n  cpus: -1", 2, ["resources.cpus", "at least 0"], id="negative"),
         pytest.param("resources:\n  cpus: .nan", 2, ["resources.cpus"], id="not a number"),

@@ -449,11 +449,16 @@ def test_tables_that_are_not_a_mediators_are_left_alone(url: str) -> None:
         pytest.param("sqlite://", id="memory, which would not last"),
         pytest.param("sqlite:///:memory:", id="memory by name"),
         pytest.param("", id="nothing"),
+        pytest.param("postgresql://fedpilot:hunter2@db:port/fedpilot", id="a port that is none"),
+        pytest.param("fedpilot:hunter2@db/fedpilot", id="no scheme"),
+        pytest.param("sqlite:///mediator.sqlite?mode=ro", id="options of SQLite"),
     ],
 )
 def test_what_is_no_store_is_refused_by_its_url(url: str) -> None:
-    with pytest.raises(StoreError, match=r"a store is sqlite:///FILE or postgresql://"):
+    with pytest.raises(StoreError, match=r"a store is sqlite:///FILE or postgresql://") as found:
         Store(url)
+    assert url.rpartition("@")[2].partition(":memory:")[0] in str(found.value)
+    assert "hunter2" not in str(found.value)
 
 
 def test_a_file_that_is_no_database_is_named(tmp_path: Path) -> None:
@@ -463,7 +468,7 @@ def test_a_file_that_is_no_database_is_named(tmp_path: Path) -> None:
         Store(f"sqlite:///{path}")
 
 
-def test_a_server_that_is_not_there_is_named_without_its_password() -> None:
+def test_a_server_that_is_not_there_is_named_in_a_line_and_without_its_password() -> None:
     with pytest.raises(StoreError, match=r"postgresql://fedpilot:\*\*\*@127.0.0.1:1/x: ") as found:
         Store("postgresql://fedpilot:hunter2@127.0.0.1:1/x")
     assert "hunter2" not in str(found.value)

@@ -62,24 +62,22 @@ TO_B = Flow(2, "b", Direction.TO_SITE, "training")
 @pytest.mark.parametrize(
     ("budget", "asked", "limit"),
     [
-        pytest.param(Budget(), [("a", 10**12)], None, id="no budget allows everything"),
-        pytest.param(Budget(round_bytes=200), [("a", 50)], None, id="up to the limit is allowed"),
-        pytest.param(
-            Budget(round_bytes=200), [("a", 51)], "round_bytes", id="one byte is too many"
-        ),
+        pytest.param(Budget(), {"a": 10**12}, None, id="no budget allows everything"),
+        pytest.param(Budget(round_bytes=200), {"a": 50}, None, id="up to the limit is allowed"),
+        pytest.param(Budget(round_bytes=200), {"a": 51}, "round_bytes", id="a byte is too many"),
         pytest.param(
             Budget(round_bytes=200),
-            [("a", 30), ("b", 30)],
+            {"a": 30, "b": 30},
             "round_bytes",
             id="the sites of a round count together",
         ),
-        pytest.param(Budget(run_bytes=250), [("c", 51)], "run_bytes", id="all rounds count"),
-        pytest.param(Budget(site_bytes=150), [("a", 1)], "site_bytes", id="both directions count"),
-        pytest.param(Budget(site_bytes=150), [("b", 100)], None, id="another site has its own"),
+        pytest.param(Budget(run_bytes=250), {"c": 51}, "run_bytes", id="all rounds count"),
+        pytest.param(Budget(site_bytes=150), {"a": 1}, "site_bytes", id="both directions count"),
+        pytest.param(Budget(site_bytes=150), {"b": 100}, None, id="another site has its own"),
     ],
 )
 def test_a_budget_is_judged_before_anything_is_sent(
-    budget: Budget, asked: list[tuple[str, int]], limit: str | None
+    budget: Budget, asked: dict[str, int], limit: str | None
 ) -> None:
     spending = Spending(budget)
     spending.book([(TO_A, 100), (FROM_A, 50), (TO_B, 50)])
@@ -87,31 +85,78 @@ def test_a_budget_is_judged_before_anything_is_sent(
     assert (found.limit if found else None) == limit
 
 
-def test_a_refusal_names_the_limit_what_is_spent_and_what_was_asked() -> None:
-    spending = Spending(Budget(run_bytes=100))
-    spending.book([(TO_A, 60)])
-    text = str(spending.refuses(2, [("b", 41)]))
-    assert text == (
-        "the traffic budget of the run is 100 bytes: 60 are spent, and 41 more were to cross the "
-        "boundary of site b; raise traffic.run_bytes, or send less"
+def test_what_is_promised_counts_until_it_is_settled() -> None:
+    spending = Spending(Budget(round_bytes=100, run_bytes=150, site_bytes=90))
+    spending.promise("a", 60)
+    refused = spending.refuses(1, {"a": 31})
+    assert refused is not None
+    assert (refused.limit, refused.site, refused.spent) == ("site_bytes", "a", 60)
+    refused = spending.refuses(1, {"b": 41})
+    assert refused is not None
+    assert refused.limit == "round_bytes"
+    spending.settle()
+    spending.book([(TO_A, 20)])
+    assert spending.refuses(1, {"a": 70}) is None
+
+
+def test_an_earlier_attempt_counts_for_the_run_and_the_site_and_for_no_round() -> None:
+    spending = Spending(Budget(round_bytes=100, run_bytes=150, site_bytes=150))
+    spending.book([(TO_A, 100)], earlier=True)
+    assert spending.refuses(1, {"a": 50}) is None
+    refused = spending.refuses(1, {"b": 51})
+    assert refused is not None
+    assert refused.limit == "run_bytes"
+
+
+@pytest.mark.parametrize(
+    ("limit", "where"),
+    [
+        pytest.param("round_bytes", "round 2", id="a round"),
+        pytest.param("run_bytes", "the run", id="the run"),
+        pytest.param("site_bytes", "site a", id="a site"),
+    ],
+)
+def test_a_refusal_names_the_limit_what_is_spent_and_what_was_asked(limit: str, where: str) -> None:
+    spending = Spending(Budget(**{limit: 100}))
+    spending.book([(Flow(2, "a", Direction.TO_SITE, "training"), 60)])
+    assert str(spending.refuses(2, {"a": 41})) == (
+        f"the traffic budget of {where} is 100 bytes: 60 are spent, and 41 more were wanted; raise "
+        f"traffic.{limit}, or send less"
     )
 
 
-amounts = st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 100)), max_size=5)
+@pytest.mark.parametrize(
+    ("budget", "tightest"),
+    [
+        pytest.param(Budget(), None, id="none"),
+        pytest.param(Budget(run_bytes=5), ("run_bytes", 5), id="the only one"),
+        pytest.param(
+            Budget(round_bytes=9, run_bytes=7, site_bytes=8), ("run_bytes", 7), id="the smallest"
+        ),
+    ],
+)
+def test_no_part_of_a_round_exceeds_the_smallest_limit(
+    budget: Budget, tightest: tuple[str, int] | None
+) -> None:
+    assert budget.tightest == tightest
+    assert budget.limits_anything == (tightest is not None)
+
+
+amounts = st.dictionaries(st.sampled_from("ab"), st.integers(0, 100))
 
 
 @given(
     st.integers(0, 500), st.integers(0, 500), st.integers(0, 500), st.lists(amounts, max_size=10)
 )
 def test_who_asks_first_never_spends_more_than_the_budget(
-    a_round: int, run: int, site: int, rounds: list[list[tuple[str, int]]]
+    a_round: int, run: int, site: int, rounds: list[dict[str, int]]
 ) -> None:
     spending = Spending(Budget(round_bytes=a_round, run_bytes=run, site_bytes=site))
     sent: list[tuple[Flow, int]] = []
     for number, asked in enumerate(rounds):
         refused = spending.refuses(number, asked)
         if refused is None:
-            rows = [(Flow(number, s, Direction.TO_SITE, "training"), n) for s, n in asked]
+            rows = [(Flow(number, s, Direction.TO_SITE, "training"), n) for s, n in asked.items()]
             spending.book(rows)
             sent += rows
         else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import os
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -33,8 +34,10 @@ from fedpilot.mediator.transfer import (
     pack,
     unpack,
 )
+from fedpilot.mediator.transfer.pieces import Envelope
 
 DATA = random.Random(5).randbytes(100_000)
+BLOB_DIGEST = hashlib.sha256(DATA).hexdigest()
 QUICK = TransferSettings(piece_bytes=7_000, first_pause_s=0.001, longest_pause_s=0.01)
 Code = grpc.StatusCode
 
@@ -118,7 +121,7 @@ class _Outlet:
         self._cut, self._spoil = breaks.next(breaks.cuts), breaks.next(breaks.spoiled)
         self._stall = breaks.next(breaks.stalls)
 
-    async def write(self, piece: Piece) -> None:
+    async def write(self, piece: Piece | bytes) -> None:
         if self._number == self._cut:
             await self._context.abort(Code.UNAVAILABLE, "the link is cut")
         if self._number == self._stall:
@@ -130,7 +133,8 @@ class _Outlet:
         return getattr(self._context, name)
 
 
-def _spoiled(piece: Piece) -> Piece:
+def _spoiled(piece: Piece | bytes) -> Piece:
+    piece = unpack(piece) if isinstance(piece, bytes) else piece
     data = bytearray(piece.data)
     data[0] ^= 1
     return Piece(bytes(data), piece.digest, piece.offset)
@@ -233,6 +237,60 @@ def test_any_message_is_read_as_protobuf_reads_it(message: bytes) -> None:
 
 def test_the_data_of_a_piece_is_not_copied_when_it_is_read() -> None:
     assert isinstance(unpack(pack(Piece(b"x" * 1_000, "a" * 64, 5))).data, memoryview)
+
+
+@pytest.fixture
+def in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every file is: not every file system can tell."""
+    read = os.preadv
+    monkeypatch.setattr(os, "preadv", lambda file, buffers, at, flags: read(file, buffers, at))
+
+
+@pytest.mark.usefixtures("in_memory")
+@pytest.mark.parametrize(
+    ("offset", "digest"),
+    [
+        pytest.param(0, BLOB_DIGEST, id="the first has a name"),
+        pytest.param(7_000, "", id="most are whole"),
+        pytest.param(98_000, "", id="the last is short"),
+    ],
+)
+def test_an_envelope_holds_a_piece_of_a_file(tmp_path: Path, offset: int, digest: str) -> None:
+    envelope, wanted = Envelope(7_000), DATA[offset : offset + 7_000]
+    (tmp_path / "file").write_bytes(DATA)
+    with (tmp_path / "file").open("rb") as file:
+        assert envelope.fill(file.fileno(), offset) == len(wanted)
+    message = pack(envelope.piece(len(wanted), digest, offset if digest else 0))
+    assert message == pack(Piece(wanted, digest, offset if digest else 0))
+
+
+@pytest.mark.usefixtures("in_memory")
+def test_what_an_envelope_held_stays_as_it_was_while_somebody_has_it(tmp_path: Path) -> None:
+    envelope = Envelope(7_000)
+    (tmp_path / "file").write_bytes(DATA)
+    with (tmp_path / "file").open("rb") as file:
+        held = []
+        for offset in (0, 7_000, 14_000):
+            envelope.fill(file.fileno(), offset)
+            held.append(pack(envelope.piece(7_000)))
+    assert [unpack(each).data for each in held] == [
+        DATA[offset : offset + 7_000] for offset in (0, 7_000, 14_000)
+    ]
+
+
+def test_what_is_not_in_memory_is_asked_of_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*_: Any) -> int:
+        raise BlockingIOError
+
+    monkeypatch.setattr(os, "preadv", never)
+
+    async def act(there: World) -> None:
+        path = await there.client.download(put(there.mediator, DATA))
+        assert path.read_bytes() == DATA
+
+    in_a_world(tmp_path, act)
 
 
 # -- down -------------------------------------------------------------------------------------
@@ -468,12 +526,12 @@ async def offered(there: World, blob: Blob = BLOB, key: str = "1", site: str = "
     return int(reply.offset)
 
 
-async def pushed(there: World, *pieces: Any) -> int:
+async def pushed(there: World, *pieces: Any, site: str = "paris") -> int:
     async def stream() -> AsyncIterator[Any]:
         for piece in pieces:
             yield piece
 
-    return int((await there.stub.push(stream())).size)
+    return int((await there.stub.push(stream(), metadata=(("site", site),))).size)
 
 
 @pytest.mark.parametrize(
@@ -583,16 +641,41 @@ def test_the_oldest_of_too_many_offers_is_forgotten(tmp_path: Path) -> None:
     in_a_world(tmp_path, act)
 
 
-def test_what_belongs_to_a_forgotten_run_is_removed(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("forgotten", "left"),
+    [
+        pytest.param(("r",), set(), id="a run: all of it"),
+        pytest.param(("another",), {"paris 1", "paris 2", "lyon 1"}, id="another run: nothing"),
+        pytest.param(("r", "paris"), {"lyon 1"}, id="a run at a site: that site's"),
+        pytest.param(("r", "paris", "1"), {"paris 2", "lyon 1"}, id="an order: that one's"),
+        pytest.param(("r", "", "1"), {"paris 2"}, id="an order at all sites: all of that name"),
+        pytest.param(("r", "rome"), {"paris 1", "paris 2", "lyon 1"}, id="a strange site: nothing"),
+    ],
+)
+def test_what_is_forgotten_is_removed_and_nothing_else(
+    tmp_path: Path, forgotten: tuple[str, ...], left: set[str]
+) -> None:
     async def act(there: World) -> None:
-        await offered(there)
-        assert await pushed(there, HEAD) == 10
-        there.service.forget("another")
-        assert await offered(there) == 10
-        there.service.forget("r")
-        assert not list(there.mediator.folder.iterdir())
+        found = {}
+        for each in ("paris 1", "paris 2", "lyon 1"):
+            site, key = each.split()
+            blob = blob_of(each.encode() * 10)
+            assert await offered(there, blob, key, site) == 0
+            assert await pushed(there, Piece(b"begun", blob.digest), site=site) == 5
+            found[each] = there.mediator.folder / f"{blob.digest}.{site}.part"
+        run, site, key = (*forgotten, "", "")[:3]
+        there.service.forget(run, site=site, key=key)
+        assert {each for each, path in found.items() if path.exists()} == left
 
     in_a_world(tmp_path, act)
+
+
+@given(st.integers(1, 10_000), st.floats(0, 1, exclude_max=True))
+def test_pauses_double_and_are_spread(failures: int, chance: float) -> None:
+    settings = TransferSettings(first_pause_s=0.5, longest_pause_s=3.0)
+    whole = {1: 0.5, 2: 1.0, 3: 2.0}.get(failures, 3.0)
+    assert whole / 2 <= settings.pause_s(failures, chance) <= whole
+    assert settings.pause_s(failures, 0.0) < settings.pause_s(failures, 0.5)
 
 
 def test_an_offer_ends_an_earlier_push_of_the_same_blob(tmp_path: Path) -> None:

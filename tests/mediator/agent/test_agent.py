@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
@@ -19,13 +20,14 @@ import numpy as np
 import psutil
 import pytest
 
+import fake_runner
 import site_agents
 from fake_mediator import Conversation, FakeMediator, fake_mediator, wire
 from fedpilot.mediator.agent import Look, RunnerDied, SiteAgent, SiteDismissed, SiteHome
 from fedpilot.mediator.agent.watchdog import NOT_LOOKED
 from fedpilot.mediator.errors import PolicyRefused, SiteLost
 from fedpilot.mediator.proto import federation_pb2 as pb
-from fedpilot.mediator.runner import RunnerProcess, error_of
+from fedpilot.mediator.runner import RunnerProcess, RunnerSettings, error_of
 from fedpilot.mediator.site import GangRequest
 from fedpilot.mediator.wire import payload_of
 from fedpilot.mediator.workload import Payload
@@ -81,6 +83,10 @@ class Lab:
         assert runner is not None
         assert runner.pid is not None
         return runner.pid
+
+    def runs_here(self) -> bool:
+        """Whether the run has a runner."""
+        return RunnerProcess.find(self.run_folder) is not None
 
     async def prepared(self, session: Conversation) -> None:
         """Have the run's runner started."""
@@ -209,6 +215,61 @@ def test_a_released_runner_ends_once_that_is_known(tmp_path: Path) -> None:
     played(tmp_path, play)
 
 
+def test_a_run_that_is_over_before_its_runner_is_there_leaves_none(tmp_path: Path) -> None:
+    starting, go = threading.Event(), threading.Event()
+
+    def start(folder: Path, settings: RunnerSettings) -> RunnerProcess:
+        starting.set()
+        assert go.wait(20)
+        return fake_runner.start(folder, settings)
+
+    async def play(lab: Lab) -> None:
+        async with running(lab.agent(start=start)):
+            session = await lab.mediator.next_session()
+            await session.order(RUN, "prepare", "prepare", GANG, lab.mediator.store)
+            await until(starting.is_set, "its runner is being started")
+            await session.order(RUN, "release", "release", work("echo"), lab.mediator.store)
+            await session.order(RUN, "commit", "commit", work("echo"), lab.mediator.store)
+            await session.wait_for("answer", key="commit")  # so the release has come as well
+            go.set()
+            await session.wait_for("answer", key="release")
+            await session.take(RUN, "release")
+            await until(lambda: not lab.runs_here(), "no runner is left")
+
+    played(tmp_path, play)
+
+
+def test_a_run_that_comes_back_while_its_runner_still_ends_gets_another(tmp_path: Path) -> None:
+    async def play(lab: Lab) -> None:
+        async with running(lab.agent()):
+            session = await lab.mediator.next_session()
+            await lab.prepared(session)
+            pid = lab.pid()
+            await session.order(RUN, "release", "release", work("echo"), lab.mediator.store)
+            await session.wait_for("answer", key="release")
+            await session.take(RUN, "release")
+            await lab.prepared(session)
+            assert lab.pid() != pid
+
+    played(tmp_path, play)
+
+
+def test_a_runner_that_does_not_start_leaves_nothing_of_its_run(tmp_path: Path) -> None:
+    def start(folder: Path, settings: Any) -> Any:
+        raise SiteLost(PARIS, "no more processes")
+
+    async def play(lab: Lab) -> None:
+        agent = lab.agent(start=start)
+        async with running(agent):
+            session = await lab.mediator.next_session()
+            await session.order(RUN, "prepare", "prepare", GANG, lab.mediator.store)
+            answer = await session.wait_for("answer", key="prepare")
+            assert "no more processes" in answer.failure.message
+            assert agent._runners.busy() == frozenset()
+
+    played(tmp_path, play)
+
+
 def test_a_run_that_holds_nothing_here_is_told_so(tmp_path: Path) -> None:
     async def play(lab: Lab) -> None:
         async with running(lab.agent()):
@@ -279,20 +340,6 @@ def test_an_order_that_is_withdrawn_is_forgotten_here_and_at_its_runner(tmp_path
             await session.end()
             session = await lab.mediator.next_session()
             assert list(session.hello.held) == []
-
-    played(tmp_path, play)
-
-
-def test_a_certificate_that_ends_soon_is_spoken_of(tmp_path: Path) -> None:
-    async def play(lab: Lab) -> None:
-        from fedpilot.mediator.core.roles import Role
-
-        lab.credentials = lab.mediator.authority.issue(
-            PARIS, Role.SITE, now=time.time(), valid_s=86_400
-        )
-        async with running(lab.agent()):
-            await lab.mediator.next_session()
-            assert ("certificate_expires_soon", {"days": 1.0}) in lab.said
 
     played(tmp_path, play)
 
@@ -693,6 +740,30 @@ def test_bytes_beyond_the_policy_do_not_cross(tmp_path: Path, way: str) -> None:
             error = error_of(PARIS, failure)
             assert isinstance(error, PolicyRefused)
             assert error.rule == f"bytes_per_round.{way}"
+
+    played(tmp_path, play)
+
+
+def test_the_next_agent_books_an_answer_once_in_its_round(tmp_path: Path) -> None:
+    async def play(lab: Lab) -> None:
+        policy = tmp_path / "policy.yaml"
+        policy.write_text("bytes_per_round: {to_site: 1MB, from_site: 1MB}")
+        async with running(lab.agent(policy=policy), release=False):
+            session = await lab.mediator.next_session()
+            await lab.prepared(session)
+            await session.order(RUN, "work/1", "work", work("wait", **MODEL), lab.mediator.store)
+            await session.wait_for("taken", key="work/1")
+        (lab.run_folder / "go").touch()
+        for _ in range(2):
+            async with running(lab.agent(policy=policy), release=False):
+                session = await lab.mediator.next_session()
+                answer = await session.wait_for("answer", key="work/1")
+                size = answer.done.blob.size
+        books = json.loads(lab.home.traffic.read_text())
+        assert books["rounds"][f"{RUN}/3"]["from_site"] == size, "not twice"
+        assert list(books["rounds"]) == [f"{RUN}/3"]
+        async with running(lab.agent(policy=policy)):
+            await lab.mediator.next_session()
 
     played(tmp_path, play)
 

@@ -133,7 +133,9 @@ def test_without_an_authority_nothing_is_issued_listed_or_revoked(run: Run, tmp_
 def test_list_shows_who_has_what_and_in_which_state(run: Run, tmp_path: Path) -> None:
     run("issue", "--name", "alice", "--role", "viewer", "--out", str(tmp_path / "a"))
     run("revoke", "alice")
-    listed = asked(run("list", "--json"))["certificates"]
+    document = asked(run("list", "--json"))
+    listed = document["certificates"]
+    assert document["authority"]["expires_at"] > listed[0]["expires_at"]
     assert [(each["name"], each["role"], each["state"]) for each in listed] == [
         ("mediator", "mediator", "valid"),
         ("alice", "viewer", "revoked"),
@@ -142,6 +144,7 @@ def test_list_shows_who_has_what_and_in_which_state(run: Run, tmp_path: Path) ->
     assert listed[0]["revoked_at"] is None
     assert listed[1]["issued_at"] <= listed[1]["revoked_at"] < listed[1]["expires_at"]
     text = run("list").stdout
+    assert "the authority itself is good until" in text
     assert all(each["serial"] in text and each["state"] in text for each in listed)
 
 

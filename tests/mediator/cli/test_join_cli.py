@@ -22,7 +22,8 @@ from click.testing import CliRunner
 
 import mediators
 from fake_mediator import FakeMediator, fake_mediator
-from fedpilot.mediator.cli.join import join, policy
+from fedpilot.mediator.cli.join import join
+from fedpilot.mediator.cli.policy import policy
 from fedpilot.mediator.cli.profile import profile
 from fedpilot.mediator.identity import Credentials, Token
 from fedpilot.mediator.proto import federation_pb2 as pb
@@ -197,6 +198,27 @@ def test_what_is_wrong_is_said(
     assert said in result.output
 
 
+def test_a_token_is_not_used_up_by_a_site_whose_data_cannot_be_read(
+    office: Office, tmp_path: Path
+) -> None:
+    (tmp_path / "site.yaml").write_text(
+        "datasets:\n"
+        "  scans:\n"
+        "    dataset_type: npz\n"
+        "    path: not-there.npz\n"
+        "    schema: {input_shape: [3], num_classes: 2}\n"
+        "    clients: {arise: column, column: client_ids}\n"
+    )
+    before = len(office.mediator.tokens)
+    files = ["--home", str(tmp_path / "home"), "--site-file", str(tmp_path / "site.yaml")]
+    given = ["--mediator", office.mediator.address, "--token", office.token()]
+    result = invoke(*files, *given)
+    assert result.exit_code == 2, result.output
+    assert "not-there.npz" in result.output
+    assert len(office.mediator.tokens) == before
+    assert not (tmp_path / "home" / "credentials").exists()
+
+
 @pytest.mark.parametrize("name", ["../x", "", "a b", "x" * 64])
 def test_a_name_that_is_none(name: str, tmp_path: Path) -> None:
     result = CliRunner().invoke(join, ["--name", name, "--home", str(tmp_path)])
@@ -218,6 +240,7 @@ def test_an_expired_certificate_is_said_before_anything_is_dialled(
     result = invoke("--home", str(tmp_path))
     assert result.exit_code == 2
     assert "ended on" in result.output
+    assert "fedpilot site token paris" in result.output
 
 
 def test_the_policy_is_checked_before_anything_is_dialled(tmp_path: Path) -> None:

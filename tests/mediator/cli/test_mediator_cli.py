@@ -113,12 +113,25 @@ def test_bad_usage_is_refused_before_anything_is_served(
         assert out == ""
 
 
-def test_another_database_is_refused_by_name(tmp_path: Path) -> None:
-    with started(tmp_path / "m", "--store", "mysql://x/y") as process:
+@pytest.mark.parametrize(
+    ("store", "said"),
+    [
+        pytest.param("mysql://x/y", "found mysql://x/y", id="another database"),
+        pytest.param("postgresql://u:s3cret@h:port/y", "...@h:port/y", id="a port that is none"),
+        pytest.param("sqlite:////nowhere/at/all.sqlite", "unable to open", id="no such folder"),
+    ],
+)
+def test_a_store_that_is_none_is_refused_in_a_line_before_anything_is_made(
+    tmp_path: Path, store: str, said: str
+) -> None:
+    with started(tmp_path / "m", "--store", store) as process:
         out, err = process.communicate(timeout=END_S)
-        assert process.returncode != 0
-        assert "a store is sqlite" in err
+        assert process.returncode == 2, err
+        assert said in err
+        assert "Traceback" not in err
+        assert "s3cret" not in err
         assert out == ""
+    assert not (tmp_path / "m" / "certs").exists()
 
 
 @pytest.mark.slow

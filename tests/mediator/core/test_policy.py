@@ -45,6 +45,7 @@ STRICT = Policy(
         pytest.param(replace(ALICE, user="bob", role="admin"), id="a user by role"),
         pytest.param(replace(ALICE, model="hospital.nets:Net"), id="a model by a pattern"),
         pytest.param(replace(ALICE, code_digest=DIGEST), id="code that is known"),
+        pytest.param(replace(ALICE, brought_code=DIGEST), id="known code that it brings"),
         pytest.param(replace(ALICE, datasets=("scans",)), id="a data set by its rule"),
         pytest.param(replace(ALICE, vnodes=4), id="as many vnodes as there may be"),
         pytest.param(replace(ALICE, cohort=5), id="the smallest cohort"),
@@ -67,6 +68,11 @@ def test_what_all_rules_allow_is_allowed(wants: Wants) -> None:
         pytest.param(replace(ALICE, model=""), "models", id="a model without a name"),
         pytest.param(replace(ALICE, model="MLP"), "models", id="a model in capitals"),
         pytest.param(replace(ALICE, code_digest="b" * 64), "code_digests", id="other code"),
+        pytest.param(
+            replace(ALICE, code_digest=DIGEST, brought_code="b" * 64),
+            "code_digests",
+            id="other code that it brings",
+        ),
         pytest.param(
             replace(ALICE, datasets=("scans", "genes")), "datasets", id="a data set without a rule"
         ),
@@ -104,6 +110,28 @@ def test_a_refusal_names_the_rule(wants: Wants, rule: str) -> None:
 def test_a_user_called_like_a_role_is_none_of_that_role() -> None:
     impostor = Wants(user="mallory", role="viewer", model="mlp")
     assert judge(STRICT, impostor) is not None
+
+
+@pytest.mark.parametrize(
+    ("digests", "brings", "allowed"),
+    [
+        pytest.param(None, False, True, id="what is installed runs if no rule says otherwise"),
+        pytest.param(None, True, False, id="what a run brings does not"),
+        pytest.param((), False, False, id="no code at all"),
+        pytest.param(("any",), False, True, id="any, installed"),
+        pytest.param(("any",), True, True, id="any, brought"),
+        pytest.param((DIGEST, "any"), True, True, id="any beside another"),
+    ],
+)
+def test_code_that_a_run_brings_needs_a_rule(
+    digests: tuple[str, ...] | None, brings: bool, allowed: bool
+) -> None:
+    wants = replace(ALICE, **{"brought_code" if brings else "code_digest": "b" * 64})
+    refused = judge(Policy(code_digests=digests), wants)
+    assert (refused is None) is allowed
+    if refused is not None:
+        assert "b" * 64 in refused.found
+        assert ("came with the run" in refused.found) is brings
 
 
 def test_the_default_allows_simulations_and_no_declared_data() -> None:
@@ -169,6 +197,14 @@ def test_as_many_vnodes_as_the_caps_allow_are_allowed_and_no_more(
         return
     assert most == 0 or judge_resources(policy, most, {"CPU": each}) is None
     assert judge_resources(policy, most + 1, {"CPU": each}) is not None
+
+
+@pytest.mark.parametrize(("each", "vnodes", "cap"), [(0.1, 3, 0.3), (0.01, 190, 1.9)])
+def test_caps_are_kept_in_the_units_of_ray(each: float, vnodes: int, cap: float) -> None:
+    policy = Policy(resources=ResourceCaps(cpus=cap))
+    assert vnodes * each > cap, "as floating point has it"
+    assert most_vnodes(policy, {"CPU": each}) == vnodes
+    assert judge_resources(policy, vnodes, {"CPU": each}) is None
 
 
 def test_a_refusal_says_what_was_found_and_what_is_allowed() -> None:

@@ -21,7 +21,7 @@ READING = {
 }  # fmt: skip
 RUNNING = {"submit", "stop_run", "resume_run", "ask_run"}
 ADMINISTERING = {"change_site", "run_at_site", "make_token", "revoke_certificate"}
-SPEAKING_FOR_A_SITE = {"session", "fetch", "offer", "push"}
+SPEAKING_FOR_A_SITE = {"session", "fetch", "offer", "push", "renew"}
 
 
 @pytest.mark.parametrize(

@@ -20,12 +20,13 @@ from fedpilot.mediator.identity import (
     Credentials,
     IdentityError,
     NoSuchCertificate,
+    RenewalRefused,
     Role,
     has_credentials,
     index,
     new_request,
 )
-from fedpilot.mediator.identity.authority import AUTHORITY_VALID_S, OVERLAP_S
+from fedpilot.mediator.identity.authority import AUTHORITY_VALID_S, MOST_RENEWALS, OVERLAP_S
 from fedpilot.mediator.identity.certificates import certify_itself, identity_of, read_certificate
 
 NOW = 1_800_000_000.0
@@ -431,3 +432,43 @@ def test_a_certificate_without_a_role_is_nobodys() -> None:
     text = certify_itself(key, "alice", NOW, DAY_S)
     with pytest.raises(IdentityError, match="no holder with a role"):
         identity_of(read_certificate(text, "it"))
+
+
+# -- what is renewed ------------------------------------------------------------------------------
+
+
+def test_a_renewed_certificate_says_what_the_one_before_said_and_both_are_good(
+    authority: Authority,
+) -> None:
+    old = authority.issue("paris", Role.SITE, now=NOW, valid_s=30 * DAY_S)
+    later = NOW + 20 * DAY_S
+    made = old.renewed(authority.renew(old.identity.serial, old.request(), now=later))
+    assert (made.identity.name, made.identity.role) == ("paris", Role.SITE)
+    assert made.identity.expires_at == later + 30 * DAY_S
+    assert made.key == old.key
+    for each in (old, made):
+        assert authority.objection(each.identity.serial, later) == ""
+    gone = old.identity.expires_at
+    assert "fedpilot site token paris" in authority.objection(old.identity.serial, gone)
+    assert authority.objection(made.identity.serial, gone) == ""
+
+
+def test_a_certificate_is_not_renewed_without_end(authority: Authority) -> None:
+    old = authority.issue("paris", Role.SITE, now=NOW, valid_s=30 * DAY_S)
+    for number in range(MOST_RENEWALS):
+        authority.renew(old.identity.serial, old.request(), now=NOW + 1 + number)
+    with pytest.raises(RenewalRefused, match=f"renewed {MOST_RENEWALS} times already"):
+        authority.renew(old.identity.serial, old.request(), now=NOW + DAY_S)
+
+
+def test_a_renewal_that_gains_nothing_is_refused(authority: Authority) -> None:
+    late = NOW + AUTHORITY_VALID_S - 10 * DAY_S
+    old = authority.issue("paris", Role.SITE, now=late, valid_s=30 * DAY_S)
+    with pytest.raises(RenewalRefused, match="the authority itself ends"):
+        authority.renew(old.identity.serial, old.request(), now=late + DAY_S)
+
+
+def test_what_was_never_issued_is_not_renewed(authority: Authority) -> None:
+    old = authority.issue("paris", Role.SITE, now=NOW)
+    with pytest.raises(RenewalRefused, match="not among those"):
+        authority.renew("0" * 40, old.request(), now=NOW)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import csv
 import json
 import os
 import signal
 import sys
+from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,11 +19,16 @@ import pytest
 from fake_agents import FakeAgent
 from fedpilot.fabric import VirtualClusterManager
 from fedpilot.fabric.testing import FakeCluster, fake_machine
-from fedpilot.federated import Federation
+from fedpilot.federated import Federation, parse_config
+from fedpilot.federated.importing import ArchiveFinder
 from fedpilot.federated.report.wording import summary
-from fedpilot.mediator import GangRequest, InProcessSite, Payload, Promise
+from fedpilot.federated.user_code import UserCode, code_to_send
+from fedpilot.federated.verify.reading import reading
+from fedpilot.federated.verify.stage import federation_of
+from fedpilot.mediator import GangRequest, InProcessSite, Payload, Promise, Site, SiteContext
 from fedpilot.mediator.identity import Role
 from fedpilot.mediator.proto import federation_pb2 as pb
+from fedpilot.mediator.runner.policed import PolicedSite
 from fedpilot.mediator.wire import PROTOCOL
 from mediators import Here, eventually, mediating
 
@@ -52,6 +59,8 @@ class Cluster:
     """What a site's runner would do, in threads of the test."""
 
     name: str
+    policy: Path | None = None
+    """The file of its admin's policy; None where nothing is asked."""
     gate: asyncio.Event = field(default_factory=asyncio.Event)
     """Rounds wait for it."""
     shut_at: int | None = None
@@ -61,7 +70,9 @@ class Cluster:
     def __post_init__(self) -> None:
         self.gate.set()
         manager = VirtualClusterManager(FakeCluster([fake_machine("a", CPU=8)]))
-        self.site = InProcessSite(self.name, manager)
+        self.site: Site = InProcessSite(self.name, manager)
+        if self.policy is not None:
+            self.site = PolicedSite(self.site, SiteContext(name=self.name), self.policy)
         self.agent: FakeAgent | None = None
 
     async def work(self, order: pb.Order, payload: Payload) -> Payload:
@@ -109,17 +120,24 @@ async def done(act: Any, *args: Any) -> Any:
     return await asyncio.wrap_future(await asyncio.to_thread(begin))
 
 
-def agent_of(here: Here, name: str) -> tuple[Cluster, FakeAgent]:
-    cluster = Cluster(name)
+def agent_of(here: Here, name: str, policy: Path | None = None) -> tuple[Cluster, FakeAgent]:
+    cluster = Cluster(name, policy)
     agent = here.agent(name, work=cluster.work)
     cluster.agent = agent
     return cluster, agent
 
 
-async def submit(here: Here, run: str, config_yaml: str, interactive: bool = False) -> None:
+async def submit(
+    here: Here, run: str, config_yaml: str, interactive: bool = False, code: bytes = b""
+) -> None:
     async with here.user("otto", Role.OPERATOR) as user:
         request = pb.SubmitRequest(
-            protocol=PROTOCOL, run=run, config_yaml=config_yaml, name="n", interactive=interactive
+            protocol=PROTOCOL,
+            run=run,
+            config_yaml=config_yaml,
+            name="n",
+            interactive=interactive,
+            code=code,
         )
         await user.submit(request)
 
@@ -216,10 +234,9 @@ def test_a_site_that_joins_late_and_one_that_is_lost_do_not_change_the_model(
 
 def test_users_ask_about_virtual_nodes(tmp_path: Path) -> None:
     async def ask(here: Here, kind: str, **header: Any) -> Any:
-        request = pb.AskRunRequest(run="run", kind=kind, header_json=json.dumps(header))
-        reply = await here.admin.ask_run(request)
+        reply, tensors = await here.ask("run", kind, header)
         assert reply.WhichOneof("result") == "done", reply.failure
-        return json.loads(reply.done.header_json), reply.tensors
+        return json.loads(reply.done.header_json), tensors
 
     async def test() -> None:
         async with mediating(tmp_path / "m", coordinator=COORDINATOR, ask_s=60.0) as here:
@@ -241,10 +258,7 @@ def test_users_ask_about_virtual_nodes(tmp_path: Path) -> None:
                 assert len(tensors) > 1_000
                 shown, _ = await ask(here, "node.show", client=client)
                 assert (shown["site"], shown["state"]) == ("paris", "materialized")
-                request = pb.AskRunRequest(
-                    run="run", kind="node.show", header_json='{"client":"nobody"}'
-                )
-                reply = await here.admin.ask_run(request)
+                reply, _ = await here.ask("run", "node.show", {"client": "nobody"})
                 assert reply.failure.kind.endswith(":UnknownClient")
                 await here.admin.stop_run(pb.RunRequest(run="run"))
                 assert (await here.ended("run"))["status"] == "stopped"
@@ -285,6 +299,28 @@ def test_a_run_that_fails_says_once_how_it_ended(tmp_path: Path) -> None:
     asyncio.run(test())
 
 
+def test_a_run_ends_before_its_bytes_on_the_wire_exceed_its_budget(tmp_path: Path) -> None:
+    most = 160_000
+
+    async def test() -> None:
+        async with mediating(tmp_path / "m", coordinator=COORDINATOR) as here:
+            (_, paris), (_, rome) = agent_of(here, "paris"), agent_of(here, "rome")
+            async with paris, rome:
+                await here.state("paris", "ready")
+                await here.state("rome", "ready")
+                await submit(here, "run", config(traffic={"run_bytes": most}))
+                found = await here.ended("run", 120)
+            assert found["status"] == "failed"
+            assert f"TrafficSpent: round {found['rounds'] + 1} is not begun" in found["failure"]
+            assert "traffic.run_bytes" in found["failure"]
+
+    asyncio.run(test())
+    with (tmp_path / "m" / "runs" / "run" / "traffic.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    tensors = 2 * (2440 + 4880)  # of the first round, at two sites
+    assert tensors < sum(int(row["bytes"]) for row in rows) <= most
+
+
 def test_a_run_that_cannot_begin_says_so_to_whoever_follows_it(tmp_path: Path) -> None:
     wanted = config(
         data={"from": "sites", "dataset": "scans"},
@@ -309,3 +345,110 @@ def test_a_run_that_cannot_begin_says_so_to_whoever_follows_it(tmp_path: Path) -
             )
 
     asyncio.run(test())
+
+
+# -- code of the user's own -----------------------------------------------------------------------
+
+NETS = """
+from torch import nn
+from own_parts_for_sites import WIDTH
+
+def net(input_shape, num_classes):
+    first = nn.Linear(input_shape[0], WIDTH)
+    return nn.Sequential(first, nn.Tanh(), nn.Linear(WIDTH, num_classes))
+"""
+OWN = {"model": {"model_type": "own_nets_for_sites:net"}}
+
+
+@pytest.fixture
+def own_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[UserCode]:
+    """What goes along with a run; its folder is one that nobody else looks into."""
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / "own_nets_for_sites.py").write_text(NETS)
+    (folder / "own_parts_for_sites.py").write_text("WIDTH = 5\n")
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    yield code_to_send(parse_config({**CONFIG, **OWN}), [str(folder)])
+    withdraw()
+    for name in ("own_nets_for_sites", "own_parts_for_sites"):
+        sys.modules.pop(name, None)
+
+
+def withdraw() -> None:
+    """Have the sites of this process import no run's code any more."""
+    for finder in [each for each in sys.meta_path if isinstance(each, ArchiveFinder)]:
+        finder.withdraw()
+
+
+def allowing(folder: Path, *digests: str) -> Path:
+    """A policy's file."""
+    path = folder / "policy.yaml"
+    path.write_text(json.dumps({"code_digests": digests}))
+    return path
+
+
+def test_code_reaches_sites_that_allow_it_early_and_late(
+    tmp_path: Path, own_code: UserCode
+) -> None:
+    """Nobody has it installed: neither the coordinator, nor its successor, nor a site."""
+    policy = allowing(tmp_path, own_code.digest)
+
+    async def test() -> str:
+        async with mediating(tmp_path / "m", coordinator=COORDINATOR) as here:
+            first, paris = agent_of(here, "paris", policy)
+            late, rome = agent_of(here, "rome", policy)
+            async with paris:
+                await here.state("paris", "ready")
+                first.shut_at = 2
+                await submit(here, "run", config(**OWN), code=own_code.archive)
+                await eventually(lambda: 2 in first.rounds, within_s=60)
+                os.kill(coordinator_of(here), signal.SIGKILL)
+                async with rome:
+                    await here.state("rome", "ready")
+                    await eventually(
+                        lambda: any(each.key == "start" for each in rome.worked), within_s=60
+                    )
+                    first.gate.set()
+                    found = await here.ended("run", 120)
+                    assert found["restarts"] == 1
+                    assert late.rounds
+            folder = here.folder / "runs" / "run"
+            manifest = json.loads((folder / "manifest.json").read_text())
+            assert manifest["code_digest"] == own_code.digest
+            return finished(found)
+
+    digest = asyncio.run(test())
+    assert "own_nets_for_sites" in sys.modules, "the sites of this test have imported it"
+    withdraw()
+    values = {**CONFIG, **OWN, "outputs": {"curves": False, "folder": str(tmp_path / "runs")}}
+    cluster = FakeCluster([fake_machine("a", CPU=8)])
+    with Federation(values, cluster=cluster, search=[str(tmp_path / "mine")]) as federation:
+        assert federation.code_digest == own_code.digest, "as `fedpilot check` says it"
+        assert federation.run().digest == digest
+    run = tmp_path / "m" / "runs" / "run"
+    with reading(run, "run") as found:
+        _, standing = federation_of(
+            found, lambda config, search: Federation(config, search=[str(tmp_path / "mine")])
+        )
+    assert standing.reproducible, standing.reasons
+
+
+def test_a_site_that_does_not_allow_the_code_never_loads_it(
+    tmp_path: Path, own_code: UserCode
+) -> None:
+    async def test() -> None:
+        async with mediating(tmp_path / "m", coordinator=COORDINATOR) as here:
+            _, paris = agent_of(here, "paris", allowing(tmp_path, "0" * 64))
+            async with paris:
+                await here.state("paris", "ready")
+                await submit(here, "run", config(**OWN), code=own_code.archive)
+                found = await here.ended("run", 120)
+            assert found["status"] == "failed"
+            assert found["reason"] == (
+                "PolicyRefused: the policy of site paris refuses it by the rule code_digests: "
+                f"found code that came with the run, with the digest {own_code.digest}; allowed "
+                f"is {'0' * 64}"
+            )
+
+    asyncio.run(test())
+    assert "own_nets_for_sites" not in sys.modules

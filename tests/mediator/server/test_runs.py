@@ -13,6 +13,7 @@ import grpc
 import grpc.aio
 import numpy as np
 import pytest
+from safetensors.numpy import load, save
 
 from fake_agents import promise_and_echo
 from fedpilot.mediator import Payload
@@ -20,7 +21,8 @@ from fedpilot.mediator.blobs import Blob
 from fedpilot.mediator.identity import Role
 from fedpilot.mediator.payloads import write
 from fedpilot.mediator.proto import federation_pb2 as pb
-from fedpilot.mediator.rpc import SITE, Stub
+from fedpilot.mediator.rpc import LARGEST_MESSAGE, SITE, Stub
+from fedpilot.mediator.transfer import BlobStub, Piece
 from fedpilot.mediator.wire import PROTOCOL, OrderId, RunId, blob_message
 from mediators import Here, channel_to, eventually, mediating, process, reaching
 
@@ -476,6 +478,34 @@ def test_an_answer_whose_blob_was_not_pushed_is_refused(
     run(test())
 
 
+def test_what_a_lost_site_had_brought_in_part_is_removed(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with (
+            mediating(tmp_path / "m") as here,
+            here.agent("paris", hold_answers=True) as agent,
+        ):
+            await here.submit("run", orders("paris", numbers=0), wait_for=1, then="wait")
+            await eventually(lambda: ROUND in agent.worked)
+            digest = "1" * 64
+            part = here.folder / "blobs" / f"{digest}.paris.part"
+            order = pb.OrderId(run="run", key="round/1")
+            async with agent.connect() as channel:
+                stub = BlobStub(channel)
+                await stub.offer(pb.OfferRequest(blob=pb.Blob(digest=digest, size=10), order=order))
+                call = stub.push()
+                await call.write(Piece(b"begun", digest))
+                await eventually(part.exists)
+                agent.silent = True
+                await here.state("paris", "lost")
+                await eventually(lambda: not part.exists())
+                await call.write(Piece(b"ended"))
+                await call.done_writing()
+                code, _ = await failure_of(call)
+                assert code is Code.ABORTED
+
+    run(test())
+
+
 async def _answer_without_pushing(here: Here, blob: Blob) -> None:
     id = pb.OrderId(run="run", key="round/1")
     done = pb.Done(kind="done", header_json="{}", blob=blob_message(blob))
@@ -498,25 +528,68 @@ def test_users_ask_runs_that_go_on(tmp_path: Path) -> None:
         async with mediating(tmp_path / "m") as here:
             await here.submit("run", then="serve")
             await eventually(lambda: seen(here, "attached"))
-            _, blob = write(Payload(kind="x", tensors={"x": np.arange(4.0)}), tmp_path)
-            assert blob is not None
-            ask = pb.AskRunRequest(
-                run="run",
-                kind="node.train",
-                header_json='{"client":"client_7"}',
-                tensors=(tmp_path / blob.digest).read_bytes(),
-            )
-            reply = await here.admin.ask_run(ask)
-            assert json.loads(reply.done.header_json) == {"client": "client_7"}
-            assert len(reply.tensors) == blob.size
-            wrong = await here.admin.ask_run(pb.AskRunRequest(run="run", kind="wrong"))
+            asked, data = {"client": "client_7"}, save({"x": np.arange(4.0)})
+            reply, tensors = await here.ask("run", "node.train", asked, data)
+            assert json.loads(reply.done.header_json) == asked
+            np.testing.assert_array_equal(load(tensors)["x"], 2 * np.arange(4.0))
+            wrong, _ = await here.ask("run", "wrong", {})
             assert "that is wrong" in wrong.failure.message
-            ask.tensors = b"\x00" * 100
-            assert (await failure_of(here.admin.ask_run(ask)))[0] is Code.INVALID_ARGUMENT
             await here.admin.stop_run(pb.RunRequest(run="run"))
             await here.ended("run")
-            code, _ = await failure_of(here.admin.ask_run(pb.AskRunRequest(run="run", kind="x")))
-            assert code is Code.FAILED_PRECONDITION
+            assert (await failure_of(here.ask("run", "x", {})))[0] is Code.FAILED_PRECONDITION
+
+    run(test())
+
+
+def test_tensors_larger_than_a_message_go_to_a_run_and_come_back(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with mediating(tmp_path / "m") as here:
+            await here.submit("run", then="serve")
+            model = np.arange(LARGEST_MESSAGE // 4)
+            _, tensors = await here.ask("run", "node.train", {}, save({"x": model}))
+            assert len(tensors) > 2 * LARGEST_MESSAGE
+            np.testing.assert_array_equal(load(tensors)["x"], 2 * model)
+
+    run(test())
+
+
+RIGHT = save({"x": np.arange(100.0)})
+
+
+@pytest.mark.parametrize(
+    ("announced", "sent", "code"),
+    [
+        pytest.param(RIGHT, RIGHT[:-1], Code.INVALID_ARGUMENT, id="bytes are missing"),
+        pytest.param(RIGHT, RIGHT + b"x", Code.INVALID_ARGUMENT, id="there are too many"),
+        pytest.param(RIGHT, b"x" * len(RIGHT), Code.INVALID_ARGUMENT, id="they are others"),
+        pytest.param(b"x" * 100, b"x" * 100, Code.INVALID_ARGUMENT, id="they are no tensors"),
+    ],
+)
+def test_tensors_that_are_not_what_was_announced_reach_no_run(
+    tmp_path: Path, announced: bytes, sent: bytes, code: grpc.StatusCode
+) -> None:
+    async def test() -> None:
+        async with mediating(tmp_path / "m") as here:
+            await here.submit("run", then="serve")
+            await eventually(lambda: seen(here, "attached"))
+            asking = here.ask("run", "node.train", {}, sent, announced=announced)
+            assert (await failure_of(asking))[0] is code
+            assert not list((here.folder / "blobs").glob("*.part"))
+
+    run(test())
+
+
+def test_a_question_waits_for_a_run_that_comes_up_and_nothing_is_refused(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test() -> None:
+        async with mediating(tmp_path / "m") as here:
+            await here.submit("run", then="serve")
+            asking = asyncio.create_task(here.ask("run", "node.show", {"client": "a"}))
+            assert not seen(here, "attached")
+            reply, _ = await asking
+            assert json.loads(reply.done.header_json) == {"client": "a"}
+            assert [each for each in caplog.records if "refused" in each.message] == []
 
     run(test())
 

@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -443,6 +444,60 @@ def test_revoking_a_sites_certificate_ends_its_session(tmp_path: Path) -> None:
             await eventually(other.welcomed.is_set)
             here.keys.authority.revoke("rome", now=time.time())  # as `fedpilot certs` would
             await eventually(lambda: other.farewells and other.farewells[-1].final)
+
+    run(test())
+
+
+def test_a_site_renews_its_own_certificate_and_nobody_elses(tmp_path: Path) -> None:
+    async def renew(here: Here, who: Credentials, request: str) -> str:
+        asked = pb.RenewRequest(protocol=PROTOCOL, certificate_request=request)
+        async with channel_to(here.address, who) as channel:
+            return str((await Stub(channel, SITE).renew(asked, timeout=20)).certificate)
+
+    async def test() -> None:
+        async with mediating(tmp_path / "m") as here:
+            old = here.keys("paris", now=time.time() - 700.0, valid_s=1_000.0)
+            new = old.renewed(await renew(here, old, old.request()))
+            assert new.identity.name == "paris"
+            async with here.agent("paris", credentials=old):  # which is still good
+                await here.state("paris", "ready")
+            async with here.agent("paris", credentials=new):
+                await here.state("paris", "ready")
+            _, request = new_request("rome")  # what a request claims is not looked at
+            made = await renew(here, new, request)
+            serials = {each.serial: each.name for each in here.keys.authority.issued()}
+            assert list(serials.values()).count("rome") == 0
+            assert "BEGIN CERTIFICATE" in made
+            code, text = await refused(renew(here, here.keys("a", Role.ADMIN), request))
+            assert (code, "needs the role site" in text) == (Code.PERMISSION_DENIED, True)
+            code, _ = await refused(renew(here, new, "no request"))
+            assert code is Code.INVALID_ARGUMENT
+            entries = (await here.admin.list_audit(pb.ListAuditRequest())).entry_json
+            acts = [(each["who"], each["act"]) for each in map(json.loads, entries)]
+            assert acts == [("paris", "renew"), ("paris", "renew"), ("a", "renew")]
+            assert new.identity.serial in json.loads(entries[0])["what"]
+            said = [each["event"] for each in await here.events() if "expires_at" in each]
+            assert said == ["site_renewed", "site_renewed"]
+
+    run(test())
+
+
+def test_a_session_whose_certificate_ran_out_ends_but_not_for_good(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test() -> None:
+        async with mediating(tmp_path / "m") as here:
+            hour = here.keys("paris", valid_s=3_600.0)
+            async with here.agent("paris", credentials=hour) as agent:
+                await here.state("paris", "ready")
+                later = SimpleNamespace(time=lambda: time.time() + 3_600.0)
+                for module in ("guard", "sessions"):
+                    monkeypatch.setattr(f"fedpilot.mediator.server.{module}.time", later)
+                await eventually(lambda: agent.farewells)
+                farewell = agent.farewells[0]
+                assert "ended on" in farewell.reason
+                assert "fedpilot site token paris" in farewell.reason
+                assert not farewell.final
 
     run(test())
 

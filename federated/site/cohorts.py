@@ -1,0 +1,130 @@
+"""Cohorts: whom of the population a site's orders are about, derived from (seed, round) and shares.
+
+In a star an order is about clients of the round's cohort. Where there are groups, each is trained
+as a whole by one worker: the numbers of groups stand for their clients, every group trains in every
+round, and whoever holds the client in whose place a group is trains it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..config.schema import RunConfig
+from ..core.groups import Groups, Steps
+from ..core.sampling import Indices, cohort, evaluation_cohort, share as share_of
+from ..core.shares import Share, held, part_name, taken, unpacked
+from ..engine.journal import RoundKey
+from ..grouping import steps_of
+from ..materials import Materials
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cohort:
+    """The clients, or groups, of a round that an order is about, and what they cost."""
+
+    clients: Indices
+    """Sorted; numbers of groups if there are any."""
+    places: Indices
+    """Where they are in the whole cohort of the round; a group is where its place is."""
+    whole: int
+    """How many clients that has; with groups, it is the population."""
+    samples: Indices
+    """How many each holds, or about how many a group goes through."""
+    groups: Groups | None = None
+
+    def nodes(self, some: Indices) -> Indices:
+        """The clients that some of them stand for."""
+        return some if self.groups is None else self.groups.clients(some)
+
+    def places_of(self, some: Indices) -> Indices:
+        """Where the clients of some of them are in the whole cohort."""
+        if self.groups is not None:
+            return self.groups.clients(some)
+        return self.places[np.isin(self.clients, some, assume_unique=True)]
+
+
+class Cohorts:
+    """Looks up whom orders are about, if need be before they come."""
+
+    def __init__(self, config: RunConfig, materials: Materials) -> None:
+        self._evaluation = config.evaluation
+        self._seed = config.run.random_seed
+        self._materials = materials
+        self._steps = steps_of(config)
+        self._costs: Indices | None = None
+        """What a round of each group costs, once that was asked."""
+        self._planned: tuple[int, str, Cohort] | None = None
+        """A round, the name of the part of it, and who that is."""
+
+    def of_order(self, header: Mapping[str, Any], key: RoundKey) -> Cohort:
+        """The clients that an order is about; usually looked up while the last round trained."""
+        if self._planned is not None and self._planned[:2] == (key.round_number, key.part):
+            return self._planned[2]
+        return self._plan(key.round_number, taken(header["share"]), header.get("counted"))
+
+    def plan_ahead(self, round_number: int, share: list[list[int]]) -> None:
+        """Look up whom the order of a round will be about."""
+        whose = taken(share)
+        self._planned = round_number, part_name(whose), self._plan(round_number, whose, None)
+
+    def of_round(self, round_number: int) -> Indices:
+        """Everybody in the cohort of a round."""
+        population, size = self._materials.population, self._materials.cohort_size
+        return cohort(population, size, self._seed, round_number)
+
+    def judges(self, round_number: int) -> Indices:
+        """Everybody who judges the model of a round at the sites."""
+        population = self._materials.population
+        match self._evaluation.clients:
+            case "sampled":
+                return self.of_round(round_number)
+            case "fraction":
+                size = share_of(population, self._evaluation.fraction or 1.0)
+                return evaluation_cohort(population, size, self._seed, round_number)
+            case "all":
+                return np.arange(population, dtype=np.int64)
+
+    @property
+    def company(self) -> int:
+        """How many clients train from one model in a round, at most."""
+        groups = self._materials.data.groups
+        if self._steps is None or groups is None:
+            return self._materials.cohort_size
+        return self._steps.largest(groups)
+
+    def _plan(self, round_number: int, share: Share, counted: str | None) -> Cohort:
+        """Who of a round's cohort is in a share; only those that counted, if that is known."""
+        groups = self._materials.data.groups
+        if self._steps is not None and groups is not None:
+            return self._groups_in(groups, self._steps, share, counted)
+        whole = self.of_round(round_number)
+        inside = held(whole, share)
+        if counted is not None:
+            inside &= unpacked(counted, len(whole))
+        places = np.flatnonzero(inside)
+        clients = whole[places]
+        return Cohort(
+            clients=clients,
+            places=places,
+            whole=len(whole),
+            samples=self._materials.data.partition.sizes(clients),
+        )
+
+    def _groups_in(self, groups: Groups, steps: Steps, share: Share, counted: str | None) -> Cohort:
+        whole = self._materials.population
+        inside = held(groups.places, share)
+        if counted is not None:  # a group counted with all its clients, or not at all
+            inside &= unpacked(counted, whole)[groups.firsts]
+        if self._costs is None:
+            self._costs = steps.costs(groups, self._materials.data.partition)
+        return Cohort(
+            clients=np.flatnonzero(inside),
+            places=groups.places[inside],
+            whole=whole,
+            samples=self._costs[inside],
+            groups=groups,
+        )

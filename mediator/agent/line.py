@@ -1,0 +1,66 @@
+"""Line: the way to the mediator, opened with the certificate that the site has at the moment.
+
+A certificate that takes the place of another opens a line of its own. What is under way on the old
+one goes on there until it is done; what does not end in time is broken off, and tried again on the
+new one by whoever needs it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import grpc
+import grpc.aio
+
+from ..identity import Credentials
+from ..identity.tls import client_credentials
+from ..rpc import CHANNEL_OPTIONS, MESSAGE_OPTIONS, SITE, Stub
+from ..transfer import BlobStub
+
+OLD_LINE_S = 3_600.0
+"""How long calls may go on over a line that has a successor."""
+
+
+class Line:
+    """Channels to one mediator, the newest of which is used; used within one event loop."""
+
+    def __init__(
+        self, mediator: str, credentials: Credentials, *, old_line_s: float = OLD_LINE_S
+    ) -> None:
+        """`mediator` is HOST:PORT."""
+        self.mediator = mediator
+        self._old_line_s = old_line_s
+        self._ending: set[asyncio.Task[None]] = set()
+        self._old: list[grpc.aio.Channel] = []
+        self._open(credentials)
+
+    def _open(self, credentials: Credentials) -> None:
+        self.credentials = credentials
+        self._channel = grpc.aio.secure_channel(
+            self.mediator,
+            client_credentials(credentials),
+            (*CHANNEL_OPTIONS, *MESSAGE_OPTIONS),
+        )
+        self.site, self.blobs = Stub(self._channel, SITE), BlobStub(self._channel)
+
+    def replace(self, credentials: Credentials) -> None:
+        """Use these from now on."""
+        old = self._channel
+        self._open(credentials)
+        self._old.append(old)
+        ending = asyncio.create_task(self._end(old))
+        self._ending.add(ending)
+        ending.add_done_callback(self._ending.discard)
+
+    async def _end(self, old: grpc.aio.Channel) -> None:
+        await old.close(self._old_line_s)
+        self._old.remove(old)
+
+    async def close(self) -> None:
+        """End all lines at once; may be called twice."""
+        for ending in tuple(self._ending):
+            ending.cancel()
+        await asyncio.gather(*self._ending, return_exceptions=True)
+        for channel in (*self._old, self._channel):
+            await channel.close()
+        self._old.clear()

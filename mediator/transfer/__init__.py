@@ -1,0 +1,27 @@
+"""Blobs between a site and its mediator: both ends of Fetch, Offer and Push.
+
+A blob travels in pieces, and goes on where it was cut: the receiver's part is what tells how far
+it came. Nothing is used before its digest is right.
+"""
+
+from .client import BlobClient, BlobStub, TransferFailed, TransferRefused
+from .memory import keep_freed_memory
+from .pieces import Piece, pack, unpack
+from .service import OFFERS_PER_SITE, BlobService, Gate, blob_handler
+from .settings import TransferSettings
+
+__all__ = [
+    "OFFERS_PER_SITE",
+    "BlobClient",
+    "BlobService",
+    "BlobStub",
+    "Gate",
+    "Piece",
+    "TransferFailed",
+    "TransferRefused",
+    "TransferSettings",
+    "blob_handler",
+    "keep_freed_memory",
+    "pack",
+    "unpack",
+]

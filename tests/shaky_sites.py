@@ -1,0 +1,98 @@
+"""Sites that are lost with an order, before or amid their work on it, and federations over them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, ClassVar
+
+from federations import Lab, Log
+from fedpilot.fabric.testing import FakeCluster, fake_machine
+from fedpilot.federated import Event, Federation
+from fedpilot.mediator import InProcessSite, Payload, SiteLost
+from fedpilot.mediator.site import done
+
+SITES = ("east", "north", "west")
+Moments = dict[str, set[int]]
+"""The orders, counted from 0, with which a site is lost."""
+
+
+class ShakySite(InProcessSite):
+    """A site that is lost with some of its orders, before or amid its work on them."""
+
+    moments: ClassVar[Moments] = {}
+    amid: ClassVar[bool] = False
+    sites: ClassVar[dict[str, ShakySite]] = {}
+
+    def __init__(self, name: str, *args: Any) -> None:
+        super().__init__(name, *args)
+        self.gone = False
+        self.orders: list[Payload] = []
+        self.keys: list[str] = []
+        self._open: list[Future[Payload]] = []
+        self._numbers = itertools.count()
+        self.sites[name] = self
+
+    def deliver(self, order: Payload, key: str, purpose: str) -> Future[Payload]:
+        if self.gone:
+            return self._refused()
+        self.orders.append(order)
+        self.keys.append(key)
+        fatal = next(self._numbers) in self.moments.get(self.name, ())
+        if fatal and not self.amid:
+            self.vanish()
+            return self._refused()
+        answer: Future[Payload] = Future()
+        self._open.append(answer)
+        worked = super().deliver(order, key, purpose)
+        if fatal:
+            self.vanish()
+        worked.add_done_callback(lambda made: self._hand_over(made, answer))
+        return answer
+
+    def vanish(self) -> None:
+        """All that was there is gone, and whoever waits is told."""
+        self.gone = True
+        for answer in self._open:
+            if not answer.done():
+                answer.set_exception(SiteLost(self.name, "the cable was cut"))
+        self._release()
+
+    def _refused(self) -> Future[Payload]:
+        def refuse() -> Payload:
+            raise SiteLost(self.name, "the cable was cut")
+
+        return done(refuse)
+
+    def _hand_over(self, made: Future[Payload], answer: Future[Payload]) -> None:
+        if not answer.done():
+            error = made.exception()
+            if error is None:
+                answer.set_result(made.result())
+            else:
+                answer.set_exception(error)
+
+
+class Region:
+    """A lab with three sites, and what shall become of them."""
+
+    def __init__(self, lab: Lab) -> None:
+        self.lab = lab
+        self.log = Log()
+
+    def federation(
+        self,
+        moments: Moments | None = None,
+        *observers: Callable[[Event], None],
+        amid: bool = False,
+        **keys: Any,
+    ) -> Federation:
+        ShakySite.moments, ShakySite.amid, ShakySite.sites = moments or {}, amid, {}
+        self.log = Log()
+        cluster = FakeCluster([fake_machine("a", CPU=8)])
+        config = self.lab.config(**{"resources__workers": 2, **keys})
+        observing = (self.log, *observers)
+        made = Federation(config, observers=observing, cluster=cluster, sites=SITES)
+        self.lab._undo.callback(made.close)
+        return made
