@@ -36,7 +36,7 @@ hundreds of sites come at once, hardly one would succeed.
 """
 MANY_PEERS_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.http2.bdp_probe", 0),
-    ("grpc.http2.lookahead_bytes", 1 << 20),
+    ("grpc.http2.lookahead_bytes", 4 << 20),
 )
 """For who is sent blobs by hundreds at once: what each may send before it is asked for is bounded.
 

@@ -1,4 +1,4 @@
-"""What crosses the sites' interfaces, and what of a slow link a model gets: the issue's bounds."""
+"""What crosses the sites' interfaces in a round, and how much of a slow link a model gets."""
 
 from __future__ import annotations
 

@@ -217,7 +217,8 @@ def test_a_quorum_does_without_clients_that_wait_for_their_site(
         without = [event for event in three.events(run) if event["event"] == "round_quorum"]
         first = without[0]["round"]
         assert first in (struck, struck + 1)
-        assert [event["round"] for event in without] == list(range(first, SHORT + 1))
+        # Where clients judge the model at their sites, that is closed without them as well.
+        assert sorted({event["round"] for event in without}) == list(range(first, SHORT + 1))
         assert all(0.3 * event["of"] <= event["clients"] < event["of"] for event in without)
         assert all(site in event["reason"] for event in without)
         faults.check_in_order(three)
