@@ -98,6 +98,7 @@ def test_purposes_keep_their_numbers() -> None:
         "BOOTSTRAP_SIZE": 7,
         "EVALUATION": 8,
         "SYNTHETIC": 9,
+        "GROUP_COHORT": 10,
     }
 
 
