@@ -3,7 +3,8 @@
 Python raises what a signal's handler raises wherever the main thread happens to be. Where that is a
 callback of the garbage collector or of an import, the error is printed and forgotten, and the
 command would go on. So each interruption is watched: one that dies before it left the block is
-raised again a moment later.
+raised again a moment later. Where it is C code that imports, NumPy's for one, another error takes
+its place, and the command would seem to have failed: `is_interruption` knows such errors.
 """
 
 from __future__ import annotations
@@ -20,6 +21,19 @@ from typing import Any, Self
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 RAISED_AGAIN_S = 0.05
 """After one was lost: not within the same callback."""
+
+
+_MADE_BY_C = (ImportError, SystemError)
+"""What C code raises in the place of an error that came upon it as it imported something."""
+_open: list[Interruptions] = []
+"""The blocks that the process is in."""
+
+
+def is_interruption(error: BaseException) -> bool:
+    """Whether this is an interruption, or what one inside of a block has become."""
+    if isinstance(error, KeyboardInterrupt):
+        return True
+    return isinstance(error, _MADE_BY_C) and any(each.interrupted for each in _open)
 
 
 class Interruption(KeyboardInterrupt):
@@ -40,7 +54,12 @@ class Interruptions:
         self._holding = self._waiting = self._over = False
         self._raised: weakref.ref[Interruption] | None = None
         self._before: dict[int, Any] = {}
-        self._hook = sys.unraisablehook
+        self._hook, self._print = sys.unraisablehook, sys.excepthook
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether there was an interruption."""
+        return self._raised is not None
 
     def shield(self) -> None:
         """From now on everything is being closed: let nothing interrupt it."""
@@ -88,12 +107,21 @@ class Interruptions:
         if not isinstance(unraisable.exc_value, Interruption):
             self._hook(unraisable)
 
+    def _uncaught(
+        self, kind: type[BaseException], error: BaseException, trace: TracebackType | None
+    ) -> None:
+        """What C code prints before it raises something else."""
+        if not isinstance(error, Interruption):
+            self._print(kind, error, trace)
+
     def __enter__(self) -> Self:
         for number in SIGNALS:
             if signal.getsignal(number) is not signal.SIG_IGN:
                 self._before[number] = signal.signal(number, self._interrupt)
         self._before[signal.SIGALRM] = signal.signal(signal.SIGALRM, self._again)
         self._hook, sys.unraisablehook = sys.unraisablehook, self._unraisable
+        self._print, sys.excepthook = sys.excepthook, self._uncaught
+        _open.append(self)
         return self
 
     def __exit__(
@@ -104,6 +132,10 @@ class Interruptions:
     ) -> None:
         self._over = True
         signal.setitimer(signal.ITIMER_REAL, 0)
-        sys.unraisablehook = self._hook
+        sys.unraisablehook, sys.excepthook = self._hook, self._print
         for number, handler in self._before.items():
             signal.signal(number, handler)
+        became = error is not None and is_interruption(error)
+        _open.remove(self)
+        if became and not isinstance(error, KeyboardInterrupt):
+            raise Interruption from error

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from fedpilot.fabric import VirtualClusterManager
+from fedpilot.fabric.interruptions import is_interruption
 from fedpilot.mediator import (
     FederationMediator,
     GangRequest,
@@ -500,11 +501,11 @@ class Federation:
                 began = True
                 finished = self._rounds(folder, resumed)
                 status = "finished"
-            except KeyboardInterrupt:
-                status, failure = "interrupted", "interrupted by the user"
-                raise
             except BaseException as error:
-                failure = f"{type(error).__name__}: {error}"
+                if is_interruption(error):
+                    status, failure = "interrupted", "interrupted by the user"
+                else:
+                    failure = f"{type(error).__name__}: {error}"
                 raise
             finally:
                 seconds = round(time.perf_counter() - started, 3)

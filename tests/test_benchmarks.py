@@ -225,9 +225,9 @@ def slow_link() -> dict[str, Any]:
 
 def mediated(count: int) -> dict[str, Any]:
     """A mediator that each site costs 5 ms in a round."""
-    memory = {"empty_pss_bytes": 50e6, "joined_pss_bytes": 60e6, "pss_bytes": [70e6, 80e6]}
+    memory = {"empty_bytes": 50e6, "joined_bytes": 60e6, "peak_bytes": [70e6, 80e6]}
     spent = {"join_cpu_s": 0.1, "idle_cpu_share": 0.01, "cpu_s": [0.005 * count] * 2}
-    return {"sites": count, "round_s": [1.0, 1.0], **memory, **spent}
+    return {"sites": count, "parameters": 250_000, "round_s": [1.0, 1.0], **memory, **spent}
 
 
 def test_the_page_is_filled_with_what_was_measured() -> None:
@@ -243,8 +243,8 @@ def test_the_page_is_filled_with_what_was_measured() -> None:
     assert "| 0.80 (0.80–0.80) | 0.60 (0.60–0.60) | 0.40 (0.40–0.40) |" in cells  # transfer
     assert "| 1.100 (1.100–1.100) |" in cells  # bytes
     assert "| 20.0 (20.0–20.0) | 0.80 (0.80–0.80) |" in cells  # a slow link
-    assert "| 25 | 5.0 (5.0–5.0) |" in cells  # sites
-    assert cells.index("| 25 | 5.0 ") < cells.index("| 100 | 5.0 ")
+    assert "| 25 | 1 | 5.0 (5.0–5.0) |" in cells  # sites
+    assert cells.index("| 25 | 1 | 5.0 ") < cells.index("| 100 | 1 | 5.0 ")
     assert report.filled(page, results()) == page
 
 

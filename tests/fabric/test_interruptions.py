@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import signal
+import sys
 import time
 import weakref
 from collections.abc import Callable
 
 import pytest
 
-from fedpilot.fabric.interruptions import Interruptions
+from fedpilot.fabric.interruptions import Interruptions, is_interruption
 
 INTERRUPTED = pytest.raises(KeyboardInterrupt)
 
@@ -47,6 +48,44 @@ def test_one_that_is_swallowed_comes_again(capsys: pytest.CaptureFixture[str]) -
         wait()
     assert swallowed
     assert capsys.readouterr().err == ""
+
+
+def imported_by_c() -> None:
+    """As `import_array` of NumPy does: print what came, and raise something else."""
+    try:
+        signal.raise_signal(signal.SIGINT)
+    except KeyboardInterrupt as error:
+        sys.excepthook(type(error), error, error.__traceback__)
+    raise ImportError("numpy._core.multiarray failed to import")
+
+
+def test_one_that_became_another_error_is_one_all_the_same(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    known = False
+    with INTERRUPTED, Interruptions():
+        try:
+            imported_by_c()
+        except ImportError as error:
+            known = is_interruption(error)
+            raise
+    assert known
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("error", [ImportError("no module"), ValueError("wrong")])
+def test_other_errors_are_none(error: Exception) -> None:
+    with Interruptions():
+        assert not is_interruption(error)
+    with pytest.raises(type(error)), Interruptions():
+        raise error
+
+
+def test_an_error_of_ones_own_after_an_interruption_is_that_error() -> None:
+    with Interruptions():
+        with INTERRUPTED:
+            signal.raise_signal(signal.SIGINT)
+        assert not is_interruption(ValueError("wrong"))
 
 
 def test_as_often_as_it_takes() -> None:

@@ -24,7 +24,9 @@ def test_a_run_leaves_what_it_says_and_no_temporary_files(lab: Lab) -> None:
         "model.safetensors", "best.safetensors", "checkpoints", "journal", "curves.png",
     } <= names  # fmt: skip
     assert not [path for path in result.folder.rglob("*") if path.name.endswith(".tmp")]
-    assert len(list((result.folder / "checkpoints").iterdir())) == 2
+    kept = sorted(path.name for path in (result.folder / "checkpoints").iterdir())
+    assert kept[-1] == "round-000004.safetensors"
+    assert len(kept) <= 2  # of rounds that are faster than the disk, only the newest is written
 
 
 def test_the_config_in_the_folder_gives_the_same_run(lab: Lab, reference: RunResult) -> None:

@@ -36,7 +36,11 @@ def temporary() -> Iterator[Path]:
             "round_finished", 0.0, [signal.SIGTERM], True, id="SIGTERM to the group, as `timeout`"
         ),
         pytest.param("run_started", 0.1, [signal.SIGINT], True, id="Ctrl-C as Ray is imported"),
-        pytest.param("run_started", 1.0, [signal.SIGTERM], False, id="SIGTERM as Ray starts"),
+        pytest.param(
+            *("run_started", 1.0, [signal.SIGTERM], False),
+            id="SIGTERM as Ray starts",
+            marks=pytest.mark.soak,
+        ),
         pytest.param("gang_reserved", 0.2, [signal.SIGINT], True, id="Ctrl-C as workers start"),
         pytest.param(
             "round_finished", 0.0, [signal.SIGINT] * 3, True, id="Ctrl-C three times in a row"
