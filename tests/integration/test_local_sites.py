@@ -83,7 +83,7 @@ def test_a_site_that_is_killed_is_done_without(tmp_path: Path) -> None:
     assert run.last("run_finished")["rounds"] == 60
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_without_a_site_that_is_required_it_fails(tmp_path: Path) -> None:
     sites = "sites={count: 3, required: [site_2]}"
     arguments = ("--set", sites, "--set", "participation.wait_for_sites_s=0.5", *LONG)

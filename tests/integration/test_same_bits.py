@@ -92,8 +92,7 @@ def digest(
 
 SOME = [
     pytest.param("mlp"),
-    pytest.param("cnn", marks=pytest.mark.slow),
-    pytest.param("transformer", marks=pytest.mark.soak),
+    *(pytest.param(name, marks=pytest.mark.soak) for name in ("cnn", "transformer")),
 ]
 
 

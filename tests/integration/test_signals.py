@@ -45,7 +45,11 @@ def temporary() -> Iterator[Path]:
         pytest.param(
             "round_finished", 0.0, [signal.SIGINT] * 3, True, id="Ctrl-C three times in a row"
         ),
-        pytest.param("round_finished", 0.0, [signal.SIGHUP], False, id="a terminal that is closed"),
+        pytest.param(
+            *("round_finished", 0.0, [signal.SIGHUP], False),
+            id="a terminal that is closed",
+            marks=pytest.mark.soak,
+        ),
     ],
 )
 def test_it_ends_in_order(
