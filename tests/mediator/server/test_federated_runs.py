@@ -357,7 +357,16 @@ def net(input_shape, num_classes):
     first = nn.Linear(input_shape[0], WIDTH)
     return nn.Sequential(first, nn.Tanh(), nn.Linear(WIDTH, num_classes))
 """
-OWN = {"model": {"model_type": "own_nets_for_sites:net"}}
+
+
+def own(folder: Path) -> dict[str, Any]:
+    """A config's model that only this test has: one of another may still be on its way."""
+    return {"model": {"model_type": f"{nets_of(folder)}:net"}}
+
+
+def nets_of(folder: Path) -> str:
+    """The module that it is in."""
+    return f"nets_of_{folder.name}"
 
 
 @pytest.fixture
@@ -365,12 +374,12 @@ def own_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[UserCo
     """What goes along with a run; its folder is one that nobody else looks into."""
     folder = tmp_path / "mine"
     folder.mkdir()
-    (folder / "own_nets_for_sites.py").write_text(NETS)
+    (folder / f"{nets_of(tmp_path)}.py").write_text(NETS)
     (folder / "own_parts_for_sites.py").write_text("WIDTH = 5\n")
     monkeypatch.setattr(sys, "path", [*sys.path])
-    yield code_to_send(parse_config({**CONFIG, **OWN}), [str(folder)])
+    yield code_to_send(parse_config({**CONFIG, **own(tmp_path)}), [str(folder)])
     withdraw()
-    for name in ("own_nets_for_sites", "own_parts_for_sites"):
+    for name in (nets_of(tmp_path), "own_parts_for_sites"):
         sys.modules.pop(name, None)
 
 
@@ -400,7 +409,7 @@ def test_code_reaches_sites_that_allow_it_early_and_late(
             async with paris:
                 await here.state("paris", "ready")
                 first.shut_at = 2
-                await submit(here, "run", config(**OWN), code=own_code.archive)
+                await submit(here, "run", config(**own(tmp_path)), code=own_code.archive)
                 await eventually(lambda: 2 in first.rounds, within_s=60)
                 os.kill(coordinator_of(here), signal.SIGKILL)
                 async with rome:
@@ -418,9 +427,13 @@ def test_code_reaches_sites_that_allow_it_early_and_late(
             return finished(found)
 
     digest = asyncio.run(test())
-    assert "own_nets_for_sites" in sys.modules, "the sites of this test have imported it"
+    assert nets_of(tmp_path) in sys.modules, "the sites of this test have imported it"
     withdraw()
-    values = {**CONFIG, **OWN, "outputs": {"curves": False, "folder": str(tmp_path / "runs")}}
+    values = {
+        **CONFIG,
+        **own(tmp_path),
+        "outputs": {"curves": False, "folder": str(tmp_path / "runs")},
+    }
     cluster = FakeCluster([fake_machine("a", CPU=8)])
     with Federation(values, cluster=cluster, search=[str(tmp_path / "mine")]) as federation:
         assert federation.code_digest == own_code.digest, "as `fedpilot check` says it"
@@ -441,7 +454,7 @@ def test_a_site_that_does_not_allow_the_code_never_loads_it(
             _, paris = agent_of(here, "paris", allowing(tmp_path, "0" * 64))
             async with paris:
                 await here.state("paris", "ready")
-                await submit(here, "run", config(**OWN), code=own_code.archive)
+                await submit(here, "run", config(**own(tmp_path)), code=own_code.archive)
                 found = await here.ended("run", 120)
             assert found["status"] == "failed"
             assert found["reason"] == (
@@ -451,4 +464,4 @@ def test_a_site_that_does_not_allow_the_code_never_loads_it(
             )
 
     asyncio.run(test())
-    assert "own_nets_for_sites" not in sys.modules
+    assert nets_of(tmp_path) not in sys.modules

@@ -31,6 +31,7 @@ ALLOWED = {
     Code.FAILED_PRECONDITION,
     Code.RESOURCE_EXHAUSTED,
     Code.OUT_OF_RANGE,
+    Code.ALREADY_EXISTS,  # a string may be a right request for the same run
 }
 
 
