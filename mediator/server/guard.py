@@ -217,10 +217,15 @@ async def refuse(context: Any, act: str, error: Exception, peer: Peer | None) ->
     who = f"{peer.name} ({peer.role})" if peer else "a stranger"
     if code is grpc.StatusCode.INTERNAL and not isinstance(error, MediatorError):
         log.error("%s of %s at %s failed", act, who, context.peer(), exc_info=error)
-        await context.abort(code, f"{act} failed in the mediator: its log tells more")
-    text = " ".join(str(error).split())[:LONGEST_REASON]
-    log.warning("refused %s of %s at %s: %s: %s", act, who, context.peer(), code.name, text)
-    await context.abort(code, text)
+        text = f"{act} failed in the mediator: its log tells more"
+    else:
+        text = " ".join(str(error).split())[:LONGEST_REASON]
+        log.warning("refused %s of %s at %s: %s: %s", act, who, context.peer(), code.name, text)
+    try:
+        await context.abort(code, text)
+    except grpc.aio.InternalError as gone:
+        # The caller has left just now: nobody hears the reason, and gRPC would log where it was.
+        raise asyncio.CancelledError(f"{who} has left") from gone
     raise AssertionError("abort does not return")
 
 

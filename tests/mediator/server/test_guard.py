@@ -10,11 +10,12 @@ import grpc
 import grpc.aio
 import pytest
 
+from fedpilot.mediator.errors import BadRequest
 from fedpilot.mediator.identity import Authority, Role
 from fedpilot.mediator.proto import federation_pb2 as pb
 from fedpilot.mediator.rpc import USER
 from fedpilot.mediator.server.database import Database
-from fedpilot.mediator.server.guard import Guard
+from fedpilot.mediator.server.guard import Guard, refuse
 from fedpilot.mediator.store import Store
 
 NOW = 1_800_000_000.0
@@ -94,3 +95,26 @@ def test_an_act_whose_caller_has_left_is_audited(tmp_path: Path) -> None:
         assert call.audited == [("otto", "hold_site", "the caller left meanwhile")]
 
     asyncio.run(test())
+
+
+class LeftMeanwhile:
+    """The context of a call whose caller leaves as it is refused."""
+
+    def peer(self) -> str:
+        return "ipv4:127.0.0.1:1"
+
+    async def abort(self, code: grpc.StatusCode, text: str) -> None:
+        raise grpc.aio.InternalError(f"{code.name} could not be sent: {text}")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        pytest.param(BadRequest("no name"), id="what was asked"),
+        pytest.param(KeyError("k"), id="a defect"),
+    ],
+)
+def test_a_refusal_that_nobody_hears_is_a_canceled_call(error: Exception) -> None:
+    """Which gRPC says nothing about, where it would log every line of any other error."""
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(refuse(LeftMeanwhile(), "session", error, None))
