@@ -61,7 +61,7 @@ def _sqlite(url: URL) -> Engine:
 
     @event.listens_for(engine, "connect")
     def prepare(connection: Any, _: object) -> None:
-        _patiently(lambda: connection.execute("PRAGMA journal_mode = WAL"))
+        patiently(lambda: connection.execute("PRAGMA journal_mode = WAL"))
         connection.execute("PRAGMA synchronous = NORMAL")
 
     @event.listens_for(engine, "begin")
@@ -72,7 +72,7 @@ def _sqlite(url: URL) -> Engine:
     return engine
 
 
-def _patiently(act: Callable[[], object]) -> None:
+def patiently(act: Callable[[], object]) -> None:
     """Do what SQLite refuses at once, whatever its timeout, while another connection is there.
 
     The change of a new file's journal is such a thing

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,6 +30,7 @@ from fedpilot.mediator.store import (
     Store,
     StoreError,
 )
+from fedpilot.mediator.store.engines import patiently
 from fedpilot.mediator.store.tables import STEPS, migrate
 from postgres import database, excused, postgres
 
@@ -479,3 +481,26 @@ def test_sqlite_writes_ahead_so_that_readers_never_wait(tmp_path: Path) -> None:
     with Store(url) as store, Store(url) as other, store._writing() as connection:
         connection.execute(sqlalchemy.text("DELETE FROM sites"))
         assert other.sites() == ()
+
+
+@pytest.mark.parametrize(
+    ("code", "calls"),
+    [
+        pytest.param(sqlite3.SQLITE_BUSY, 3, id="another connection is there"),
+        pytest.param(sqlite3.SQLITE_CORRUPT, 1, id="waiting does not help"),
+    ],
+)
+def test_what_sqlite_refuses_at_once_is_tried_again(code: int, calls: int) -> None:
+    tried = 0
+
+    def act() -> None:
+        nonlocal tried
+        tried += 1
+        if tried < 3:
+            error = sqlite3.OperationalError("refused")
+            error.sqlite_errorcode = code
+            raise error
+
+    with suppress(sqlite3.OperationalError):
+        patiently(act)
+    assert tried == calls
