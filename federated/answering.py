@@ -16,7 +16,7 @@ from fedpilot.mediator import Payload
 from fedpilot.mediator.coordinator_link import Question
 
 from .errors import FederatedError
-from .mediated import MediatedFederation
+from .federation import Federation
 
 AT_ONCE = 8
 LOOK_S = 0.2
@@ -27,7 +27,7 @@ MOST_LISTED = 1_000
 class Answering:
     """Threads that answer questions while this is open."""
 
-    def __init__(self, federation: MediatedFederation, questions: queue.Queue[Question]) -> None:
+    def __init__(self, federation: Federation, questions: queue.Queue[Question]) -> None:
         self._federation = federation
         self._questions = questions
         self._closed = threading.Event()

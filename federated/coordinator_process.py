@@ -77,8 +77,9 @@ def _serve(
 ) -> None:
     from .answering import Answering
     from .config import load_config
+    from .federation import Federation
     from .importing import make_importable
-    from .mediated import MediatedFederation, declarations
+    from .mediated import MediatorSites, declarations
     from .run_folder import RunFolder
     from .run_record import SUBMITTED
     from .user_code import code_sent
@@ -96,15 +97,14 @@ def _serve(
         code = code_sent(config, archive)
         log.info("it brings code: %s; SHA-256 %s", ", ".join(code.files)[:1000], code.digest)
         make_importable(archive)
-    federation = MediatedFederation(
+    source = MediatorSites(
         config,
         connection,
-        name=place.name,
         again="identity" in manifest,
-        observers=[telling],
         declared=declarations(config, connection, place / "declared.json"),
         code=code,
     )
+    federation = Federation(config, source=source, name=place.name, observers=[telling], code=code)
     try:
         with Answering(federation, connection.questions) as answering:
             if submitted["interactive"]:

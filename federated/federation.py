@@ -11,7 +11,7 @@ import platform
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -22,17 +22,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from fedpilot.fabric import VirtualClusterManager
 from fedpilot.fabric.interruptions import is_interruption
-from fedpilot.mediator import (
-    FederationMediator,
-    GangRequest,
-    InProcessSite,
-    Payload,
-    Site,
-    SiteContext,
-)
-from fedpilot.mediator.core.traffic import Flow
+from fedpilot.mediator import FederationMediator, Payload
 
 from .algorithms import algorithm_of
 from .budgets import rounds_within
@@ -60,25 +51,17 @@ from .events import Event, Observer, event
 from .grouping import steps_of
 from .run_folder import RunFolder, new_run_id
 from .run_record import RunRecord, RunResult
+from .site_sources import SiteSource, sites_here
 from .sources import import_paths
-from .starting import (
-    SMALLEST_OBJECT_STORE,
-    begin_ray,
-    enter_ray,
-    gang_request,
-    object_store_bytes,
-    set_aside,
-    uncollected,
-)
+from .starting import gang_request, object_store_bytes, set_aside, uncollected
 from .user_code import UserCode, code_here
 from .virtual_node import VirtualNode
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from fedpilot.fabric import Cluster, RayCluster
+    from fedpilot.fabric import Cluster
 
-    from .local_sites import LocalSites
     from .materials import Materials
 
 WORKLOAD = "federated"
@@ -98,7 +81,8 @@ class Federation:
         search: Sequence[str] = (),
         cluster: Cluster | None = None,
         sites: Sequence[str] | None = None,
-        declared: Mapping[str, Mapping[str, Any]] | None = None,
+        source: SiteSource | None = None,
+        name: str = "",
         ahead: bool = False,
         code: UserCode | None = None,
     ) -> None:
@@ -108,63 +92,59 @@ class Federation:
         folder, beside the file and in the folders of `search`. `cluster` stands in for Ray (tests).
         `sites` are as many parts of this process, each with its own gang, on the one Ray, in the
         place of those that the config asks for; so are the config's on a `cluster`.
-        `declared`, for `data.from: sites`, is what each site discloses, by site and data set; left
-        out, it is found in the config's `sites.site_files`.
+        `source` provides the sites in the place of all that; folders here are nothing to them.
+        `name` is what gangs and runs are called that have no other; left out, the file's.
         `ahead` begins to start private Rays as soon as the config is read, beside all other
         loading: for those who will run at once. `code` is what the config names of the user's own
         modules; left out, as it lies in folders. Raises ConfigError for anything that is wrong,
         before anything is started, or after what was begun `ahead` has ended.
         """
-        self._paths = import_paths(config, search)
+        self._paths = () if source is not None else import_paths(config, search)
         sys.path.extend(path for path in self._paths if path not in sys.path)
-        self._name = "federation"
+        self._name = name or "federation"
         if isinstance(config, str | Path):
-            self._name = Path(config).stem
+            self._name = name or Path(config).stem
             self.config = load_config(config, overrides)
         else:
             parsed = config if isinstance(config, RunConfig) else parse_config(config, overrides)
             self.config = parsed
-        self._counted: Callable[[], list[tuple[Flow, int]]] | None = None
-        """Who counts the bytes on the wire, if there is one."""
-        with ExitStack() as begun:
-            self._sites = tuple(sites or self.config.sites.names)
-            self._data_at = {} if declared else _declared_here(self.config, self._sites)
-            self._apart = cluster is None and sites is None and len(self._sites) > 1
-            self._begun: RayCluster | None = None
-            self._begun_sites: LocalSites | None = None
-            if ahead and self._apart:
-                self._begun_sites = self._begin_sites(SMALLEST_OBJECT_STORE)
-                begun.callback(self._begun_sites.close)
-            elif ahead and cluster is None:
-                self._begun = begin_ray(self.config, begun)
+        with ExitStack() as undo:
+            self._source = source or sites_here(self.config, sites, cluster)
+            undo.callback(self._source.close)
+            if ahead:
+                self._source.begin()
             try:
                 self.code = code or code_here(self.config)
                 """What the config names of the user's own modules."""
-                self._materials = self._gathered(declared)
+                self._materials = self._gathered()
             except ConfigError as error:
                 if isinstance(config, str | Path):
                     raise located(error, config, overrides) from error
                 raise
-            self._undo = begun.pop_all()
+            self._undo = undo.pop_all()
         self._observers = list(observers)
         self._emit_lock = threading.Lock()
-        self._cluster = cluster
         self._mediator: FederationMediator | None = None
         self._workers: dict[tuple[str, int], Mapping[str, Any]] = {}
         self._start_lock = threading.Lock()
         self._closed = False
         self._model = GlobalModel(0, self._materials.initial, {}, digest(self._materials.initial))
 
-    def _gathered(self, declared: Mapping[str, Mapping[str, Any]] | None) -> Materials:
-        """What the run starts from; of data at sites, what is declared of it."""
+    def _gathered(self) -> Materials:
+        """What the run starts from; of data at sites, what is disclosed of it."""
         if self.config.data.from_ is None:
             return _checked(self.config)
-        name = self.config.data.dataset or ""
-        if declared is None:
-            declared = _disclosed_here(self.config, self._data_at)
-        held = {site: sets[name] for site, sets in declared.items() if name in sets}
-        self._sites = tuple(site for site in self._sites if site in held)
-        return _checked(self.config, held)
+        name, disclosed = self.config.data.dataset or "", self._source.disclosed()
+        held = {site: sets[name] for site, sets in disclosed.items() if name in sets}
+        return _checked(
+            self.config, {site: held[site] for site in self._source.names if site in held}
+        )
+
+    @property
+    def _sites(self) -> tuple[str, ...]:
+        """Those that clients may be assigned to: all, or those with the run's data."""
+        names, union = self._source.names, self._materials.union
+        return names if union is None else tuple(site for site in names if site in union.sites)
 
     # -- clients ------------------------------------------------------------------------------
 
@@ -296,14 +276,14 @@ class Federation:
             if self._mediator is None:
                 with ExitStack() as undo:
                     self._mediator = self._start(undo)
-                    self._undo = undo.pop_all()
+                    self._undo.enter_context(undo.pop_all())
         return self
 
     def _start(self, undo: ExitStack) -> FederationMediator:
         started = time.perf_counter()
         request = gang_request(self.config, self._name)
-        there = self._sites_apart(undo) if self._apart else self._sites_here(request, undo)
-        sites = [site for site in there if site.name in self._sites]
+        store = object_store_bytes(self._materials) + self.bytes_of_updates
+        sites = self._source.open(request, store, self._sites, undo)
         self._emit("cluster_ready", seconds=round(time.perf_counter() - started, 3))
         stateful = self.config.training.client_update is not None
         mediator = FederationMediator(
@@ -311,13 +291,13 @@ class Federation:
             assignment=self.config.federation.assignment,
             # What a client remembers is at its site: elsewhere it would be another client.
             replacement=self.config.participation.replacement and not stateful,
-            counted=self._counted,
+            counted=self._source.counted,
         )
         undo.callback(self._forget_mediator)
         undo.callback(mediator.close)
         promises = mediator.reserve(
             request,
-            min_sites=self._least_sites,
+            min_sites=self._source.least,
             required=self.config.sites.required,
         )
         self._emit(
@@ -335,6 +315,7 @@ class Federation:
             seconds=round(time.perf_counter() - started, 3),
         )
         self._choose_execution(mediator)
+        self._source.follow(mediator, self.spec_of, lambda: self.round, undo)
         return mediator
 
     def _choose_execution(self, mediator: FederationMediator) -> None:
@@ -359,7 +340,7 @@ class Federation:
         from .materials import hand_over
 
         union = self._materials.union
-        apart = self._apart or union is not None
+        apart = self._source.apart or union is not None
         header = {
             # Orders say how a chunk is computed; what is started anew asks for the same work.
             "config": with_execution(self.config, "auto", "auto").model_dump(mode="json"),
@@ -368,45 +349,7 @@ class Federation:
         }
         if union is not None:
             header["place"] = union.place_of(site).to_json()
-        return Payload(kind="federation", header=header)
-
-    def _sites_here(self, request: GangRequest, undo: ExitStack) -> list[Site]:
-        """Sites that are parts of this process, on one Ray."""
-        begun, self._begun = self._begun, None
-        cluster = self._cluster or enter_ray(self.config, request, self._store_bytes, begun, undo)
-        manager = undo.enter_context(VirtualClusterManager(cluster))
-        return [
-            InProcessSite(name, manager, SiteContext(name=name, data=self._data_at.get(name, {})))
-            for name in self._sites
-        ]
-
-    @property
-    def _least_sites(self) -> int | None:
-        """Sites that have to hold their part of the gang; None for all."""
-        return self.config.sites.min_sites
-
-    def _sites_apart(self, undo: ExitStack) -> Sequence[Site]:
-        """Sites with processes and Rays of their own, on this machine."""
-        begun, self._begun_sites = self._begun_sites, None
-        if begun is not None and begun.store < self._store_bytes:
-            begun.close()  # they have too little room for these data
-            begun = None
-        if begun is None:
-            begun = self._begin_sites(self._store_bytes)
-        undo.callback(begun.close)
-        begun.wait()
-        return begun.sites()
-
-    def _begin_sites(self, store: int) -> LocalSites:
-
-        from .local_sites import LocalSites
-
-        return LocalSites(self.config, max(store, SMALLEST_OBJECT_STORE), self._data_at)
-
-    @property
-    def _store_bytes(self) -> int:
-        """Room that a site's Ray needs for objects."""
-        return object_store_bytes(self._materials) + self.bytes_of_updates
+        return self._source.told(Payload(kind="federation", header=header))
 
     def _forget_mediator(self) -> None:
         self._mediator = None
@@ -632,6 +575,10 @@ class Federation:
         samples = union.samples()
         return None if samples is None else int(samples[index])
 
+    def site_of(self, index: int) -> str:
+        """The site that a client belongs to; empty before the gang is reserved."""
+        return "" if self._mediator is None else self._mediator.assignment.site_of(index)
+
     def explain_assignment(self, index: int) -> str:
         """Why a client belongs to its site."""
         if self._mediator is None:
@@ -656,38 +603,6 @@ class Federation:
             header = payload.header
             self._workers[header["site"], header["worker"]] = header
         self._emit(payload.kind, **payload.header)
-
-
-def _declared_here(config: RunConfig, sites: Sequence[str]) -> dict[str, dict[str, dict[str, Any]]]:
-    """What the admins of this machine's sites declare, by site and data set. Raises BadFile."""
-    if config.data.from_ is None or not config.sites.site_files:
-        return {}
-    from fedpilot.mediator.site_files import read_site_file
-
-    return {
-        site: {name: each.to_json() for name, each in read_site_file(Path(file)).items()}
-        for site, file in zip(sites, config.sites.site_files, strict=True)
-    }
-
-
-def _disclosed_here(
-    config: RunConfig, data_at: Mapping[str, Mapping[str, Any]]
-) -> dict[str, dict[str, Any]]:
-    """What the sites of this machine disclose of their data. ConfigError if they declare none."""
-    if not data_at:
-        raise ConfigError(
-            [
-                Problem(
-                    key="data.from",
-                    found="`sites`, and no site is known that declares data",
-                    allowed="a run at a mediator (`fedpilot run --mediator`), whose sites do; or "
-                    "`sites.site_files`",
-                )
-            ]
-        )
-    from .materials import disclosed_by
-
-    return {site: disclosed_by(data, config.data.dataset or "") for site, data in data_at.items()}
 
 
 def _checked(config: RunConfig, declared: Mapping[str, Any] | None = None) -> Materials:

@@ -1,4 +1,4 @@
-"""MediatedFederation: a federation over the sites of a mediator, which come and go while it runs.
+"""MediatorSites: the sites of a mediator, which come and go while a run goes on.
 
 It begins once enough sites are ready. Later ones are brought in, those that come back too; one that
 drains is left in peace, one that is lost is given up even if nothing was asked of it just then.
@@ -8,36 +8,33 @@ from __future__ import annotations
 
 import json
 import logging
-import threading
-import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fedpilot.mediator import LinkedSite, Payload, ReservationRefused, Site
+from fedpilot.mediator import (
+    FederationMediator,
+    GangRequest,
+    LinkedSite,
+    Payload,
+    ReservationRefused,
+    Site,
+)
 from fedpilot.mediator.coordinator_link import MediatorConnection
 from fedpilot.mediator.core.health import works
 
 from .config.schema import RunConfig
 from .core.following import Move, chosen, moves
-from .events import Observer
-from .federation import Federation
+from .following import Following
+from .site_sources import Declarations
 from .user_code import UserCode, attached
 
 log = logging.getLogger(__name__)
 
-LOOK_S = 5.0
-"""How often sites are looked at where nothing was said of them."""
-AGAIN_S = 10.0
-"""After a site could not be brought in."""
 ELSEWHERE = ("elsewhere",)
-
-
-Declarations = Mapping[str, Mapping[str, Any]]
-"""What sites disclose of their data sets, by site and data set."""
+"""The one name there is before the sites are known."""
 
 
 def declarations(
@@ -72,161 +69,113 @@ def declarations(
     return made
 
 
-class MediatedFederation(Federation):
-    """A Federation whose sites are a mediator's."""
+class MediatorSites:
+    """The sites of a mediator, as a SiteSource of one run."""
+
+    apart = True
 
     def __init__(
         self,
         config: RunConfig,
         connection: MediatorConnection,
         *,
-        name: str,
         again: bool = False,
-        observers: Sequence[Observer] = (),
         declared: Declarations | None = None,
         code: UserCode | None = None,
     ) -> None:
-        """Load and check a configuration; `name` tells its gang from others. ConfigError.
+        """Those that the config of a run asks for, as far as they are ready once opened.
 
         `again`: its gang stood before, so that it goes on with as few sites as a gang that lost
         some would. `declared` is what sites disclose of the data that lies there: those sites take
         part. `code` came with the run, and goes to every site; without it, what the config names
         is installed there.
         """
-        super().__init__(
-            config,
-            observers=observers,
-            sites=tuple(declared or ELSEWHERE),
-            declared=declared,
-            code=code,
-        )
-        self._sent = code
-        self._paths = ()  # folders here are nothing to a site
-        self._name = name
-        self._again = again
-        self._apart = True
+        self._config = config
         self._connection = connection
-        self._counted = connection.drain_flows
+        self._again = again
+        self._declared = declared
+        self._code = code
+        self.names = tuple(declared or ELSEWHERE)
+        self.counted = connection.drain_flows
 
-    def _sites_apart(self, undo: ExitStack) -> Sequence[Site]:
+    @property
+    def least(self) -> int | None:
+        """Sites that have to hold their part of the gang; None for all."""
+        least = self._config.sites.min_sites
+        return least or 1 if self._again else least
+
+    def disclosed(self) -> Declarations:
+        """What the sites disclose of the run's data set."""
+        return self._declared or {}
+
+    def begin(self) -> None:
+        """Nothing: they are there, or come when they come."""
+
+    def open(
+        self, request: GangRequest, store: int, among: Collection[str], undo: ExitStack
+    ) -> Sequence[Site]:
         """The sites that are ready by now; ReservationRefused if they are too few for too long."""
-        wanted = self.config.sites
+        wanted = self._config.sites
         ready = self._connection.wait_for_sites(
-            self._least_sites or wanted.count or 1,
+            self.least or wanted.count or 1,
             wanted.required,
-            self.config.participation.wait_for_sites_s,
-            among=self._sites if self.has_site_data else (),
+            self._config.participation.wait_for_sites_s,
+            among=() if self._declared is None else among,
             # Orders under way are found again only where all have the clients that they had.
             settled=self._again,
         )
         names = tuple(str(each.name) for each in ready)
-        if not self.has_site_data:
-            self._sites = names = chosen(names, wanted.count, wanted.required)
+        if self._declared is None:
+            self.names = names = chosen(names, wanted.count, wanted.required)
         if self._again:
             self._leave_others(names)
-        stay = wanted.count is not None or self.has_site_data
-        following = Following(self, self._connection, among=self._sites if stay else ())
-        undo.callback(following.close)
-        return [self.site(name) for name in names]
+        return [self._site(name) for name in names]
 
     def _leave_others(self, mine: Collection[str]) -> None:
         """Have sites give back what they may hold of the gang before, and which is not used now."""
         for name, each in self._connection.sites.items():
             if name not in mine and works(each.state):
-                self.site(name).release()
+                self._site(name).release()
 
-    @property
-    def _least_sites(self) -> int | None:
-        least = super()._least_sites
-        return least or 1 if self._again else least
-
-    def spec_of(self, site: str) -> Payload:
-        """What a site is told of this federation, with the code that came with the run."""
-        spec = super().spec_of(site)
-        return spec if self._sent is None else attached(spec, self._sent)
-
-    def site(self, name: str) -> LinkedSite:
-        """A site of the mediator, by the way that leads there."""
+    def _site(self, name: str) -> LinkedSite:
         return LinkedSite(name, self._connection.link(name))
 
-    def site_of(self, index: int) -> str:
-        """The site that a client belongs to; empty before the gang is reserved."""
-        return "" if self._mediator is None else self._mediator.assignment.site_of(index)
+    def told(self, spec: Payload) -> Payload:
+        """What a site is told of the federation, with the code that came with the run."""
+        return spec if self._code is None else attached(spec, self._code)
 
-    def follow(self, among: Sequence[str], busy: Mapping[str, float]) -> dict[str, Future[Any]]:
-        """Do what has to be done about sites now; the futures of what takes time, by site."""
-        mediator = self._mediator
-        if mediator is None:
-            return {}
-        standings = self._connection.sites
-        states = {str(name): each.state for name, each in standings.items()}
-        begun: dict[str, Future[Any]] = {}
-        left = {*busy, *mediator.distrusted}
-        for site, move in moves(states, mediator.sites, among=among, busy=left).items():
-            reason = next(each.reason for name, each in standings.items() if name == site)
-            log.info("site %s: %s (%s)", site, move, reason)
-            match move:
-                case Move.GIVE_UP:
-                    mediator.lose(site, reason, round_number=self.round)
-                case Move.DRAIN:
-                    begun[site] = mediator.drain(site, reason, round_number=self.round)
-                case Move.BRING_IN:
-                    mediator.add(self.site(site), self.spec_of(site))
-                    begun[site] = mediator.readmit(site)
-        return begun
-
-
-class Following:
-    """A thread that looks at the sites whenever one changes, and now and then."""
-
-    def __init__(
+    def follow(
         self,
-        federation: MediatedFederation,
-        connection: MediatorConnection,
-        *,
-        among: Sequence[str],
-        clock: Callable[[], float] = time.monotonic,
+        mediator: FederationMediator,
+        spec_of: Callable[[str], Payload],
+        round_number: Callable[[], int],
+        undo: ExitStack,
     ) -> None:
-        self._federation, self._connection = federation, connection
-        self._among = among
-        self._clock = clock
-        self._news = threading.Event()
-        self._closed = False
-        self._busy: dict[str, float] = {}
-        """Sites that something is done about, and until when they are left alone."""
-        self._lock = threading.Lock()
-        connection.on_site_change(lambda standing: self._news.set())
-        self._thread = threading.Thread(target=self._run, name="sites", daemon=True)
-        self._thread.start()
+        """Bring in, drain and give up sites as they come, drain and go, until `undo`."""
+        stay = self._config.sites.count is not None or self._declared is not None
+        among = self.names if stay else ()
+
+        def look(busy: Collection[str]) -> dict[str, Future[Any]]:
+            standings = {str(name): each for name, each in self._connection.sites.items()}
+            states = {name: each.state for name, each in standings.items()}
+            begun: dict[str, Future[Any]] = {}
+            left = {*busy, *mediator.distrusted}
+            for site, move in moves(states, mediator.sites, among=among, busy=left).items():
+                reason = standings[site].reason
+                log.info("site %s: %s (%s)", site, move, reason)
+                match move:
+                    case Move.GIVE_UP:
+                        mediator.lose(site, reason, round_number=round_number())
+                    case Move.DRAIN:
+                        begun[site] = mediator.drain(site, reason, round_number=round_number())
+                    case Move.BRING_IN:
+                        mediator.add(self._site(site), spec_of(site))
+                        begun[site] = mediator.readmit(site)
+            return begun
+
+        following = Following(look)
+        undo.callback(following.close)
+        self._connection.on_site_change(lambda standing: following.wake())
 
     def close(self) -> None:
-        """End; may be called twice."""
-        self._closed = True
-        self._news.set()
-        self._thread.join(LOOK_S)
-
-    def _run(self) -> None:
-        while not self._closed:
-            self._news.wait(LOOK_S)
-            self._news.clear()
-            if self._closed:
-                return
-            now = self._clock()
-            with self._lock:
-                self._busy = {site: until for site, until in self._busy.items() if until > now}
-                busy = dict(self._busy)
-            for site, future in self._federation.follow(self._among, busy).items():
-                with self._lock:
-                    self._busy[site] = float("inf")
-                future.add_done_callback(partial(self._ended, site))
-
-    def _ended(self, site: str, done: Future[Any]) -> None:
-        error = done.exception()
-        if error is not None:
-            log.warning("site %s could not be brought in or drained: %s", site, error)
-        with self._lock:
-            if error is None:
-                self._busy.pop(site, None)
-            else:
-                self._busy[site] = self._clock() + AGAIN_S
-        self._news.set()  # it may have changed meanwhile
+        """Nothing: they stay where they are."""

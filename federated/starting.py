@@ -51,8 +51,11 @@ def object_store_bytes(materials: Materials) -> int:
     return 2 * materials.data.nbytes + 16 * model
 
 
-def begin_ray(config: RunConfig, undo: ExitStack) -> RayCluster | None:
-    """Begin to start the private Ray of a run, and workers that import PyTorch as we do."""
+def begin_ray(config: RunConfig) -> RayCluster | None:
+    """Begin to start the private Ray of a run, and workers that import PyTorch as we do.
+
+    None if the config names one that runs. Whoever has it closes it.
+    """
     from fedpilot.fabric import RayCluster
 
     resources, ray = config.resources, config.resources.ray
@@ -61,15 +64,13 @@ def begin_ray(config: RunConfig, undo: ExitStack) -> RayCluster | None:
     request = gang_request(config, "")
     cpus = local_machine(ray.num_cpus, ray.num_gpus).total["CPU"]
     fitting = int(cpus / (resources.cpus_per_worker or 1))
-    begun = RayCluster.starting(
+    return RayCluster.starting(
         ray.num_cpus,
         ray.num_gpus,
         SMALLEST_OBJECT_STORE,
         processes=min(fitting, request.workers or request.at_most),
         preload=[PRELOAD],
     )
-    undo.callback(begun.close)
-    return begun
 
 
 def enter_ray(
@@ -81,8 +82,8 @@ def enter_ray(
 ) -> Cluster:
     """The Ray that the config names, or a private one with `store` bytes for objects.
 
-    One that `begin_ray` began is used if it has room enough. Raises GangInfeasible before a private
-    one is started that could never hold the gang.
+    One that `begin_ray` began is used if it has room enough; whoever began it closes it. Raises
+    GangInfeasible before a private one is started that could never hold the gang.
     """
     from fedpilot.fabric import RayCluster
 
@@ -94,7 +95,6 @@ def enter_ray(
     group = FixedSizeNodes(nodes=nodes, scheduling_policy=request.policy)
     check_feasible(VirtualCluster(fixed_size_nodes=(group,)), [machine], name=request.name)
     if begun is not None and store <= SMALLEST_OBJECT_STORE:
-        undo.callback(begun.close)
         begun.wait()
         return begun
     if begun is not None:  # it has too little room for these data

@@ -33,10 +33,8 @@ from .schema import (
     Resources,
     RunConfig,
     Sites,
-    population_conflicts,
-    site_conflicts,
-    site_data_conflicts,
 )
+from .schema.rules import population_conflicts, site_conflicts, site_data_conflicts
 from .words import keys_of, may_be_none, printable, value_in_words
 
 LARGEST_FILE = 4 * 2**20

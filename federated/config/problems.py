@@ -17,7 +17,8 @@ from pydantic_core import ErrorDetails
 
 from ..errors import Problem
 from .reading import Path, dotted
-from .schema import Conflict, RunConfig
+from .schema import RunConfig
+from .schema.values import Conflict
 from .words import (
     Key,
     all_keys,

@@ -14,7 +14,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from .schema import RunConfig, Section, Words, number_in_words
+from .schema import RunConfig
+from .schema.values import Section, Words, number_in_words
 
 LONGEST_VALUE = 40
 """Characters of a value that an error message shows."""

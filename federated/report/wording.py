@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..config.schema import ALONE
+from ..config.schema.running import ALONE
 
 BARS = "▁▂▃▄▅▆▇█"
 

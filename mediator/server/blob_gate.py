@@ -10,15 +10,15 @@ from ..core.traffic import Direction
 from ..proto import federation_pb2 as pb
 from ..wire import BadMessage, order_id
 from .guard import Guard
-from .sites import Sites
+from .order_desk import OrderDesk
 
 
 class BlobGate:
-    """Answers for the guard and the sites."""
+    """Answers for the guard and the desk."""
 
-    def __init__(self, guard: Guard, sites: Sites) -> None:
+    def __init__(self, guard: Guard, orders: OrderDesk) -> None:
         self._guard = guard
-        self._sites = sites
+        self._orders = orders
 
     def site_of(self, context: Any) -> str:
         """The site that calls; PeerRefused or NotPermitted."""
@@ -26,15 +26,15 @@ class BlobGate:
 
     def refuses_fetch(self, site: str, digest: str) -> str:
         """Why a site may not have that blob; empty if it may."""
-        return self._sites.refuses_fetch(site, digest)
+        return self._orders.refuses_fetch(site, digest)
 
     def refuses_push(self, site: str, run: str, key: str, blob: Blob) -> str:
         """Why an order's answer may not bring that blob; empty if it may."""
         try:
-            return self._sites.refuses_push(site, order_id(pb.OrderId(run=run, key=key)), blob)
+            return self._orders.refuses_push(site, order_id(pb.OrderId(run=run, key=key)), blob)
         except BadMessage as error:
             return str(error)
 
     def book(self, site: str, direction: Direction, digest: str, nbytes: int) -> None:
         """Bytes of a blob crossed the site's boundary."""
-        self._sites.book_blob(site, direction, digest, nbytes)
+        self._orders.book_blob(site, direction, digest, nbytes)

@@ -99,11 +99,11 @@ class Coordinators:
                         raise BadMessage(f"the coordinator of run {run} asks for run {id.run}")
                     if order.verb == "check":
                         order.header_json = self._signed(run, order)
-                    self._sites.ask(message.order.site, order, id)
+                    self._sites.orders.ask(message.order.site, order, id)
                 case "withdraw":
                     id = order_id(message.withdraw.id)
                     if id.run == run:
-                        self._sites.withdraw(message.withdraw.site, id)
+                        self._sites.orders.withdraw(message.withdraw.site, id)
                 case "event_json":
                     if len(message.event_json) > LARGEST_EVENT:
                         raise BadMessage(f"an event of over {LARGEST_EVENT} characters")
@@ -121,7 +121,7 @@ class Coordinators:
         return header_json(header | {"user": self._runs.user(run)})
 
     def _detached(self, run: RunId) -> None:
-        self._sites.detached(run)
+        self._sites.orders.detached(run)
         for of, reply in self._asked.values():
             if of == run and not reply.done():
                 reply.set_exception(

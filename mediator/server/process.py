@@ -203,11 +203,11 @@ class Mediator:
         sessions = SiteSessions(settings, clock=clock, guard=guard, sites=sites, booking=booking)
         transfers = BlobService(
             blobs,
-            BlobGate(guard, sites),
+            BlobGate(guard, sites.orders),
             largest_bytes=settings.largest_blob_bytes,
             settings=TransferSettings(piece_bytes=settings.piece_bytes),
         )
-        sites.forget_uploads = transfers.forget
+        sites.orders.forget_uploads = transfers.forget
         users = Users(
             settings,
             authority=authority,

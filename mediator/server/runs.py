@@ -221,7 +221,7 @@ class Runs:
             del self._going[run]
             self._switchboard.end(run)
             if not self._ending:
-                self._sites.run_over(run)
+                self._sites.orders.run_over(run)
             self._events.wake(run)
 
     async def _watch(self, run: RunId, going: _Going) -> tuple[RunState, str]:

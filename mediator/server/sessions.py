@@ -193,12 +193,12 @@ class SiteSessions:
                 runs = sites.heartbeat(name, capacity_of(beat.capacity), beat.trouble)
                 self._send(session, pb.ToSite(renewal=pb.Renewal(runs=runs)))
             case "taken":
-                sites.taken(name, order_id(message.taken.id), nbytes)
+                sites.orders.taken(name, order_id(message.taken.id), nbytes)
             case "answer":
                 answer = message.answer
                 id = order_id(answer.id)
                 blob_of(answer.done.blob)
-                if problem := sites.answered(name, answer, id, nbytes):
+                if problem := sites.orders.answered(name, answer, id, nbytes):
                     log.warning(
                         "refused the answer of site %s to %s of run %s: %s",
                         name,
@@ -208,7 +208,7 @@ class SiteSessions:
                     )
             case "happened":
                 check_run(message.happened.run)
-                sites.happened(name, message.happened, nbytes)
+                sites.orders.happened(name, message.happened, nbytes)
             case "hello":
                 raise BadMessage("a session has one hello, at its beginning")
             case _:

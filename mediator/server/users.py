@@ -31,7 +31,8 @@ from .events import FEDERATION, EventLog
 from .questions import Questions
 from .runs import LOG, Runs
 from .settings import ServerSettings
-from .sites import SiteEntry, Sites
+from .site_table import SiteEntry
+from .sites import Sites
 
 log = logging.getLogger(__name__)
 
@@ -172,7 +173,7 @@ class Users:
         self, request: pb.ListSitesRequest, context: Any, peer: Peer
     ) -> pb.ListSitesReply:
         """All sites by name, but those that were removed."""
-        found = [each for each in self._sites.entries() if not each.removed]
+        found = [each for each in self._sites.table if not each.removed]
         return pb.ListSitesReply(site_json=[self._site_json(each) for each in found])
 
     async def change_site(
@@ -213,7 +214,7 @@ class Users:
             "user": peer.name,
             "role": peer.role,
         }
-        answer = await self._sites.command(
+        answer = await self._sites.orders.command(
             check_site(request.site), "command", header_json(header), self._settings.ask_s
         )
         if answer.WhichOneof("result") != "done":

@@ -3,49 +3,56 @@
 from __future__ import annotations
 
 import queue
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Collection
 from concurrent.futures import Future
-from typing import Any, cast
+from contextlib import closing
 
 import pytest
 
-from fedpilot.federated import mediated
-from fedpilot.federated.mediated import Following, MediatedFederation
-from fedpilot.mediator.coordinator_link import MediatorConnection
+from fedpilot.federated import following
+from fedpilot.federated.following import Following
 
 SOON_S = 20.0
 
 
 class Sites:
-    """In the place of a federation and of its connection: one drain, then nothing to do."""
+    """One drain, then nothing to do."""
 
     def __init__(self) -> None:
-        self.looks: queue.Queue[dict[str, float]] = queue.Queue()
+        self.looks: queue.Queue[set[str]] = queue.Queue()
         self.drained: Future[None] = Future()
-        self.changed: Callable[[Any], None] = lambda standing: None
 
-    def on_site_change(self, callback: Callable[[Any], None]) -> None:
-        self.changed = callback
-
-    def follow(self, among: Sequence[str], busy: Mapping[str, float]) -> dict[str, Future[None]]:
+    def look(self, busy: Collection[str]) -> dict[str, Future[None]]:
         first = self.looks.empty() and not self.drained.done()
-        self.looks.put(dict(busy))
+        self.looks.put(set(busy))
         return {"paris": self.drained} if first else {}
 
 
-def test_a_site_is_looked_at_again_once_its_drain_has_ended(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody looks again for no reason."""
+    monkeypatch.setattr(following, "LOOK_S", 10 * SOON_S)
+
+
+@pytest.mark.usefixtures("patient")
+def test_a_site_is_looked_at_again_once_its_drain_has_ended() -> None:
     """It may have been uncordoned meanwhile, and nobody would say that again."""
-    monkeypatch.setattr(mediated, "LOOK_S", 10 * SOON_S)
     sites = Sites()
-    following = Following(
-        cast(MediatedFederation, sites), cast(MediatorConnection, sites), among=()
-    )
-    try:
-        sites.changed(None)
-        assert sites.looks.get(timeout=SOON_S) == {}
+    with closing(Following(sites.look)):
+        assert sites.looks.get(timeout=SOON_S) == set()
         sites.drained.set_result(None)
-        assert sites.looks.get(timeout=SOON_S) == {}
-    finally:
-        following.close()
+        assert sites.looks.get(timeout=SOON_S) == set()
+
+
+@pytest.mark.usefixtures("patient")
+def test_a_look_that_fails_is_not_the_last() -> None:
+    looks: queue.Queue[str] = queue.Queue()
+
+    def look(busy: Collection[str]) -> dict[str, Future[None]]:
+        looks.put("look")
+        raise ZeroDivisionError("a mistake")
+
+    with closing(Following(look)) as sites:
+        looks.get(timeout=SOON_S)
+        sites.wake()
+        looks.get(timeout=SOON_S)

@@ -173,7 +173,7 @@ def test_two_runs_are_told_apart_without_training_single_clients(archive: Archiv
 
 @pytest.fixture
 def region(archive: Archive, monkeypatch: pytest.MonkeyPatch) -> Region:
-    monkeypatch.setattr("fedpilot.federated.federation.InProcessSite", ShakySite)
+    monkeypatch.setattr("fedpilot.federated.site_sources.InProcessSite", ShakySite)
     monkeypatch.setattr(ShakySite, "moments", {})
     return Region(archive)
 
@@ -204,7 +204,7 @@ def test_a_round_without_some_groups_is_the_same_when_it_is_run_again(
     assert [row["clients"] for row in result.rows] == [8, 8], "of groups of two at two sites"
     record = json.loads((archive.runs / "r/journal/round-000001.counted.json").read_text())
     assert record["clients"] == 8
-    monkeypatch.setattr("fedpilot.federated.federation.InProcessSite", InProcessSite)
+    monkeypatch.setattr("fedpilot.federated.site_sources.InProcessSite", InProcessSite)
     found = archive.verify("r", how=Replay.ALL)
     assert found.failure is None
     assert not found.differs

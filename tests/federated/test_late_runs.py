@@ -100,7 +100,7 @@ CARRY: dict[str, Any] = {
 
 @pytest.fixture
 def links(archive: Archive, monkeypatch: pytest.MonkeyPatch) -> Links:
-    monkeypatch.setattr("fedpilot.federated.federation.InProcessSite", SlowSite)
+    monkeypatch.setattr("fedpilot.federated.site_sources.InProcessSite", SlowSite)
     monkeypatch.setattr("fedpilot.federated.coordinator.Asking", Hasty)
     return Links(archive)
 

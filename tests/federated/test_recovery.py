@@ -18,7 +18,7 @@ from shaky_sites import SITES, Moments, Region, ShakySite
 
 @pytest.fixture
 def region(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> Region:
-    monkeypatch.setattr("fedpilot.federated.federation.InProcessSite", ShakySite)
+    monkeypatch.setattr("fedpilot.federated.site_sources.InProcessSite", ShakySite)
     monkeypatch.setattr(ShakySite, "moments", {})
     return Region(lab)
 

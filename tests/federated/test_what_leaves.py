@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,15 +13,16 @@ import numpy as np
 import pytest
 
 import site_data
-from fedpilot.fabric import VirtualClusterManager
 from fedpilot.fabric.testing import FakeCluster, fake_machine
 from fedpilot.federated import Federation
+from fedpilot.federated.config import RunConfig, parse_config
 from fedpilot.federated.errors import ClientFailed, FederatedError, NoUsableUpdate
 from fedpilot.federated.materials import disclosed_by
 from fedpilot.federated.remote_run import exit_code_of_failure
 from fedpilot.federated.site.leaving import IN_THE_LOG
+from fedpilot.federated.site_sources import OneRay
 from fedpilot.federated.sources import digest_of
-from fedpilot.mediator import InProcessSite, LinkedSite, Notify, Payload, Site, SiteContext
+from fedpilot.mediator import LinkedSite, Notify, Payload, Site, SiteContext
 from fedpilot.mediator.errors import PolicyRefused
 from fedpilot.mediator.payloads import header_json, write
 from fedpilot.mediator.runner.failures import error_of, told
@@ -103,25 +104,27 @@ class WatchedLink:
         self.notify = notify
 
 
-class WatchedFederation(Federation):
-    """Its sites are behind watched links, and ask their policies."""
+class WatchedSites(OneRay):
+    """Sites behind watched links, that ask their policies."""
 
-    wire: Wire
-    policy: Path
+    def __init__(self, config: RunConfig, wire: Wire, policy: Path) -> None:
+        super().__init__(config, ["east", "west"], FakeCluster([fake_machine("a", CPU=8)]))
+        self._wire, self._policy = wire, policy
 
-    def _sites_here(self, request: GangRequest, undo: ExitStack) -> list[Site]:
-        manager = undo.enter_context(VirtualClusterManager(self._cluster))  # type: ignore[arg-type]
-        return [LinkedSite(name, self._link(name, manager)) for name in self._sites]
+    def open(
+        self, request: GangRequest, store: int, among: Collection[str], undo: ExitStack
+    ) -> Sequence[Site]:
+        inner = super().open(request, store, among, undo)
+        return [LinkedSite(site.name, self._link(site)) for site in inner]
 
-    def _link(self, name: str, manager: VirtualClusterManager) -> WatchedLink:
-        context = SiteContext(name=name, data=self._data_at[name])
-        site = PolicedSite(InProcessSite(name, manager, context), context, self.policy)
-        part = Part(name, lambda: site, lambda event: link.notify(self.wire.take(event)))
-        link = WatchedLink(name, part, self.wire)
+    def _link(self, site: Site) -> WatchedLink:
+        context = SiteContext(name=site.name, data=self.data_at[site.name])
+        policed = PolicedSite(site, context, self._policy)
+        part = Part(site.name, lambda: policed, lambda event: link.notify(self._wire.take(event)))
+        link = WatchedLink(site.name, part, self._wire)
         return link
 
-    def spec_of(self, site: str) -> Payload:
-        spec = super().spec_of(site)
+    def told(self, spec: Payload) -> Payload:
         user = {"name": "mary", "role": "operator"}
         return Payload(kind=spec.kind, header={**spec.header, "user": user})
 
@@ -141,16 +144,12 @@ class Hospitals:
                                 site_data.files(folder / "west", WEST)),
         ]  # fmt: skip
 
-    def federation(self, policy: dict[str, Any] = POLICY, **keys: Any) -> WatchedFederation:
+    def federation(self, policy: dict[str, Any] = POLICY, **keys: Any) -> Federation:
         path = self.folder / "policy.yaml"
         path.write_text(json.dumps(policy))
         keys = {"federation__clients_per_round": 6, **keys}
-        made = WatchedFederation(
-            site_data.config(self.files, self.folder / "runs", **keys),
-            cluster=FakeCluster([fake_machine("a", CPU=8)]),
-            sites=["east", "west"],
-        )
-        made.wire, made.policy = self.wire, path
+        config = parse_config(site_data.config(self.files, self.folder / "runs", **keys))
+        made = Federation(config, source=WatchedSites(config, self.wire, path))
         self._undo.callback(made.close)
         return made
 

@@ -1,0 +1,68 @@
+"""What a run's configuration may say: every key, its type, its default and what it means.
+
+The sections follow the concerns of a run: `learning` and `data` decide its bits, `running` says
+where and with whom; `rules` are those between sections, `values` what all sections are made of.
+Key names that the FedPilot documentation gives (`dataset_type`, `data_distribution_kind`,
+`number_of_epochs`, `placement_group_strategy`, ...) are kept. Unknown keys and wrong types are
+refused (strict, no coercion but int to float); rules that span keys are told by `broken_rules`,
+which names the key to change. Whatever needs the data or the model (more clients than samples, a
+model that does not fit the data) is checked later, in `materials`, and still before anything is
+started.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated
+
+from .data import Data
+from .learning import Evaluation, Federation, Hierarchy, Model, Run, Training
+from .rules import (
+    hierarchy_conflicts,
+    late_conflicts,
+    population_conflicts,
+    site_conflicts,
+    site_data_conflicts,
+)
+from .running import SITES_IN_WORDS, Outputs, Participation, Resources, Sites, Traffic
+from .values import Conflict, Section
+
+__all__ = [
+    "Data",
+    "Evaluation",
+    "Federation",
+    "Hierarchy",
+    "Model",
+    "Outputs",
+    "Participation",
+    "Resources",
+    "Run",
+    "RunConfig",
+    "Sites",
+    "Traffic",
+    "Training",
+]
+
+
+class RunConfig(Section):
+    """One run, as a config file says it."""
+
+    run: Run = Run()
+    federation: Federation = Federation()
+    hierarchy: Hierarchy | None = None
+    model: Model
+    data: Data
+    training: Training = Training()
+    evaluation: Evaluation = Evaluation()
+    resources: Resources = Resources()
+    sites: Annotated[Sites, SITES_IN_WORDS] = Sites()
+    participation: Participation = Participation()
+    traffic: Traffic = Traffic()
+    outputs: Outputs = Outputs()
+
+    def broken_rules(self) -> Iterator[Conflict]:
+        yield from population_conflicts(self.federation, self.data)
+        yield from hierarchy_conflicts(self)
+        yield from late_conflicts(self)
+        yield from site_data_conflicts(self.data, self.evaluation, self.sites)
+        yield from site_conflicts(self.sites, self.resources)

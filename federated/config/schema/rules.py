@@ -1,0 +1,147 @@
+"""Rules between the sections of a configuration; their keys count from the top."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from .data import Data
+from .learning import Evaluation, Federation
+from .running import Resources, Sites
+from .values import Conflict
+
+if TYPE_CHECKING:
+    from . import RunConfig
+
+
+def hierarchy_conflicts(config: RunConfig) -> Iterator[Conflict]:
+    """The rules about groups, and what they cannot be combined with; keys from the top."""
+    federation, hierarchy = config.federation, config.hierarchy
+    if (federation.topology == "hierarchical") != (hierarchy is not None):
+        present = "without" if hierarchy is None else "with"
+        yield Conflict(
+            key="federation.topology",
+            found=f"`topology: {federation.topology}` {present} the section `hierarchy`",
+            allowed="`topology: hierarchical` together with `hierarchy`",
+        )
+    if hierarchy is None or federation.topology == "star":
+        return
+    topology = "`topology: hierarchical`"
+    for key in ("clients_per_round", "client_sampling_rate"):
+        if getattr(federation, key) is not None:
+            yield Conflict(
+                key=f"federation.{key}",
+                found=f"`{key}` with {topology}, where every group trains in every round",
+                allowed=f"`hierarchy.{key}`, which is about each group",
+            )
+    if federation.aggregation_strategy != "fedavg":
+        yield Conflict(
+            key="federation.aggregation_strategy",
+            found=f"`{federation.aggregation_strategy}` with {topology}, whose groups hand up sums",
+            allowed="`fedavg`",
+        )
+    if config.training.client_update is not None:
+        yield Conflict(
+            key="training.client_update",
+            found=f"a `client_update` with {topology}, where a client trains more than once a "
+            "round and can remember nothing",
+            allowed="leave it out, or `topology: star`",
+        )
+    if config.participation.over_sampling:
+        yield Conflict(
+            key="participation.over_sampling",
+            found=f"`over_sampling` with {topology}, where all are asked anyway",
+            allowed="0",
+        )
+    if config.outputs.client_digests:
+        yield Conflict(
+            key="outputs.client_digests",
+            found=f"true with {topology}, where clients become several things in a round",
+            allowed="false",
+        )
+    groups, population = hierarchy.groups, federation.number_of_clients
+    if config.data.from_ is not None and groups.by == "blocks":
+        yield Conflict(
+            key="hierarchy.groups.by",
+            found="`blocks` with `data.from: sites`, whose clients have no order of their own",
+            allowed="`label` or `column`",
+        )
+    if None not in (groups.count, population) and (groups.count or 0) > (population or 0):
+        yield Conflict(
+            key="hierarchy.groups.count",
+            found=f"{groups.count} groups of {population} clients",
+            allowed=f"at most `federation.number_of_clients` ({population})",
+        )
+
+
+def late_conflicts(config: RunConfig) -> Iterator[Conflict]:
+    """The rules about what can be added up late; keys from the top."""
+    if config.participation.late_updates == "discard":
+        return
+    strategy = config.federation.aggregation_strategy
+    if strategy != "fedavg":
+        yield Conflict(
+            key="participation.late_updates",
+            found=f"`carry` with `aggregation_strategy: {strategy}`, which is no weighted mean",
+            allowed="`discard`, or `fedavg`",
+        )
+    if config.training.client_update is not None:
+        yield Conflict(
+            key="participation.late_updates",
+            found="`carry` with a `client_update`, whose clients remember: a late one would "
+            "remember a round that is over",
+            allowed="`discard`",
+        )
+
+
+def site_conflicts(sites: Sites, resources: Resources) -> Iterator[Conflict]:
+    """The rules about where sites are; keys from the top."""
+    count, address = sites.count, resources.ray.address
+    if count is not None and count > 1 and address is not None:
+        yield Conflict(
+            key="sites.count",
+            found=f"{count} sites together with `resources.ray.address`",
+            allowed="1: one Ray cluster is one site; or leave the address out",
+        )
+
+
+def site_data_conflicts(data: Data, evaluation: Evaluation, sites: Sites) -> Iterator[Conflict]:
+    """The rules about data that lies at sites; keys from the top."""
+    if data.from_ is None and sites.site_files:
+        yield Conflict(
+            key="sites.site_files",
+            found="`site_files` without `data.from: sites`",
+            allowed="leave it out, or train on what the files declare",
+        )
+    if data.from_ is not None and evaluation.where == "coordinator":
+        yield Conflict(
+            key="evaluation.where",
+            found="`where: coordinator` with `data.from: sites`: it has no samples to test on",
+            allowed="`where: sites`",
+        )
+
+
+def population_conflicts(federation: Federation, data: Data) -> Iterator[Conflict]:
+    """The rules about the size of the population, which is said once; keys from the top."""
+    kind, asked = data.data_distribution_kind, federation.number_of_clients
+    if data.from_ is not None:
+        if asked is not None:
+            yield Conflict(
+                key="federation.number_of_clients",
+                found=f"{asked} clients with `data.from: sites`",
+                allowed="leave it out: the sites say how many clients they have",
+            )
+        return
+    if asked is None and kind not in ("natural", "fixed"):
+        yield Conflict(
+            key="federation.number_of_clients",
+            found=f"no `number_of_clients` with `data_distribution_kind: {kind}`",
+            allowed="a whole number of at least 1",
+        )
+    matrix = data.distribution_matrix
+    if matrix is not None and asked is not None and asked != len(matrix):
+        yield Conflict(
+            key="federation.number_of_clients",
+            found=f"{asked} clients, but `data.distribution_matrix` has {len(matrix)} rows",
+            allowed="leave it out, or one row per client",
+        )

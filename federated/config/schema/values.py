@@ -1,0 +1,123 @@
+"""What single values may be, what all sections share, and how a broken rule is told."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any, Self
+
+from annotated_types import Ge, Gt, Le, Lt
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
+
+from fedpilot.fabric.core.sizes import SIZE_IN_WORDS, bytes_of
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """What a type allows, in words, where its own rule (a pattern) would read badly."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conflict:
+    """A rule between keys that is broken."""
+
+    key: str
+    """The key to change, relative to its section."""
+    found: str
+    """What the config says."""
+    allowed: str
+    """What would hold."""
+
+
+def conflicting(*conflicts: Conflict) -> PydanticCustomError:
+    """All the rules that one section breaks, as the one error that pydantic lets it raise."""
+    text = "; ".join(f"{each.found} (allowed: {each.allowed})" for each in conflicts)
+    return PydanticCustomError("conflicting_keys", "{text}", {"text": text, "conflicts": conflicts})
+
+
+def only_plain(options: dict[str, Any]) -> dict[str, Any]:
+    """Refuse what a config file cannot hold, so that a run can always be written down."""
+    if refused := tuple(_not_plain(options, "options")):
+        raise conflicting(*refused)
+    return options
+
+
+def size(value: Any) -> Any:
+    """Bytes from a text that says some; anything else is left to the type's own check."""
+    found = bytes_of(value) if isinstance(value, str) else None
+    return value if found is None else found
+
+
+def number_in_words(number: float) -> str:
+    """What a number is called, the ones that are not finite as YAML spells them."""
+    spelled = {"nan": ".nan", "inf": ".inf", "-inf": "-.inf"}
+    return f"the number {spelled.get(str(number), number)}"
+
+
+def _not_plain(value: object, key: str) -> Iterator[Conflict]:
+    plain = "text, numbers, true, false, null, and lists and sections of those"
+    match value:
+        case None | bool() | int():
+            return
+        case float():
+            if not math.isfinite(value):
+                yield Conflict(key=key, found=number_in_words(value), allowed="a finite number")
+        case str():
+            if value != value.encode(errors="ignore").decode():
+                yield Conflict(key=key, found="half of a surrogate pair", allowed="Unicode text")
+        case list():
+            for index, item in enumerate(value):
+                yield from _not_plain(item, f"{key}[{index}]")
+        case dict():
+            for name, item in value.items():
+                if isinstance(name, str):
+                    yield from _not_plain(name, key)
+                    yield from _not_plain(item, f"{key}.{name}")
+                else:
+                    yield Conflict(key=key, found=f"{name!r} as a key", allowed="text as a key")
+        case _:
+            yield Conflict(
+                key=key, found=f"a value of type `{type(value).__name__}`", allowed=plain
+            )
+
+
+Positive = Annotated[int, Gt(0)]
+Fraction = Annotated[float, Gt(0.0), Le(1.0)]
+PositiveFloat = Annotated[float, Gt(0.0)]
+NonNegativeFloat = Annotated[float, Ge(0.0)]
+Options = Annotated[dict[str, Any], AfterValidator(only_plain)]
+Bytes = Annotated[int, BeforeValidator(size), Gt(0), Lt(2**63), Words(SIZE_IN_WORDS)]
+
+
+class Section(BaseModel):
+    """What all sections share: strict, frozen, no unknown keys, docs under the fields."""
+
+    model_config = ConfigDict(
+        strict=True,
+        extra="forbid",
+        frozen=True,
+        use_attribute_docstrings=True,
+        protected_namespaces=(),
+        allow_inf_nan=False,
+        serialize_by_alias=True,
+    )
+
+    def broken_rules(self) -> Iterator[Conflict]:
+        """The rules between this section's keys that do not hold."""
+        yield from ()
+
+    @model_validator(mode="after")
+    def _rules_hold(self) -> Self:
+        if broken := tuple(self.broken_rules()):
+            raise conflicting(*broken)
+        return self

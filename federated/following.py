@@ -1,0 +1,79 @@
+"""Following: a thread that looks at a run's sites whenever one changes, and now and then."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Collection
+from concurrent.futures import Future
+from functools import partial
+from typing import Any
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 5.0
+"""How often sites are looked at where nothing was said of them."""
+AGAIN_S = 10.0
+"""After a site could not be brought in."""
+
+Look = Callable[[Collection[str]], dict[str, Future[Any]]]
+"""Does what has to be done about sites now, but for those that something is being done about; the
+futures of what takes time, by site."""
+
+
+class Following:
+    """Calls `look`, first at once; closed by its owner."""
+
+    def __init__(self, look: Look, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._look = look
+        self._clock = clock
+        self._news = threading.Event()
+        self._news.set()
+        self._closed = False
+        self._busy: dict[str, float] = {}
+        """Sites that something is done about, and until when they are left alone."""
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._run, name="sites", daemon=True)
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Look soon: something may have changed."""
+        self._news.set()
+
+    def close(self) -> None:
+        """End; may be called twice."""
+        self._closed = True
+        self._news.set()
+        self._thread.join(LOOK_S)
+
+    def _run(self) -> None:
+        while not self._closed:
+            self._news.wait(LOOK_S)
+            self._news.clear()
+            if self._closed:
+                return
+            now = self._clock()
+            with self._lock:
+                self._busy = {site: until for site, until in self._busy.items() if until > now}
+                busy = set(self._busy)
+            try:
+                begun = self._look(busy)
+            except Exception:
+                log.exception("the sites could not be looked at")  # and are again, soon
+                continue
+            for site, future in begun.items():
+                with self._lock:
+                    self._busy[site] = float("inf")
+                future.add_done_callback(partial(self._ended, site))
+
+    def _ended(self, site: str, done: Future[Any]) -> None:
+        error = done.exception()
+        if error is not None:
+            log.warning("site %s could not be brought in or drained: %s", site, error)
+        with self._lock:
+            if error is None:
+                self._busy.pop(site, None)
+            else:
+                self._busy[site] = self._clock() + AGAIN_S
+        self._news.set()  # it may have changed meanwhile
