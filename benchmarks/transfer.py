@@ -394,7 +394,7 @@ def rows(runs: Mapping[str, list[Run]]) -> Iterator[list[str]]:
     for name, each in runs.items():
         for way, word in (("down", "to a site"), ("up", "from a site")):
             mine, messages, raw, kept = (
-                [_rate(run, which + way) for run in each]
+                [rate(run, which + way) for run in each]
                 for which in ("", "messages_", "raw_", "kept_")
             )
             cpu, raw_cpu = (
@@ -413,9 +413,17 @@ def rows(runs: Mapping[str, list[Run]]) -> Iterator[list[str]]:
             ]
 
 
-def _rate(run: Run, way: str) -> float:
+def rate(run: Run, way: str) -> float:
     """Bytes in a second of a way's median turn."""
     return float(run["bytes"]) / spread(run[f"{way}_s"]).median
+
+
+def share(run: Run, way: str) -> float:
+    """What a blob gets of a raw stream, of messages as protobuf's own code makes them.
+
+    That is what raw streaming with gRPC is: bare bytes have no schema that could be checked.
+    """
+    return rate(run, way) / rate(run, f"messages_{way}")
 
 
 def main() -> None:
@@ -448,8 +456,7 @@ def main() -> None:
         return result_of([sys.executable, __file__, *map(str, words)])
 
     def say(run: Run) -> str:
-        shares = (f"{_rate(run, w) / _rate(run, f'messages_{w}'):.2f} {w}" for w in ("down", "up"))
-        return ", ".join(shares)
+        return ", ".join(f"{share(run, way):.2f} {way}" for way in ("down", "up"))
 
     todo = {f"pieces of {kib:,} KiB": kib for kib in arguments.pieces}
     found = measured(SECTION, todo, once, say, arguments, ours())
