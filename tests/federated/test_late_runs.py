@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from federations import Log, one_by_one, raising, timeless
+from federations import Log, by_groups, one_by_one, raising, timeless
 from fedpilot.fabric.testing import FakeCluster, fake_machine
 from fedpilot.federated import ConfigError, Event, Federation, RunRefused, RunResult
 from fedpilot.federated.asking import Asking
@@ -192,6 +192,18 @@ def test_several_sites_and_rounds_may_be_late_at_once(links: Links) -> None:
     assert [row["late"] for row in result.rows] == [0, 0, 12]
     counted = [(each["of_round"], each["sites"]) for each in links.log.of("late_counted")]
     assert counted == [(1, ["north", "west"]), (2, ["west"])]
+
+
+def test_groups_may_be_late_too(links: Links) -> None:
+    groups = by_groups(3, federation__rounds=3)
+    whole = links.run("whole", ("west", 1), observe=arriving(2), **groups)
+    assert [row["clients"] for row in whole.rows] == [8, 12, 12]
+    assert [row["late"] for row in whole.rows] == [0, 4, 0]
+    never = links.run("never", ("west", 1), **groups)
+    assert never.rows[0]["model"] == whole.rows[0]["model"]
+    assert never.rows[1]["model"] != whole.rows[1]["model"]
+    found = links.archive.verify("whole", how=Replay.ALL)
+    assert (found.failure, found.differs) == (None, False)
 
 
 class Stuck:
