@@ -25,7 +25,7 @@ datasets:
     disclose: {ids: none, counts: rounded}
 """
 CONFIG = {
-    "federation": {"clients_per_round": 6, "rounds": 10},
+    "federation": {"clients_per_round": 10, "rounds": 10},
     "model": {"model_type": "mlp"},
     "data": {"from": "sites", "dataset": "digits"},
     "training": {"number_of_epochs": 2, "batch_size": 10, "learning_rate": 0.1},

@@ -12,11 +12,13 @@ import queue
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from fedpilot.mediator import FederationMediator, Payload, Share, SiteUnreachable
+from fedpilot.mediator.errors import AnswerUnreadable
 
+from .core.happenings import NotBelieved, believed
 from .core.partial_check import AnswerRefused
 from .core.participation import (
     BelowQuorum,
@@ -67,11 +69,17 @@ class Question(Protocol):
     def close(self, site: str, share: Share) -> None:
         """Have that order answered with what is done of it."""
 
-    def check(self, answer: Payload) -> None:
-        """AnswerRefused for what cannot be an answer to it."""
+    def check(self, share: Share, answer: Payload) -> None:
+        """AnswerRefused for what cannot be an answer to the order about these clients."""
 
     def covered(self, share: Share, answer: Payload) -> int:
-        """How many clients an answer covers; only asked where not everybody has to be."""
+        """How many clients an answer covers; only asked where not everybody has to be.
+
+        It was checked before; AnswerRefused if it covers others than these.
+        """
+
+    def most(self, share: Share) -> int:
+        """How many of these clients it is about."""
 
     def site_changed(self) -> None:
         """Sites were lost or came back."""
@@ -211,10 +219,12 @@ class Asking:
                 if part.site in there:
                     self._send(part)
                     continue
-                for site, share in self._mediator.share_out(part.moves).items():
+                dealt = self._mediator.share_out(part.moves)
+                for site, share in dealt.items():
                     self._send(Part(site=site, moves=share))
-                if part.stays:
-                    self._waiting.append(Part(site=part.site, stays=part.stays))
+                rest = replace(part, moves=()) if dealt else part
+                if rest.share:
+                    self._waiting.append(rest)
         if not self._waiting:
             self._waiting_since = None
         elif self._waiting_since is None:
@@ -230,12 +240,12 @@ class Asking:
         number = self._question.round_number
         try:
             payload = done.result()
-            self._question.check(payload)
+            self._question.check(part.share, payload)
             counts = self._rules.by_clock
             clients = self._question.covered(part.share, payload) if counts else 0
         except SiteUnreachable as error:
             self._mediator.lose(part.site, error.reason, round_number=number)
-        except AnswerRefused as error:
+        except (AnswerRefused, AnswerUnreadable) as error:
             self._mediator.distrust(part.site, str(error), round_number=number)
         else:
             self._answered.append(Answered(part, payload, clients))
@@ -255,12 +265,15 @@ class Asking:
             self._happened.put(lambda: self._progress(site, payload))
 
     def _progress(self, site: str, payload: Payload) -> None:
-        header = payload.header
-        if header.get("round") != self._question.round_number:
+        try:
+            told = believed(payload.kind, payload.header)
+        except NotBelieved:
+            return  # the log has it
+        if told["round"] != self._question.round_number:
             return
         for each in self._open.values():
-            if each.part.site == site and part_name(each.part.share) == header.get("part"):
-                each.done = int(header["done"])
+            if each.part.site == site and part_name(each.part.share) == told["part"]:
+                each.done = min(told["done"], self._question.most(each.part.share))
 
     def _wait(self, seconds: float | None) -> None:
         """Until something has happened, or so long."""

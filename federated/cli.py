@@ -63,8 +63,8 @@ def run(
 
     With --mediator, --profile or FEDPILOT_PROFILE the run is submitted to that mediator, which
     trains it over its sites, and is followed from here; a default profile alone sends nothing away.
-    Ctrl-C detaches then, and `fedpilot runs attach` follows again. The run folder is at the
-    mediator: `fedpilot runs fetch` brings it.
+    Ctrl-C detaches then, and `fedpilot runs attach` follows again; with --json `run_detached` has
+    the command. The run folder is at the mediator: `fedpilot runs fetch` brings it.
 
     \b
     Examples:
@@ -306,7 +306,8 @@ def _code(federation: Federation) -> str:
 @click.command()
 @click.argument("path", default="fedpilot.yaml", type=click.Path(path_type=Path))
 @click.option("--force", is_flag=True, help="Replace the file if it exists.")
-def init(path: Path, force: bool) -> None:
+@JSON
+def init(path: Path, force: bool, as_json: bool) -> None:
     """Write a starter config with every key explained to PATH (default: fedpilot.yaml).
 
     It runs as it is: fifty clients share the bundled handwritten digits.
@@ -319,6 +320,9 @@ def init(path: Path, force: bool) -> None:
         path.write_text(starter())
     except OSError as error:
         fail(f"{path} cannot be written: {error.strerror or error}", BAD_INPUT)
+    if as_json:
+        click.echo(json.dumps({"config": str(path)}))
+        return
     click.echo(f"wrote {path}; next: fedpilot run {path}")
 
 

@@ -87,7 +87,10 @@ class Connection:
         return RemoteFederation(self.client, run, owned=True)
 
     def run(self, run_id: str) -> RemoteFederation:
-        """The clients of a run that goes on at the mediator; closing it leaves the run alone."""
+        """The clients of a run that goes on at the mediator; closing it leaves the run alone.
+
+        They are asked by the run's owner and by admins: others get NotPermitted.
+        """
         self.client.show_run(run_id)
         return RemoteFederation(self.client, run_id)
 

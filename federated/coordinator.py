@@ -30,8 +30,14 @@ from .budgets import budget_of, judges_of
 from .config.schema import RunConfig
 from .core.algorithm import Algorithm, Needs, ServerState
 from .core.late import Late, with_late
+from .core.members import Members, Membership
 from .core.partial import COARSER_STEP, COARSEST, Partial, Tally, grid
-from .core.partial_check import AnswerRefused, checked_partial, checked_tally
+from .core.partial_check import (
+    checked_covered,
+    checked_judges,
+    checked_partial,
+    checked_tally,
+)
 from .core.participation import Counted, Rules, least
 from .core.round_costs import Costs
 from .core.sampling import share as share_of
@@ -110,19 +116,31 @@ class _Orders:
         order = self._order(f"close_{self.kind}", share)
         self.coordinator.send(order, site, f"close/{self._key(share)}", None)
 
-    def check(self, answer: Payload) -> None:
-        if self.kind == "round":
-            self.coordinator.check_round(answer, self.model, self.header["coarser"], self.whole)
-        else:
+    def check(self, share: Share, answer: Payload) -> None:
+        if self.kind != "round":
             checked_tally(answer.header.get("tally"))
+            return
+        # Only what a clock may close is answered before all are done.
+        all_of_them = not self.header.get("tells_covered", False)
+        self.coordinator.check_round(
+            answer, self.model, self.header["coarser"], self._members(share), all_of_them
+        )
 
     def covered(self, share: Share, answer: Payload) -> int:
-        found = answer.header.get("covered", answer.header.get("clients"))
-        try:
-            covers = found if isinstance(found, int) else unpacked(str(found), self.whole).sum()
-        except ValueError as error:
-            raise AnswerRefused("who is covered", f"{found!r:.60}", "a bitmap") from error
-        return int(covers)
+        if self.kind != "round":
+            return checked_judges(answer.header, self.most(share))
+        return int(np.count_nonzero(checked_covered(answer.header, self._members(share))))
+
+    def most(self, share: Share) -> int:
+        if self.kind != "round":
+            return min(self.whole, size(share))
+        return self._members(share).most
+
+    def _members(self, share: Share) -> Members:
+        members = self.coordinator.members(self.number, share)
+        if counted := self.header.get("counted"):
+            return members.among(unpacked(counted, len(members.mask)))
+        return members
 
     def site_changed(self) -> None:
         self.coordinator.tell_changes()
@@ -150,10 +168,14 @@ class Coordinator:
         identity: str,
         emit: Emit,
         cohort: tuple[int, int],
+        membership: Membership,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """`cohort`: the clients that a round asks, and how many of them are enough."""
+        """`cohort`: the clients that a round asks, and how many of them are enough; `membership`
+        says who they are.
+        """
         self._asked, self._enough = cohort
+        self.members = membership.of
         self._config = config
         self._roles = roles
         self._algorithm = algorithm
@@ -364,15 +386,23 @@ class Coordinator:
             total.merge(Tally.from_json(answer.payload.header["tally"]))
         return total
 
-    def check_round(self, answer: Payload, model: GlobalModel, coarser: int, clients: int) -> None:
-        """AnswerRefused for what cannot be a site's part of a round."""
+    def check_round(
+        self,
+        answer: Payload,
+        model: GlobalModel,
+        coarser: int,
+        members: Members,
+        all_of_them: bool,
+    ) -> None:
+        """AnswerRefused for what cannot be a site's part of a round, about these clients."""
         checked_partial(
             answer.header,
             answer.tensors,
             exponents=self._grid(model, coarser),
             model=model.state,
             roles=self._roles,
-            clients=clients,
+            members=members,
+            all_of_them=all_of_them,
             keeps_updates=self._algorithm.needs is Needs.EVERY_UPDATE,
         )
 

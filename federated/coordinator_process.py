@@ -14,15 +14,19 @@ import os
 import signal
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedpilot.fabric import FabricError
 from fedpilot.fabric.interruptions import Interruptions
 from fedpilot.mediator import MediatorError
 from fedpilot.mediator.coordinator_link import MediatorConnection
+from fedpilot.mediator.errors import RequestRefused
 
 from .errors import CodeRefused, FederatedError
 from .events import Event
+
+if TYPE_CHECKING:
+    from .config.schema import RunConfig
 
 log = logging.getLogger(__name__)
 
@@ -31,8 +35,11 @@ CODE = "code.zip"
 """The user's own modules, as the mediator has kept them."""
 
 
-def main(folder: Path, run: str) -> int:
-    """Run or resume a run of the mediator in a folder; the exit code says how it ended."""
+def main(folder: Path, run: str, user_code: bool = True) -> int:
+    """Run or resume a run of the mediator in a folder; the exit code says how it ended.
+
+    Without `user_code` a config that names code by dotted path is refused before any is imported.
+    """
     began_at = time.monotonic()
     with Interruptions() as interruptions:
         try:
@@ -40,7 +47,8 @@ def main(folder: Path, run: str) -> int:
                 connection.on_stop(_stop)
                 telling = Telling(connection)
                 try:
-                    _serve(folder / "runs" / run, connection, telling, interruptions)
+                    place = folder / "runs" / run
+                    _serve(place, connection, telling, interruptions, user_code)
                     return FINISHED
                 except (FederatedError, FabricError, MediatorError, OSError) as error:
                     log.error("%s", error)
@@ -73,7 +81,11 @@ class Telling:
 
 
 def _serve(
-    place: Path, connection: MediatorConnection, telling: Telling, interruptions: Interruptions
+    place: Path,
+    connection: MediatorConnection,
+    telling: Telling,
+    interruptions: Interruptions,
+    user_code: bool,
 ) -> None:
     from .answering import Answering
     from .config import load_config
@@ -87,6 +99,8 @@ def _serve(
     submitted: dict[str, Any] = json.loads((place / "submission.json").read_text())
     _make_folder(place)
     config = load_config(place / "config.yaml", [f"outputs.folder={json.dumps(str(place.parent))}"])
+    if not user_code:
+        check_names_no_code(config)
     with RunFolder.open(place.parent, place.name) as opened:
         manifest = opened.manifest()
         if not manifest:
@@ -115,6 +129,17 @@ def _serve(
     finally:
         interruptions.shield()
         federation.close()
+
+
+def check_names_no_code(config: RunConfig) -> None:
+    """Refuse what this mediator would have to import, brought or installed. RequestRefused."""
+    from .sources import installed_code
+
+    if paths := installed_code(config):
+        raise RequestRefused(
+            f"this mediator runs no code but fedpilot's own, and the config names "
+            f"{', '.join(paths)}: use what is built in, or another mediator"
+        )
 
 
 def archive_in(place: Path, digest: str) -> bytes:

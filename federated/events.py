@@ -1,6 +1,6 @@
 """What a run tells whoever follows it: named events with plain fields, in the order they happen.
 
-`run_started`, `cluster_ready`, `gang_reserved`, `worker_ready`, `workers_ready`,
+`run_started`, `cluster_ready`, `gang_reserved`, `worker_ready`, `workers_differ`, `workers_ready`,
 `execution_trial`, `execution_chosen`, `worker_lost`, `site_lost`, `site_drained`, `site_returned`,
 `round_started`, `clients_done`, `round_quorum`, `update_refused`, `grid_coarsened`,
 `round_finished`, `run_finished`; docs/reference/events.md lists their fields.

@@ -11,10 +11,11 @@ import platform
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from types import TracebackType
@@ -24,6 +25,8 @@ import numpy as np
 
 from fedpilot.fabric.interruptions import is_interruption
 from fedpilot.mediator import FederationMediator, Payload
+from fedpilot.mediator.mediator import ProblemOf
+from fedpilot.mediator.site import then
 
 from .algorithms import algorithm_of
 from .budgets import rounds_within
@@ -42,6 +45,10 @@ from .coordinator import Coordinator, Finished, GlobalModel, execution_of
 from .core.algorithm import Needs
 from .core.groups import Groups
 from .core.lifecycle import NodeState
+from .core.likeness import Facts, Likeness, differing
+from .core.members import Membership
+from .core.node_check import check_node, checked_choice
+from .core.partial_check import AnswerRefused
 from .core.partition import PartitionSummary, describe
 from .core.sampling import cohort
 from .core.state import Array, State, digest
@@ -49,6 +56,7 @@ from .core.union import described
 from .errors import ConfigError, FederatedError, Problem, RunRefused
 from .events import Event, Observer, event
 from .grouping import steps_of
+from .hearing import Hearing
 from .run_folder import RunFolder, new_run_id
 from .run_record import RunRecord, RunResult
 from .site_sources import SiteSource, sites_here
@@ -124,8 +132,10 @@ class Federation:
             self._undo = undo.pop_all()
         self._observers = list(observers)
         self._emit_lock = threading.Lock()
+        self._hearing = Hearing()
         self._mediator: FederationMediator | None = None
         self._workers: dict[tuple[str, int], Mapping[str, Any]] = {}
+        self._likeness = Likeness()
         self._start_lock = threading.Lock()
         self._closed = False
         self._model = GlobalModel(0, self._materials.initial, {}, digest(self._materials.initial))
@@ -309,6 +319,7 @@ class Federation:
         mediator.assign(len(self), None if union is None else union.pinned)
         specs = {site: self.spec_of(site) for site in self._sites}
         mediator.start(WORKLOAD, specs, self._on_site_event)
+        self._check_alike()
         self._emit(
             "workers_ready",
             workers=len(self._workers),
@@ -318,6 +329,20 @@ class Federation:
         self._source.follow(mediator, self.spec_of, lambda: self.round, undo)
         return mediator
 
+    def _check_alike(self, before: Sequence[Facts] = ()) -> None:
+        """Compare the workers, also with those of `before`; RunRefused where they must be alike."""
+        earlier = {f"{told.get('site')}/{told.get('worker')} before": told for told in before}
+        if self.config.run.reproducible != "strict":
+            for worker, told in earlier.items():
+                self._compare(worker, told)
+            return
+        there = {f"{site}/{number}": told for (site, number), told in self._workers.items()}
+        if found := differing(there | earlier):
+            raise RunRefused(
+                f"with `run.reproducible: strict` all workers have to be alike, and they differ in "
+                f"{found}; leave out machines that are unlike the others, or say `warn`"
+            )
+
     def _choose_execution(self, mediator: FederationMediator) -> None:
         """Have the first site find out how a chunk is computed best, once for all sites."""
         training = self.config.training
@@ -325,15 +350,14 @@ class Federation:
             kind="try_out",
             header={"execution": training.execution, "chunk_size": training.chunk_size},
         )
-        answer = mediator.deliver_to_any(order, purpose="trial")
+        check = partial(_check_choice, execution=training.execution)
+        answer = mediator.deliver_to_any(order, purpose="trial", problem_of=_problem_by(check))
         if wait([answer], timeout=TRIAL_SAID_S).not_done:
             self._emit("execution_trial")
-        chosen = answer.result().header
-        execution, chunk_size = chosen["execution"]
+        chosen, reason = checked_choice(answer.result().header, training.execution)
+        execution, chunk_size = str(chosen.kind), chosen.chunk_size
         self.config = with_execution(self.config, execution, chunk_size)
-        self._emit(
-            "execution_chosen", execution=execution, chunk_size=chunk_size, reason=chosen["reason"]
-        )
+        self._emit("execution_chosen", execution=execution, chunk_size=chunk_size, reason=reason)
 
     def spec_of(self, site: str) -> Payload:
         """What a site is told of this federation. UnionError if it has none of the run's data."""
@@ -349,6 +373,8 @@ class Federation:
         }
         if union is not None:
             header["place"] = union.place_of(site).to_json()
+        if self._workers and self.config.run.reproducible == "strict":
+            header["like"] = dict(next(iter(self._workers.values())))
         return self._source.told(Payload(kind="federation", header=header))
 
     def _forget_mediator(self) -> None:
@@ -489,11 +515,25 @@ class Federation:
 
     def _rounds(self, folder: RunFolder, resumed: bool) -> Finished:
         coordinator = self.coordinator(folder)
-        folder.update_manifest(workers=self.workers)
+        if resumed:
+            self._check_alike(folder.manifest().get("workers", ()))
         initial = self._materials.initial
         self._model = coordinator.recovered(initial) if resumed else coordinator.first(initial)
+        written: list[dict[str, Any]] = []
+
+        def write_workers() -> None:
+            """Sites and workers may have come since."""
+            if written != (workers := self.workers):
+                folder.update_manifest(workers=workers)
+                written[:] = workers
+
+        def moved(model: GlobalModel) -> None:
+            self.stand_at(model)
+            write_workers()
+
+        write_workers()
         with set_aside():
-            return coordinator.run(self._model, self.stand_at)
+            return coordinator.run(self._model, moved)
 
     def coordinator(self, folder: RunFolder) -> Coordinator:
         """Who runs this federation's rounds and keeps their record in `folder`."""
@@ -508,6 +548,18 @@ class Federation:
             identity=self.identity,
             emit=self._emit,
             cohort=(self._materials.cohort_size, self._materials.enough),
+            membership=self._membership(),
+        )
+
+    def _membership(self) -> Membership:
+        groups = self.groups
+        return Membership(
+            population=len(self),
+            asked=self._materials.cohort_size,
+            seed=self.config.run.random_seed,
+            index_of=self._materials.data.partition.index_of,
+            groups=groups,
+            known=steps_of(self.config) is None or groups is not None,
         )
 
     def stand_at(self, model: GlobalModel) -> None:
@@ -539,8 +591,15 @@ class Federation:
         header = {**order.header, "execution": execution_of(self.config)}
         order = replace(order, header=header)
         return self._mediator.deliver_to_client(
-            index, order, round_number=self.round, purpose="node"
+            index,
+            order,
+            round_number=self.round,
+            purpose="node",
+            problem_of=_problem_by(partial(self._check_node, order.kind)),
         )
+
+    def _check_node(self, kind: str, answer: Payload) -> None:
+        check_node(kind, answer.header, answer.tensors, self._materials.initial)
 
     def model_or(self, model: State | None) -> tuple[str, State]:
         """The digest and the tensors of `model`, or of the global model."""
@@ -557,16 +616,24 @@ class Federation:
 
     def show(self, index: int) -> Mapping[str, Any]:
         """What is known of a VirtualNode; starts nothing."""
+        return self.ask_shown(index).result()
+
+    def ask_shown(self, index: int) -> Future[Mapping[str, Any]]:
+        """What is known of a VirtualNode, once its site has told it; starts nothing."""
         if self._mediator is None:
-            return {
-                "state": str(NodeState.VIRTUAL),
-                "worker": "",
-                "reason": "the federation is not running",
-                "samples": self._samples_of(index),
-                "trail": [],
-            }
+            nothing: Future[Mapping[str, Any]] = Future()
+            nothing.set_result(
+                {
+                    "state": str(NodeState.VIRTUAL),
+                    "worker": "",
+                    "reason": "the federation is not running",
+                    "samples": self._samples_of(index),
+                    "trail": [],
+                }
+            )
+            return nothing
         order = Payload(kind="node.show", header={"client": index})
-        return self.ask_node(index, order).result().header
+        return then(self.ask_node(index, order), lambda node: node.header)
 
     def _samples_of(self, index: int) -> int | None:
         """How many samples a client holds; None if its site does not say."""
@@ -599,10 +666,35 @@ class Federation:
                 observer(happened)
 
     def _on_site_event(self, payload: Payload) -> None:
+        if (fields := self._hearing.fields(payload)) is None:
+            return
         if payload.kind == "worker_ready":
-            header = payload.header
-            self._workers[header["site"], header["worker"]] = header
-        self._emit(payload.kind, **payload.header)
+            self._workers[fields["site"], fields["worker"]] = fields
+        self._emit(payload.kind, **fields)
+        if payload.kind == "worker_ready":
+            self._compare(f"{fields['site']}/{fields['worker']}", fields)
+
+    def _compare(self, worker: str, told: Facts) -> None:
+        """Say what is otherwise about a worker than about those before it."""
+        for new in self._likeness.joined(worker, told):
+            self._emit("workers_differ", **asdict(new))
+
+
+def _problem_by(check: Callable[[Payload], None]) -> ProblemOf:
+    """What a check finds wrong with an answer, in words."""
+
+    def problem_of(answer: Payload) -> str:
+        try:
+            check(answer)
+        except AnswerRefused as error:
+            return str(error)
+        return ""
+
+    return problem_of
+
+
+def _check_choice(answer: Payload, execution: str) -> None:
+    checked_choice(answer.header, execution)
 
 
 def _checked(config: RunConfig, declared: Mapping[str, Any] | None = None) -> Materials:

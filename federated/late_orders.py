@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from fedpilot.mediator import FederationMediator, Payload
+from fedpilot.mediator import FederationMediator, Payload, Share
+from fedpilot.mediator.errors import AnswerUnreadable
 
 from .asking import Unanswered
 from .config.schema import Participation
@@ -36,8 +37,8 @@ class Asked(Protocol):
     @property
     def round_number(self) -> int: ...
 
-    def check(self, answer: Payload) -> None:
-        """AnswerRefused for what cannot be an answer to it."""
+    def check(self, share: Share, answer: Payload) -> None:
+        """AnswerRefused for what cannot be an answer to the order about these clients."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +133,8 @@ class LateOrders:
         site, of_round = each.order.part.site, each.question.round_number
         try:
             answer = each.order.answer.result()
-            each.question.check(answer)
-        except AnswerRefused as error:
+            each.question.check(each.order.part.share, answer)
+        except (AnswerRefused, AnswerUnreadable) as error:
             self._discard(round_number, each, str(error))
             self._mediator.distrust(site, str(error), round_number=round_number)
             return None

@@ -102,6 +102,7 @@ class Materials:
     initial: dict[str, Array]
     """The model of round 0."""
     data_digest: str
+    """Of the samples; for whoever coordinates data that lies at sites, of what they disclose."""
     cohort_size: int
     """Clients that a round asks."""
     enough: int
@@ -266,7 +267,7 @@ def gather_here(
         data=data,
         roles=roles,
         initial=initial,
-        data_digest="",
+        data_digest=dataset.digest,
         cohort_size=asked(enough, config.participation.over_sampling, place.population),
         enough=enough,
         here=held.here,

@@ -23,7 +23,8 @@ from fedpilot.mediator import (
     Site,
 )
 from fedpilot.mediator.coordinator_link import MediatorConnection
-from fedpilot.mediator.core.health import works
+from fedpilot.mediator.core.health import SiteState, works
+from fedpilot.mediator.wire import SiteStanding
 
 from .config.schema import RunConfig
 from .core.following import Move, chosen, moves
@@ -175,7 +176,20 @@ class MediatorSites:
 
         following = Following(look)
         undo.callback(following.close)
-        self._connection.on_site_change(lambda standing: following.wake())
+
+        def changed(standing: SiteStanding | None = None) -> None:
+            # At once: the next that is heard may be that another site is lost.
+            mediator.leave_alone(
+                [
+                    str(name)
+                    for name, each in self._connection.sites.items()
+                    if each.state is SiteState.CORDONED
+                ]
+            )
+            following.wake()
+
+        self._connection.on_site_change(changed)
+        changed()
 
     def close(self) -> None:
         """Nothing: they stay where they are."""

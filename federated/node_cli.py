@@ -28,7 +28,8 @@ def node() -> None:
     """The VirtualNodes of a run at a mediator: the federation's clients, where and why there.
 
     A VirtualNode is an id and a config until somebody needs it. It belongs to one site, and becomes
-    materialized on a worker there when it is asked to train or to evaluate.
+    materialized on a worker there when it is asked to train or to evaluate. It is asked by whoever
+    submitted the run, and by admins.
 
     \b
     Examples:

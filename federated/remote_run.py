@@ -18,7 +18,7 @@ import click
 from fedpilot.fabric.cli_access import FAILED, INTERRUPTED, fail, interruptions
 from fedpilot.fabric.exit_codes import exit_code_of
 
-from .events import Event
+from .events import Event, event
 
 if TYPE_CHECKING:
     from fedpilot.mediator.cli.access import Access
@@ -69,10 +69,16 @@ def submit(
             found = client.submit(run, text, name=config.stem, code=code.archive)
     except KeyboardInterrupt:
         fail(f"interrupted; {fate}", INTERRUPTED)
-    if detach:
-        click.echo(json.dumps(found) if as_json else run)
-        return 0
-    return follow(access, run, as_json=as_json)
+    if as_json:
+        status = found.get("status", "")
+        _print(event("run_submitted", run_id=run, status=status, mediator=client.address))
+    if not detach:
+        return follow(access, run, as_json=as_json)
+    if as_json:
+        _print(_detached(access, run, "it was asked for"))
+    else:
+        click.echo(run)
+    return 0
 
 
 def resume(access: Access, run: str, *, as_json: bool) -> int:
@@ -97,10 +103,24 @@ def follow(access: Access, run: str, *, as_json: bool, after: int = 0) -> int:
         with interruptions(), access.open() as client, display:
             ending = _shown(client, run, after, display, access, as_json=as_json)
     except KeyboardInterrupt:
+        if as_json:
+            _print(_detached(access, run, "interrupted"))
         fail(f"interrupted; {attach}", INTERRUPTED)
     except MediatorUnreachable as error:
+        if as_json:
+            _print(_detached(access, run, str(error)))
         fail(f"{error}\n{attach}", error.exits_with)
     return _ended(access, run, ending)
+
+
+def _detached(access: Access, run: str, reason: str) -> Event:
+    """Nobody here follows a run any more, which goes on, and how to follow it again."""
+    attach = access.step("runs", "attach", run)
+    return event("run_detached", run_id=run, reason=reason, attach=attach)
+
+
+def _print(told: Event) -> None:
+    click.echo(json.dumps(told.to_json()))
 
 
 def _shown(
@@ -109,18 +129,18 @@ def _shown(
     """Have the display show a run to its end; the fields of that."""
     ending: Mapping[str, Any] | None = None
     for happening in client.follow_run(run, after=after):
-        event = event_of(happening.event)
-        if event.name == "run_finished":
-            ending = event.fields
+        told = event_of(happening.event)
+        if told.name == "run_finished":
+            ending = told.fields
             if not as_json:
-                event = _elsewhere(event, client.address, access)
-        elif event.name == "run_started":
+                told = _elsewhere(told, client.address, access)
+        elif told.name == "run_started":
             ending = None
-        display(event)
+        display(told)
     if ending is None:
-        event = _unsaid(run, client.show_run(run))
-        ending = event.fields
-        display(event)
+        told = _unsaid(run, client.show_run(run))
+        ending = told.fields
+        display(told)
     return ending
 
 
@@ -134,15 +154,15 @@ def event_of(document: Mapping[str, Any]) -> Event:
     return Event(str(document.get("event", "")), fields, time)
 
 
-def _elsewhere(event: Event, address: str, access: Access) -> Event:
+def _elsewhere(end: Event, address: str, access: Access) -> Event:
     """The end of a run with where its folder is, and the command that resumes it from here."""
-    run, folder = str(event.fields.get("run_id", "")), event.fields.get("folder")
+    run, folder = str(end.fields.get("run_id", "")), end.fields.get("folder")
     fields = {
-        **event.fields,
+        **end.fields,
         "folder": None if folder is None else f"{folder}, at the mediator {address}",
         "resume": access.step("runs", "resume", run),
     }
-    return Event(event.name, fields, event.time)
+    return Event(end.name, fields, end.time)
 
 
 def _unsaid(run: str, found: Mapping[str, Any]) -> Event:

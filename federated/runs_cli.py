@@ -66,37 +66,58 @@ def _folder(access: Access, folder: Path | None) -> Path | None:
 
 
 @runs.command("list")
+@click.option(
+    "--last",
+    "most",
+    type=click.IntRange(min=1),
+    default=50,
+    show_default=True,
+    metavar="N",
+    help="Only the newest N.",
+)
+@click.option("--all", "everything", is_flag=True, help="All runs, however many there are.")
 @FOLDER
 @JSON
 @with_mediator
-def list_(folder: Path | None, access: Access, as_json: bool) -> None:
-    """List the runs, oldest first, with their status, rounds and last accuracy.
+def list_(most: int, everything: bool, folder: Path | None, access: Access, as_json: bool) -> None:
+    """List the newest runs, oldest first, with their status, rounds and last accuracy.
+
+    How many there are beyond is said on stderr; with --json it is `more`.
 
     \b
     Examples:
       fedpilot runs list
+      fedpilot runs list --all --folder elsewhere/runs
       fedpilot runs list --profile hospitals --json | jq -r '.runs[].run_id'
     """
+    most = sys.maxsize if everything else most
     with exit_codes():
         here = _folder(access, folder)
         if here is not None:
-            _list_here(here, as_json)
+            _list_here(here, most, as_json)
             return
-        found = ask(access, lambda client: client.list_runs())
+        found, more = ask(access, lambda client: client.newest_runs(most))
         if as_json:
-            print_json({"runs": found})
+            print_json({"runs": found, "more": more})
             return
         from fedpilot.mediator.cli.tables import run_table
 
         display(run_table(found, time.time()))
+        _tell_more(more)
 
 
-def _list_here(folder: Path, as_json: bool) -> None:
+def _tell_more(more: int) -> None:
+    if more:
+        click.echo(f"and {more:,} older; --all lists them", err=True)
+
+
+def _list_here(folder: Path, most: int, as_json: bool) -> None:
     from .run_folder import list_runs
 
-    rows = [_brief(folder / run_id) for run_id in list_runs(folder)]
+    names = list_runs(folder)
+    rows, more = [_brief(folder / run_id) for run_id in names[-most:]], max(0, len(names) - most)
     if as_json:
-        print_json({"runs": rows})
+        print_json({"runs": rows, "more": more})
         return
     if not rows:
         click.echo(f"no runs in {folder}/; `fedpilot run CONFIG` makes one")
@@ -109,6 +130,7 @@ def _list_here(folder: Path, as_json: bool) -> None:
             f"{row['run_id']:<{width}}  {row['status']:<11}  {row['rounds']:>6}  {accuracy:>8}  "
             f"{row['digest'][:12]}"
         )
+    _tell_more(more)
 
 
 @runs.command()

@@ -32,6 +32,8 @@ NAMING = (
     "training.client_update",
 )
 """The keys that may name code by dotted path, in the order of its digest."""
+LOSSES = "torch.nn.functional"
+"""A module whose functions do no harm as losses: two tensors are all that they are ever given."""
 COMPILED = "is compiled"
 _PACKAGE = "__init__.py"
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
@@ -58,6 +60,26 @@ def own_code(config: RunConfig) -> tuple[str, ...]:
     """The modules that the configuration names by dotted path, in the order of its digest."""
     paths = named(config).values()
     return tuple(module for path in paths for module, colon, _ in [path.partition(":")] if colon)
+
+
+def installed_code(config: RunConfig, files: Iterable[str] = ()) -> tuple[str, ...]:
+    """What the configuration names by dotted path outside of the files of an archive, sorted.
+
+    Without losses of PyTorch's, which need nobody's leave.
+    """
+    there = tuple(files)
+    paths = {
+        path
+        for key, path in named(config).items()
+        for module, colon, name in [path.partition(":")]
+        if colon and not_among(there, [module]) and not _harmless(key, module, name)
+    }
+    return tuple(sorted(paths))
+
+
+def _harmless(key: str, module: str, name: str) -> bool:
+    public = name.isidentifier() and not name.startswith("_")
+    return key == "training.loss_function" and module == LOSSES and public
 
 
 def import_paths(config: object, search: Iterable[str] = ()) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import queue
+import sys
 import tempfile
 import threading
 import time
@@ -22,6 +23,7 @@ from typing import Any, BinaryIO, NoReturn, Self, TypeVar
 
 import grpc
 
+from .core.at_site import exit_code_here
 from .errors import (
     BadRequest,
     MediatorError,
@@ -52,6 +54,8 @@ ENDED = frozenset({"finished", "failed", "stopped", "interrupted"})
 """Statuses of runs that nobody works on."""
 SLOWEST_LINK = 50_000
 """Bytes per second; the deadline of a file grows with its size."""
+_MOST_AT_ONCE = 1_000
+"""Runs that one answer is asked for."""
 _MOST_FILES = 100_000
 """Files of a run; no run has so many."""
 _Code = grpc.StatusCode
@@ -196,9 +200,25 @@ class MediatorClient:
         return _document(self._asked("submit", request, run=run).run_json)
 
     def list_runs(self) -> list[Document]:
-        """All runs that the mediator knows, as `show_run` gives each."""
-        reply = self._asked("list_runs", pb.ListRunsRequest())
-        return [_document(text) for text in reply.run_json]
+        """All runs that the mediator knows, the first submitted first, as `show_run` gives each."""
+        return self.newest_runs(sys.maxsize)[0]
+
+    def newest_runs(self, most: int) -> tuple[list[Document], int]:
+        """The newest runs, the first submitted first; and how many were submitted before them.
+
+        They come in several answers if they are many.
+        """
+        found: list[Document] = []
+        request, more = pb.ListRunsRequest(), 0
+        while len(found) < most:
+            request.most = min(most - len(found), _MOST_AT_ONCE)
+            reply = self._asked("list_runs", request)
+            page, more = [_document(text) for text in reply.run_json], reply.more
+            found += page
+            if not page or not more:
+                break
+            request.after = str(page[-1].get("run_id", ""))
+        return found[::-1], more
 
     def show_run(self, run: str) -> Document:
         """What is known of a run. NoSuchRun."""
@@ -292,18 +312,22 @@ class MediatorClient:
     # -- sites --------------------------------------------------------------------------------
 
     def list_sites(self) -> list[Document]:
-        """All sites that have joined, in the order of their names."""
-        reply = self._asked("list_sites", pb.ListSitesRequest())
+        """All sites that have joined, in the order of their names, without what they declare."""
+        return self._sites("")
+
+    def _sites(self, only: str) -> list[Document]:
+        reply = self._asked("list_sites", pb.ListSitesRequest(site=only))
         found = [_document(text) for text in reply.site_json]
         return sorted(found, key=lambda site: str(site.get("name")))
 
     def show_site(self, name: str) -> Document:
-        """One of them; NoSuchSite says which there are."""
-        sites = {str(site.get("name")): site for site in self.list_sites()}
-        if name not in sites:
-            there = ", ".join(sites) or "none; `fedpilot site token NAME` lets one join"
-            raise NoSuchSite(f"there is no site {name!r}; there are: {there}")
-        return sites[name]
+        """One of them, with the `data` that it declares; NoSuchSite says which there are."""
+        for site in self._sites(name) if name else ():
+            if site.get("name") == name:
+                return site
+        names = ", ".join(str(site.get("name")) for site in self.list_sites())
+        there = names or "none; `fedpilot site token NAME` lets one join"
+        raise NoSuchSite(f"there is no site {name!r}; there are: {there}")
 
     def change_site(self, name: str, change: str, *, timeout_s: float = 0.0) -> Document:
         """Cordon, uncordon, drain or remove a site; the site as it is then."""
@@ -311,11 +335,14 @@ class MediatorClient:
         return _document(self._asked("change_site", request, site=name).site_json)
 
     def run_at_site(self, site: str, arguments: list[str]) -> Outcome:
-        """Run `fedpilot ARGUMENTS`, a command about clusters or jobs, beside a site's agent."""
+        """Run `fedpilot ARGUMENTS`, a command about clusters or jobs, beside a site's agent.
+
+        Its exit code is one of those that commands have: 4 where it was ended at its deadline.
+        """
         request = pb.RunAtSiteRequest(site=site, arguments=arguments)
         timeout_s = self._patience.work_s
         reply = self._asked("run_at_site", request, site=site, timeout_s=timeout_s)
-        return Outcome(exit_code=reply.exit_code, out=reply.out, err=reply.err)
+        return Outcome(exit_code=exit_code_here(reply.exit_code), out=reply.out, err=reply.err)
 
     def make_token(self, site: str, *, valid_s: float) -> tuple[str, float]:
         """A token with which a site of that name may join once; and until when, epoch seconds."""

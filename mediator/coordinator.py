@@ -21,8 +21,10 @@ KIND = "federated"
 LONGEST_END_S = 30.0
 """How long it may take to end in order once its mediator is gone."""
 
-Main = Callable[[Path, str], int]
-"""Runs or resumes the run of an id, given the mediator's folder; gives the exit code."""
+NO_USER_CODE = "--no-user-code"
+Main = Callable[[Path, str, bool], int]
+"""Runs or resumes the run of an id, given the mediator's folder, and whether its config may name
+code that is not fedpilot's own; gives the exit code."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -31,6 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("folder", type=Path, help="of the mediator")
     parser.add_argument("run", help="its id")
     parser.add_argument("--kind", default=KIND, help=f"an entry point of {ENTRY_POINTS}")
+    parser.add_argument(NO_USER_CODE, action="store_true", help="refuse configs that name code")
     given = parser.parse_args(arguments)
     logging.basicConfig(format="%(asctime)s %(message)s", level=logging.INFO)
     installed = entry_points(group=ENTRY_POINTS)
@@ -40,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     end_with_stdin()
     act: Main = installed[given.kind].load()
-    return act(given.folder, given.run)
+    return act(given.folder, given.run, not given.no_user_code)
 
 
 def end_with_stdin() -> None:

@@ -28,11 +28,11 @@ import grpc
 from .blobs import LARGEST_BLOB, BlobStore
 from .core.health import SiteState, takes_new_work
 from .core.traffic import Direction, Flow, TrafficLedger
-from .errors import MediatorError, MediatorUnreachable, ReservationRefused, WorkFailed
+from .errors import AnswerUnreadable, MediatorError, MediatorUnreachable, ReservationRefused
 from .local_socket import LocalSocket
-from .payloads import BadPayload, header_json
+from .payloads import BadPayload, header_json, read
 from .proto import federation_pb2 as pb
-from .rpc import COORDINATOR, MESSAGE_OPTIONS, Stub
+from .rpc import COORDINATOR, LOCAL_OPTIONS, Stub
 from .runner import Keeping, Outbox, error_of, told
 from .wire import (
     PROTOCOL,
@@ -60,9 +60,13 @@ MOST_UNSENT = 10_000
 SEND_S = 60.0
 """How long one may wait to be sent."""
 JOIN_S = 5.0
+ALIVE_S = 15.0
+"""How often the mediator hears that this process lives."""
 REPLIES_KEPT, REPLIED_BYTES = 64, 1 << 30
 """Replies whose tensors stay for the mediator to read, and bytes of them; of large ones, fewer."""
 FEWEST_REPLIES = 16
+LONGEST_HAPPENED = 64 << 10
+"""Characters in which a site says that something happened; honest ones need some hundreds."""
 COMING = (SiteState.JOINING, SiteState.SUSPECT)
 """Whoever is in them is ready soon, or lost."""
 
@@ -126,9 +130,11 @@ class MediatorConnection:
         self.questions: queue.Queue[Question] = queue.Queue()
         """What users ask of this run, in the order in which they asked."""
         self._socket = LocalSocket(folder)
-        self._channel = grpc.insecure_channel(self._socket.address, options=MESSAGE_OPTIONS)
+        self._channel = grpc.insecure_channel(self._socket.address, options=LOCAL_OPTIONS)
         self._call: Any = None
         self._reader = threading.Thread(target=self._read, name="mediator", daemon=True)
+        self._closed = threading.Event()
+        self._living = threading.Thread(target=self._live, name="alive", daemon=True)
         try:
             self._connect()
         except BaseException:
@@ -141,6 +147,7 @@ class MediatorConnection:
             iter(self._outgoing.get, None), wait_for_ready=True
         )
         self._reader.start()
+        self._living.start()
         if not self._told.wait(CONNECT_S) or self._over:
             why = self._over or f"no word within {CONNECT_S:g} s"
             raise MediatorUnreachable(self._socket.address, why)
@@ -230,6 +237,7 @@ class MediatorConnection:
     def close(self) -> None:
         """End the conversation once what was put in is sent; may be called twice."""
         self._closing = True
+        self._closed.set()
         with suppress(queue.Full):
             self._outgoing.put(None, timeout=JOIN_S)
         if self._reader.is_alive() and threading.current_thread() is not self._reader:
@@ -296,6 +304,12 @@ class MediatorConnection:
         """Tell this one from now on what happens at a site."""
         with self._lock:
             self._listening[site] = notify
+
+    def _live(self) -> None:
+        """The thread that says that this process lives, whatever the others do."""
+        while not self._closed.wait(ALIVE_S) and not self._over:
+            with suppress(queue.Full):  # whoever has so much to say lives
+                self._outgoing.put_nowait(pb.FromCoordinator(alive=pb.Alive()))
 
     def _put(self, message: pb.FromCoordinator) -> None:
         try:
@@ -369,7 +383,8 @@ class MediatorConnection:
             try:
                 made = payload_of(answer.answer.done, self.blobs)
             except (BadPayload, BadMessage) as error:
-                made = WorkFailed(answer.site, type(error).__name__, str(error))
+                log.warning("an answer of site %s cannot be read: %s", answer.site, error)
+                made = AnswerUnreadable(answer.site, type(error).__name__, str(error))
         withdraw = pb.Withdraw(site=answer.site, id=id_message(id))
         self._put(pb.FromCoordinator(withdraw=withdraw))
         for future in () if asked is None else (asked.future, *asked.extra):
@@ -381,8 +396,16 @@ class MediatorConnection:
         if notify is None:
             return
         found = happened.happened
-        with suppress(BadPayload, BadMessage):
-            notify(payload_of(pb.Done(kind=found.kind, header_json=found.header_json), self.blobs))
+        if len(found.header_json) > LONGEST_HAPPENED:
+            log.warning("site %s says too much at once: that is left out", happened.site)
+            return
+        try:
+            notify(read(found.kind, found.header_json, None))
+        except BadPayload as error:
+            log.warning("what site %s says cannot be read: %s", happened.site, error)
+        except Exception:
+            # Whatever a site says, the conversation is that of all sites.
+            log.exception("nobody could listen to what site %s says", happened.site)
 
     def _take_request(self, request: pb.Request) -> None:
         id = request.id

@@ -5,6 +5,7 @@ MediatorError
 ├── SiteUnreachable        a site does not answer                                  (exit 4)
 │   └── SiteLost           it was given up while it worked: to be done elsewhere  (exit 1)
 ├── WorkFailed             a site's part of a run failed there                     (exit 1)
+│   └── AnswerUnreadable   what it answered is no message: it may be broken, or lie (exit 1)
 ├── UnknownWorkload        no installed package brings that site workload          (exit 2)
 ├── MediatorUnreachable    the mediator does not answer                            (exit 4)
 ├── MediatorFailed         it answered that something went wrong in it             (exit 1)
@@ -85,6 +86,10 @@ class WorkFailed(MediatorError):
 
     def __str__(self) -> str:
         return f"site {self.site}: {self.kind}: {self.message}"
+
+
+class AnswerUnreadable(WorkFailed):
+    """What a site has answered is no payload at all: it is broken, or lies."""
 
 
 class UnknownWorkload(MediatorError):

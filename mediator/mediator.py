@@ -7,6 +7,7 @@ and started anew before it counts again, and is given clients bit by bit.
 
 from __future__ import annotations
 
+import logging
 import secrets
 import threading
 import time
@@ -31,9 +32,11 @@ from .core.assignment import (
 )
 from .core.reservation import Answer, Ask, Outcome, Promise, Refusal, Verb, reserve
 from .core.traffic import Direction, Flow, TrafficLedger
-from .errors import MediatorError, ReservationRefused, SiteUnreachable
+from .errors import AnswerUnreadable, MediatorError, ReservationRefused, SiteUnreachable
 from .site import GangRequest, Site
 from .workload import Notify, Payload
+
+log = logging.getLogger(__name__)
 
 ANSWER_S = 10.0
 """How much longer than the reservation itself a site may take to answer."""
@@ -43,8 +46,15 @@ RELEASE_S = 30.0
 
 First = TypeVar("First")
 Second = TypeVar("Second")
+ProblemOf = Callable[[Payload], str]
+"""Says what is wrong with an answer; empty if nothing is."""
 Hear = Callable[[str, Payload | None], None]
 """Told a site and what happened there; None if the site was lost or came back. It must not wait."""
+
+
+def no_problem(answer: Payload) -> str:
+    """Every answer is taken as it is."""
+    return ""
 
 
 class ChangeKind(StrEnum):
@@ -98,8 +108,10 @@ class FederationMediator:
         self._wanted, self._least = len(self._sites), 1
         self._required: frozenset[str] = frozenset()
         self._returning: set[str] = set()
-        self._distrusted: dict[str, str] = {}
         """Sites that may be owed clients since they came back."""
+        self._distrusted: dict[str, str] = {}
+        self._left_alone: frozenset[str] = frozenset()
+        """Sites that get nothing new."""
         self._at_work: Counter[str] = Counter()
         """Orders that a site has not answered yet."""
         self._draining: dict[str, Future[None]] = {}
@@ -159,6 +171,9 @@ class FederationMediator:
                 answers[site] = Refusal(site, "no answer in time")
             except MediatorError as error:
                 answers[site] = Refusal(site, str(error))
+            except Exception as error:  # a site can name any error of ours
+                log.exception("site %s failed to answer", site)
+                answers[site] = Refusal(site, f"{type(error).__name__}: {error}")
         return answers
 
     def _put(self, ask: Ask, request: GangRequest) -> Future[Any]:
@@ -200,8 +215,8 @@ class FederationMediator:
         for site, answer in answers.items():
             try:
                 answer.result()
-            except SiteUnreachable as error:
-                self.lose(site, error.reason)
+            except (SiteUnreachable, AnswerUnreadable) as error:
+                self._give_up(site, error)
                 if len(self._promises) < self._wanted or self.lacking() is not None:
                     raise
 
@@ -241,7 +256,7 @@ class FederationMediator:
                 self._assignment = reassigned(
                     before,
                     site,
-                    self._capacities(),
+                    self._open_capacities(),
                     round_number=round_number,
                     reason=f"which was {kind}: {reason}",
                 )
@@ -254,6 +269,14 @@ class FederationMediator:
         """Go on without a site for good: what it answers cannot be believed."""
         self._distrusted[site] = reason
         self.lose(site, reason, round_number=round_number)
+
+    def _give_up(
+        self, site: str, error: SiteUnreachable | AnswerUnreadable, round_number: int = 0
+    ) -> None:
+        if isinstance(error, SiteUnreachable):
+            self.lose(site, error.reason, round_number=round_number)
+        else:
+            self.distrust(site, str(error), round_number=round_number)
 
     @property
     def distrusted(self) -> Mapping[str, str]:
@@ -339,7 +362,7 @@ class FederationMediator:
     def rebalance(self, at_most: float, *, round_number: int = 0) -> None:
         """Give sites that came back a part of what they lack: at most that of all who may move."""
         with self._lock:
-            for site in sorted(self._returning):
+            for site in sorted(self._returning - self._left_alone):
                 before = self.assignment
                 self._assignment = rebalanced(
                     before, site, self._capacities(), at_most, round_number=round_number
@@ -353,8 +376,21 @@ class FederationMediator:
         return self._replacement
 
     def share_out(self, share: Share) -> dict[str, Share]:
-        """Deal clients out to the sites that are there, in proportion to their vnodes."""
-        return {site: its for site, its in shared_out(share, self._capacities()).items() if its}
+        """Deal clients out to the sites that are there, in proportion to their vnodes.
+
+        Nothing is dealt out where all of those are left alone.
+        """
+        if not (open_ := self._open_capacities()):
+            return {}
+        return {site: its for site, its in shared_out(share, open_).items() if its}
+
+    def leave_alone(self, sites: Collection[str]) -> None:
+        """Have these sites, and no others, keep what they have and get nothing new."""
+        with self._lock:
+            before, self._left_alone = self._left_alone, frozenset(sites)
+            changed = sorted(before ^ self._left_alone)
+        for site in changed:
+            self._tell(site, None)
 
     def drain_changes(self) -> list[Change]:
         """The sites that went or came back since the last time, in that order."""
@@ -379,8 +415,9 @@ class FederationMediator:
         def told(payload: Payload) -> None:
             # Whose event it is, is not for the site to say.
             whose = {"site": site}
-            notify(replace(payload, header=whose | dict(payload.header) | whose))
-            self._tell(site, payload)
+            known = replace(payload, header=whose | dict(payload.header) | whose)
+            notify(known)
+            self._tell(site, known)
 
         return told
 
@@ -390,6 +427,10 @@ class FederationMediator:
 
     def _capacities(self) -> list[SiteCapacity]:
         return [SiteCapacity(p.site, p.vnodes) for p in self._promises.values()]
+
+    def _open_capacities(self) -> list[SiteCapacity]:
+        """Of those that may get something new."""
+        return [each for each in self._capacities() if each.name not in self._left_alone]
 
     # -- orders -----------------------------------------------------------------------------------
 
@@ -429,27 +470,36 @@ class FederationMediator:
         return booked
 
     def deliver_to_client(
-        self, index: int, order: Payload, *, round_number: int = 0, purpose: str
+        self,
+        index: int,
+        order: Payload,
+        *,
+        round_number: int = 0,
+        purpose: str,
+        problem_of: ProblemOf = no_problem,
     ) -> Future[Payload]:
         """Send an order to the site that a client belongs to.
 
-        If that site is lost and the client may move, the order goes to its next site.
+        If that site is lost and the client may move, the order goes to its next site. So it does
+        where `problem_of` says what is wrong with an answer: that site is not believed any more.
         """
         return self._deliver_on(
-            lambda: self.assignment.site_of(index),
-            order,
-            round_number=round_number,
-            purpose=purpose,
+            lambda: self.assignment.site_of(index), order, round_number, purpose, problem_of
         )
 
-    def deliver_to_any(self, order: Payload, *, purpose: str) -> Future[Payload]:
-        """Send an order to the first site that is there; if it is lost, to the next."""
-        return self._deliver_on(
-            lambda: next(iter(self.sites), ""), order, round_number=0, purpose=purpose
-        )
+    def deliver_to_any(
+        self, order: Payload, *, purpose: str, problem_of: ProblemOf = no_problem
+    ) -> Future[Payload]:
+        """Send an order to the first site that is there; to the next as `deliver_to_client`."""
+        return self._deliver_on(lambda: next(iter(self.sites), ""), order, 0, purpose, problem_of)
 
     def _deliver_on(
-        self, where: Callable[[], str], order: Payload, *, round_number: int, purpose: str
+        self,
+        where: Callable[[], str],
+        order: Payload,
+        round_number: int,
+        purpose: str,
+        problem_of: ProblemOf,
     ) -> Future[Payload]:
         site = where()
         future: Future[Payload] = Future()
@@ -457,16 +507,23 @@ class FederationMediator:
 
         def ended(done: Future[Payload]) -> None:
             try:
-                future.set_result(done.result())
-            except SiteUnreachable as error:
-                self.lose(site, error.reason, round_number=round_number)
-                if self.lacking() is not None or where() == site:
-                    future.set_exception(error)
-                    return
-                again = self._deliver_on(where, order, round_number=round_number, purpose=purpose)
-                _settled_as(again, future)
+                found = done.result()
+                if problem := problem_of(found):
+                    raise AnswerUnreadable(site, "AnswerRefused", problem)
+            except (SiteUnreachable, AnswerUnreadable) as error:
+                self._give_up(site, error, round_number)
+                try:
+                    if self.lacking() is not None or where() == site:
+                        raise error
+                    again = self._deliver_on(where, order, round_number, purpose, problem_of)
+                except BaseException as failure:
+                    future.set_exception(failure)
+                else:
+                    _settled_as(again, future)
             except BaseException as error:
                 future.set_exception(error)
+            else:
+                future.set_result(found)
 
         answer.add_done_callback(ended)
         return future

@@ -50,6 +50,16 @@ MESSAGE_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.max_receive_message_length", LARGEST_MESSAGE),
     ("grpc.max_send_message_length", LARGEST_MESSAGE),
 )
+LOCAL_OPTIONS: tuple[tuple[str, int], ...] = (
+    ("grpc.max_receive_message_length", 4 * LARGEST_MESSAGE),
+    ("grpc.max_send_message_length", 4 * LARGEST_MESSAGE),
+)
+"""Between a mediator and its coordinators: what came from outside fits, with what is put round it.
+
+A message that does not fit would end a coordinator, and each that is started in its place.
+"""
+TOO_MANY_CALLS = "too many calls at once"
+"""What a refusal begins with that has nothing to do with what was asked. Its code: UNAVAILABLE."""
 
 
 def snake(name: str) -> str:

@@ -24,8 +24,11 @@ from fedpilot.fabric import (
 from .core.reservation import Answer, Promise, Refusal
 from .workload import Notify, Payload, SiteContext, SiteWorkload, load_workload
 
+LONGEST_WHY = 2_000
+"""Characters of a refusal that are passed on."""
 Params = ParamSpec("Params")
 Result = TypeVar("Result")
+Told = TypeVar("Told")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,13 +189,9 @@ class LinkedSite:
     def prepare(self, request: GangRequest) -> Future[Answer]:
         """Reserve under a lease that ends by itself unless `commit` follows."""
         return then(
-            self._ask("prepare", Payload(kind="gang", header=request.to_json())), self._told
+            self._ask("prepare", Payload(kind="gang", header=request.to_json())),
+            lambda answer: promised(self._name, answer, request),
         )
-
-    def _told(self, answer: Payload) -> Answer:
-        if answer.kind == "refused":
-            return Refusal(self._name, str(answer.header["reason"]))
-        return Promise(self._name, int(answer.header["vnodes"]))
 
     def commit(self) -> Future[None]:
         """Keep what was promised."""
@@ -222,11 +221,27 @@ class LinkedSite:
         return self._link.ask(verb, payload or Payload(kind=verb), key=verb)
 
 
-def then(asked: Future[Payload], made: Callable[[Payload], Result]) -> Future[Result]:
+def promised(site: str, answer: Payload, request: GangRequest) -> Answer:
+    """What a site has answered to a request; a promise that it cannot have made is a refusal."""
+    most = request.at_most if request.workers is None else request.workers
+    match answer.kind:
+        case "promised":
+            vnodes = answer.header.get("vnodes")
+            if type(vnodes) is int and 1 <= vnodes <= most:
+                return Promise(site, vnodes)
+            return Refusal(site, f"it promised {vnodes!r:.60} vnodes of the {most} asked for")
+        case "refused":
+            return Refusal(
+                site, str(answer.header.get("reason", "it gave no reason"))[:LONGEST_WHY]
+            )
+    return Refusal(site, f"it answered with {answer.kind!r:.60}, which is no promise")
+
+
+def then(asked: Future[Told], made: Callable[[Told], Result]) -> Future[Result]:
     """The future of what is made of an answer; fails as the answer does."""
     future: Future[Result] = Future()
 
-    def take(answered: Future[Payload]) -> None:
+    def take(answered: Future[Told]) -> None:
         try:
             future.set_result(made(answered.result()))
         except BaseException as error:

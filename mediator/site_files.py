@@ -3,7 +3,7 @@
 Both are read strictly. Neither leaves the site: of the first, `core.disclosure` decides what does;
 of the second, nothing but the rule that a refusal names. Without a `site.yaml` a site has no data
 of its own; without a `policy.yaml` it takes part in every simulation, gives declared data to
-nobody, and runs no commands for the mediator.
+nobody, runs no code that is not fedpilot's, and no commands for the mediator.
 """
 
 from __future__ import annotations
@@ -218,16 +218,17 @@ class BytesSection(Strict):
 
 
 class PolicyFile(Strict):
-    """`policy.yaml`. What is left out is not limited, but `commands`."""
+    """`policy.yaml`. What is left out is not limited, but `commands` and `code_digests`."""
 
     users: list[User] | None = None
     """Who may run anything here."""
     models: list[str] | None = None
-    """Patterns of the models that may be trained."""
+    """Patterns of the models that may be trained; one that spells out a package, such as
+    `hospital.models:*`, lets installed models of it be loaded."""
     code_digests: list[Digest] | None = None
     """Digests of the users' own modules that may be run, or `any`; `fedpilot check` prints them.
 
-    Left out: what is installed here, and none that a run brings."""
+    Left out: built-ins, and installed models that `models` names; nothing that a run brings."""
     datasets: dict[Name, DatasetRuleSection] = Field(default_factory=dict)
     """A declared data set without a rule is nobody's."""
     resources: ResourcesSection = ResourcesSection()

@@ -98,6 +98,8 @@ class FakeAgent:
         self.farewells: list[pb.Farewell] = []
         self.refusals: list[grpc.aio.AioRpcError] = []
         self.welcomed = asyncio.Event()
+        self.message_of: Callable[[Payload, BlobStore], pb.Done] = done_message
+        """How it puts down an answer."""
         self._work = work
         self._credentials = credentials
         self._data_json = data_json
@@ -277,7 +279,7 @@ class FakeAgent:
             self._outgoing.put_nowait(pb.FromSite(taken=pb.Taken(id=id_message(id))))
             self.worked.append(id)
             made = await self._work(order, payload_of(order, self.blobs))
-            done = done_message(made, self.blobs)
+            done = self.message_of(made, self.blobs)
         except (ValueError, MediatorError) as error:
             return pb.Answer(id=id_message(id), failure=told(error))
         pushed = blob_of(done.blob)

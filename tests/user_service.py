@@ -92,6 +92,8 @@ class UserService:
     peers: list[str] = field(default_factory=list)
     submissions: list[pb.SubmitRequest] = field(default_factory=list)
     polls_until_drained: int = 0
+    page: int = 100
+    """Runs that one answer lists."""
     on_submit: Callable[[str], None] = lambda run: None
     on_cut: Callable[[], None] = lambda: None
     news: threading.Condition = field(default_factory=threading.Condition)
@@ -140,7 +142,10 @@ class UserService:
         self, request: pb.ListRunsRequest, context: grpc.ServicerContext
     ) -> pb.ListRunsReply:
         self._begin("list_runs", request, context)
-        return pb.ListRunsReply(run_json=[json.dumps(run) for run in self.runs.values()])
+        names = list(self.runs)[::-1]
+        names = names[names.index(request.after) + 1 if request.after else 0 :]
+        told = [json.dumps(self.runs[name]) for name in names[: min(request.most, self.page)]]
+        return pb.ListRunsReply(run_json=told, more=len(names) - len(told))
 
     def show_run(self, request: pb.RunRequest, context: grpc.ServicerContext) -> pb.RunReply:
         self._begin("show_run", request, context)
@@ -246,7 +251,13 @@ class UserService:
                 self.polls_until_drained -= 1
                 if self.polls_until_drained <= 0:
                     self.sites[name] = {**site, "state": "cordoned", "runs": []}
-        return pb.ListSitesReply(site_json=[json.dumps(site) for site in self.sites.values()])
+        left_out = set() if request.site else {"data"}
+        told = [
+            json.dumps({key: value for key, value in site.items() if key not in left_out})
+            for name, site in self.sites.items()
+            if request.site in ("", name)
+        ]
+        return pb.ListSitesReply(site_json=told)
 
     def change_site(
         self, request: pb.ChangeSiteRequest, context: grpc.ServicerContext

@@ -191,6 +191,8 @@ class Partial:
     """Sum of the clients' weights (samples)."""
     clients: int = 0
     """Updates that were added."""
+    earlier: dict[int, int] = field(default_factory=dict)
+    """Of groups that train in several steps: updates that were added in those before, by step."""
     refused: list[str] = field(default_factory=list)
     """Clients whose update was not finite."""
     tally: Tally = field(default_factory=Tally)
@@ -271,6 +273,8 @@ class Partial:
             raise ValueError("partials of different grids cannot be merged")
         if (self.updates is None) != (other.updates is None):
             raise ValueError("a sum and a union of updates cannot be merged")
+        for step, clients in other.earlier.items():
+            self.earlier[step] = self.earlier.get(step, 0) + clients
         if other.updates is not None:
             self._unite(other.updates, other.refused)
             self.count(other.largest)
@@ -292,6 +296,16 @@ class Partial:
         self.refused.extend(other.refused)
         self.tally.merge(other.tally)
         return self
+
+    def emptied(self) -> Self:
+        """A Partial of the same kind and grid without clients."""
+        updates = None if self.updates is None else Updates()
+        return type(self)(self.exponents, updates=updates)
+
+    @property
+    def fewest(self) -> int:
+        """The fewest clients of any step that it is made of; 0 if nobody was added in any."""
+        return min(filter(None, (self.clients, *self.earlier.values())), default=0)
 
     @property
     def overflowed(self) -> tuple[str, ...]:

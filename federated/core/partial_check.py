@@ -1,8 +1,8 @@
 """Check what a site hands up before it is added to what the others did: it may be broken, or lie.
 
 How clients were trained nobody can see in a sum. Everything else can: that it is a sum over this
-model on this round's grid, of no more clients than were asked, within its own bounds, finite. What
-is not is refused as a whole and named, and the round goes on without that site.
+model on this round's grid, of the clients that were asked for and no others, within its own bounds,
+finite. What is not is refused as a whole and named, and the round goes on without that site.
 """
 
 from __future__ import annotations
@@ -14,13 +14,17 @@ from typing import Any, NoReturn
 import numpy as np
 
 from ..errors import FederatedError
+from .members import Members
 from .partial import RANGE_BITS, Partial, Tally
+from .shares import Mask, unpacked
 from .state import Array, Roles, State, averaged, counters
 
 LONGEST_ID = 512
 """Characters of a client's id."""
 LONGEST_NUMBER = 400
 """Digits of a bound or of a sum of metrics; honest ones have some dozens."""
+LONGEST_DIGEST = 128
+"""Characters of the digest of a client's tensor."""
 
 
 class AnswerRefused(FederatedError):
@@ -41,10 +45,14 @@ def checked_partial(
     exponents: Mapping[str, int],
     model: State,
     roles: Roles,
-    clients: int,
+    members: Members,
+    all_of_them: bool,
     keeps_updates: bool,
 ) -> Partial:
-    """The Partial that an answer says, about `clients` at most; AnswerRefused."""
+    """The Partial that an answer says, about `members` and nobody else; AnswerRefused.
+
+    `all_of_them`: nothing allows it to leave anybody out.
+    """
     told = header.get("partial")
     if not isinstance(told, Mapping):
         _refuse("the partial", _kind(told), "an object")
@@ -56,8 +64,9 @@ def checked_partial(
     refused = told["refused"]
     if not all(isinstance(each, str) and len(each) <= LONGEST_ID for each in refused):
         _refuse("`refused`", "a list with something else in it", "ids of clients")
-    if counted + len(refused) > clients:
-        _refuse("the number of clients", f"{counted + len(refused)}", f"at most {clients}")
+    _check_number(counted + len(refused), members, all_of_them)
+    if (stranger := members.stranger(refused, may_be_unknown=True)) is not None:
+        _refuse("`refused`", f"with {stranger!r:.60}", "clients that it was asked for")
     wanted = {} if keeps_updates else dict(exponents)
     if dict(told["exponents"]) != wanted:
         _refuse("the grid", "another one", "that of this round's model")
@@ -65,6 +74,8 @@ def checked_partial(
     for name in ("training_seconds", "busy_seconds"):
         _seconds(header.get(name), f"`{name}`")
     _check_updates(told, tensors, model, roles, counted, keeps_updates)
+    _check_owners(told, weight, members)
+    _check_digests(header.get("digests"), model, members)
     bounds = {name: _bound(told["bounds"][name], name) for name in told["bounds"]}
     partial = Partial.from_wire({**told, "bounds": bounds}, tensors)
     partial.weight, partial.clients, partial.tally = weight, counted, tally
@@ -74,6 +85,36 @@ def checked_partial(
     if strange:
         _refuse("a tensor", f"{strange[0]!r}", "one of a partial")
     return partial
+
+
+def checked_covered(header: Mapping[str, Any], members: Members) -> Mask:
+    """Who of the cohort an answer covers, (whole,), by its bitmap; AnswerRefused.
+
+    Its Partial was checked before.
+    """
+    told = header.get("covered")
+    if not isinstance(told, str):
+        _refuse("`covered`", _kind(told), "a bitmap")
+    try:
+        covered = unpacked(told, len(members.mask))
+    except FederatedError as error:
+        raise AnswerRefused("`covered`", f"{told!r:.60}", "a bitmap of the cohort") from error
+    if (covered & ~members.mask).any():
+        _refuse("`covered`", "with other clients", "of those that it was asked for")
+    partial = header["partial"]
+    counted = partial["clients"] + len(partial["refused"])
+    found = int(np.count_nonzero(covered))
+    if members.each_once and found != counted:
+        _refuse("`covered`", f"a bitmap of {found} clients", f"the {counted} that it counts")
+    return covered
+
+
+def checked_judges(header: Mapping[str, Any], most: int) -> int:
+    """How many clients have judged a model, by a site's answer; AnswerRefused."""
+    found = _count(header.get("clients"), "the number of clients")
+    if found > most:
+        _refuse("the number of clients", f"{found}", f"at most {most}")
+    return found
 
 
 def checked_tally(sums: object) -> Tally:
@@ -88,6 +129,43 @@ def checked_tally(sums: object) -> Tally:
     if max(correct, not_finite) > samples:
         _refuse("a tally", f"{correct} right and {not_finite} not finite of {samples}", "at most")
     return Tally(samples, correct, loss, not_finite)
+
+
+def _check_number(clients: int, members: Members, all_of_them: bool) -> None:
+    if all_of_them and members.each_once and clients != members.most:
+        _refuse("the number of clients", f"{clients}", f"{members.most}")
+    if clients > members.most:
+        _refuse("the number of clients", f"{clients}", f"at most {members.most}")
+
+
+def _check_owners(told: Mapping[str, Any], weight: int, members: Members) -> None:
+    """Updates are of clients that were asked for, and of none that was refused."""
+    if (rows := told.get("updates")) is None:
+        return
+    ids = [row[0] for row in rows]
+    if (stranger := members.stranger(ids)) is not None:
+        _refuse("an update", f"of {stranger!r:.60}", "one of a client that it was asked for")
+    if both := set(ids) & set(told["refused"]):
+        _refuse("a client", f"{min(both)!r:.60}, refused and not refused", "one of both")
+    if weight != sum(row[1] for row in rows):
+        _refuse("`weight`", f"{weight}", "the sum of its updates' weights")
+
+
+def _check_digests(told: object, model: State, members: Members) -> None:
+    """What clients became, where that is told: tensors' digests by name, by client."""
+    if not isinstance(told, Mapping):
+        _refuse("`digests`", _kind(told), "an object of clients")
+    for tensors in told.values():
+        if not isinstance(tensors, Mapping) or not tensors.keys() <= model.keys():
+            _refuse("`digests`", _kind(tensors), "the model's tensors by name")
+        if not all(
+            isinstance(each, str) and len(each) <= LONGEST_DIGEST for each in tensors.values()
+        ):
+            _refuse("`digests`", _kind(tensors), "the digest of each tensor")
+    if len(told) > members.most:
+        _refuse("`digests`", f"of {len(told)} clients", f"at most {members.most}")
+    if (stranger := members.stranger(told)) is not None:
+        _refuse("`digests`", f"with {stranger!r:.60}", "clients that it was asked for")
 
 
 def _check_sums(partial: Partial, model: State, exponents: Mapping[str, int]) -> None:

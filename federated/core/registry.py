@@ -4,6 +4,10 @@ A name is a key that was registered, or a dotted path `module:attribute`. Built-
 as dotted paths and imported when first asked for, so that listing them costs nothing. Options are
 read off the signature of what the name stands for: whoever registers a function declares no schema.
 
+A dotted path leads into the module that it names, and to nothing else: not through it into modules
+that it imports, and not to what it has from other packages. So whoever has read a module knows all
+that can be named in it. What came with Python is nobody's model.
+
     RegistryError
     +-- UnknownName     no such key
     +-- BadPath         a dotted path that leads nowhere
@@ -15,13 +19,22 @@ from __future__ import annotations
 import difflib
 import importlib
 import inspect
+import sys
 import typing
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import PurePath
 from typing import Any, Generic, TypeVar
 
 import pydantic
 
 from fedpilot.federated.errors import FederatedError
+
+from .code_archive import RESERVED
+
+INSTALLERS = frozenset({"_distutils_hack", "pip", "pkg_resources", "setuptools", "wheel"})
+"""Packages that lie in most environments and run commands."""
+INSTALLED = frozenset({"site-packages", "dist-packages"})
+"""Folders of what was installed."""
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -182,6 +195,7 @@ class Registry(Generic[T]):
 def load_dotted(path: str) -> Any:
     """Import `module:attribute` (the attribute may have dots) and give what is there.
 
+    What is there belongs to the package of that module, or to other modules of the user's own.
     Raises `BadPath` that says which part is wrong and what is near it.
     """
     module_name, colon, attribute = path.partition(":")
@@ -191,16 +205,83 @@ def load_dotted(path: str) -> Any:
         raise BadPath(path, f"write 'module:attribute', such as {example!r}")
     if any(not part.isidentifier() for part in module_name.split(".")):
         raise BadPath(path, f"{module_name!r} is not the name of a module")
+    package = module_name.partition(".")[0]
+    if _is_pythons(package):
+        raise BadPath(path, f"{package!r} {_PYTHONS}")
     found: Any = _import(path, module_name)
-    where = f"module {module_name!r}"
-    for part in attribute.split("."):
+    where, parts = f"module {module_name!r}", attribute.split(".")
+    for place, part in enumerate(parts):
+        if part.startswith("__") and part.endswith("__"):
+            raise BadPath(path, f"{part!r} is a name of Python's own")
         try:
             found = getattr(found, part)
         except AttributeError:
             near = did_you_mean(part, sorted(n for n in dir(found) if not n.startswith("_")))
             raise BadPath(path, f"{where} has no {part!r}{near}") from None
         where = f"{part!r}"
+        if problem := _astray(package, found, where, ".".join(parts[place + 1 :])):
+            raise BadPath(path, problem)
     return found
+
+
+_PYTHONS = (
+    "came with Python or installs packages, and is nobody's model or data; "
+    "write a function of your own that calls it"
+)
+
+
+def _is_pythons(package: str) -> bool:
+    return package in INSTALLERS or package in RESERVED - {"fedpilot"}
+
+
+def _astray(package: str, found: Any, where: str, rest: str) -> str:
+    """Why a step of a dotted path leads out of the package that it names; empty if it does not."""
+    if inspect.ismodule(found):
+        home = found.__name__
+        if _is_pythons(home.partition(".")[0]):
+            return f"{where} is a module, and {_PYTHONS}"
+        return f"{where} is a module; what is in it is called '{home}:{rest or 'name'}'"
+    home = _home(found)
+    owner = home.partition(".")[0]
+    if not owner or owner == package:
+        return ""
+    if _is_pythons(owner):
+        return f"{where} is of {home!r}, which {_PYTHONS}"
+    if owner == "fedpilot" or _is_installed(owner):
+        return (
+            f"{where} is defined in {home!r}; name it there, or write a function of your own "
+            "that calls it"
+        )
+    return ""
+
+
+def _home(found: Any) -> str:
+    """The module in which a function, a method or a class is defined.
+
+    Empty for any other object, and for what a call has made (a decorator, `functools.partial`):
+    that is of the module which holds it.
+    """
+    if not (inspect.isclass(found) or inspect.isroutine(found)):
+        return ""
+    if "<locals>" in str(getattr(found, "__qualname__", "")):
+        return ""
+    module = getattr(found, "__module__", None)
+    if module is None:  # of a function written in C: what it is bound to
+        holder = getattr(found, "__self__", None)
+        module = holder.__name__ if inspect.ismodule(holder) else type(holder).__module__
+    return str(module)
+
+
+def _is_installed(package: str) -> bool:
+    """Whether a package is no folder or file of the user's own."""
+    module = sys.modules.get(package)
+    if module is None:
+        return True
+    spec = getattr(module, "__spec__", None)
+    if spec is None:  # of a notebook, or made by hand
+        return False
+    places = [spec.origin or "", *(spec.submodule_search_locations or ())]
+    return any(INSTALLED & set(PurePath(place).parts) for place in places)
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -46,7 +46,8 @@ class Start:
     tensors: Mapping[str, Tensor]
     """The model that they start from."""
     before: Partial
-    """What was measured in the steps before, and who was refused in them; it sums nothing."""
+    """What was measured in the steps before, how many were added up in each, and who was refused;
+    it sums nothing."""
 
 
 class GroupRounds:
@@ -89,6 +90,8 @@ class GroupRounds:
             total = self._sum(group, clients, step, state, tensors, train)
             before.tally.merge(total.tally)
             before.refused.extend(total.refused)
+            if total.clients:
+                before.earlier[step] = total.clients
             if total.weight:
                 state = self._moved(state, total)
                 tensors = self._resident.laid_out(to_tensors(state, self._device))

@@ -78,7 +78,9 @@ class Journal:
         if header.get("format") != FORMAT or self._holds != _key(key):
             return None
         done = tensors.pop("done")
-        return Partial.from_wire(header["partial"], tensors), done
+        partial = Partial.from_wire(header["partial"], tensors)
+        partial.earlier.update({int(step): n for step, n in header.get("earlier", {}).items()})
+        return partial, done
 
     def worth(self, unsaved_s: float, partial: Partial) -> bool:
         """Whether so many seconds of unsaved work justify collecting and writing the sum."""
@@ -93,7 +95,7 @@ class Journal:
         write_tensors(
             self._path,
             {**tensors, "done": done},
-            {"format": FORMAT, "key": _key(key), "partial": header},
+            {"format": FORMAT, "key": _key(key), "partial": header, "earlier": partial.earlier},
         )
         self._write_s = self._clock() - started
         self._there = True

@@ -38,6 +38,12 @@ from .stacking import NotStackable, stack
 from .stacking.folded import first_names
 from .training import ChunkTrainer
 
+AS_CONFIGURED = "as the configuration says"
+OWN_UPDATE = "`training.client_update` trains one client at a time"
+WATCHED_WEIGHTS = "hooks on weights see one client's gradients at a time"
+OWN_LOSS = "`training.loss_function` sees one client's batch at a time"
+OWN_REASONS = frozenset({AS_CONFIGURED, OWN_UPDATE, WATCHED_WEIGHTS, OWN_LOSS})
+"""Reasons for a choice that say the same whatever the data and the user's code."""
 SEQUENTIAL_CHUNK = 64
 TOO_LARGE_S = 0.25
 """A client whose few steps of a trial take this long has nothing to gain from company."""
@@ -117,11 +123,11 @@ class Trainers:
     def why_not_together(self) -> str | None:
         """What rules out training several clients at once, whatever the model."""
         if self._update is not None:
-            return "`training.client_update` trains one client at a time"
+            return OWN_UPDATE
         if any(parameter._backward_hooks for parameter in self._resident.trained.values()):
-            return "hooks on weights see one client's gradients at a time"
+            return WATCHED_WEIGHTS
         if self._resident.loss is not nn.functional.cross_entropy:
-            return "`training.loss_function` sees one client's batch at a time"
+            return OWN_LOSS
         return None
 
     # -- the trial ----------------------------------------------------------------------------
@@ -137,7 +143,7 @@ class Trainers:
         chunk = _cut(self._samples.chunk(clients), training.batch_size * STEPS)
         alone = Execution(Kind.SEQUENTIAL, question.chunk_size or SEQUENTIAL_CHUNK)
         if question.kind is Kind.SEQUENTIAL:
-            return Choice(alone, "as the configuration says")
+            return Choice(alone, AS_CONFIGURED)
         why_not = self.why_not_together()
         if why_not is not None:
             if question.kind is not None:
@@ -184,7 +190,7 @@ class Trainers:
         measured = self._measure(kind, sizes, chunk, model, training)
         best = min(measured, key=lambda each: each.seconds_per_client).execution
         self._check(best, chunk, model, training)
-        return Choice(best, "as the configuration says")
+        return Choice(best, AS_CONFIGURED)
 
     def _sizes(
         self, question: Question, chunk: Chunk, training: Training, memory: int

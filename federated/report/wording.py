@@ -100,6 +100,10 @@ def remark(name: str, fields: Mapping[str, Any]) -> str | None:
             }
             how = hows.get(way, f"up to {clients} at once, {way}")
             return f"  training {how} ({fields['reason']})"
+        case "workers_differ":
+            others = " or ".join(fields["others"])
+            what = f"{fields['what']} is {fields['found']}, elsewhere {others}"
+            return f"worker {fields['worker']} is unlike others, and so may be its bits: {what}"
         case "worker_lost":
             again = f"; trains again: {', '.join(fields['held'])}" if fields["held"] else ""
             site = fields.get("site", ALONE)

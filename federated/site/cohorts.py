@@ -47,11 +47,17 @@ class Cohort:
         return self.places[np.isin(self.clients, some, assume_unique=True)]
 
 
+MOST_DRAWN = 1 << 22
+MOST_AHEAD = 1 << 12
+"""Clients that are drawn to look at rounds ahead, and rounds, at most: about a second."""
+
+
 class Cohorts:
     """Looks up whom orders are about, if need be before they come."""
 
     def __init__(self, config: RunConfig, materials: Materials) -> None:
         self._evaluation = config.evaluation
+        self._rounds = config.federation.rounds
         self._seed = config.run.random_seed
         self._materials = materials
         self._steps = steps_of(config)
@@ -87,6 +93,31 @@ class Cohorts:
                 return evaluation_cohort(population, size, self._seed, round_number)
             case "all":
                 return np.arange(population, dtype=np.int64)
+
+    def first_alone(self) -> int | None:
+        """The first round that a single client of those here trains in, or judges at its site.
+
+        None if there is none, or none in the rounds that are looked at.
+        """
+        groups, here = self._materials.data.groups, self._materials.here
+        in_each_step = len(here)
+        if self._steps is not None and groups is not None:
+            in_each_step = self._steps.clients_of_step(groups)
+        if in_each_step == 1 or len(here) == 1:
+            return 1
+        population, size = self._materials.population, self._materials.cohort_size
+        judging = self._evaluation.where == "sites" and self._evaluation.clients == "fraction"
+        if size >= population and not judging:
+            return None
+        for number in range(1, min(self._rounds, MOST_AHEAD, MOST_DRAWN // size) + 1):
+            drawn = [self.of_round(number)]
+            if judging and self._evaluation.is_due(number, self._rounds):
+                drawn.append(self.judges(number))
+            for clients in drawn:
+                first, last = np.searchsorted(clients, (here.start, here.stop))
+                if last - first == 1:
+                    return number
+        return None
 
     @property
     def company(self) -> int:

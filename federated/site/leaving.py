@@ -4,9 +4,13 @@ The rules it keeps:
 
 * sums, counts of clients, and names that the site has given leave; a client's own id only where the
   admin discloses ids, its number of samples only where those leave as they are;
+* a sum over one client is that client's number of samples. Where those stay, rounds in which one
+  client of the site takes part are refused before they train, best of all before the run begins;
+  a round that is closed with one client is answered as if there were none. Of clients that may
+  move a site may have to take over a single one: of those, such a sum leaves;
 * who was refused is told by number only, what any client became is not told by digest at all;
-* errors and events leave without their texts, which code that has seen the data may have written:
-  the site's own log has them.
+* errors, events and reasons leave without their texts, which code that has seen the data may have
+  written: the site's own log has them.
 
 In a simulation everybody has the same data, and all of this is as it was.
 """
@@ -15,16 +19,18 @@ from __future__ import annotations
 
 import builtins
 import logging
+import re
 from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
 
 from fedpilot.mediator import Payload
-from fedpilot.mediator.core.disclosure import Declaration, Disclosure
+from fedpilot.mediator.core.disclosure import Declaration, Disclosure, Residency
 from fedpilot.mediator.errors import PolicyRefused
 
 from ..core.lifecycle import NodeEvent
+from ..engine.trainers import OWN_REASONS
 from ..errors import (
     ClientFailed,
     DataUnusable,
@@ -40,6 +46,13 @@ log = logging.getLogger(__name__)
 IN_THE_LOG = "the site's own log says why"
 TOLD_BY_ERRORS = (NodeEvent.FAIL, NodeEvent.LOSE)
 """What happens to VirtualNodes for reasons that are the texts of errors."""
+MEASURED_REASONS = re.compile(
+    r"several at once was not tried"
+    r"|several at once are \d+\.\dx as fast, not worth it"
+    r"|\d+\.\dx as fast as one by one"
+    r"|a client is work enough by itself: \d+\.\d s for a few steps of one client"
+)
+"""Reasons for an execution in which nothing but what was measured varies."""
 TELLS_SAMPLES = ("node.train", "node.evaluate")
 """Orders whose answers tell how many samples one client has."""
 
@@ -49,19 +62,42 @@ class Leaving:
 
     def __init__(self, site: str, declaration: Declaration) -> None:
         self._site = site
-        self._dataset = declaration.name
+        self.dataset = declaration.name
         self._ids = declaration.disclose.ids
         self._counts = declaration.disclose.counts is Disclosure.EXACT
+        moves = declaration.residency is Residency.MOVABLE
+        self.least = 1 if self._counts or moves else 2
+        """How few clients a sum may stand for, if it stands for any."""
+
+    def check_company(self, what: str, clients: int) -> None:
+        """PolicyRefused for a sum over so few clients that it tells the samples of one."""
+        if 0 < clients < self.least:
+            raise self._refused(
+                f"{what} with one client of this site, which tells how many samples it has",
+                "`counts: exact`, or rounds with more clients of this site (a larger "
+                "`federation.clients_per_round`)",
+            )
+
+    def check_updates(self) -> None:
+        """PolicyRefused for an algorithm to which every update is told by itself."""
+        if not self._counts:
+            raise self._refused(
+                "an algorithm that needs every client's update, which tells how many samples each "
+                "has",
+                "`counts: exact`, or an algorithm that needs their sum, such as `fedavg`",
+            )
 
     def check(self, order: Payload) -> None:
         """PolicyRefused for an order whose answer could not leave."""
         if order.kind in TELLS_SAMPLES and not self._counts:
-            raise PolicyRefused(
-                self._site,
-                f"datasets.{self._dataset}.disclose.counts of site.yaml",
+            raise self._refused(
                 f"`{order.kind}` of a single client, which tells how many samples it has",
                 "rounds, which tell the samples of all their clients together",
             )
+
+    def _refused(self, found: str, allowed: str) -> PolicyRefused:
+        rule = f"datasets.{self.dataset}.disclose.counts of site.yaml"
+        return PolicyRefused(self._site, rule, found, allowed)
 
     def answered(self, answer: Answer) -> Answer:
         """The answer as it leaves, once it is there."""
@@ -79,14 +115,18 @@ class Leaving:
         return leaving
 
     def payload(self, answer: Payload) -> Payload:
-        """An answer as it leaves."""
+        """An answer as it leaves; PolicyRefused if it may not."""
         header = dict(answer.header)
+        if answer.kind in ("partial", "tally"):
+            self.check_company("an answer", told_of(answer))
         if answer.kind == "partial":
             header["partial"] = self._partial(header["partial"])
             if not self._ids:
                 header["digests"] = {}
         if answer.kind == "node":
             header = _without_texts(header)
+        if answer.kind == "chosen":
+            header["reason"] = _told_reason(header["reason"])
         if "samples" in header and not self._counts:
             header["samples"] = None
         return replace(answer, header=header)
@@ -123,6 +163,30 @@ class Leaving:
             case WorkerNotMade():
                 return WorkerNotMade(error.worker, IN_THE_LOG)
         return FederatedError(f"site {self._site}: {kind_of(error)}; {IN_THE_LOG}")
+
+
+def told_of(answer: Payload) -> int:
+    """How many clients a round's sum, or a tally, is about.
+
+    A sum over several steps of groups is about the clients of the step that has the fewest. Where
+    anything was measured, somebody was there.
+    """
+    header = answer.header
+    if answer.kind == "tally":
+        clients = 0 if header.get("on") == "test" else int(header.get("clients", 1))
+        measured = header.get("on") != "test" and any(header.get("tally", ()))
+    else:
+        clients = int(header.get("fewest", header["partial"]["clients"]))
+        measured = any(header["partial"]["tally"])
+    return max(clients, int(measured))
+
+
+def _told_reason(reason: str) -> str:
+    """Why an execution was chosen, if the words are ours; errors may be in any others."""
+    if reason in OWN_REASONS or MEASURED_REASONS.fullmatch(reason):
+        return reason
+    log.warning("an execution was chosen: %s", reason)
+    return IN_THE_LOG
 
 
 def _without_texts(node: Mapping[str, Any]) -> dict[str, Any]:

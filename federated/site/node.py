@@ -109,6 +109,7 @@ class _Sum:
         partial = self.running.take()
         partial.tally.merge(before.tally)
         partial.refused.extend(before.refused)
+        partial.earlier.update(before.earlier)
         return partial, covered
 
 

@@ -18,6 +18,7 @@ from typing import Any
 from fedpilot.fabric import Gang, Worker, WorkerFailed, WorkerLost
 
 from ..core.dispatch import Action, Dispatcher, GiveUp, Send, Start
+from ..core.likeness import Facts, unlike
 from ..core.recent import Recent
 from ..errors import FederatedError, WorkerNotMade, WorkersExhausted
 from .object_store import INLINE_BYTES
@@ -78,10 +79,18 @@ class WorkerPool:
         *,
         restarts: int,
         timeout_s: float,
+        alike: bool = False,
+        like: Facts | None = None,
         on_event: PoolEvents,
         on_idle: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`alike`: whether all workers have to be alike in what bits depend on.
+
+        Then they are like what `like` says from the start on; without it those that are started
+        again are like the ones before.
+        """
+        self._alike, self._like = alike, like
         self._gang = gang
         self._node = node
         self._args = args
@@ -257,11 +266,24 @@ class WorkerPool:
             raise WorkerNotMade(number, f"{error.kind}: {error.message}") from error
         if error is not None:
             return self._lost(number, generation, _reason(error))
+        told: Facts = done.result()
+        if problem := self._unlike(told):
+            if not self._all_up.done():
+                raise WorkerNotMade(number, problem)
+            return self._lost(number, generation, problem)
         seat.up = True
-        self._on_event("worker_ready", {"worker": number, **done.result()})
+        self._on_event("worker_ready", {"worker": number, **told})
         if all(other.up for other in self._seats) and not self._all_up.done():
+            self._like = self._like or told
             self._all_up.set_result(None)
         return self._dispatcher.ready(number)
+
+    def _unlike(self, told: Facts) -> str:
+        """Why a worker gets no work although it is up; empty if it does."""
+        if not self._alike or self._like is None:
+            return ""
+        found = unlike(self._like, told)
+        return f"with `run.reproducible: strict` it gets no work: its {found}" if found else ""
 
     def _finished(self, number: int, generation: int, work: int, done: Future[Any]) -> list[Action]:
         seat = self._seats[number]

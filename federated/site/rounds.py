@@ -78,8 +78,12 @@ class SiteRound:
         *,
         tells_covered: bool = False,
         late_for: int = 0,
+        least: int = 1,
     ) -> None:
-        """`late_for`: so many rounds later its answer still counts, once it is closed."""
+        """`late_for`: so many rounds later its answer still counts, once it is closed.
+
+        Closed with fewer clients than `least`, it is answered as if there were none.
+        """
         self.answer: Answer = Future()
         self.key = key
         self.cohort = cohort
@@ -88,6 +92,7 @@ class SiteRound:
         """Called once others may begin."""
         self._tells_covered = tells_covered
         self._attempt = attempt
+        self._least = least
         self._partial = partial
         self._site = site
         self._clock = clock
@@ -292,6 +297,8 @@ class SiteRound:
                 f"{self._name}: {counted} clients were counted instead of {wanted}"
             )
         self._site.pace.measured(self._samples, self._busy_s)
+        if self._closed and 0 < self._partial.fewest < self._least:
+            self._partial, self._digests, covered = self._partial.emptied(), {}, _NOBODY
         header, tensors = self._partial.to_wire()
         told = {
             "partial": header,
@@ -299,6 +306,8 @@ class SiteRound:
             "training_seconds": self._arithmetic_s,
             "digests": self._digests,
         }
+        if self._partial.earlier:
+            told["fewest"] = self._partial.fewest
         if self._tells_covered:
             told["covered"] = packed(self.cohort.places_of(covered), self.cohort.whole)
         self.answer.set_result(Payload(kind="partial", header=told, tensors=tensors))

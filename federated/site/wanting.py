@@ -2,17 +2,22 @@
 
 All of it is read off what will be worked on, never off what a run says of itself, but for its user.
 No data is loaded and no line of the user's code is run: whether that may be is yet to be judged.
+
+Declared data is had with `data.from: sites` only, where `leaving` stands before it. A simulation
+that would read it by a way of its own is refused, whoever asks.
 """
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from fedpilot.mediator import Payload, SiteContext
 from fedpilot.mediator.core.policy import Wants
+from fedpilot.mediator.errors import PolicyRefused
 
 from ..algorithms import algorithm_of
 from ..config.schema import RunConfig
@@ -20,14 +25,21 @@ from ..core.algorithm import Needs
 from ..core.participation import asked
 from ..core.sampling import share
 from ..core.union import Place
-from ..sources import own_code
+from ..sources import installed_code, own_code
 from ..starting import gang_request
 from ..user_code import IN_A_SPEC, code_of
+from .leaving import told_of
 
 
 def wants(spec: Payload, site: SiteContext) -> Wants:
-    """What a spec asks of a site. CodeRefused for code that is none."""
+    """What a spec asks of a site.
+
+    CodeRefused for code that is none, PolicyRefused for a simulation that reads declared data.
+    """
     config = RunConfig.model_validate(spec.header["config"], strict=False)
+    simulated = config.data.from_ is None
+    if simulated:
+        _refuse_reaching(config, site)
     user = spec.header.get("user")
     said = user if isinstance(user, dict) else {}
     request = gang_request(config, "")
@@ -38,9 +50,10 @@ def wants(spec: Payload, site: SiteContext) -> Wants:
     return Wants(
         user=str(said.get("name", "")),
         role=str(said.get("role", "")),
-        datasets=tuple(sorted(_datasets(config, site))),
+        datasets=() if simulated else (config.data.dataset or "",),
         model=config.model.model_type,
         code_digest=code.installed_digest if comes else here,
+        installed_code=installed_code(config, code.files if comes else ()),
         brought_code=code.archive_digest if comes else "",
         vnodes=request.workers or 1,
         resources=request.resources,
@@ -48,18 +61,47 @@ def wants(spec: Payload, site: SiteContext) -> Wants:
     )
 
 
-def _datasets(config: RunConfig, site: SiteContext) -> set[str]:
-    """Declared data sets that a run reads: by name, or by an option that says where they lie."""
-    if config.data.from_ is not None:
-        return {config.data.dataset or ""}
-    named = [Path(text).resolve() for text in _texts(config.data.options)]
-    found = set()
-    for name, declared in site.data.items():
-        if declared["path"] is not None:
-            lies = Path(declared["path"]).resolve()
-            if any(lies.is_relative_to(path) or path.is_relative_to(lies) for path in named):
-                found.add(name)
-    return found
+def _refuse_reaching(config: RunConfig, site: SiteContext) -> None:
+    """PolicyRefused for a simulation that would read what the site's admin declared."""
+    for name, declared in sorted(site.data.items()):
+        found = _reaching(config, declared)
+        if found is not None:
+            raise PolicyRefused(
+                site.name,
+                "datasets",
+                f"a simulation whose {found} data set {name}",
+                f"`data.from: sites` with `data.dataset: {name}`",
+            )
+
+
+def _reaching(config: RunConfig, declared: Mapping[str, Any]) -> str | None:
+    """How a simulation would read a declared data set, in words; None if it does not.
+
+    By its loader, or another function beside it, which knows where the data lies; or by an option
+    that names the data, what is in them, or a folder above.
+    """
+    loader, own = config.data.dataset_type or "", str(declared["dataset_type"])
+    if ":" in own and loader.partition(":")[0] == own.partition(":")[0]:
+        return f"loader `{loader}` is of the module that loads"
+    lies = _places(declared)
+    for text in _texts(config.data.options):
+        named = Path(text).resolve()
+        if any(named.is_relative_to(place) or place.is_relative_to(named) for place in lies):
+            return f"`data.options` name `{text}`, which leads to"
+    return None
+
+
+def _places(declared: Mapping[str, Any]) -> list[Path]:
+    """Files and folders that a declaration names: its path, the list of ids, options that do."""
+    given = [text for text in _texts(declared["options"]) if _is_path(text)]
+    named = [declared["path"], declared["clients"].get("file"), *given]
+    return [Path(text).resolve() for text in named if text is not None]
+
+
+def _is_path(text: str) -> bool:
+    """Whether an option's text names a file or folder, and no mode or column."""
+    names = os.sep in text or os.path.exists(text)
+    return names and Path(text).resolve() != Path(Path(text).anchor)
 
 
 def _texts(value: Any) -> Iterator[str]:
@@ -71,13 +113,16 @@ def _texts(value: Any) -> Iterator[str]:
             for each in value:
                 yield from _texts(each)
         case dict():
-            for each in value.values():
+            for key, each in value.items():
+                yield from _texts(key)
                 yield from _texts(each)
 
 
 def _cohort(config: RunConfig, spec: Payload) -> int | None:
     """The most clients of this site in one round; 1 where each of them is told of by itself."""
     if algorithm_of(config.federation).needs is Needs.EVERY_UPDATE:
+        return 1
+    if config.outputs.client_digests:
         return 1
     federation, here = config.federation, None
     population = federation.number_of_clients
@@ -95,13 +140,12 @@ def _cohort(config: RunConfig, spec: Payload) -> int | None:
 
 def covered(answer: Payload) -> int:
     """How many clients an answer is about; a single client's counts as one of one."""
-    header = answer.header
     match answer.kind:
         case "partial":
-            clients = int(header["partial"]["clients"])
-            return min(clients, 1) if "updates" in header["partial"] else clients
+            one_by_one = "updates" in answer.header["partial"] or answer.header.get("digests")
+            return min(told_of(answer), 1) if one_by_one else told_of(answer)
         case "tally":
-            return 0 if header.get("on") == "test" else int(header.get("clients", 1))
+            return told_of(answer)
         case "trained":
             return 1
     return 0

@@ -49,6 +49,7 @@ from .node import FederatedNode, NodeSettings
 from .object_store import GlobalObjectStore
 from .pool import Piece, SharedModel, WorkerPool
 from .rounds import Pace, RoundQueue, SiteRound, Surroundings
+from .same_content import hold_to
 from .wanting import covered, wants
 
 STORE_BYTES = 1 << 30
@@ -74,6 +75,8 @@ class FederatedWorkload:
         self._pool: WorkerPool | None = None
         self._leaving: Leaving | None = None
         """What may be said of the data, if it is the site's own."""
+        self._held_in: str | None = None
+        """The folder of the run that says what content its data has, once that was seen to."""
 
     # -- SiteWorkload -------------------------------------------------------------------------
 
@@ -89,7 +92,8 @@ class FederatedWorkload:
         """Load what the spec's configuration names; ConfigError for what does not fit.
 
         Of data that lies at sites it is what this site has declared, and DataUnusable says that it
-        is not so. Code that came along is imported from here on: its digest was judged before.
+        is not so, or not what the run began with. Code that came along is imported from here on:
+        its digest was judged before. PolicyRefused where an answer would tell too much.
         """
         self._code = archive_of(spec)
         if self._code:
@@ -97,13 +101,33 @@ class FederatedWorkload:
         self._config = RunConfig.model_validate(spec.header["config"], strict=False)
         self._materials = self._gathered(spec, site)
         self._paths = tuple(spec.header["paths"])
+        self._like = spec.header.get("like")
         self._site, self._folder = site.name, site.folder
         self._needs = algorithm_of(self._config.federation).needs
         self._cohorts = Cohorts(self._config, self._materials)
         self._journal = Journal(None, self._site)
+        if self._leaving is not None:
+            self._check_company(self._leaving)
+        if self._folder is not None:
+            self._hold_to_content(str(self._folder))
+
+    def _check_company(self, leaving: Leaving) -> None:
+        """PolicyRefused if rounds are known to come of which no sum may leave."""
+        if self._needs is Needs.EVERY_UPDATE:
+            leaving.check_updates()
+        if leaving.least > 1 and (alone := self._cohorts.first_alone()) is not None:
+            leaving.check_company(f"round {alone}", 1)
+
+    def _hold_to_content(self, folder: str) -> None:
+        """See to it that the site's own data is what it was when the run began."""
+        if self._leaving is None or self._held_in == folder:
+            return
+        name, digest = self._leaving.dataset, self._materials.data_digest
+        hold_to(Path(folder), self._site, name, digest)
+        self._held_in = folder
 
     def _gathered(self, spec: Payload, site: SiteContext) -> Materials:
-        self._leaving = None
+        self._leaving = self._held_in = None
         if self._config.data.from_ is None:
             return take_over(spec.header["materials"], self._config)
         place = Place.from_json(spec.header.get("place"))
@@ -138,6 +162,8 @@ class FederatedWorkload:
             (settings, gang.put(self._materials.data)),
             restarts=resources.worker_restarts,
             timeout_s=resources.worker_timeout,
+            alike=self._config.run.reproducible == "strict",
+            like=self._like,
             on_event=self._on_pool_event,
             on_idle=self._evict_idle,
         )
@@ -201,7 +227,10 @@ class FederatedWorkload:
         header = order.header
         state, model = self._model(header["model"], order.tensors)
         self._journal = self._journal.at(self._kept_in(header))
+        self._hold_to_content(self._kept_in(header))
         key = _key(header)
+        cohort = self._cohorts.of_order(header, key)
+        self._check_order(f"round {key.round_number}", len(cohort.nodes(cohort.clients)))
         nothing = self._nothing_yet(state, key.coarser)
         begun = SiteRound(
             Attempt(
@@ -212,7 +241,7 @@ class FederatedWorkload:
                 digests=self._config.outputs.client_digests,
             ),
             key,
-            self._cohorts.of_order(header, key),
+            cohort,
             nothing,
             Surroundings(
                 pool=self._running,
@@ -224,12 +253,18 @@ class FederatedWorkload:
             ),
             tells_covered=header.get("tells_covered", False),
             late_for=header.get("late_for", 0),
+            least=1 if self._leaving is None else self._leaving.least,
         )
         self._rounds.add(begun, model)
         if "counted" not in header:
             following, share = key.round_number + 1, header["share"]
             self._running.meanwhile(lambda: self._cohorts.plan_ahead(following, share))
         return begun.answer
+
+    def _check_order(self, what: str, clients: int) -> None:
+        """PolicyRefused for an order whose answer would be about too few clients to leave."""
+        if self._leaving is not None:
+            self._leaving.check_company(what, clients)
 
     def _close_round(self, order: Payload) -> Answer:
         """Have an order of a round answered with what is done of it."""
@@ -299,6 +334,7 @@ class FederatedWorkload:
         if "counted" in header:
             inside &= held(judges, taken(header["counted"]))
         clients = judges[inside]
+        self._check_order(what, len(clients))
         costs = self._materials.data.partition.sizes(clients)
         return len(clients), [
             Piece(method="evaluate_clients", args=(clients[part],), what=what, model=model)

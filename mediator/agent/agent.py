@@ -20,6 +20,7 @@ from typing import Any, Protocol
 from ..blobs import BlobStore
 from ..core.disclosure import Declaration
 from ..core.policy import DAY_S
+from ..core.traffic import Direction
 from ..errors import MediatorError, MediatorUnreachable, SiteLost
 from ..identity import Credentials
 from ..proto import federation_pb2 as pb
@@ -112,6 +113,8 @@ class SiteAgent:
         self._work: Work | None = None
         self._session: Session | None = None
         self._connected = False
+        self._machines = home.machines()
+        """As they were written down last."""
 
     async def run(self, *, release: bool = False) -> None:
         """Work until it is cancelled; SiteDismissed if the mediator wants no more of the site.
@@ -124,7 +127,7 @@ class SiteAgent:
             store = BlobStore(self._home.blobs, settings.blob_bytes)
             line = Line(self._site.mediator, self._credentials)
             undo.push_async_callback(line.close)
-            blobs = BlobClient(line.blobs, store, lambda *_: None, chance=self._chance)
+            blobs = BlobClient(line.blobs, store, self._crossed, chance=self._chance)
             work = Work(
                 self._site.name,
                 self._runners,
@@ -325,8 +328,7 @@ class SiteAgent:
         return replace(choice, address=self._watch.look.address) if choice.address else choice
 
     def _looked(self, before: Look, now: Look) -> None:
-        if now.machines != before.machines:
-            self._home.write_machines(now.machines)
+        self._keep_machines(now.machines)
         gone = ""
         if now.in_trouble:
             gone = now.trouble
@@ -336,15 +338,34 @@ class SiteAgent:
             gone = "its Ray cluster was started anew"
         if before.in_trouble and not now.trouble:
             self._say("ray_is_back", address=now.address, machines=now.capacity.machines)
-        if gone:
-            for run in self._runners.runs():
-                self._runners.kill(run, SiteLost(self._site.name, gone))
+        going = self._runners.runs() if gone else ()
+        if not gone and now.address and now.address != before.address:
+            # What was adopted before anybody knew where the Ray is.
+            gone = f"its Ray is the one at {now.address} now"
+            going = self._runners.not_at(now.address)
+        for run in going:
+            self._runners.kill(run, SiteLost(self._site.name, gone))
         if now.trouble != before.trouble and self._session is not None:
             self._session.beat()
+
+    def _keep_machines(self, machines: frozenset[str]) -> None:
+        """Write down what is new of them; what could not be written is tried at the next look."""
+        if not machines or machines == self._machines:
+            return
+        try:
+            self._home.write_machines(machines)
+        except OSError as error:
+            log.warning("the machines of this site's Ray are not written down: %s", error)
+        else:
+            self._machines = machines
 
     def _happened(self, run: RunId, event: pb.Happened) -> None:
         if self._work is not None:
             self._work.happened(run, event)
+
+    def _crossed(self, direction: Direction, digest: str, nbytes: int) -> None:
+        if self._work is not None:
+            self._work.crossed(direction, digest, nbytes)
 
     def _ended(self, run: RunId, reason: str) -> None:
         self._say("runner_ended", run=run, reason=reason)

@@ -1,7 +1,8 @@
 """Runs `fedpilot cluster` and `fedpilot job` beside the agent, when the mediator asks for it.
 
 A command is a process of its own: it gets the site's Ray by its environment and cannot name
-another, has nothing to read, a deadline, and a bound on what it may print.
+another, nor a mediator that the agent's account may ask, has nothing to read, a deadline, and a
+bound on what it may print.
 """
 
 from __future__ import annotations
@@ -15,16 +16,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from ..core.at_site import OUT_OF_TIME as OUT_OF_TIME, objection, too_long
 from .errors import BadCommand
 
 GROUPS = ("cluster", "job")
-OWN_OPTIONS = ("--address", "--auth-mode")
-"""They would lead to a Ray cluster that is not the site's."""
 MOST_ARGUMENTS = 256
 LONGEST_ARGUMENT = 64 << 10
 READ_BYTES = 64 << 10
-OUT_OF_TIME = 124
-"""Its exit code, as of timeout(1)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,9 +56,8 @@ def arguments_of(header: Mapping[str, Any]) -> tuple[str, ...]:
             f"only `fedpilot {'` and `fedpilot '.join(GROUPS)}` may be run at a site; "
             f"found {found[0][:80]!r}"
         )
-    for each in found[: found.index("--")] if "--" in found else found:
-        if each.partition("=")[0] in OWN_OPTIONS:
-            raise BadCommand(f"at a site the Ray cluster is the site's own: leave out {each[:80]}")
+    if why := objection(found):
+        raise BadCommand(why)
     return tuple(found)
 
 
@@ -75,7 +72,12 @@ def deadline_of(header: Mapping[str, Any], longest_s: float) -> float:
 async def run_command(
     arguments: Sequence[str], environment: Mapping[str, str], deadline_s: float, most_bytes: int
 ) -> Outcome:
-    """Run `fedpilot` with these arguments; what it printed and how it ended."""
+    """Run `fedpilot` with these arguments; what it printed and how it ended.
+
+    BadCommand for one that means to wait longer than that.
+    """
+    if why := too_long(arguments, deadline_s):
+        raise BadCommand(why)
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "fedpilot", *arguments),
         stdin=asyncio.subprocess.DEVNULL,

@@ -4,7 +4,7 @@ MediatorError
 ├── HomeBusy         another agent works in the home folder               (exit 2)
 ├── BadHome          the home folder is not what is wanted                (exit 2)
 ├── RunnerDied       a run's part at the site ended by itself             (exit 1)
-├── NoRunner         an order came for a run that has nothing here        (exit 1)
+├── AgentFailed      the agent could not do its part of an order          (exit 1)
 ├── BadCommand       no command that may come through the mediator        (exit 2)
 ├── SurveyFailed     a declared data set cannot be read                   (exit 2)
 ├── SessionBroken    a session with the mediator ended                    (exit 4)
@@ -42,18 +42,15 @@ class RunnerDied(MediatorError):
         return f"the runner of {self.run} at site {self.site} has ended: {self.reason}"
 
 
-class NoRunner(MediatorError):
-    """An order came for a run that holds nothing at the site."""
+class AgentFailed(MediatorError):
+    """Something went wrong in a site's agent; what exactly, the site's own log says."""
 
-    def __init__(self, site: str, run: str, verb: str) -> None:
-        super().__init__(site, run, verb)
-        self.site, self.run, self.verb = site, run, verb
+    def __init__(self, site: str, reason: str) -> None:
+        super().__init__(site, reason)
+        self.site, self.reason = site, reason
 
     def __str__(self) -> str:
-        return (
-            f"site {self.site} holds nothing for {self.run}, so it cannot {self.verb}: "
-            "its part has ended, or was never prepared; reserve again"
-        )
+        return f"the agent of site {self.site} failed: {self.reason}"
 
 
 class BadCommand(MediatorError):

@@ -15,6 +15,7 @@ from ..identity.tls import joining_credentials
 from ..proto import federation_pb2 as pb
 from ..rpc import JOIN, Stub
 from ..wire import PROTOCOL, SiteName
+from .words import one_line
 
 JOIN_S = 30.0
 LARGEST_REPLY = 256 << 10
@@ -60,7 +61,7 @@ async def join(token: Token, site: SiteName, within_s: float = JOIN_S) -> Creden
 
 
 def _explained(token: Token, error: grpc.aio.AioRpcError) -> MediatorError:
-    reason = error.details() or error.code().name
+    reason = one_line(error.details() or "", error.code().name)
     if error.code() in _UNREACHABLE:
         return MediatorUnreachable(token.address, reason)
     if error.code() is grpc.StatusCode.PERMISSION_DENIED:

@@ -14,6 +14,7 @@ from ..identity import Credentials, Identity
 from ..proto import federation_pb2 as pb
 from ..rpc import Stub
 from ..wire import PROTOCOL
+from .words import one_line
 
 DUE = 2 / 3
 """Of a certificate's life: then it is renewed."""
@@ -54,7 +55,7 @@ async def renewed(
 
 
 def _explained(mediator: str, error: grpc.aio.AioRpcError) -> MediatorError:
-    reason = " ".join((error.details() or error.code().name).split())
+    reason = one_line(error.details() or "", error.code().name)
     if error.code() in _UNREACHABLE:
         return MediatorUnreachable(mediator, reason)
     if error.code() is grpc.StatusCode.UNIMPLEMENTED:

@@ -18,7 +18,7 @@ from typing import Any
 
 from ..errors import MediatorError, SiteLost
 from ..proto import federation_pb2 as pb
-from ..runner import AsyncRunner, RayChoice, RunnerProcess, RunnerSettings
+from ..runner import AsyncRunner, BadSettings, RayChoice, RunnerProcess, RunnerSettings
 from ..wire import RunId, SiteName
 from ..workload import ENTRY_POINTS
 from .errors import RunnerDied
@@ -113,18 +113,63 @@ class Runners:
         """Why the runner of a run is gone, of which its connection only said this much."""
         return self._ends.get(run) or RunnerDied(self._site, run, said)
 
+    def why_none(self, run: RunId) -> SiteLost:
+        """Why a run that is at work here has no runner: it ended, perhaps with the whole machine.
+
+        Whatever it was, the run may go on without this site, and reserve here again.
+        """
+        found = self._ends.get(run)
+        if isinstance(found, SiteLost):
+            return found
+        why = "its part has ended, or was never prepared" if found is None else found
+        return SiteLost(self._site, f"it holds nothing for {run}: {why}")
+
+    def no_room_for(self, run: RunId) -> str:
+        """Why another run cannot have a runner here; empty if it can."""
+        others, most = self.busy() - {run}, self._settings.most_runs
+        return f"site {self._site} has a part in {most} runs already" if len(others) >= most else ""
+
+    def not_at(self, address: str) -> tuple[RunId, ...]:
+        """The runs whose runners use a Ray that runs elsewhere."""
+        return tuple(
+            run
+            for run, live in sorted(self._live.items())
+            if live.runner.process.settings.ray.address not in (None, address)
+        )
+
     async def adopt(self) -> tuple[RunId, ...]:
-        """Connect to all that live in the home folder; what does not answer is killed."""
+        """Connect to all that live in the home folder.
+
+        One that an agent of today would not have started so is ended, and what does not answer is
+        killed.
+        """
+        ending = []
         for run, folder in self._home.run_folders().items():
-            process = await asyncio.to_thread(RunnerProcess.find, folder)
+            try:
+                process = await asyncio.to_thread(RunnerProcess.find, folder)
+            except OSError as error:
+                log.warning("run %s: nobody knows whether it has a runner: %s", run, error)
+                continue
             if process is None:
+                continue
+            changed = process.settings.changed(self._settings_of(run, folder))
+            if changed:
+                reason = f"the site's admin has changed its {', '.join(changed)}"
+                ending.append(self._end_found(run, process, reason))
                 continue
             try:
                 await self._connect(run, folder)
-            except SiteLost as error:
-                log.warning("run %s: its runner cannot be adopted: %s", run, error.reason)
+            except (SiteLost, BadSettings) as error:
+                log.warning("run %s: its runner cannot be adopted: %s", run, error)
                 process.kill()
+        await asyncio.gather(*ending)
         return self.runs()
+
+    async def _end_found(self, run: RunId, process: RunnerProcess, reason: str) -> None:
+        """Have a runner that we do not drive give everything back, and wait until it is gone."""
+        self._remember(run, SiteLost(self._site, f"its part of {run} was ended: {reason}"))
+        await asyncio.to_thread(process.end, self._settings.runner_end_s)
+        self._ended(run, reason)
 
     async def ensure(self, run: RunId) -> AsyncRunner:
         """The runner of a run, started if there is none. SiteLost, RunnerExists.
@@ -138,7 +183,7 @@ class Runners:
                 # It is killed after that long, and then waited for: RunnerExists if all is in vain.
                 await asyncio.wait([ending.watcher], timeout=3 * self._settings.runner_end_s)
             folder = self._home.run_folder(run)
-            process = await asyncio.to_thread(self._start, folder, self._settings_of(run, folder))
+            process = await self._started(folder, self._settings_of(run, folder))
             self._children[run] = process
             self._ends.pop(run, None)
             try:
@@ -147,6 +192,15 @@ class Runners:
                 process.kill()
                 await self._bury(process)
                 raise
+
+    async def _started(self, folder: Path, settings: RunnerSettings) -> RunnerProcess:
+        """Start a process; it is killed again if nobody waits for it any more."""
+        starting = asyncio.ensure_future(asyncio.to_thread(self._start, folder, settings))
+        try:
+            return await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            starting.add_done_callback(_kill_started)
+            raise
 
     @asynccontextmanager
     async def _turn(self, run: RunId) -> AsyncIterator[None]:
@@ -260,3 +314,8 @@ class Runners:
         self._ends[run] = why
         while len(self._ends) > REMEMBERED:
             del self._ends[next(iter(self._ends))]
+
+
+def _kill_started(starting: asyncio.Future[RunnerProcess]) -> None:
+    if not starting.cancelled() and starting.exception() is None:
+        starting.result().kill()

@@ -18,6 +18,7 @@ import grpc.aio
 
 from ..proto import federation_pb2 as pb
 from ..wire import (
+    MOST_HELD,
     PROTOCOL,
     BadMessage,
     Capacity,
@@ -32,13 +33,19 @@ from ..wire import (
 )
 from .errors import SessionBroken, SessionLeft, SiteDismissed
 from .settings import AgentSettings
+from .words import one_line
 
 log = logging.getLogger(__name__)
 
 MOST_EVENTS = 1_000
 """Messages that wait to be sent; events beyond that are dropped."""
+MOST_WAITING = 2 * MOST_HELD
+"""Messages that wait to be sent; a mediator that reads none of so many is left."""
 LEAST_HEARTBEAT_S, MOST_HEARTBEAT_S = 0.05, 60.0
-LONGEST_REASON = 500
+LONGEST_LEASE_S = 3_600.0
+"""So long a gang is held at most for a mediator that never comes back."""
+MOST_NAMED = 100
+"""Unknown fields that are logged in one session."""
 
 
 class Site(Protocol):
@@ -99,6 +106,7 @@ class Session:
         self._news = asyncio.Event()
         self._beat = asyncio.Event()
         self._left = asyncio.Event()
+        self._unread = False
         self._heartbeat_s = 2.0
         self._heard_at = clock()
         self._named: set[str] = set()
@@ -106,6 +114,10 @@ class Session:
     def send(self, message: pb.FromSite) -> None:
         """Have a message sent, in its turn."""
         if message.HasField("happened") and len(self._waiting) >= MOST_EVENTS:
+            return
+        if len(self._waiting) >= MOST_WAITING:
+            self._unread = True
+            self._left.set()
             return
         self._waiting.append(message)
         self._news.set()
@@ -127,7 +139,7 @@ class Session:
         try:
             await self._converse()
         except grpc.aio.AioRpcError as error:
-            told = " ".join((error.details() or "").split())[:LONGEST_REASON]
+            told = one_line(error.details() or "")
             raise SessionBroken(f"{error.code().name}: {told}") from error
         except asyncio.InvalidStateError as error:  # written to a call that has ended
             raise SessionBroken("the mediator has ended the session") from error
@@ -179,8 +191,10 @@ class Session:
             raise SiteDismissed(str(error)) from error
         if not LEAST_HEARTBEAT_S <= welcome.heartbeat_s <= MOST_HEARTBEAT_S:
             raise BadMessage(f"a heartbeat of {welcome.heartbeat_s:g} s is none")
-        if not welcome.lease_s > 0:
-            raise BadMessage(f"a lease of {welcome.lease_s:g} s is none")
+        if not 0 < welcome.lease_s <= LONGEST_LEASE_S:
+            raise BadMessage(
+                f"a lease of {welcome.lease_s:g} s is none: at most {LONGEST_LEASE_S:g}"
+            )
         self._heartbeat_s = welcome.heartbeat_s
         self._heard_at = self._clock()
         self._site.begin(welcome, self.send)
@@ -209,7 +223,7 @@ class Session:
         found: pb.ToSite = message
         self._read.check(found.number)
         strange = set(unknown_fields(found)) - self._named
-        if strange:
+        if strange and len(self._named) < MOST_NAMED:
             self._named |= strange
             log.warning("unknown to this version, and ignored: %s", ", ".join(sorted(strange)))
         return found
@@ -228,7 +242,7 @@ class Session:
                 raise BadMessage("a second welcome came in one session")
 
     def _farewell(self, farewell: pb.Farewell) -> None:
-        reason = " ".join(farewell.reason.split())[:LONGEST_REASON] or "it gave no reason"
+        reason = one_line(farewell.reason)
         if farewell.final:
             raise SiteDismissed(f"the mediator wants no more of this site: {reason}")
         raise SessionBroken(f"the mediator has ended the session: {reason}")
@@ -250,6 +264,8 @@ class Session:
 
     async def _leave(self) -> None:
         await self._left.wait()
+        if self._unread:
+            raise SessionBroken(f"the mediator reads none of {MOST_WAITING} messages")
         raise SessionLeft("another session is begun")
 
     async def _listen(self) -> None:

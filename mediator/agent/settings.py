@@ -48,6 +48,10 @@ class AgentSettings:
     """The longest that a command for the mediator may run."""
     command_bytes: int = 1 << 20
     """Of each of its outputs, at most."""
+    most_commands: int = 8
+    """Commands that run at once; others wait."""
+    most_runs: int = 100
+    """Runs that have a part here at once: each is a process, and Python takes memory."""
     survey_s: float = 600.0
     """How long reading the declared data sets may take."""
     keep_s: float = 7 * 86_400.0

@@ -26,6 +26,7 @@ from fedpilot.fabric import FabricError, local_machine
 
 from ..wire import Capacity
 from .settings import AgentSettings
+from .words import in_short
 
 log = logging.getLogger(__name__)
 
@@ -134,6 +135,9 @@ class Watchdog:
             address = self._resolve()
         except FabricError as error:
             return await self._troubled(str(error), at_once=True)
+        except OSError as error:
+            reason = f"where the Ray cluster is cannot be read: {in_short(error)}"
+            return await self._troubled(reason, at_once=True)
         reason = await health(address, self._settings.health_s)
         if reason:
             return await self._troubled(f"the Ray at {address} {reason}")
@@ -185,16 +189,20 @@ class Watchdog:
             log.warning("the probe of the Ray at %s is started anew", self._probed)
         await self._end_probe()
         self._probed, self._heard_at = address, now
-        self._probe = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "fedpilot.mediator.agent.probe"),
-            *(address, str(self._settings.watch_s)),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
-            env={**os.environ, **self._environment},
-            limit=LONGEST_LINE,
-            start_new_session=True,
-        )
+        try:
+            self._probe = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "fedpilot.mediator.agent.probe"),
+                *(address, str(self._settings.watch_s)),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.DEVNULL,
+                env={**os.environ, **self._environment},
+                limit=LONGEST_LINE,
+                start_new_session=True,
+            )
+        except OSError as error:  # no memory, or no process more: perhaps at the next look
+            log.warning("the probe of the Ray at %s cannot be started: %s", address, error)
+            return
         assert self._probe.stdout is not None
         self._reading = asyncio.create_task(self._read(self._probe.stdout))
 

@@ -12,7 +12,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -33,8 +33,7 @@ from ..errors import MediatorError, PolicyRefused, SiteLost
 from ..payloads import header_json, read
 from ..proto import federation_pb2 as pb
 from ..runner import AsyncRunner, told
-from ..site import GangRequest
-from ..site_files import read_policy
+from ..site_policy import policy_of
 from ..transfer import BlobClient, TransferFailed, TransferRefused
 from ..wire import (
     COMMANDS,
@@ -50,10 +49,12 @@ from ..wire import (
     order_id,
 )
 from .commands import arguments_of, deadline_of, run_command
-from .errors import BadCommand, NoRunner
+from .errors import AgentFailed, BadCommand
+from .gangs import gang_of
 from .runners import Runners
 from .settings import AgentSettings
 from .traffic import Spending
+from .words import in_short, one_line
 
 log = logging.getLogger(__name__)
 
@@ -91,6 +92,8 @@ class Held:
     """Whether whoever works on it has it."""
     answer: pb.Answer | None = None
     pins: list[str] = field(default_factory=list)
+    brought: str = ""
+    """The digest of the answer's blob, from when it is booked until the answer is taken."""
 
     @property
     def message(self) -> pb.OrderId:
@@ -121,6 +124,7 @@ class Work:
         self._wall_clock = wall_clock
         self._orders: dict[OrderId, Held] = {}
         self._send: Send | None = None
+        self._commands = asyncio.Semaphore(settings.most_commands)
         self._session = asyncio.Event()
         """Set while there is one."""
         self._beside: set[asyncio.Task[None]] = set()
@@ -162,6 +166,11 @@ class Work:
             self._report_again(held)
             return
         held = Held(id, id.run, order.verb, order.round)
+        if len(self._orders) >= MOST_HELD:  # nothing of it is kept, not even that it was refused
+            full = BadMessage(f"site {self._site} has {MOST_HELD} open orders; it takes no more")
+            if self._send is not None:
+                self._send(pb.FromSite(answer=self._failed(held, full)))
+            return
         self._orders[id] = held
         held.task = asyncio.create_task(self._work(held, order))
 
@@ -186,6 +195,9 @@ class Work:
         if held.task is not None:
             held.task.cancel()
         self._let_go(held)
+        self._spending.done(held.id)
+        if held.brought:
+            self._spending.end(Direction.FROM_SITE, held.brought)
         runner = self._runners.of(held.run)
         if runner is None:
             return
@@ -222,10 +234,7 @@ class Work:
     async def _work(self, held: Held, order: pb.Order) -> None:
         try:
             answer = await self._done(held, order)
-        except MediatorError as error:
-            answer = self._failed(held, error)
         except Exception as error:
-            log.exception("order %s of %s failed in the agent", held.id.key, held.run)
             answer = self._failed(held, error)
         await self._answer(held, answer)
 
@@ -234,19 +243,19 @@ class Work:
             answer = await runner.answer_of(held.message)
         except SiteLost as error:
             answer = self._failed(held, self._runners.why_gone(held.run, error.reason))
+        except Exception as error:
+            answer = self._failed(held, error)
         await self._answer(held, answer)
 
     async def _done(self, held: Held, order: pb.Order) -> pb.Answer:
         """Have an order worked on, wherever that is."""
         check_order(order)
-        if len(self._orders) > MOST_HELD:
-            raise BadMessage(f"site {self._site} has {MOST_HELD} open orders; it takes no more")
         if (order.verb == "command") != (held.run == COMMANDS):
             raise BadMessage(f"the verb {order.verb} does not go with the run {held.run!r}")
         if order.verb == "command":
             return await self._command(held, order)
         if order.verb == "prepare":
-            refusal = self._prepare(order)
+            refusal = self._prepare(order) or self._runners.no_room_for(held.run)
             if refusal:
                 header = header_json({"reason": refusal})
                 done = pb.Done(kind="refused", header_json=header)
@@ -260,7 +269,7 @@ class Work:
             if there is None and order.verb == "release":
                 return pb.Answer(id=held.message, done=pb.Done(kind="done", header_json="{}"))
             if there is None:
-                raise NoRunner(self._site, held.run, order.verb)
+                raise self._runners.why_none(held.run)
             runner = there
         if order.verb == "work":
             self._spending.take(self._policy(), held.id, held.round_number)
@@ -280,21 +289,19 @@ class Work:
         if trouble := self._ray.trouble():
             return trouble
         header = dict(read(order.kind, order.header_json, None).header)
+        request = gang_of(header)
         try:
-            request = GangRequest.from_json(header)
             policy = self._policy()
             most = most_vnodes(policy, request.resources)
             if request.workers is None and most is not None:
-                header["at_most"] = min(request.at_most, max(1, most))
-                order.header_json = header_json(header)
+                request = replace(request, at_most=min(request.at_most, max(1, most)))
             enforce(
                 self._site,
                 judge_resources(policy, request.workers or 1, request.resources),
             )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise BadMessage(f"that is no request for a gang: {error!r:.200}") from error
         except MediatorError as error:
             return str(error)
+        order.header_json = header_json(request.to_json())
         return ""
 
     async def _command(self, held: Held, order: pb.Order) -> pb.Answer:
@@ -305,17 +312,18 @@ class Work:
         if not environment:
             why = self._ray.trouble() or "every run has a private one"
             raise BadCommand(f"site {self._site} has no Ray cluster to ask: {why}")
-        who = f"{header.get('user', 'nobody')!s:.80}"
-        log.info("%s runs fedpilot %s", who, " ".join(arguments)[:200])
         held.reached = True
         self._report(held)
         settings = self._settings
-        outcome = await run_command(
-            arguments,
-            environment,
-            deadline_of(header, settings.command_s),
-            settings.command_bytes,
-        )
+        async with self._commands:
+            who, words = one_line(str(header.get("user", "nobody"))), one_line(" ".join(arguments))
+            log.info("%s runs fedpilot %s", who, words)
+            outcome = await run_command(
+                arguments,
+                environment,
+                deadline_of(header, settings.command_s),
+                settings.command_bytes,
+            )
         done = pb.Done(kind="command", header_json=header_json(outcome.to_json()))
         return pb.Answer(id=held.message, done=done)
 
@@ -330,6 +338,12 @@ class Work:
         if self._store.has(blob):
             return
         self._charge(held, Direction.TO_SITE, blob)
+        try:
+            await self._download(blob)
+        finally:
+            self._spending.end(Direction.TO_SITE, blob.digest)
+
+    async def _download(self, blob: Blob) -> None:
         until = asyncio.get_running_loop().time() + REFUSED_S
         while True:
             try:
@@ -349,8 +363,9 @@ class Work:
             if blob is not None:
                 self._pin(held, blob.digest)
                 self._charge(held, Direction.FROM_SITE, blob)
+                held.brought = blob.digest
                 await self._bring(held, blob)
-        except MediatorError as error:
+        except Exception as error:  # whatever it is, somebody waits to be told
             answer = self._failed(held, error)
         held.answer = answer
         self._report(held)
@@ -373,15 +388,20 @@ class Work:
         raise last
 
     def _charge(self, held: Held, direction: Direction, blob: Blob) -> None:
-        refused: Refused | None = self._spending.charge(
+        refused: Refused | None = self._spending.begin(
             self._policy(),
             direction,
-            held.id,
+            held.run,
+            blob,
             round_number=held.round_number,
-            nbytes=blob.size,
             now=self._wall_clock(),
         )
         enforce(self._site, refused)
+
+    def crossed(self, direction: Direction, digest: str, nbytes: int) -> None:
+        """Bytes of a blob have crossed; PolicyRefused where that is more than may."""
+        now = self._wall_clock()
+        enforce(self._site, self._spending.cross(self._policy, direction, digest, nbytes, now=now))
 
     def _pin(self, held: Held, digest: str) -> None:
         self._store.pin(digest)
@@ -413,18 +433,23 @@ class Work:
     async def _bring_again(self, held: Held, blob: Blob) -> None:
         try:
             await self._bring(held, blob)
-        except MediatorError as error:
+        except Exception as error:
             held.answer = self._failed(held, error)
         self._report(held)
 
     def _failed(self, held: Held, error: Exception) -> pb.Answer:
+        """The answer of an order that failed; of what nobody foresaw the details stay here."""
         if isinstance(error, PolicyRefused):
             log.warning("refused %s of %s: %s", held.verb, held.run or "the mediator", error)
+        elif not isinstance(error, MediatorError):
+            log.error("order %s of %s failed in the agent", held.id.key, held.run, exc_info=error)
+            broken = SiteLost if isinstance(error, OSError) else AgentFailed
+            error = broken(self._site, f"{in_short(error)}; its own log says more")
         return pb.Answer(id=held.message, failure=told(error))
 
     def _policy(self) -> Policy:
         """As the file is now: its admin may have changed it."""
-        return read_policy(self._policy_file)
+        return policy_of(self._site, self._policy_file)
 
 
 def _fields(event: pb.Happened) -> dict[str, Any]:

@@ -20,14 +20,13 @@ import click
 from fedpilot.fabric.cli_access import Spinner, exit_codes, fail, print_json
 from fedpilot.fabric.exit_codes import REFUSED, UNREACHABLE, exit_code_of
 
+from ..core.at_site import before_dashes, objection
 from ..errors import MediatorError
 from .access import Access, access_of, plain_lines
 
 if TYPE_CHECKING:
     from ..client import MediatorClient, Outcome
 
-ELSEWHERE = ("--address", "--auth-mode")
-"""Options that a site's agent decides about."""
 SPECS = {"cluster": "--json-spec", "job": "--virtual-cluster"}
 """What takes the spec of a file that is here, and not at the site."""
 IN_CONTACT = ("ready", "cordoned", "draining")
@@ -50,7 +49,7 @@ class Asked:
     @property
     def as_json(self) -> bool:
         """Whether the sites answer with documents."""
-        return "--json" in _before_dashes(self.arguments)
+        return "--json" in before_dashes(self.arguments)
 
 
 def parse(group: str, arguments: Sequence[str]) -> Asked:
@@ -58,7 +57,7 @@ def parse(group: str, arguments: Sequence[str]) -> Asked:
     told: dict[str, list[str]] = {
         name: [] for name in ("--site", "--mediator", "--credentials", "--profile")
     }
-    mine = _before_dashes(arguments)
+    mine = before_dashes(arguments)
     kept: list[str] = []
     everywhere = False
     words = iter(mine)
@@ -71,8 +70,6 @@ def parse(group: str, arguments: Sequence[str]) -> Asked:
             if not given or given.startswith("--"):
                 raise click.UsageError(f"{name} needs a value.")
             told[name].append(given)
-        elif name in ELSEWHERE:
-            raise click.UsageError(f"{name} has no meaning with --site: its agent knows its Ray.")
         else:
             kept.append(word)
     if everywhere == bool(told["--site"]):
@@ -83,20 +80,18 @@ def parse(group: str, arguments: Sequence[str]) -> Asked:
         raise click.UsageError(
             "`job submit` at a site needs --no-wait; see `job show` for the rest."
         )
+    sent = (*_with_spec(group, kept), *arguments[len(mine) :])
+    if why := objection(sent):
+        raise click.UsageError(f"{why}.")
     one = {name: values[-1] if values else None for name, values in told.items()}
     return Asked(
         group=group,
-        arguments=(*_with_spec(group, kept), *arguments[len(mine) :]),
+        arguments=sent,
         sites=tuple(dict.fromkeys(told["--site"])),
         mediator=one["--mediator"],
         credentials=one["--credentials"],
         profile=one["--profile"],
     )
-
-
-def _before_dashes(arguments: Sequence[str]) -> Sequence[str]:
-    words = list(arguments)
-    return words[: words.index("--")] if "--" in words else words
 
 
 def _with_spec(group: str, words: Sequence[str]) -> list[str]:

@@ -1,12 +1,14 @@
 """The commands about certificates: `fedpilot certs`. Thin: parse, ask the authority, print.
 
-They work on the authority's folder, with or without a mediator, which sees a change at once.
+They work on the authority's folder, with or without a mediator, which sees a change at once. Who
+did what stays there, for the audit log.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -44,6 +46,31 @@ def _with_folder(command: Command) -> Command:
     ):
         command = option(command)
     return command
+
+
+@contextmanager
+def _audited(folder: Path, command: str, **facts: str) -> Iterator[None]:
+    """Write down who does this and what becomes of it, where there is an authority."""
+    from ..identity.acts import LocalAct, account, record
+    from ..identity.authority import AUTHORITY
+
+    outcome = "interrupted"
+    try:
+        yield
+        outcome = "done"
+    except SystemExit as end:
+        outcome = f"refused with exit code {end.code}"
+        raise
+    except Exception as error:
+        outcome = f"refused: {error}"
+        raise
+    finally:
+        if (folder / AUTHORITY).is_file():
+            what = ", ".join(f"{name}={value}" for name, value in facts.items())
+            act = LocalAct(
+                at=time.time(), who=account(), act=f"certs {command}", what=what, outcome=outcome
+            )
+            record(folder, act)
 
 
 _HOSTS = click.option(
@@ -100,7 +127,7 @@ def init(folder: Path, hosts: Sequence[str], days: float, as_json: bool) -> None
     """
     if not hosts:
         raise click.UsageError("name the host that the mediator is reached at: --host NAME.")
-    with exit_codes():
+    with exit_codes(), _audited(folder, "init", hosts=" ".join(hosts)):
         from ..identity import Authority
         from ..identity.certificates import check_hosts
 
@@ -159,7 +186,7 @@ def issue(
     Exit codes: 0 made; 1 a folder cannot be written; 2 bad input, no authority there, or --out
     holds credentials already.
     """
-    with exit_codes():
+    with exit_codes(), _audited(folder, "issue", name=name, role=role):
         from ..identity import Authority, has_credentials
 
         authority = Authority.open(folder)
@@ -221,7 +248,7 @@ def revoke(which: str, folder: Path, as_json: bool) -> None:
     Exit codes: 0 none of them is good any more; 1 the folder cannot be written; 2 there is no
     such certificate.
     """
-    with exit_codes():
+    with exit_codes(), _audited(folder, "revoke", which=which):
         from ..identity import Authority
 
         revoked = Authority.open(folder).revoke(which, now=time.time())
@@ -278,7 +305,7 @@ def rotate(
     \b
     Exit codes: 0 made; 1 a folder cannot be written; 2 bad input, or there is nothing to rotate.
     """
-    with exit_codes():
+    with exit_codes(), _audited(folder, "rotate", which=which):
         from ..identity import Authority
 
         authority = Authority.open(folder)

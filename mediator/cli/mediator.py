@@ -75,8 +75,8 @@ def mediator() -> None:
 @click.option(
     "--no-user-code",
     is_flag=True,
-    help="Refuse runs that bring code of their own: their coordinators load it, and have the "
-    "rights of this account.",
+    help="Refuse runs that bring code of their own, or name any that is installed here: their "
+    "coordinators load it, and have the rights of this account.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON line when it is ready.")
 def start(

@@ -2,7 +2,9 @@
 
 A question is answered with None, or with the rule that is broken, what was found and what it
 allows. What a rule asks about and a run does not say counts as broken: nothing passes by silence.
-Data that the site has declared is nobody's until a rule says whose.
+Data that the site has declared is nobody's until a rule says whose, and code that is not fedpilot's
+does not run until a rule names it: whoever calls a function of an installed package with arguments
+of their own can mostly do what they like.
 """
 
 from __future__ import annotations
@@ -20,9 +22,11 @@ from .roles import Act, act_of_command
 from .traffic import Direction
 
 ANY_CODE = "any"
-"""Among code digests: whatever code a run brings."""
+"""Among code digests: whatever code a run brings or names."""
 ROLE_PREFIX = "role:"
 """`role:operator` among users stands for everybody of that role."""
+BUILT_IN = "none but built-ins, and installed models that `models` names"
+WILDCARDS = frozenset("*?[")
 DAY_S = 86_400.0
 
 
@@ -76,7 +80,8 @@ class Policy:
     """None: everybody whom the mediator lets run something."""
     models: tuple[str, ...] | None = None
     code_digests: tuple[str, ...] | None = None
-    """Of the user's own modules; None: what is installed here, and none that a run brings."""
+    """Of the user's own modules; None: of what is installed the models that a rule names, and
+    nothing that a run brings."""
     datasets: Mapping[str, DatasetRule] = field(default_factory=dict)
     resources: ResourceCaps = ResourceCaps()
     minimum_cohort: int = 1
@@ -101,7 +106,7 @@ class Policy:
         lines = [
             f"users: {_or_all(self.users, 'everybody whom the mediator lets')}",
             f"models: {_or_all(self.models, 'all')}",
-            f"code: {_or_all(self.code_digests, 'what is installed here; none that runs bring')}",
+            f"code: {_or_all(self.code_digests, BUILT_IN)}",
             "resources of a run: "
             + most(
                 (caps.vnodes, "vnodes"),
@@ -133,6 +138,9 @@ class Wants:
     model: str = ""
     code_digest: str = ""
     """SHA-256 of modules of users' that are installed at the site; empty if it names none."""
+    installed_code: tuple[str, ...] | None = None
+    """What it names in those, `module:name`, but for what does no harm whoever names it; None if
+    nobody says."""
     brought_code: str = ""
     """SHA-256 of those that come with it; empty if it brings none."""
     vnodes: int = 0
@@ -192,19 +200,36 @@ def _judge_model(rule: str, models: Collection[str] | None, wants: Wants) -> Ref
 
 
 def _judge_code(policy: Policy, wants: Wants) -> Refused | None:
-    """What is installed may run where no rule says otherwise; what a run brings may not."""
+    """Without a rule none that a run brings, and of what is installed only models named by one."""
     digests = policy.code_digests
     judged = [("code that came with the run, ", wants.brought_code)]
-    if digests is not None:
+    if digests is not None or wants.installed_code is None:
         judged.append(("code ", wants.code_digest))
     for what, digest in judged:
         if digest and not {digest, ANY_CODE} & set(digests or ()):
-            return Refused(
-                rule="code_digests",
-                found=f"{what}with the digest {digest}",
-                allowed=_or_all(digests, "what is installed there"),
-            )
+            found = f"{what}with the digest {digest}"
+            return Refused(rule="code_digests", found=found, allowed=_or_all(digests, BUILT_IN))
+    if digests is None:
+        for name in sorted(wants.installed_code or ()):
+            if not (name == wants.model and _names_model(policy, wants)):
+                found = f"{name}, code that is installed there"
+                return Refused(rule="code_digests", found=found, allowed=BUILT_IN)
     return None
+
+
+def _names_model(policy: Policy, wants: Wants) -> bool:
+    """Whether a pattern that allows the model spells out its package; `*` names no code."""
+    rules = [policy.datasets[name].models for name in wants.datasets if name in policy.datasets]
+    patterns = [pattern for models in (policy.models, *rules) for pattern in models or ()]
+    return any(
+        fnmatchcase(wants.model, pattern) and not WILDCARDS & set(_package(pattern))
+        for pattern in patterns
+    )
+
+
+def _package(path: str) -> str:
+    """The first name of a dotted path."""
+    return path.partition(":")[0].partition(".")[0]
 
 
 def _judge_datasets(policy: Policy, wants: Wants) -> Refused | None:

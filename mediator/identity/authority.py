@@ -1,12 +1,14 @@
 """Authority: the small certificate authority of one mediator, a folder.
 
 `ca.pem` is for everybody, `ca.key` for its owner only, `issued.jsonl` tells what was issued and
-revoked. `server` holds the mediator's own credentials. Nothing is handed out before it is in the
-index, and what is not in the index is refused as if it were revoked.
+revoked, `acts.jsonl` who did that by hand. `server` holds the mediator's own credentials. Nothing
+is handed out before it is in the index, and what is not in the index is refused as if it were
+revoked.
 """
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -16,6 +18,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from ..core.roles import Role
+from .acts import LocalAct, acts_of
 from .certificates import (
     DAY_S,
     SKEW_S,
@@ -44,7 +47,9 @@ VALID_S = 365 * DAY_S
 OVERLAP_S = 7 * DAY_S
 """How long a certificate stays good beside the one that takes its place."""
 MOST_RENEWALS = 8
-"""Of one certificate: replies get lost, but not so many."""
+"""Certificates of one name and role in a third of a life: replies get lost, but not so many."""
+RENEWED_WITHIN = 1 / 3
+"""Of a life: what is counted. Renewals fall into the last third of one."""
 
 
 class Authority:
@@ -113,6 +118,10 @@ class Authority:
         """When nothing that it signed is believed any more."""
         return self._certificate.not_valid_after_utc.timestamp()
 
+    def acts(self, last: int) -> tuple[LocalAct, ...]:
+        """The last of what was done by hand in its folder, the oldest of them first."""
+        return acts_of(self._folder, last)
+
     # -- issuing ----------------------------------------------------------------------------------
 
     def issue(
@@ -149,15 +158,16 @@ class Authority:
                 f"certificate {serial} of {last.name} cannot last longer: the authority itself "
                 f"ends on {day(self.expires_at)}; make a new one, and issue all certificates anew"
             )
-        later = [
+        span_s = RENEWED_WITHIN * life_s
+        lately = [
             each
             for each in self.issued()
-            if (each.name, each.role) == (last.name, last.role) and each.issued_at > last.issued_at
+            if (each.name, each.role) == (last.name, last.role) and each.issued_at > now - span_s
         ]
-        if len(later) >= MOST_RENEWALS:
+        if len(lately) >= MOST_RENEWALS:
             raise RenewalRefused(
-                f"certificate {serial} of {last.name} was renewed {len(later)} times already; "
-                f"{how_to_replace(last.name, last.role)}"
+                f"{last.name} ({last.role}) has got {len(lately)} certificates in {span_s:g} s "
+                f"already, of at most {MOST_RENEWALS}; {how_to_replace(last.name, last.role)}"
             )
         return self._issue(last.name, last.role, last.hosts, key, now, life_s)
 
@@ -240,6 +250,15 @@ class Authority:
     def revoked(self, now: float) -> frozenset[str]:
         """The serial numbers that are revoked now."""
         return frozenset(each.serial for each in self.issued() if each.state(now) == "revoked")
+
+    def last_revoked_at(self, name: str, role: Role, now: float) -> float:
+        """When a certificate of a name and role was revoked last; minus infinity if none was."""
+        ends = [
+            each.revoked_at
+            for each in self.issued()
+            if (each.name, each.role) == (name, role) and each.revoked_at is not None
+        ]
+        return max((end for end in ends if end <= now), default=-math.inf)
 
     def objection(self, serial: str, now: float) -> str:
         """Why a certificate that the authority has signed is not good now; empty if it is."""

@@ -277,18 +277,24 @@ class RenewReply(_message.Message):
     def __init__(self, certificate: _Optional[str] = ...) -> None: ...
 
 class FromCoordinator(_message.Message):
-    __slots__ = ("attach", "order", "event_json", "withdraw", "reply")
+    __slots__ = ("attach", "order", "event_json", "withdraw", "reply", "alive")
     ATTACH_FIELD_NUMBER: _ClassVar[int]
     ORDER_FIELD_NUMBER: _ClassVar[int]
     EVENT_JSON_FIELD_NUMBER: _ClassVar[int]
     WITHDRAW_FIELD_NUMBER: _ClassVar[int]
     REPLY_FIELD_NUMBER: _ClassVar[int]
+    ALIVE_FIELD_NUMBER: _ClassVar[int]
     attach: Attach
     order: SiteOrder
     event_json: str
     withdraw: Withdraw
     reply: Reply
-    def __init__(self, attach: _Optional[_Union[Attach, _Mapping]] = ..., order: _Optional[_Union[SiteOrder, _Mapping]] = ..., event_json: _Optional[str] = ..., withdraw: _Optional[_Union[Withdraw, _Mapping]] = ..., reply: _Optional[_Union[Reply, _Mapping]] = ...) -> None: ...
+    alive: Alive
+    def __init__(self, attach: _Optional[_Union[Attach, _Mapping]] = ..., order: _Optional[_Union[SiteOrder, _Mapping]] = ..., event_json: _Optional[str] = ..., withdraw: _Optional[_Union[Withdraw, _Mapping]] = ..., reply: _Optional[_Union[Reply, _Mapping]] = ..., alive: _Optional[_Union[Alive, _Mapping]] = ...) -> None: ...
+
+class Alive(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
 
 class Attach(_message.Message):
     __slots__ = ("run", "protocol")
@@ -443,14 +449,20 @@ class RunReply(_message.Message):
     def __init__(self, run_json: _Optional[str] = ...) -> None: ...
 
 class ListRunsRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("most", "after")
+    MOST_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    most: int
+    after: str
+    def __init__(self, most: _Optional[int] = ..., after: _Optional[str] = ...) -> None: ...
 
 class ListRunsReply(_message.Message):
-    __slots__ = ("run_json",)
+    __slots__ = ("run_json", "more")
     RUN_JSON_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
     run_json: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, run_json: _Optional[_Iterable[str]] = ...) -> None: ...
+    more: int
+    def __init__(self, run_json: _Optional[_Iterable[str]] = ..., more: _Optional[int] = ...) -> None: ...
 
 class FollowRequest(_message.Message):
     __slots__ = ("run", "after", "follow")
@@ -531,8 +543,10 @@ class AskRunReply(_message.Message):
     def __init__(self, done: _Optional[_Union[Done, _Mapping]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., tensors: _Optional[bytes] = ...) -> None: ...
 
 class ListSitesRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("site",)
+    SITE_FIELD_NUMBER: _ClassVar[int]
+    site: str
+    def __init__(self, site: _Optional[str] = ...) -> None: ...
 
 class ListSitesReply(_message.Message):
     __slots__ = ("site_json",)

@@ -4,7 +4,7 @@ Importing this package imports no Ray: that is what the process does when it is 
 """
 
 from .driving import AsyncRunner
-from .errors import BadFrame, OutOfOrder, ReservationLapsed, RunnerExists
+from .errors import BadFrame, BadSettings, OutOfOrder, ReservationLapsed, RunnerExists
 from .failures import error_of, told
 from .keeping import Keeping
 from .link import Outbox, RunnerLink
@@ -13,6 +13,7 @@ from .process import RayChoice, RunnerProcess, RunnerSettings
 __all__ = [
     "AsyncRunner",
     "BadFrame",
+    "BadSettings",
     "Keeping",
     "OutOfOrder",
     "Outbox",

@@ -189,10 +189,10 @@ class AsyncRunner:
 def lost(process: RunnerProcess, reason: str) -> SiteLost:
     """A site whose runner is gone, with what its log said last.
 
-    The log of a site that has data of its own stays there: errors in it may speak of the data.
+    The log of a site that has data or a policy of its own stays there: it may speak of them.
     """
     settings = process.settings
-    if settings.asks_policy and settings.data:
+    if settings.asks_policy and (settings.data or settings.policy is not None):
         return SiteLost(settings.site, reason)
     words = process.last_words()
     told = f"; the last of {process.folder / 'runner.log'}: {words}" if words else ""

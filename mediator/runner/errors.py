@@ -4,6 +4,7 @@ MediatorError
 ├── ReservationLapsed   what was promised was given back before it was committed   (exit 3)
 ├── OutOfOrder          a runner was asked for what its state forbids              (exit 1)
 ├── BadFrame            what came on a runner's socket is no message               (exit 1)
+├── BadSettings         a folder holds no settings that a runner could be driven by (exit 1)
 └── RunnerExists        a runner works in the folder already                       (exit 1)
 """
 
@@ -41,6 +42,17 @@ class OutOfOrder(MediatorError):
 
 class BadFrame(MediatorError):
     """What came on a runner's socket is no message, or one that is too large."""
+
+
+class BadSettings(MediatorError):
+    """The settings in a runner's folder are damaged, or of another version."""
+
+    def __init__(self, path: str, problem: str) -> None:
+        super().__init__(path, problem)
+        self.path, self.problem = path, problem
+
+    def __str__(self) -> str:
+        return f"{self.path} holds no settings of a runner: {self.problem}"
 
 
 class RunnerExists(MediatorError):

@@ -6,13 +6,14 @@ JSON values and from records of such values that stand beside them. All others a
 
 from __future__ import annotations
 
+import errno
 import json
 import sys
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from ..errors import WorkFailed
+from ..errors import SiteLost, WorkFailed
 from ..proto import federation_pb2 as pb
 
 OURS = "fedpilot."
@@ -21,6 +22,15 @@ LONGEST_TEXT = 4_000
 LARGEST_ARGS = 64 << 10
 """Bytes of what makes an error again; one that needs more is told in words."""
 RECORD = "record"
+OF_A_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO})
+"""What a disk says that is full or broken: the work may be done elsewhere."""
+
+
+def machine_trouble(site: str, error: BaseException) -> BaseException:
+    """SiteLost in the place of an error that is of a machine's disk, and not of the work on it."""
+    if isinstance(error, OSError) and error.errno in OF_A_DISK:
+        return SiteLost(site, error.strerror or type(error).__name__)
+    return error
 
 
 def told(error: BaseException) -> pb.Failure:

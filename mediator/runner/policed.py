@@ -1,7 +1,8 @@
-"""PolicedSite: a site that asks its own admin's policy before it checks a spec or lets work leave.
+"""PolicedSite: a site that asks its own admin's policy before it works and before work leaves.
 
-The policy's file is read anew each time, so that what the admin has written last holds. What a run
-wants, and how many clients an answer is about, is found out here, by the site's own installation.
+The policy's file is read anew each time, so that what the admin has written last holds, for runs
+that are under way as well. What a run wants, and how many clients an answer is about, is found out
+here, by the site's own installation.
 """
 
 from __future__ import annotations
@@ -10,11 +11,11 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 
-from ..core.policy import Policy, enforce, judge, judge_answer
+from ..core.policy import Policy, Wants, enforce, judge, judge_answer
 from ..core.reservation import Answer
 from ..errors import MediatorError
 from ..site import GangRequest, Site, done, then
-from ..site_files import read_policy
+from ..site_policy import policy_of
 from ..workload import Notify, Payload, SiteContext, SiteWorkload, load_workload
 
 
@@ -34,6 +35,8 @@ class PolicedSite:
         self._file = policy
         self._load = load
         self._workload: SiteWorkload | None = None
+        self._wants: Wants | None = None
+        """What the checked run wants."""
 
     @property
     def name(self) -> str:
@@ -57,16 +60,24 @@ class PolicedSite:
         return done(self._check, workload, spec)
 
     def _check(self, workload: str, spec: Payload) -> None:
-        self._workload = self._load(workload)
-        enforce(self.name, judge(self._policy(), self._workload.wants(spec, self._context)))
+        self._workload, self._wants = self._load(workload), None
+        wants = self._workload.wants(spec, self._context)
+        enforce(self.name, judge(self._policy(), wants))
         self._site.check(workload, spec).result()
+        self._wants = wants
 
     def start(self, notify: Notify) -> Future[None]:
         """As the site does."""
         return self._site.start(notify)
 
     def deliver(self, order: Payload, key: str, purpose: str) -> Future[Payload]:
-        """As the site does; the answer fails with PolicyRefused if it may not leave."""
+        """As the site does, if the run may still do so; PolicyRefused if not, or for its answer."""
+        try:
+            if self._wants is None:
+                raise MediatorError("a site does nothing for a run before it was checked")
+            enforce(self.name, judge(self._policy(), self._wants))
+        except MediatorError as error:
+            return done(_fail, error)
         return then(self._site.deliver(order, key, purpose), self._let_out)
 
     def _let_out(self, answer: Payload) -> Payload:
@@ -76,4 +87,8 @@ class PolicedSite:
         return answer
 
     def _policy(self) -> Policy:
-        return read_policy(self._file)
+        return policy_of(self.name, self._file)
+
+
+def _fail(error: Exception) -> Payload:
+    raise error

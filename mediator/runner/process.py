@@ -2,13 +2,15 @@
 
 A runner's folder holds its settings, its socket, its log and its lock. The lock is held from before
 the process exists until it is gone, whatever it died of; so a folder whose lock is free has no
-runner, whoever has its process id now.
+runner, whoever has its process id now. What else lies in such a folder says nothing: it may be of
+another version, or damaged by a power cut.
 """
 
 from __future__ import annotations
 
 import fcntl
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -20,13 +22,20 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from .errors import RunnerExists
+from .errors import BadSettings, RunnerExists
+
+log = logging.getLogger(__name__)
 
 SETTINGS, SOCKET, LOG, LOCK = "runner.json", "runner.sock", "runner.log", "runner.pid"
 LONGEST_ADDRESS = 100
 """Bytes; the path of a socket has at most 107."""
-LOG_LINES = 8
+LOG_LINES, LOG_BYTES = 8, 16 << 10
+"""What is quoted of a log at most."""
 POLL_S = 0.02
+END_S = 5.0
+"""How long a process that was killed may take until it is gone."""
+STANDING = ("site", "ray", "blobs", "folder", "data", "asks_policy", "policy")
+"""The settings that the site's admin has a say in: with other ones it is another runner."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,8 +104,38 @@ class RunnerSettings:
 
     @classmethod
     def read(cls, folder: Path) -> Self:
-        """The settings of the runner in a folder."""
-        return cls.from_json(json.loads((folder / SETTINGS).read_text()))
+        """The settings of the runner in a folder; BadSettings where none can be read."""
+        path = folder / SETTINGS
+        try:
+            return cls.from_json(json.loads(path.read_text()))
+        except OSError as error:
+            raise BadSettings(str(path), error.strerror or type(error).__name__) from error
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            raise BadSettings(str(path), f"{error!r:.200}") from error
+
+    def write(self, folder: Path) -> None:
+        """Put them into a folder: whole, or those that were there stay.
+
+        A power cut may leave anything, but no runner either that they could be of.
+        """
+        aside = folder / f".{SETTINGS}"
+        aside.write_text(json.dumps(self.to_json()))
+        aside.replace(folder / SETTINGS)
+
+    def changed(self, now: RunnerSettings) -> tuple[str, ...]:
+        """Names of what a site's admin has changed since; of Ray's address only whether it has one.
+
+        Where that Ray is at the moment, whoever watches it knows.
+        """
+        before, after = _standing(self), _standing(now)
+        return tuple(name for name in STANDING if before[name] != after[name])
+
+
+def _standing(settings: RunnerSettings) -> dict[str, Any]:
+    """As they would be read again."""
+    values: dict[str, Any] = json.loads(json.dumps(settings.to_json()))
+    values["ray"]["address"] = settings.ray.address is not None
+    return values
 
 
 class RunnerProcess:
@@ -127,7 +166,7 @@ class RunnerProcess:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.truncate(lock, 0)
             (folder / SOCKET).unlink(missing_ok=True)
-            (folder / SETTINGS).write_text(json.dumps(settings.to_json()))
+            settings.write(folder)
             with (folder / LOG).open("wb") as log:
                 process = subprocess.Popen(
                     [sys.executable, "-m", "fedpilot.mediator.runner", str(folder), str(lock)],
@@ -147,11 +186,22 @@ class RunnerProcess:
 
     @classmethod
     def find(cls, folder: Path) -> Self | None:
-        """The runner that lives in a folder, whoever started it; None if there is none."""
-        with suppress(FileNotFoundError):
-            found = cls(folder)
-            if found.alive():
-                return found
+        """The runner that lives in a folder, whoever started it; None if there is none.
+
+        One that nobody can drive, since nobody knows its settings, is ended.
+        """
+        if not _is_held(folder):
+            return None
+        try:
+            return cls(folder)
+        except BadSettings as error:
+            log.warning("the runner of %s is ended, since nobody can drive it: %s", folder, error)
+        if (pid := _pid_in(folder)) is not None:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+            deadline = time.monotonic() + END_S
+            while _is_held(folder) and time.monotonic() < deadline:
+                time.sleep(POLL_S)
         return None
 
     @property
@@ -159,29 +209,20 @@ class RunnerProcess:
         """The process id; None once it is gone, and before it has said so."""
         if self._process is not None and self._process.poll() is None:
             return self._process.pid
-        text = (self.folder / LOCK).read_text().strip() if self.alive() else ""
-        return int(text) if text else None
+        return _pid_in(self.folder) if self.alive() else None
 
     def alive(self) -> bool:
         """Whether the process is there."""
         if self._process is not None:
             self._process.poll()  # else it would stay as a zombie
-        try:
-            lock = os.open(self.folder / LOCK, os.O_RDWR)
-        except FileNotFoundError:
-            return False
-        try:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        finally:
-            os.close(lock)
-        return False
+        return _is_held(self.folder)
 
     def last_words(self) -> str:
         """The last lines of its log, on one line."""
         with suppress(OSError):
-            text = (self.folder / LOG).read_text(errors="replace")
+            with (self.folder / LOG).open("rb") as file:
+                file.seek(max(0, file.seek(0, os.SEEK_END) - LOG_BYTES))
+                text = file.read(LOG_BYTES).decode(errors="replace")
             return " | ".join(line.strip() for line in text.splitlines()[-LOG_LINES:] if line)
         return ""
 
@@ -213,6 +254,29 @@ class RunnerProcess:
         if not self.wait(within_s):
             self.kill()
             self.wait(within_s)
+
+
+def _is_held(folder: Path) -> bool:
+    """Whether a process holds the lock of a folder."""
+    try:
+        lock = os.open(folder / LOCK, os.O_RDWR)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(lock)
+    return False
+
+
+def _pid_in(folder: Path) -> int | None:
+    """What the process that holds a lock has written into it; None before that."""
+    with suppress(OSError, ValueError):
+        pid = int((folder / LOCK).read_text())
+        return pid if pid > 1 else None  # others stand for groups of processes, or all
+    return None
 
 
 @contextmanager

@@ -34,7 +34,7 @@ from ..proto import federation_pb2 as pb
 from ..site import InProcessSite, Site
 from ..wire import done_message, payload_of
 from ..workload import ENTRY_POINTS, Payload, SiteContext
-from .failures import told
+from .failures import machine_trouble, told
 from .keeping import Keeping
 from .office import Office
 from .part import Asked, Part
@@ -144,7 +144,8 @@ class Runner:
 
     def _failed(self, id: pb.OrderId, error: BaseException) -> None:
         print("".join(traceback.format_exception(error)), file=sys.stderr, flush=True)
-        self._office.answer(pb.Answer(id=id, failure=told(error)))
+        failure = told(machine_trouble(self._settings.site, error))
+        self._office.answer(pb.Answer(id=id, failure=failure))
 
     def _notify(self, event: Payload) -> None:
         header = header_json(event.header)

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from ..errors import RequestRefused
-from ..payloads import BadPayload, header_json, read
+from ..payloads import LIMITS, BadPayload, header_json, read
 from ..proto import federation_pb2 as pb
 from ..wire import BadMessage, RunId, check_order, check_protocol, check_run, order_id
 from .booking import Booking
@@ -26,6 +26,9 @@ from .sites import Sites
 from .switchboard import Switchboard
 
 log = logging.getLogger(__name__)
+
+LARGEST_ORDER = LIMITS.largest_header + (256 << 10)
+"""Bytes of an order, which has to fit into a message to a site."""
 
 
 class Coordinators:
@@ -91,12 +94,15 @@ class Coordinators:
 
     async def _read(self, run: RunId, messages: AsyncIterator[pb.FromCoordinator]) -> None:
         async for message in messages:
+            self._switchboard.heard(run)
             match message.WhichOneof("content"):
                 case "order":
                     order = message.order.order
                     id = check_order(order)
                     if id.run != run:
                         raise BadMessage(f"the coordinator of run {run} asks for run {id.run}")
+                    if order.ByteSize() > LARGEST_ORDER:
+                        raise BadMessage(f"an order of over {LARGEST_ORDER} bytes")
                     if order.verb == "check":
                         order.header_json = self._signed(run, order)
                     self._sites.orders.ask(message.order.site, order, id)
@@ -112,6 +118,8 @@ class Coordinators:
                     of, reply = self._asked.get(message.reply.id, (None, None))
                     if reply is not None and of == run and not reply.done():
                         reply.set_result(message.reply)
+                case "alive":
+                    pass  # it was heard
                 case _:
                     raise BadMessage("a coordinator attaches once")
 

@@ -42,10 +42,12 @@ from ..identity import (
 from ..identity.tls import Peer, peer_of
 from ..payloads import BadPayload
 from ..proto import federation_pb2 as pb
-from ..rpc import snake
+from ..rpc import TOO_MANY_CALLS, snake
 from ..store import AuditEntry
 from ..wire import BadMessage, ProtocolRefused, parsed
 from .database import Database
+from .pacing import OpenCalls
+from .settings import ServerSettings
 
 log = logging.getLogger(__name__)
 
@@ -56,6 +58,19 @@ FIRST_S = 30.0
 """How long the first message of a stream may take."""
 SHOWN = 100
 """Characters of a field that the audit log shows."""
+
+
+class TooManyCalls(MediatorError):
+    """A caller has as many calls open as one may have."""
+
+    def __init__(self, who: str, most: int) -> None:
+        super().__init__(who, most)
+        self.who, self.most = who, most
+
+    def __str__(self) -> str:
+        return f"{TOO_MANY_CALLS}: {self.who} has {self.most} open; try again once some have ended"
+
+
 _CODES: tuple[
     tuple[type[BaseException] | tuple[type[BaseException], ...], grpc.StatusCode], ...
 ] = (
@@ -64,7 +79,7 @@ _CODES: tuple[
     (PeerRefused, grpc.StatusCode.UNAUTHENTICATED),
     ((NotPermitted, TokenRefused), grpc.StatusCode.PERMISSION_DENIED),
     ((RequestRefused, ProtocolRefused, RenewalRefused), grpc.StatusCode.FAILED_PRECONDITION),
-    (SiteUnreachable, grpc.StatusCode.UNAVAILABLE),
+    ((SiteUnreachable, TooManyCalls), grpc.StatusCode.UNAVAILABLE),
     ((BlobBusy, NoRoom), grpc.StatusCode.RESOURCE_EXHAUSTED),
     (
         (BadMessage, BadRequest, BadPayload, BadBlob, IdentityError),
@@ -85,15 +100,25 @@ def code_of(error: BaseException) -> grpc.StatusCode:
 class Guard:
     """Admits callers, one call at a time."""
 
-    def __init__(self, authority: Authority, database: Database) -> None:
+    def __init__(self, authority: Authority, database: Database, settings: ServerSettings) -> None:
         self._authority = authority
         self._database = database
+        self._most = {Role.SITE: settings.site_calls}
+        self._most_of_users = settings.user_calls
+        self._open = OpenCalls()
 
     def peer(self, context: Any) -> Peer:
-        """Who calls; PeerRefused for a certificate that is none, or does not count any more."""
+        """Who calls, to be asked once in a call, which counts as open from now until it ends.
+
+        PeerRefused for a certificate that is none, or does not count any more; TooManyCalls.
+        """
         peer = peer_of(context)
         if objection := self.objection(peer):
             raise PeerRefused(objection)
+        caller, most = (peer.role, peer.name), self._most.get(peer.role, self._most_of_users)
+        if not self._open.begin(caller, most):
+            raise TooManyCalls(f"{peer.role} {peer.name}", most)
+        context.add_done_callback(lambda _: self._open.end(caller))
         return peer
 
     def objection(self, peer: Peer) -> str:
@@ -172,9 +197,9 @@ class Guard:
                 except Exception as error:
                     outcome = str(error)
                     raise
-                finally:  # before the caller hears of it: whoever asks next finds it
+                finally:  # before the caller hears of it: it is on disk by then
                     if name is not Act.SESSION:
-                        self._audit(name, request, peer, outcome)
+                        await self._audit(name, request, peer, outcome)
             except Exception as error:
                 await refuse(context, name, error, peer)
 
@@ -193,11 +218,16 @@ class Guard:
 
         return answers if method.server_streaming and not method.client_streaming else answer
 
-    def _audit(self, name: Act, request: Any, peer: Peer | None, outcome: str) -> None:
-        """Note what a role that only reads may not do, whether it was done or refused."""
+    async def _audit(self, name: Act, request: Any, peer: Peer | None, outcome: str) -> None:
+        """Note what a role that only reads may not do, whether it was done or refused. StoreError.
+
+        It is written when this returns; if the caller leaves meanwhile, it is all the same.
+        """
         act = name if request is None else _act_of(name, request)
-        if peer is None or peer.role is Role.SITE or may(Role.VIEWER, act):
+        if peer is None or may(Role.VIEWER, act):
             return
+        if peer.role is Role.SITE and (request is None or may(Role.SITE, act)):
+            return  # what sites do all the time, and bytes that ask for nothing
         entry = AuditEntry(
             at=time.time(),
             who=peer.name,
@@ -206,7 +236,8 @@ class Guard:
             what=_shown(request),
             outcome=outcome[:LONGEST_REASON],
         )
-        self._database.write(self._database.store.record_audit, entry)
+        writing = self._database.ask(self._database.store.record_audit, entry)
+        await asyncio.shield(asyncio.ensure_future(writing))
 
 
 async def refuse(context: Any, act: str, error: Exception, peer: Peer | None) -> NoReturn:

@@ -1,4 +1,8 @@
-"""JoinService: a site pays with a token for its first certificate. No certificate is asked for."""
+"""JoinService: a site pays with a token for its first certificate. No certificate is asked for.
+
+A token from before a certificate of the site was revoked is worth nothing: whoever has it was meant
+to be shut out as well, by whatever process the certificate was revoked.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +47,10 @@ class Joining:
         site = check_site(request.site)
         key_of_request(request.certificate_request)
         digest, now = digest_of(request.token[:LONGEST_TOKEN]), time.time()
-        await self._database.ask(self._database.store.use_token, digest, site, now=now)
+        revoked_at = self._authority.last_revoked_at(site, Role.SITE, now)
+        await self._database.ask(
+            self._database.store.use_token, digest, site, now=now, made_after=revoked_at
+        )
         certificate = self._authority.sign(request.certificate_request, site, Role.SITE, now=now)
         log.info("site %s has got its certificate", site)
         self._events.say("site_certified", site=site)

@@ -7,6 +7,7 @@ what waits, who is told, what is counted, which blobs are kept meanwhile.
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
 from typing import Protocol
 
@@ -23,10 +24,14 @@ from .orders import Asked, Heard, OpenOrder
 from .site_table import SiteEntry, SiteTable
 from .switchboard import Switchboard
 
+log = logging.getLogger(__name__)
+
 RELEASE = "release"
 """The key of the order that a run's part at a site ends with."""
 EVENTS = "events"
 """The purpose of what a site says beside its answers."""
+LARGEST_HAPPENED = 256 << 10
+"""Bytes of that which are passed on at once."""
 
 
 class ForgetUploads(Protocol):
@@ -55,10 +60,26 @@ class OrderDesk:
     def reconnected(self, entry: SiteEntry, hello: pb.Hello) -> None:
         """A session has begun, with what the site has open."""
         held = [OrderId(RunId(each.run), each.key) for each in hello.held]
-        for over in entry.orders.reconnected(held, self._switchboard.goes_on):
+        found = entry.orders.reconnected(held, self._switchboard.goes_on)
+        for over in found.over:
             self._acknowledge(entry, over)
+        for order in found.dropped:
+            self._let_go(entry, order)
+        said = ({RunId(each) for each in hello.runs} | {id.run for id in held}) - {COMMANDS}
+        self._claimed(entry, said)
+
+    def _claimed(self, entry: SiteEntry, runs: set[RunId]) -> None:
+        """A site says that it has something of these runs.
+
+        It is believed of what nobody here knows for as long as it goes on to say so; that is how a
+        mediator that was restarted learns of it.
+        """
+        for run in entry.claimed - runs:
+            entry.holding.pop(run, None)
+            entry.owed.discard(run)
+        entry.claimed = (entry.claimed & runs) | (runs - entry.holding.keys() - entry.owed)
         given_up = not works(entry.standing.state)
-        for run in ({RunId(each) for each in hello.runs} | {id.run for id in held}) - {COMMANDS}:
+        for run in runs:
             if given_up or run in entry.owed or not self._switchboard.goes_on(run):
                 entry.owed.add(run)
             else:
@@ -119,10 +140,11 @@ class OrderDesk:
         entry = self._sites.entry(name)
         if id.key == RELEASE:
             entry.owed.discard(id.run)
+            entry.claimed -= {id.run} - entry.holding.keys()
         order = entry.orders.open.get(id)
         if order is not None:
             self._book(entry, order, Direction.FROM_SITE, nbytes)
-            if order.answer is None and (problem := self._problem_of(order, answer)):
+            if order.answer is None and (problem := self._problem_of(entry, order, answer)):
                 return problem
         match entry.orders.answered(id, answer):
             case Heard.UNWANTED:
@@ -133,8 +155,12 @@ class OrderDesk:
                 self._end(entry, id)
         return ""
 
-    def _problem_of(self, order: OpenOrder, answer: pb.Answer) -> str:
+    def _problem_of(self, entry: SiteEntry, order: OpenOrder, answer: pb.Answer) -> str:
         blob = blob_of(answer.done.blob) if answer.WhichOneof("result") == "done" else None
+        blob_bytes = 0 if blob is None else blob.size
+        if entry.orders.too_much(order, answer_bytes=answer.ByteSize(), blob_bytes=blob_bytes):
+            order.sent = False  # the site is asked for its answer when somebody asks us
+            return "nobody has asked for it yet, and much else is kept already"
         if blob is None:
             return ""
         if not self._blobs.has(blob):
@@ -143,14 +169,20 @@ class OrderDesk:
         return ""
 
     def happened(self, name: SiteName, happened: pb.Happened, nbytes: int) -> None:
-        """Something that the coordinator of a run may show; it is told if it is there."""
+        """Something that the coordinator of a run may show; it is told if it is there.
+
+        And if it has asked something of this site: others' runs are none of its business.
+        """
         entry, run = self._sites.entry(name), RunId(happened.run)
-        if run not in entry.holding:
+        if run not in entry.holding or run in entry.claimed:
             return
         flow = Flow(entry.holding[run], name, Direction.FROM_SITE, EVENTS)
         self._booking.book(run, flow, nbytes + MESSAGE_BYTES)
+        if (size := happened.ByteSize()) > LARGEST_HAPPENED:
+            log.warning("dropped %d bytes in which site %s says what happened", size, name)
+            return
         told_ = pb.SiteHappened(site=name, happened=happened)
-        self._switchboard.tell(run, pb.ToCoordinator(happened=told_))
+        self._switchboard.tell_in_passing(run, pb.ToCoordinator(happened=told_))
 
     # -- blobs ------------------------------------------------------------------------------------
 
@@ -171,6 +203,9 @@ class OrderDesk:
             return f"nobody waits for order {id.key} of run {id.run} at site {name}"
         if order.answer is not None and order.brought != blob.digest:
             return f"order {id.key} of run {id.run} is answered with another blob"
+        if entry.orders.too_much(order, blob_bytes=blob.size):
+            order.sent = False
+            return f"nobody has asked for order {id.key} of run {id.run} yet: bring its blob later"
         self._expect(order, blob)
         return ""
 
@@ -180,7 +215,7 @@ class OrderDesk:
             self._blobs.pin(blob.digest)
             if order.brought:
                 self._blobs.unpin(order.brought)
-            order.brought = blob.digest
+            order.brought, order.brought_bytes = blob.digest, blob.size
 
     def book_blob(self, name: str, direction: Direction, digest: str, nbytes: int) -> None:
         """Bytes of a blob crossed a site's boundary."""
@@ -206,6 +241,7 @@ class OrderDesk:
         asked, order = entry.orders.ask(id, message)
         entry.holding[id.run] = message.round or entry.holding.get(id.run, 0)
         entry.owed.discard(id.run)
+        entry.claimed.discard(id.run)
         if order.blob and not order.kept:
             order.kept = self._keeping.keep_again(order.blob)
             if asked is Asked.NEW and not order.kept:

@@ -3,7 +3,8 @@
 An order is asked by a coordinator and stays open until that has confirmed its answer, so that a
 coordinator which dies in between finds the answer when it asks again. Its key makes it the same
 order, whoever asks again. What a site holds and nobody has asked for yet, because the mediator was
-restarted, is kept as well. Nothing here sends anything.
+restarted, is kept as well: that there are such orders only the site says, so they are bounded, and
+whatever does not fit waits at the site until somebody asks. Nothing here sends anything.
 """
 
 from __future__ import annotations
@@ -12,12 +13,19 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum, auto
+from typing import NamedTuple
 
 from ..proto import federation_pb2 as pb
 from ..wire import OrderId, RunId, id_message
 
 REMEMBERED = 4_096
 """Orders of a site that nobody waits for any more and whose answers may still come."""
+ADOPTED = 256
+"""Orders of a site that nobody has asked for yet; answers beyond them may have to be made again."""
+ADOPTED_ANSWER_BYTES = 32 << 20
+"""Of the answers to them, which are kept until somebody asks."""
+ADOPTED_BLOB_BYTES = 1 << 30
+"""Of the blobs that such answers bring."""
 
 
 class Asked(Enum):
@@ -58,6 +66,13 @@ class OpenOrder:
     """Whether the blob that it comes with is kept for it."""
     brought: str = ""
     """Digest of the blob that the answer brings, once that was offered."""
+    brought_bytes: int = 0
+    """The size of that."""
+
+    @property
+    def adopted(self) -> bool:
+        """Whether nobody has asked for it yet: that there is such an order, only the site says."""
+        return self.message is None
 
     @property
     def blob(self) -> str:
@@ -75,6 +90,15 @@ class OpenOrder:
         if self.message is None:
             return "unknown"
         return self.message.purpose or self.message.verb
+
+
+class Reconnected(NamedTuple):
+    """What a new session brings to its end."""
+
+    over: list[OrderId]
+    """What the site holds for runs that are over."""
+    dropped: list[OpenOrder]
+    """What nobody has asked for, and the site does not hold any more."""
 
 
 class SiteOrders:
@@ -105,23 +129,42 @@ class SiteOrders:
             if not order.sent and order.answer is None and order.message is not None
         ]
 
-    def reconnected(
-        self, held: Iterable[OrderId], goes_on: Callable[[RunId], bool]
-    ) -> list[OrderId]:
+    def reconnected(self, held: Iterable[OrderId], goes_on: Callable[[RunId], bool]) -> Reconnected:
         """A session has begun: what the site does not hold counts as not sent.
 
-        Gives what it holds for runs that are over.
+        What nobody has asked for is there as long as the site says so, and within a bound.
         """
         holds = set(held)
+        dropped = [each for each in self._adopted() if each.id not in holds]
+        for order in dropped:
+            del self.open[order.id]
         for order in self.open.values():
             order.sent = order.id in holds
-        over = []
+        room, over = ADOPTED - len(self._adopted()), []
         for id in sorted(holds - self.open.keys()):
             if not goes_on(id.run):
                 over.append(id)
-            elif id not in self._given_up:
+            elif id not in self._given_up and room > 0:
                 self.open[id] = OpenOrder(id, None, wanted=False, sent=True)
-        return over
+                room -= 1
+        return Reconnected(over, dropped)
+
+    def too_much(self, order: OpenOrder, *, answer_bytes: int = 0, blob_bytes: int = 0) -> bool:
+        """Whether an order that nobody has asked for would have more kept than fits beside others.
+
+        It has to come again once somebody asks.
+        """
+        if not order.adopted:
+            return False
+        others = [each for each in self._adopted() if each is not order]
+        answers = sum(each.answer.ByteSize() for each in others if each.answer is not None)
+        blobs = sum(each.brought_bytes for each in others)
+        return (
+            answers + answer_bytes > ADOPTED_ANSWER_BYTES or blobs + blob_bytes > ADOPTED_BLOB_BYTES
+        )
+
+    def _adopted(self) -> list[OpenOrder]:
+        return [order for order in self.open.values() if order.adopted]
 
     def answered(self, id: OrderId, answer: pb.Answer) -> Heard:
         """An answer has come. One that comes twice is wanted once."""

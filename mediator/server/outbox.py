@@ -25,6 +25,11 @@ class Outbox(Generic[Message]):
         """Whether nothing more can be put in."""
         return self._closed
 
+    @property
+    def crowded(self) -> bool:
+        """Whether so much waits that what may be lost is better left out."""
+        return 2 * len(self._waiting) >= self._limit
+
     def put(self, message: Message) -> bool:
         """Whether it will be sent; a box that is full is closed by that."""
         if self._closed:

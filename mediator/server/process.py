@@ -31,7 +31,16 @@ from ..identity.certificates import DAY_S
 from ..identity.tls import server_credentials
 from ..local_socket import LocalSocket
 from ..proto import federation_pb2 as pb
-from ..rpc import COORDINATOR, JOIN, MANY_PEERS_OPTIONS, MESSAGE_OPTIONS, SITE, USER, handler
+from ..rpc import (
+    COORDINATOR,
+    JOIN,
+    LOCAL_OPTIONS,
+    MANY_PEERS_OPTIONS,
+    MESSAGE_OPTIONS,
+    SITE,
+    USER,
+    handler,
+)
 from ..store import Store
 from ..transfer import BlobService, TransferSettings
 from .blob_gate import BlobGate
@@ -193,13 +202,13 @@ class Mediator:
         await sites.load()
 
         local = undo.enter_context(LocalSocket(settings.folder))
-        inner = grpc.aio.server(options=MESSAGE_OPTIONS)
+        inner = grpc.aio.server(options=LOCAL_OPTIONS)
         inner.add_generic_rpc_handlers((handler(COORDINATOR, coordinators),))
         _listen(inner, local.address, None)
         undo.push_async_callback(inner.stop, 0)
         await inner.start()
 
-        guard = Guard(authority, database)
+        guard = Guard(authority, database, settings)
         sessions = SiteSessions(settings, clock=clock, guard=guard, sites=sites, booking=booking)
         transfers = BlobService(
             blobs,

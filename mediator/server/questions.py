@@ -2,7 +2,8 @@
 
 A question is passed on once its tensors are here and known to be right, under the digest that they
 were announced by; so nobody can name tensors that are somebody else's. The mediator does not
-understand either side.
+understand either side, nor does a site learn who asks: its policy is judged by whose the run is. So
+nobody asks of a run but its owner, and admins.
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ from contextlib import ExitStack
 from typing import Any
 
 from ..blobs import Blob, BlobStore
-from ..errors import BadRequest, RequestRefused
+from ..core.roles import Role
+from ..errors import BadRequest, NotPermitted, RequestRefused
 from ..identity.tls import Peer
 from ..payloads import read, read_tensors
 from ..proto import federation_pb2 as pb
+from ..store import RunRecord
 from ..transfer import TransferSettings
 from ..transfer.streams import opened
 from ..wire import RunId, blob_of, parsed
@@ -47,8 +50,11 @@ class Questions:
     async def ask_run(
         self, first: pb.AskRunRequest, rest: AsyncIterator[bytes], context: Any, peer: Peer
     ) -> None:
-        """Ask the coordinator of a run that goes on, and write its answer."""
-        run = RunId((await self._runs.record(first.run)).id)
+        """Ask the coordinator of a run that goes on, and write its answer. NotPermitted."""
+        record = await self._runs.record(first.run)
+        if why := objection(record, peer):
+            raise NotPermitted(why)
+        run = RunId(record.id)
         header = first.header_json or "{}"
         read(first.kind, header, None)
         question = pb.Request(kind=first.kind, header_json=header)
@@ -110,3 +116,13 @@ class Questions:
                         raise RequestRefused(f"the answer of run {run} is shorter than it said")
                     await context.write(pb.AskRunReply(tensors=data))
                     left -= len(data)
+
+
+def objection(record: RunRecord, peer: Peer) -> str:
+    """Why somebody may not ask about the clients of a run; empty for its owner, and for admins."""
+    if peer.role is Role.ADMIN or peer.name == record.owner:
+        return ""
+    return (
+        f"the clients of run {record.id} are asked by {record.owner}, whose run it is, or by an "
+        f"admin; found {peer.name} ({peer.role})"
+    )

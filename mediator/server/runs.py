@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..coordinator import NO_USER_CODE
 from ..core.restarts import pause_before_restart
 from ..core.roles import Role
 from ..errors import BadRequest, NoSuchRun, RequestRefused, RunExists
@@ -41,6 +42,18 @@ LARGEST_CONFIG = 1 << 20
 LARGEST_CODE = 4 << 20
 """Bytes."""
 GOES_ON = (RunState.SUBMITTED, RunState.RUNNING, RunState.STOPPING)
+BEFORE: dict[RunState, tuple[RunState, ...]] = {
+    RunState.SUBMITTED: (RunState.SUBMITTED,),
+    RunState.RUNNING: (RunState.SUBMITTED, RunState.RUNNING),
+    RunState.STOPPING: (RunState.SUBMITTED, RunState.RUNNING),
+    RunState.STOPPED: GOES_ON,
+    RunState.FINISHED: GOES_ON,
+    RunState.FAILED: GOES_ON,
+    RunState.INTERRUPTED: GOES_ON,
+}
+"""The states that a run comes into another one from, while it goes on. What somebody has wished is
+not taken back by a coordinator that has started meanwhile."""
+INCOMPLETE = "it has not come whole: submitting it again, under the same id, begins it"
 RESUMABLE = (RunState.STOPPED, RunState.FAILED, RunState.INTERRUPTED)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._ -]{0,127}")
 
@@ -88,6 +101,10 @@ class Runs:
             if record.state is RunState.STOPPING:
                 run, now = RunId(record.id), self._clock()
                 await self._set(run, RunState.STOPPED, reason="it was stopped", ended_at=now)
+            elif record.state is RunState.SUBMITTED and not await self._is_whole(record.id):
+                # The one before us died over `submit`, and has told nobody that it was done.
+                log.warning("run %s waits: %s", record.id, INCOMPLETE)
+                await self._set(RunId(record.id), RunState.SUBMITTED, reason=INCOMPLETE)
             else:
                 log.info("run %s goes on", record.id)
                 self._begin(RunId(record.id))
@@ -258,6 +275,7 @@ class Runs:
         """One coordinator, from its start to its exit code."""
         record = await self.record(run)
         command = [*self._settings.coordinator, str(self._settings.folder.resolve()), run]
+        command += [] if self._settings.user_code else [NO_USER_CODE]
         going.user = await asyncio.to_thread(_user_of, self.folder(run))
         log_file = self.folder(run) / LOG
         going.process = await CoordinatorProcess.start(command, log_file)
@@ -266,8 +284,17 @@ class Runs:
             await self._set(run, RunState.RUNNING, started_at=self._clock())
         exited = asyncio.create_task(going.process.wait())
         stopping = asyncio.create_task(going.stopping.wait())
+        silent = asyncio.create_task(
+            self._switchboard.falls_silent(
+                run, attach_s=self._settings.attach_s, alive_s=self._settings.alive_s
+            )
+        )
         try:
-            await asyncio.wait((exited, stopping), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((exited, stopping, silent), return_when=asyncio.FIRST_COMPLETED)
+            if silent.done() and not (exited.done() or stopping.done()):
+                log.warning("the coordinator of run %s %s: it is killed", run, silent.result())
+                going.process.kill()
+                return await exited
             if not exited.done():
                 reason = "it was stopped"
                 self._switchboard.tell(run, pb.ToCoordinator(stop=pb.Stop(reason=reason)))
@@ -277,6 +304,7 @@ class Runs:
             return exited.result()
         finally:
             stopping.cancel()
+            silent.cancel()
             exited.cancel()
             if going.process is not None:
                 going.process.kill()
@@ -317,9 +345,14 @@ class Runs:
             told or f"its coordinator ended with exit code {code}; see `fedpilot runs logs {run}`"
         )
 
+    async def _is_whole(self, run: str) -> bool:
+        """Whether the folder of a run has all that was submitted: its last file is there."""
+        return await asyncio.to_thread((self.folder(run) / SUBMISSION).exists)
+
     async def _set(self, run: RunId, state: RunState, **facts: Any) -> None:
+        """Bring a run into a state, if it may come from where it is."""
         store = self._store
-        await self._database.ask(store.set_run_state, run, state, among=GOES_ON, **facts)
+        await self._database.ask(store.set_run_state, run, state, among=BEFORE[state], **facts)
         self._events.wake(run)
 
     async def close(self) -> None:

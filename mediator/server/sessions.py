@@ -2,7 +2,8 @@
 
 The hello comes first and in time, says a protocol that is understood and the very name that the
 certificate says. Messages are numbered; one that is repeated or left out ends the session. A site
-that sends too much is read more slowly. Fields that are not known are ignored, and named once.
+that sends too much is read more slowly, and one that begins too many sessions waits. Fields that
+are not known are ignored, and named once.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from ..core.traffic import Direction
-from ..errors import BadRequest, NotPermitted
+from ..errors import AnswerUnreadable, BadRequest, NotPermitted
 from ..identity.tls import Peer
+from ..payloads import LIMITS
 from ..proto import federation_pb2 as pb
+from ..runner.failures import told
 from ..wire import (
     MOST_HELD,
     PROTOCOL,
@@ -44,7 +47,9 @@ from .sites import Sites
 log = logging.getLogger(__name__)
 
 LARGEST_DATA = 4 << 20
-"""Characters of what a site may disclose of its data."""
+"""Bytes of what a site may disclose of its data."""
+LARGEST_ANSWER = LIMITS.largest_header + (256 << 10)
+"""Bytes of an answer: the header of a payload, or an error; its tensors come as a blob."""
 
 
 class SiteSession:
@@ -88,10 +93,15 @@ class SiteSessions:
         self._booking = booking
         self._named: set[str] = set()
         """Unknown fields that were spoken of."""
+        self._beginning: dict[str, Pacing] = {}
+        """By the names of sites, as their certificates say them."""
 
     async def session(self, requests: AsyncIterator[bytes], context: Any, peer: Peer) -> None:
         """Converse until either side ends it."""
         numbers = Numbering()
+        pacing = self._pacing_of(peer)
+        if pause := pacing.pause_s(self._clock()):
+            await asyncio.sleep(pause)
         try:
             async with asyncio.timeout(self._settings.hello_s):
                 first = await anext(requests, None)
@@ -102,6 +112,7 @@ class SiteSessions:
         try:
             session = self._begun(self._message(first, numbers), peer, len(first))
         except (BadMessage, NotPermitted, ProtocolRefused) as error:
+            pacing.give_back()  # nobody else has heard of it
             farewell = pb.Farewell(reason=str(error), final=True)
             await context.write(pb.ToSite(number=1, farewell=farewell))
             raise
@@ -118,6 +129,14 @@ class SiteSessions:
             for task in (writing, reading):
                 task.cancel()
             await asyncio.gather(writing, reading, return_exceptions=True)
+
+    def _pacing_of(self, peer: Peer) -> Pacing:
+        """How fast a site may begin sessions, whichever connections it does that over."""
+        settings = self._settings
+        if (found := self._beginning.get(peer.name)) is None:
+            found = Pacing(settings.hellos_per_s, settings.hellos_at_once, self._clock())
+            self._beginning[peer.name] = found
+        return found
 
     def _begun(self, message: pb.FromSite, peer: Peer, nbytes: int) -> SiteSession:
         """The session that a first message begins; raises what is wrong with that."""
@@ -195,7 +214,7 @@ class SiteSessions:
             case "taken":
                 sites.orders.taken(name, order_id(message.taken.id), nbytes)
             case "answer":
-                answer = message.answer
+                answer = passable(name, message.answer)
                 id = order_id(answer.id)
                 blob_of(answer.done.blob)
                 if problem := sites.orders.answered(name, answer, id, nbytes):
@@ -243,12 +262,24 @@ async def _write(session: SiteSession, context: Any) -> None:
         await context.write(message)
 
 
+def passable(site: SiteName, answer: pb.Answer) -> pb.Answer:
+    """An answer that fits into a message to a coordinator; one too large has failed.
+
+    Its order ends by that: whoever waits for it would wait for ever otherwise.
+    """
+    size = answer.ByteSize()
+    if size <= LARGEST_ANSWER:
+        return answer
+    text = f"the answer has {size} bytes beside its tensors; at most {LARGEST_ANSWER} are taken"
+    return pb.Answer(id=answer.id, failure=told(AnswerUnreadable(site, "BadPayload", text)))
+
+
 def _check_data(data_json: str) -> None:
     """BadMessage unless a site tells of its data in a JSON object, or not at all."""
     if not data_json:
         return
-    if len(data_json) > LARGEST_DATA:
-        raise BadMessage(f"a site tells of its data in {LARGEST_DATA} characters at most")
+    if len(data_json.encode()) > LARGEST_DATA:
+        raise BadMessage(f"a site tells of its data in {LARGEST_DATA} bytes at most")
     try:
         found = json.loads(data_json)
     except (ValueError, RecursionError) as error:

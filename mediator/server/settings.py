@@ -38,14 +38,26 @@ class ServerSettings:
     messages_per_s: float = 200.0
     """Of one site; one that sends more is read more slowly."""
     messages_at_once: int = 2_000
+    hellos_per_s: float = 1.0
+    """Sessions that one site may begin, after `hellos_at_once`; more of them wait."""
+    hellos_at_once: int = 20
+    site_calls: int = 64
+    """Calls that one site may have open; more are refused, to be tried again."""
+    user_calls: int = 256
+    """And one user."""
     held_back: int = 4_096
     """Messages to one peer that may wait; one that takes them too slowly has to come again."""
     ask_s: float = 600.0
     """The longest that a user's question to a run or a site may take."""
+    attach_s: float = 600.0
+    """How long a coordinator may be without a conversation with us before it is killed, to be
+    started again."""
+    alive_s: float = 120.0
+    """And how long it may say nothing in one."""
     end_s: float = 20.0
     """How long a coordinator may take to end when it is told to."""
     user_code: bool = True
-    """Whether runs may bring code of their own, which their coordinators load."""
+    """Whether runs may bring or name code of their own, which their coordinators load."""
     coordinator: tuple[str, ...] = (sys.executable, "-m", "fedpilot.mediator.coordinator")
     """The command of a coordinator; the folder and the run's id follow."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -47,6 +48,10 @@ class SiteEntry:
     """The runs that have something reserved here, and the last round that they asked for."""
     owed: set[RunId] = field(default_factory=set)
     """The runs that want nothing of it any more, and that may have left something here."""
+    claimed: set[RunId] = field(default_factory=set)
+    """Those of both that only the site speaks of: nothing was asked of it for them yet."""
+    news_at: float = -math.inf
+    """When a heartbeat has last changed what others are told of it."""
 
     @property
     def reachable(self) -> bool:

@@ -102,13 +102,14 @@ class Sites:
             why = "another agent speaks for this site now" if other else "a newer session began"
             entry.session.end(why, final=other)
         entry.session = session
+        new_data = entry.data_json != hello.data_json
         entry.capacity, entry.data_json = capacity, hello.data_json
         entry.agent, entry.version = hello.agent, hello.version
         entry.removed = False
         self.orders.reconnected(entry, hello)
         self._apply(entry, SiteEvent.HEARD, "it is in contact again")
         self.orders.collect(entry)
-        self._remember(entry)
+        self._remember(entry, with_data=new_data)
         self._tell_soon(entry)
         self.orders.send_waiting(entry)
 
@@ -120,32 +121,45 @@ class Sites:
             self.orders.disconnected(entry)
 
     def heartbeat(self, name: SiteName, capacity: Capacity, trouble: str) -> list[RunId]:
-        """A site lives; gives the runs whose leases there go on."""
-        entry = self.table.entry(name)
+        """A site lives; gives the runs whose leases there go on.
+
+        What is news to others counts once in the time between two heartbeats: a site that changes
+        its mind faster is believed when it says so again.
+        """
+        entry, now = self.table.entry(name), self._clock()
+        event, reason = SiteEvent.HEARD, "it is in contact again"
+        if trouble:
+            event, reason = SiteEvent.TROUBLED, _plain(trouble)
+        turns = after(entry.standing, event, now, reason).state is not entry.standing.state
+        grows = entry.capacity.total != capacity.total
+        early = now - entry.news_at < self._settings.health.heartbeat_s
+        if not ((turns or grows) and early):
+            self._believe(entry, capacity, event, reason)
+            entry.news_at = now if turns or grows else entry.news_at
+        return sorted(self._switchboard.going_on)
+
+    def _believe(self, entry: SiteEntry, capacity: Capacity, event: SiteEvent, reason: str) -> None:
         if entry.capacity.total != capacity.total:
             self._tell_soon(entry)
         entry.capacity = capacity
-        if trouble:
-            self._apply(entry, SiteEvent.TROUBLED, _plain(trouble))
-        else:
-            worked = works(entry.standing.state)
-            self._apply(entry, SiteEvent.HEARD, "it is in contact again")
-            if not worked:
-                self.orders.collect(entry)
-        return sorted(self._switchboard.going_on)
+        worked = works(entry.standing.state)
+        self._apply(entry, event, reason)
+        if not worked and event is SiteEvent.HEARD:
+            self.orders.collect(entry)
 
     # -- what admins wish, and time brings --------------------------------------------------------
 
-    def change(self, name: str, event: SiteEvent, reason: str) -> SiteEntry:
-        """Do what an admin wishes; NoSuchSite."""
+    async def change(self, name: str, event: SiteEvent, reason: str) -> SiteEntry:
+        """Do as an admin wishes, and write it down before that is said; NoSuchSite, StoreError."""
         entry = self.table.entry(name)
         self._apply(entry, event, reason)
+        self._tell()  # now: what comes of it must not be heard of before
         self.orders.collect(entry)
         if event is SiteEvent.REMOVE:
             entry.removed = True
             if entry.session is not None:
                 entry.session.end(reason, final=True)
-        self._remember(entry)
+        await self._database.ask(self._database.store.put_site, _record(entry))
         return entry
 
     async def drained(self, name: str, timeout_s: float) -> None:
@@ -232,21 +246,10 @@ class Sites:
             f"site_{standing.state}", site=entry.name, state=standing.state, reason=standing.reason
         )
 
-    def _remember(self, entry: SiteEntry) -> None:
-        standing = entry.standing
-        record = SiteRecord(
-            name=entry.name,
-            wish=Wish(standing.wish),
-            state=standing.state,
-            since=standing.since,
-            reason=standing.reason,
-            first_joined=entry.first_joined,
-            agent=entry.agent,
-            version=entry.version,
-            data_json=entry.data_json,
-            removed=entry.removed,
-        )
-        self._database.write(self._database.store.put_site, record)
+    def _remember(self, entry: SiteEntry, *, with_data: bool = False) -> None:
+        """Have it written how a site stands; what it tells of its data is much, and seldom new."""
+        put_site = self._database.store.put_site
+        self._database.write(put_site, _record(entry), with_data=with_data)
 
     def _tell_soon(self, entry: SiteEntry) -> None:
         self._untold.add(entry.name)
@@ -258,19 +261,41 @@ class Sites:
         names, self._untold = self._untold, set()
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
-        self._telling = None
+        if self._telling is not None:
+            self._telling.cancel()
+            self._telling = None
+        if not names:
+            return
         for message in self.standings(names):
             self._switchboard.tell_all(message)
 
 
+def _record(entry: SiteEntry) -> SiteRecord:
+    standing = entry.standing
+    return SiteRecord(
+        name=entry.name,
+        wish=Wish(standing.wish),
+        state=standing.state,
+        since=standing.since,
+        reason=standing.reason,
+        first_joined=entry.first_joined,
+        agent=entry.agent,
+        version=entry.version,
+        data_json=entry.data_json,
+        removed=entry.removed,
+    )
+
+
 def _standing(entry: SiteEntry) -> pb.SiteStanding:
+    """What coordinators are told of a site; of one that has left, not what data it had."""
+    left = entry.standing.state is SiteState.LEFT
     return standing_message(
         SiteStanding(
             name=entry.name,
             state=entry.standing.state,
             reason=entry.standing.reason,
             capacity=entry.capacity,
-            data_json=entry.data_json,
+            data_json="" if left else entry.data_json,
         )
     )
 

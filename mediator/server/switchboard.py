@@ -12,6 +12,8 @@ from .outbox import Outbox
 log = logging.getLogger(__name__)
 
 Line = Outbox[pb.ToCoordinator]
+STEP_S = 1.0
+"""How often it is looked whether a coordinator has said something."""
 
 
 class Switchboard:
@@ -20,6 +22,8 @@ class Switchboard:
     def __init__(self) -> None:
         self._going_on: set[RunId] = set()
         self._lines: dict[RunId, Line] = {}
+        self._heard: set[RunId] = set()
+        """The runs whose coordinators have said something since that was last looked at."""
         self._changed = asyncio.Event()
 
     @property
@@ -64,6 +68,27 @@ class Switchboard:
         self._lines[run] = line
         self._tell_changed()
 
+    def heard(self, run: RunId) -> None:
+        """The coordinator of a run has said something, whatever it is."""
+        self._heard.add(run)
+
+    async def falls_silent(self, run: RunId, *, attach_s: float, alive_s: float) -> str:
+        """Wait until a coordinator stays away, or says nothing, for so long; what of it it was.
+
+        Steps are counted, not seconds: time in which we stood still is nobody's silence.
+        """
+        step_s, silent_s, attached = min(STEP_S, attach_s / 4, alive_s / 4), 0.0, False
+        while silent_s < (alive_s if attached else attach_s):
+            await asyncio.sleep(step_s)
+            before, attached = attached, run in self._lines
+            silent_s += step_s
+            if run in self._heard or before is not attached:
+                self._heard.discard(run)
+                silent_s = 0.0
+        if attached:
+            return f"has said nothing for {alive_s:g} s"
+        return f"has not spoken with us for {attach_s:g} s"
+
     def detach(self, run: RunId, line: Line) -> bool:
         """A coordinator has gone; whether it was the one that is attached."""
         if self._lines.get(run) is not line:
@@ -75,6 +100,11 @@ class Switchboard:
         """Whether there is a coordinator that will get it."""
         line = self._lines.get(run)
         return line is not None and line.put(message)
+
+    def tell_in_passing(self, run: RunId, message: pb.ToCoordinator) -> bool:
+        """Whether it will be told what may be lost: not while much else waits to be told."""
+        line = self._lines.get(run)
+        return line is not None and not line.crowded and line.put(message)
 
     def tell_all(self, message: pb.ToCoordinator) -> None:
         """Every coordinator that is attached."""

@@ -11,8 +11,9 @@ import json
 import logging
 import os
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import asdict
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,12 @@ LOG_PART = 64 << 10
 """Bytes of a log that are sent together."""
 MOST_FILES = 10_000
 MOST_AUDIT = 10_000
+BY_HAND = "account"
+"""In the place of a role: `who` is an account of the mediator's machine, not a certificate's."""
+MOST_RUNS = 200
+"""Of one answer."""
+TOLD_TOGETHER_BYTES = 2 << 20
+"""Of an answer that lists things: well below what a message may have."""
 LONGEST_COMMAND = 64 << 10
 """Characters of a command for a site."""
 SHORTEST_TOKEN_S, LONGEST_TOKEN_S = 1.0, 30 * 86_400.0
@@ -88,11 +95,12 @@ class Users:
     async def list_runs(
         self, request: pb.ListRunsRequest, context: Any, peer: Peer
     ) -> pb.ListRunsReply:
-        """All runs, the first submitted first."""
-        store = self._database.store
-        records = await self._database.ask(store.runs)
-        found = await asyncio.to_thread(lambda: [self._run_json(record) for record in records])
-        return pb.ListRunsReply(run_json=found)
+        """The newest runs, or those before one; as many as one answer takes."""
+        most, store = min(request.most or MOST_RUNS, MOST_RUNS), self._database.store
+        records, more = await self._database.ask(store.newest_runs, most, request.after)
+        told = await asyncio.to_thread(lambda: [self._run_json(record) for record in records])
+        fit = how_many_fit(told, TOLD_TOGETHER_BYTES)
+        return pb.ListRunsReply(run_json=told[:fit], more=more + len(told) - fit)
 
     async def show_run(self, request: pb.RunRequest, context: Any, peer: Peer) -> pb.RunReply:
         """A run, with its manifest."""
@@ -172,9 +180,12 @@ class Users:
     async def list_sites(
         self, request: pb.ListSitesRequest, context: Any, peer: Peer
     ) -> pb.ListSitesReply:
-        """All sites by name, but those that were removed."""
-        found = [each for each in self._sites.table if not each.removed]
-        return pb.ListSitesReply(site_json=[self._site_json(each) for each in found])
+        """All sites by name but those that were removed; or one of them, with its data."""
+        there = [each for each in self._sites.table if not each.removed]
+        one = request.site
+        found = [each for each in there if one in ("", each.name)]
+        told = [self._site_json(each, with_data=bool(one)) for each in found]
+        return pb.ListSitesReply(site_json=told)
 
     async def change_site(
         self, request: pb.ChangeSiteRequest, context: Any, peer: Peer
@@ -185,9 +196,9 @@ class Users:
                 f"a site is changed by {', '.join(CHANGES)}; found {request.change[:80]!r}"
             )
         reason = f"{request.change} by {peer.name}"
-        entry = self._sites.change(request.site, CHANGES[request.change], reason)
         if request.change == "remove":
-            self._revoke_site(entry.name)
+            await self._shut_out(self._sites.table.entry(request.site).name)
+        entry = await self._sites.change(request.site, CHANGES[request.change], reason)
         if request.change == "drain" and request.timeout_s > 0:
             try:
                 await self._sites.drained(entry.name, min(request.timeout_s, self._settings.ask_s))
@@ -195,8 +206,10 @@ class Users:
                 log.info("site %s is not empty after %g s", entry.name, request.timeout_s)
         return pb.SiteReply(site_json=self._site_json(entry))
 
-    def _revoke_site(self, name: str) -> None:
+    async def _shut_out(self, name: str) -> None:
+        """Leave nothing good by which somebody could come as this site, until a token is made."""
         now = time.time()
+        await self._database.ask(self._database.store.void_tokens, name, now=now)
         for issued in self._authority.issued():
             if (issued.name, issued.role) == (name, Role.SITE) and issued.state(now) == "valid":
                 self._authority.revoke(issued.serial, now=now)
@@ -265,10 +278,16 @@ class Users:
     async def list_audit(
         self, request: pb.ListAuditRequest, context: Any, peer: Peer
     ) -> pb.ListAuditReply:
-        """The last acts that changed something, or were refused."""
+        """The last acts that changed something, or were refused, here or in the folder of `certs`.
+
+        As many of them as one answer takes.
+        """
         last = min(request.last or 100, MOST_AUDIT)
         entries = await self._database.ask(self._database.store.audit, last)
-        return pb.ListAuditReply(entry_json=[json.dumps(asdict(entry)) for entry in entries])
+        by_hand = await asyncio.to_thread(self._authority.acts, last)
+        told = last_acts(map(asdict, entries), map(asdict, by_hand), last)
+        fit = how_many_fit(reversed(told), TOLD_TOGETHER_BYTES)
+        return pb.ListAuditReply(entry_json=told[len(told) - fit :])
 
     async def follow_events(
         self, request: pb.FollowRequest, context: Any, peer: Peer
@@ -278,10 +297,12 @@ class Users:
         async for record in self._events.follow(FEDERATION, request.after, goes_on):
             yield pb.Event(number=record.number, event_json=record.event_json)
 
-    def _site_json(self, entry: SiteEntry) -> str:
+    def _site_json(self, entry: SiteEntry, *, with_data: bool = False) -> str:
         standing = entry.standing
+        data = {"data": json.loads(entry.data_json or "{}")} if with_data else {}
         return json.dumps(
             {
+                **data,
                 "name": entry.name,
                 "state": standing.state,
                 "reason": standing.reason,
@@ -293,13 +314,28 @@ class Users:
                 "agent": entry.agent,
                 "version": entry.version,
                 "capacity": entry.capacity.to_json(),
-                "data": json.loads(entry.data_json or "{}"),
                 "runs": sorted(run for run in entry.holding if run),
                 "orders": len(entry.orders.open),
                 "bytes": self._booking.total(entry.name),
                 "removed": standing.state is SiteState.LEFT,
-            }
+            },
+            ensure_ascii=False,  # no longer than what the site has said
         )
+
+
+def last_acts(
+    asked: Iterable[dict[str, Any]], by_hand: Iterable[dict[str, Any]], last: int
+) -> list[str]:
+    """The last acts of both kinds as JSON, the latest last; those by hand have a role of theirs."""
+    acts = [*asked, *({"role": BY_HAND, **each} for each in by_hand)]
+    acts.sort(key=lambda act: float(act["at"]))
+    return [json.dumps(act) for act in acts[max(0, len(acts) - last) :]]
+
+
+def how_many_fit(texts: Iterable[str], most_bytes: int) -> int:
+    """How many of these texts go together, from the first on; at least one, if there is any."""
+    sizes = accumulate(len(text.encode()) for text in texts)
+    return sum(size <= most_bytes or number == 0 for number, size in enumerate(sizes))
 
 
 def _run_json(record: RunRecord, folder: Path, whole: bool) -> str:

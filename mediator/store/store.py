@@ -9,13 +9,14 @@ here: they are remembered where the authority's key is.
 from __future__ import annotations
 
 import hmac
+import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any, Self
 
-from sqlalchemy import Connection, RowMapping, Table, insert, select, update
+from sqlalchemy import Connection, RowMapping, Table, func, insert, select, tuple_, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -61,12 +62,16 @@ class Store:
 
     # -- sites ------------------------------------------------------------------------------------
 
-    def put_site(self, site: SiteRecord) -> None:
-        """Write a site, in the place of what was known of it."""
+    def put_site(self, site: SiteRecord, *, with_data: bool = True) -> None:
+        """Write a site, in the place of what was known of it.
+
+        What it tells of its data stays as it was unless `with_data`, or the site is new.
+        """
         row = asdict(site)
+        changed = row if with_data else {key: row[key] for key in row if key != "data_json"}
         with self._writing() as connection:
             added = self._insert(SITES).values(row)
-            connection.execute(added.on_conflict_do_update(index_elements=["name"], set_=row))
+            connection.execute(added.on_conflict_do_update(index_elements=["name"], set_=changed))
 
     def site(self, name: str) -> SiteRecord | None:
         """What is known of a site."""
@@ -97,10 +102,20 @@ class Store:
         with self._writing() as connection:
             connection.execute(insert(TOKENS).values(row))
 
-    def use_token(self, digest: str, site: str, *, now: float) -> None:
+    def void_tokens(self, site: str, *, now: float) -> int:
+        """Have all tokens of a site that were not used be good for nothing; how many they were."""
+        unused = (TOKENS.c.site == site, TOKENS.c.used_at.is_(None), TOKENS.c.expires_at > now)
+        with self._writing() as connection:
+            done = connection.execute(update(TOKENS).where(*unused).values(expires_at=now))
+            return done.rowcount
+
+    def use_token(
+        self, digest: str, site: str, *, now: float, made_after: float = -math.inf
+    ) -> None:
         """Use up a token of a site; TokenRefused unless it is there, unused and in time.
 
-        Of several that come at once with one token, in whatever process, one succeeds.
+        It was made after a moment, and did not end yet. Of several that come at once with one
+        token, in whatever process, one succeeds.
         """
         with self._writing() as connection:
             query = select(TOKENS).where(TOKENS.c.site == site)
@@ -114,6 +129,11 @@ class Store:
                 raise TokenRefused(
                     f"the join token of site {site} ended {now - token['expires_at']:.0f} s ago; "
                     "`fedpilot site token` makes a new one"
+                )
+            if token["made_at"] <= made_after:
+                raise TokenRefused(
+                    f"the join token of site {site} was made before a certificate of that site was "
+                    "revoked; `fedpilot site token` makes a new one"
                 )
             mine = TOKENS.c.digest == token["digest"]
             used = update(TOKENS).where(mine, TOKENS.c.used_at.is_(None)).values(used_at=now)
@@ -152,6 +172,28 @@ class Store:
     def runs(self) -> tuple[RunRecord, ...]:
         """All runs, the first submitted first."""
         return self.runs_in(RunState)
+
+    def newest_runs(self, most: int, after: str = "") -> tuple[tuple[RunRecord, ...], int]:
+        """The newest runs, or those submitted before run `after`; and how many there are beyond.
+
+        The newest first, without their configs, which may be large. None where there is no such
+        run.
+        """
+        place = tuple_(RUNS.c.submitted_at, RUNS.c.id)
+        columns = [each for each in RUNS.columns if each is not RUNS.c.config_yaml]
+        query, count = select(*columns), select(func.count()).select_from(RUNS)
+        with self._reading() as connection:
+            if after:
+                last = select(*place.clauses).where(RUNS.c.id == after)
+                found = connection.execute(last).one_or_none()
+                if found is None:
+                    return (), 0
+                query, count = query.where(place < found), count.where(place < found)
+            newest = query.order_by(RUNS.c.submitted_at.desc(), RUNS.c.id.desc()).limit(most)
+            rows = connection.execute(newest).mappings().all()
+            there = connection.execute(count).scalar_one()
+        runs = tuple(_run({**row, "config_yaml": ""}) for row in rows)
+        return runs, int(there) - len(runs)
 
     def runs_in(self, states: Iterable[RunState]) -> tuple[RunRecord, ...]:
         """The runs in one of these states, the first submitted first."""
@@ -305,7 +347,7 @@ def _site(row: RowMapping) -> SiteRecord:
     return SiteRecord(**{**row, "wish": Wish(row["wish"]), "state": SiteState(row["state"])})
 
 
-def _run(row: RowMapping) -> RunRecord:
+def _run(row: Mapping[Any, Any]) -> RunRecord:
     return RunRecord(**{**row, "state": RunState(row["state"])})
 
 

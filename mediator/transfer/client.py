@@ -21,7 +21,7 @@ from ..blobs import BadBlob, Blob, BlobBusy, BlobStore, Part
 from ..core.traffic import Direction
 from ..errors import MediatorError
 from ..proto import federation_pb2 as pb
-from ..rpc import SITE
+from ..rpc import SITE, TOO_MANY_CALLS
 from .pieces import BadPiece, ended_early, pack, unpack
 from .settings import USUAL, TransferSettings
 from .streams import Room, opened, receive, send
@@ -39,7 +39,10 @@ _REFUSED = frozenset(
         grpc.StatusCode.UNIMPLEMENTED,
     }
 )
-"""To ask again would change nothing. All others mean that the link or the other side broke."""
+"""To ask again would change nothing, unless the other side is only busy. All others mean that the
+link or the other side broke."""
+_MANY_RPCS = "concurrent rpc limit exceeded"
+"""What gRPC itself says where a server has as many calls as it takes, of whomever."""
 
 
 class TransferRefused(MediatorError):
@@ -48,6 +51,14 @@ class TransferRefused(MediatorError):
 
 class TransferFailed(MediatorError):
     """A blob did not get through within its deadline or its budget of attempts."""
+
+
+def busy(error: grpc.aio.AioRpcError) -> bool:
+    """Whether the other side has too many calls now: that says nothing of the blob or the link."""
+    code, said = error.code(), (error.details() or "").lower()
+    return (code is grpc.StatusCode.UNAVAILABLE and said.startswith(TOO_MANY_CALLS)) or (
+        code is grpc.StatusCode.RESOURCE_EXHAUSTED and said.startswith(_MANY_RPCS)
+    )
 
 
 class BlobStub:
@@ -95,6 +106,7 @@ class BlobClient:
         self._stub, self._store, self._book = stub, store, book
         self._settings, self._chance = settings, chance
         self._room = Room(settings.waiting_bytes)
+        self._streams = asyncio.Semaphore(settings.at_once)
         self._downloads: dict[Blob, _Shared] = {}
         self._uploads: dict[str, asyncio.Lock] = {}
 
@@ -201,7 +213,21 @@ class BlobClient:
         once: Callable[[], Awaitable[None]],
         reached: Callable[[], int],
     ) -> None:
-        """Try until it is done; each byte further than before renews the budget of attempts."""
+        """Do it once fewer are under way than may be, within its budget and its deadline."""
+        async with self._streams:
+            await self._try(what, blob, once, reached)
+
+    async def _try(
+        self,
+        what: str,
+        blob: Blob,
+        once: Callable[[], Awaitable[None]],
+        reached: Callable[[], int],
+    ) -> None:
+        """Try until it is done; each byte further than before renews the budget of attempts.
+
+        That the other side is busy counts for the deadline only.
+        """
         settings = self._settings
         failures = corrupt = furthest = 0
         trouble = "it has not begun"
@@ -212,6 +238,9 @@ class BlobClient:
                         return await once()
                     except grpc.aio.AioRpcError as error:
                         trouble = f"{error.code().name}: {error.details()}"
+                        if busy(error):
+                            await asyncio.sleep(settings.longest_pause_s * (1 + self._chance()) / 2)
+                            continue
                         if error.code() in _REFUSED:
                             text = f"{what} of blob {blob.digest} was refused: {trouble}"
                             raise TransferRefused(text) from error

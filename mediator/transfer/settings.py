@@ -18,6 +18,8 @@ class TransferSettings:
     """The slowest link that is worked with: a deadline grows by this."""
     waiting_bytes: int = 64 << 20
     """What may wait in memory to be written, over all streams; of each a piece may beyond that."""
+    at_once: int = 16
+    """Streams of one site; far fewer than the calls that a mediator lets it have open."""
     attempts: int = 8
     """Streams that may break one after the other without a byte having got through."""
     corrupt_attempts: int = 3

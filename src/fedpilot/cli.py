@@ -7,6 +7,7 @@ imports nothing of Ray, PyTorch or the packages.
 from __future__ import annotations
 
 import atexit
+import copy
 import gc
 import importlib
 from collections.abc import Sequence
@@ -81,6 +82,15 @@ COMMANDS = {
 }
 AT_SITES = "fedpilot.mediator.cli.at_sites:at_sites"
 """Takes the place of `cluster` and `job` where they name sites: the fabric knows of none."""
+ABLE_AT_SITES = ("cluster", "job")
+SITE_OPTIONS: tuple[tuple[str, str | None, str], ...] = (
+    ("--site", "NAME", "Run it at this site of a federation. May be given several times."),
+    ("--all-sites", None, "Run it at all sites that are in contact."),
+    ("--mediator", "HOST:PORT", "With sites: by way of the mediator at this address."),
+    ("--credentials", "DIR", "With sites: who asks, a folder with ca.pem, cert.pem and key.pem."),
+    ("--profile", "NAME", "With sites: by way of the mediator of this profile."),
+)
+"""The option, its value's name if it takes one, and its help."""
 
 EPILOG = """\b
 First steps:
@@ -105,7 +115,40 @@ def asks_sites(args: Sequence[str]) -> bool:
     """Whether a command about a Ray cluster names sites; what follows `--` is another program's."""
     own = args[: args.index("--")] if "--" in args else args
     named = {word.partition("=")[0] for word in own[1:]}
-    return own[:1] in (["cluster"], ["job"]) and bool(named & {"--site", "--all-sites"})
+    return bool(own) and own[0] in ABLE_AT_SITES and bool(named & {"--site", "--all-sites"})
+
+
+def with_site_options(group: click.Command) -> click.Command:
+    """A copy of a group whose commands tell of the options that send them to sites.
+
+    They are obeyed before a command is parsed (`asks_sites`): one that is parsed names no site.
+    """
+    if not isinstance(group, click.Group):
+        return group
+    made = copy.copy(group)
+    made.commands = {}
+    for name, command in group.commands.items():
+        told = made.commands[name] = copy.copy(command)
+        told.params = [*command.params, *map(_site_option, SITE_OPTIONS)]
+    return made
+
+
+def _site_option(about: tuple[str, str | None, str]) -> click.Option:
+    name, value, text = about
+
+    def refuse(context: click.Context, option: click.Parameter, given: object) -> None:
+        if given:
+            raise click.UsageError(f"{name} needs --site NAME or --all-sites, before any `--`.")
+
+    return click.Option(
+        [name],
+        metavar=value,
+        is_flag=value is None,
+        multiple=name == "--site",
+        expose_value=False,
+        callback=refuse,
+        help=text,
+    )
 
 
 def loaded(target: str) -> click.Command:
@@ -126,7 +169,8 @@ class LazyGroup(click.Group):
         """Import a command."""
         if cmd_name not in COMMANDS:
             return None
-        return loaded(COMMANDS[cmd_name].target)
+        command = loaded(COMMANDS[cmd_name].target)
+        return with_site_options(command) if cmd_name in ABLE_AT_SITES else command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
+from types import MappingProxyType
+from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
@@ -25,6 +27,7 @@ from fedpilot.mediator import (
     SiteLost,
 )
 from fedpilot.mediator.core.reservation import Answer
+from fedpilot.mediator.errors import AnswerUnreadable
 from fedpilot.mediator.site import done
 
 EVERYBODY = 40
@@ -88,12 +91,15 @@ class World:
     def close(self, site: str, share: Share) -> None:
         self.closing.append((site, share))
 
-    def check(self, answer: Payload) -> None:
+    def check(self, share: Share, answer: Payload) -> None:
         if answer.kind == "lie":
             raise AnswerRefused("the sum", "a lie", "the truth")
 
     def covered(self, share: Share, answer: Payload) -> int:
         return int(answer.header["clients"])
+
+    def most(self, share: Share) -> int:
+        return sum(map(len, share))
 
     def site_changed(self) -> None:
         self.changes += 1
@@ -108,6 +114,11 @@ class World:
     def lie(self, site: str) -> None:
         place = next(i for i, (_, at, _) in enumerate(self.pending) if at == site)
         self.pending.pop(place)[0].set_result(Payload(kind="lie"))
+
+    def garble(self, site: str) -> None:
+        place = next(i for i, (_, at, _) in enumerate(self.pending) if at == site)
+        error = AnswerUnreadable(site, "BadPayload", "its header claims 10 TB")
+        self.pending.pop(place)[0].set_exception(error)
 
     def lose(self, site: str) -> None:
         self.lost.append(site)
@@ -140,6 +151,9 @@ class Stepped(Asking):
         self.world = world
         self.script = list(script)
 
+    progress: Mapping[str, Any] = MappingProxyType({})
+    """What sites say of how far they are, besides or in the place of what is so."""
+
     def happen(self, seconds: float | None) -> None:
         word, _, rest = self.script.pop(0).partition(" ")
         match word:
@@ -149,12 +163,17 @@ class Stepped(Asking):
                 self.world.lose(rest)
             case "lie":
                 self.world.lie(rest)
+            case "garble":
+                self.world.garble(rest)
+            case "open":
+                self.world.mediator.leave_alone(())
             case "return":
                 self.world.bring_back(rest)
             case "progress":
                 site, count = rest.split()
                 share = next(share for _, at, share in self.world.pending if at == site)
-                header = {"round": 3, "done": int(count), "part": part_name(share)}
+                told = {"round": 3, "part": part_name(share), "done": int(count), "of": 10**9}
+                header = {**told, **self.progress}
                 self.world.sites[site].notify(Payload(kind="clients_done", header=header))
             case "time":
                 assert seconds is not None, "it would wait for ever"
@@ -243,6 +262,14 @@ def test_a_site_without_clients_is_not_asked() -> None:
     world.mediator.returned("b", Promise("b", 2))
     assert ask(world, WHOLE, "answer") == Counter(range(EVERYBODY))
     assert [site for site, _ in world.sent] == ["a"]
+
+
+def test_clients_wait_while_the_only_site_left_is_to_get_nothing_new() -> None:
+    world = World("ab")
+    world.mediator.leave_alone(["b"])
+    script = ["lose a", "answer", "open", "answer"]
+    assert ask(world, WHOLE, *script) == Counter(range(EVERYBODY))
+    assert [site for site, _ in world.sent] == ["a", "b", "b"]
 
 
 def test_a_site_that_is_lost_during_the_redo_is_replaced_too() -> None:
@@ -357,6 +384,37 @@ def test_enough_clients_close_the_round() -> None:
     answers = Stepped(world, rules, script).answers(world.parts())
     assert world.closing == [("b", (range(13, 40),))]
     assert answers.reason == "30 clients are done"
+
+
+@pytest.mark.parametrize(
+    ("done", "progress"),
+    [
+        pytest.param(10**9, {}, id="a liar's are its share at most"),
+        pytest.param(30, {"done": "all"}, id="a word"),
+        pytest.param(30, {"done": None}, id="nothing"),
+        pytest.param(30, {"of": 3}, id="more than there are"),
+        pytest.param(30, {"part": []}, id="a list for a part"),
+        pytest.param(30, {"round": 4}, id="of another round"),
+    ],
+)
+def test_whoever_says_too_much_of_its_progress_closes_nothing(
+    done: int, progress: dict[str, Any]
+) -> None:
+    world = World("abc")  # a has 7 clients, b 13 and c 20
+    rules = Rules(whole=EVERYBODY, enough=30, least=30)
+    asking = Stepped(world, rules, ["answer", f"progress b {done}", "answer", "answer"])
+    asking.progress = progress
+    answers = asking.answers(world.parts())
+    assert (answers.reason, world.closing) == ("", [])
+
+
+@pytest.mark.parametrize("word", ["lie", "garble"])
+def test_what_cannot_be_read_is_as_good_as_a_lie(word: str) -> None:
+    world = World("abc")
+    asking = Stepped(world, WHOLE, [f"{word} b", *["answer"] * 4])
+    asking.answers(world.parts())
+    assert world.mediator.sites == ("a", "c")
+    assert list(world.mediator.distrusted) == ["b"]
 
 
 def test_what_the_work_raised_is_raised() -> None:

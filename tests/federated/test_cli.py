@@ -349,6 +349,8 @@ def test_init_writes_a_config_that_is_right_and_keeps_what_is_there() -> None:
     assert invoke("check", "mine.yaml").exit_code == 0
     assert invoke("init", "mine.yaml").exit_code == 2
     assert invoke("init", "mine.yaml", "--force").exit_code == 0
+    told = invoke("init", "other.yaml", "--json")
+    assert json.loads(told.stdout) == {"config": "other.yaml"}
 
 
 def test_doctor_answers_as_json() -> None:
@@ -360,7 +362,19 @@ def test_doctor_answers_as_json() -> None:
 
 def test_no_runs_is_no_error() -> None:
     assert "no runs" in invoke("runs", "list").stdout
-    assert json.loads(invoke("runs", "list", "--json").stdout) == {"runs": []}
+    assert json.loads(invoke("runs", "list", "--json").stdout) == {"runs": [], "more": 0}
+
+
+def test_the_newest_runs_of_a_folder_are_listed() -> None:
+    for name in ("a", "b", "c"):
+        Path("runs", name).mkdir(parents=True)
+        Path("runs", name, "config.yaml").touch()
+    few = invoke("runs", "list", "--last", "2")
+    assert [line[0] for line in few.stdout.splitlines()[1:]] == ["b", "c"]
+    assert "and 1 older; --all lists them" in few.stderr
+    document = json.loads(invoke("runs", "list", "--last", "1", "--json").stdout)
+    assert ([run["run_id"] for run in document["runs"]], document["more"]) == (["c"], 2)
+    assert len(json.loads(invoke("runs", "list", "--all", "--json").stdout)["runs"]) == 3
 
 
 def test_help_loads_neither_ray_nor_torch_nor_the_packages() -> None:

@@ -121,6 +121,7 @@ CHANGES: dict[str, tuple[str, ...]] = {
 
 WITHOUT_EFFECT: dict[str, str] = {
     "run.name": "other",
+    "run.reproducible": "strict",
     "resources.workers": "3",
     "resources.memory_per_worker": "1000000",
     "resources.placement_group_strategy": "PACK",

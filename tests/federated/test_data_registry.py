@@ -120,6 +120,83 @@ def test_a_path_that_leads_nowhere_says_where_it_ends(module: str, path: str, to
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
 
 
+NOBODYS = "came with Python or installs packages, and is nobody's"
+
+
+@pytest.mark.parametrize(
+    ("path", "told"),
+    [
+        pytest.param("subprocess:check_output", NOBODYS, id="Python's own"),
+        pytest.param("os.path:join", NOBODYS, id="a module of a package of Python's own"),
+        pytest.param("builtins:eval", NOBODYS, id="built into Python"),
+        pytest.param("pip:main", NOBODYS, id="an installer"),
+        pytest.param("reaching:os.system", f"'os' is a module, and {NOBODYS}", id="through it"),
+        pytest.param("reaching:np.load", "'np' is a module.* 'numpy:load'", id="through another"),
+        pytest.param("reaching:np", "'np' is a module.* 'numpy:name'", id="to a module"),
+        pytest.param("reaching:run", f"'run' is of 'subprocess', which {NOBODYS}", id="imported"),
+        pytest.param("reaching:load", "'load' is defined in 'numpy'", id="another package's"),
+        pytest.param("reaching:Folder.unlink", "'unlink' is of 'pathlib'", id="inherited"),
+        pytest.param("reaching:TABLE.get", "'get' is of 'builtins'", id="a method of a value"),
+        pytest.param("reaching:mine.__globals__.get", "'__globals__' is a name", id="inside"),
+        pytest.param(
+            "fedpilot.federated.data.npz:np.f2py.os.system", "'np' is a module", id="by way of ours"
+        ),
+    ],
+)
+def test_a_path_leads_nowhere_but_into_the_module_it_names(
+    path: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reaching(tmp_path, monkeypatch)
+    with pytest.raises(BadPath, match=told):
+        load_dotted(path)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param("reaching:mine", id="a function"),
+        pytest.param("reaching:Folder", id="a class of another's kind"),
+        pytest.param("reaching:Folder.made", id="what it adds"),
+        pytest.param("reaching:sorting", id="what functools makes"),
+        pytest.param("reaching:cached", id="what a decorator makes"),
+        pytest.param("reaching:called", id="what a call of another's function makes"),
+        pytest.param("reaching:beside", id="another module's of the user's"),
+        pytest.param("torch.nn.functional:cross_entropy", id="a loss"),
+        pytest.param("torch.nn.functional:max_pool2d", id="what is made of others"),
+        pytest.param("torch.nn.functional:gelu", id="what is written in C"),
+        pytest.param("torch.nn:Linear", id="what a package gathers from its modules"),
+    ],
+)
+def test_a_path_leads_to_what_a_module_has_of_its_own(
+    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reaching(tmp_path, monkeypatch)
+    assert callable(load_dotted(path))
+
+
+def reaching(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module of the user's that imports much."""
+    (folder / "reaching.py").write_text(
+        "import functools, os, pathlib\n"
+        "import numpy as np\n"
+        "from numpy import load\n"
+        "from subprocess import run\n"
+        "from reaching_beside import beside\n"
+        "TABLE = {}\n"
+        "class Folder(type(pathlib.Path())):\n"
+        "    @classmethod\n"
+        "    def made(cls): return cls()\n"
+        "def mine(): pass\n"
+        "cached = functools.cache(mine)\n"
+        "called = functools.lru_cache(3)\n"
+        "sorting = functools.partial(sorted, reverse=True)\n"
+    )
+    (folder / "reaching_beside.py").write_text("def beside(): pass\n")
+    for name in ("reaching", "reaching_beside"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.syspath_prepend(str(folder))
+
+
 def test_a_path_with_a_dot_for_a_colon_is_shown_as_it_should_be() -> None:
     for ask in (load_dotted, data.load):
         with pytest.raises(BadPath, match=r"such as 'my_package\.module:load'"):

@@ -162,6 +162,21 @@ def test_a_client_that_is_not_finite_is_named_once_and_left_out_from_then_on() -
     np.testing.assert_allclose(moved, 2.0, rtol=1e-6)
 
 
+def test_how_many_were_added_up_in_each_step_is_known() -> None:
+    """One client in the first, and nobody after it: what was measured is of one."""
+    pulls = np.ones((3, 3, 3))
+    pulls[1:, 0] = pulls[0, 1] = np.nan
+    before = Pulling([0, 0, 0], [5, 1, 1], pulls).start(0, 3).before
+    assert (before.earlier, before.clients, before.tally.samples) == ({1: 1}, 0, 5)
+    assert before.fewest == 1
+    two = Pulling([0, 0, 0], [1, 1, 1], np.ones((3, 3, 3))).start(0, 3).before
+    assert two.earlier == {1: 3, 2: 3}
+    together = before.merge(two)
+    assert together.earlier == {1: 4, 2: 3}
+    together.clients = 2
+    assert together.fewest == 2
+
+
 def test_a_group_of_which_nobody_is_finite_stays_where_it_is() -> None:
     clients = Pulling([0, 0], [1, 1], np.full((2, 2, 3), np.inf))
     start = clients.start(0, 2)

@@ -55,6 +55,16 @@ def test_what_was_saved_comes_back_to_a_successor(tmp_path: Path) -> None:
     assert np.shape(merged.largest["n"]) == ()
 
 
+def test_how_many_were_in_earlier_steps_comes_back_too(tmp_path: Path) -> None:
+    """It decides whether the sum may leave, whoever finishes it."""
+    saved = partial()
+    saved.earlier = {7: 1, 8: 5}
+    Journal(str(tmp_path), "local").save(KEY, saved, ids(5, 9))
+    found = Journal(str(tmp_path), "local").recover(KEY)
+    assert found is not None
+    assert (found[0].earlier, found[0].fewest) == ({7: 1, 8: 5}, 1)
+
+
 @pytest.mark.parametrize(
     "other",
     [

@@ -21,7 +21,7 @@ from fedpilot.federated.core.partial_check import AnswerRefused
 from fedpilot.federated.core.state import Role, Roles, State
 from fedpilot.federated.events import event
 from fedpilot.federated.late_orders import LateOrders, read_late, write_late
-from fedpilot.mediator import FederationMediator, Payload
+from fedpilot.mediator import FederationMediator, Payload, Share
 
 ROLES: Roles = {"w": Role.TRAINED, "steps": Role.COUNTER}
 OLD: State = {"w": np.linspace(-1, 1, 6, dtype=np.float32), "steps": np.array(0)}
@@ -148,7 +148,7 @@ class Asked:
     def __init__(self, round_number: int) -> None:
         self.round_number = round_number
 
-    def check(self, answer: Payload) -> None:
+    def check(self, share: Share, answer: Payload) -> None:
         if answer.kind == "lie":
             raise AnswerRefused("the sum", "a lie", "the truth")
 

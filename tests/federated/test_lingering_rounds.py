@@ -10,6 +10,7 @@ import pytest
 
 from fedpilot.federated.core.execution import Execution, Kind
 from fedpilot.federated.core.partial import Partial
+from fedpilot.federated.core.shares import unpacked
 from fedpilot.federated.engine.journal import Journal, RoundKey
 from fedpilot.federated.site.attempts import Attempt, PieceResult
 from fedpilot.federated.site.cohorts import Cohort
@@ -87,7 +88,7 @@ class Site:
             states=None,
         )
 
-    def order(self, number: int, *, late_for: int = 1) -> SiteRound:
+    def order(self, number: int, *, late_for: int = 1, least: int = 1) -> SiteRound:
         clients = np.arange(4, dtype=np.int64)
         execution = Execution(Kind.SEQUENTIAL, 1)
         made = SiteRound(
@@ -99,6 +100,7 @@ class Site:
             lambda: 0.0,
             tells_covered=True,
             late_for=late_for,
+            least=least,
         )
         self.queue.add(made, MODEL)
         return made
@@ -130,6 +132,29 @@ def test_sums_are_handed_up_before_the_next_round_begins_at_their_workers(site: 
     assert clients_of(first) == 3
     assert [piece.args[1].tolist() for piece in site.workers.withdrawn] == [[3]]
     assert not second.answer.done()
+
+
+@pytest.mark.parametrize(
+    ("least", "told"),
+    [pytest.param(1, 1, id="it may leave"), pytest.param(2, 0, id="it would tell of that one")],
+)
+def test_a_round_closed_with_one_client_is_answered_as_it_may(
+    least: int, told: int, site: Site
+) -> None:
+    order = site.order(1, late_for=0, least=least)
+    pieces = [piece for piece, _ in site.workers.asked("train")]
+    site.workers.trained(pieces[0])
+    order.close()
+    for piece in pieces[1:3]:
+        piece.answer.cancel()
+    for handing, worker in site.workers.asked("hand_up"):
+        if worker == 0:
+            site.workers.hand_up(handing, 0)
+        else:
+            handing.answer.set_result(PieceResult(partial=None, covered=NOBODY))
+    header = order.answer.result(0).header
+    assert (header["partial"]["clients"], header["partial"]["weight"]) == (told, told)
+    assert unpacked(header["covered"], 4).sum() == told
 
 
 def test_a_round_that_lingers_is_found_and_dropped_once_it_is_too_late(site: Site) -> None:

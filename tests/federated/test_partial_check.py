@@ -10,8 +10,17 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
+from fedpilot.federated.core.members import Members, Membership
 from fedpilot.federated.core.partial import Partial, Reference, Tally, grid
-from fedpilot.federated.core.partial_check import AnswerRefused, checked_partial, checked_tally
+from fedpilot.federated.core.partial_check import (
+    AnswerRefused,
+    checked_covered,
+    checked_judges,
+    checked_partial,
+    checked_tally,
+)
+from fedpilot.federated.core.partition import PatternIds
+from fedpilot.federated.core.shares import packed
 from fedpilot.federated.core.state import Role
 
 MODEL = {
@@ -20,7 +29,15 @@ MODEL = {
     "steps": np.array(4),
 }
 ROLES = {"w": Role.TRAINED, "b": Role.TRAINED, "steps": Role.COUNTER}
-CLIENTS = 3
+IDS = PatternIds("client_{index}", 20)
+WHOLE = np.array([0, 1, 2, 9])
+"""The cohort; client 9 is another site's."""
+MEMBERS = Members(
+    mask=np.array([True, True, True, False]),
+    clients=WHOLE[:3],
+    index_of=IDS.index_of,
+    each_once=True,
+)
 Header = dict[str, Any]
 Tensors = dict[str, np.ndarray[Any, Any]]
 
@@ -34,18 +51,22 @@ def handed_up(*, updates: bool = False) -> tuple[Header, Tensors]:
     bad = {**moved, "w": MODEL["w"] * np.float32(np.nan)}
     assert not partial.add("client_1", bad, 7, Tally(7, 3, 100, 0), reference)
     told, tensors = partial.to_wire()
-    header = {"partial": told, "training_seconds": 0.5, "busy_seconds": 0.6, "digests": {}}
+    digests = {"client_0": {"w": "ab" * 8, "b": "cd" * 8}}
+    header = {"partial": told, "training_seconds": 0.5, "busy_seconds": 0.6, "digests": digests}
     return header, tensors
 
 
-def check(header: Header, tensors: Tensors, *, updates: bool = False) -> Partial:
+def check(
+    header: Header, tensors: Tensors, *, updates: bool = False, all_of_them: bool = False
+) -> Partial:
     return checked_partial(
         header,
         tensors,
         exponents=grid(MODEL, ROLES),
         model=MODEL,
         roles=ROLES,
-        clients=CLIENTS,
+        members=MEMBERS,
+        all_of_them=all_of_them,
         keeps_updates=updates,
     )
 
@@ -62,7 +83,7 @@ def test_an_honest_one_is_what_it_was(updates: bool) -> None:
 
 def test_nobody_at_all_is_honest_too() -> None:
     told, tensors = Partial(grid(MODEL, ROLES)).to_wire()
-    header = {"partial": told, "training_seconds": 0.0, "busy_seconds": 0.0}
+    header = {"partial": told, "training_seconds": 0.0, "busy_seconds": 0.0, "digests": {}}
     assert check(header, tensors).clients == 0
 
 
@@ -102,6 +123,15 @@ LIES: dict[str, Callable[[Header, Tensors], Any]] = {
     "updates where sums are wanted": told(lambda p: p.update(updates=[])),
     "seconds that are not finite": lambda h, t: h.update(training_seconds=float("nan")),
     "seconds that are text": lambda h, t: h.update(busy_seconds="long"),
+    "another's client refused": told(lambda p: p.update(refused=["client_9"])),
+    "no digests": lambda h, t: h.pop("digests"),
+    "a list of digests": lambda h, t: h.update(digests=[]),
+    "digests of another's client": lambda h, t: h["digests"].update(client_9={"w": "ab"}),
+    "digests of nobody": lambda h, t: h["digests"].update(nobody={"w": "ab"}),
+    "a digest that is a number": lambda h, t: h["digests"].update(client_0={"w": 5}),
+    "a digest without end": lambda h, t: h["digests"].update(client_0={"w": "ab" * 999}),
+    "digests of another model": lambda h, t: h["digests"].update(client_0={"x": "ab"}),
+    "one digest for a client": lambda h, t: h["digests"].update(client_0="ab"),
 }
 
 
@@ -123,6 +153,10 @@ LIES_OF_UPDATES: dict[str, Callable[[Header, Tensors], Any]] = {
     "fewer than clients": told(lambda p: p.update(updates=[])),
     "a row that is none": told(lambda p: p.update(updates=[["client_0"]])),
     "a negative weight": told(lambda p: p["updates"][0].__setitem__(1, -1)),
+    "of another's client": told(lambda p: p["updates"][0].__setitem__(0, "client_9")),
+    "of nobody": told(lambda p: p["updates"][0].__setitem__(0, "nobody")),
+    "refused as well": told(lambda p: p.update(refused=["client_0"])),
+    "of another weight in all": told(lambda p: p.update(weight=8)),
 }
 
 
@@ -133,6 +167,72 @@ def test_a_lie_among_updates_is_refused(lie: Callable[[Header, Tensors], Any]) -
     lie(header, tensors)
     with pytest.raises(AnswerRefused):
         check(header, tensors, updates=True)
+
+
+def test_who_is_left_out_without_a_clock_is_missed() -> None:
+    header, tensors = handed_up()
+    with pytest.raises(AnswerRefused, match="number of clients is 2, wanted 3"):
+        check(header, tensors, all_of_them=True)
+
+
+def covering(places: list[int], of: int = 4) -> Header:
+    header, _ = handed_up()
+    return {**header, "covered": packed(np.array(places, dtype=np.int64), of)}
+
+
+def test_who_is_covered_is_who_was_asked_for() -> None:
+    assert checked_covered(covering([0, 2]), MEMBERS).tolist() == [True, False, True, False]
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        pytest.param(handed_up()[0], id="not told"),
+        pytest.param({**covering([0]), "covered": 5}, id="a number"),
+        pytest.param({**covering([0]), "covered": 10**9}, id="a large number"),
+        pytest.param({**covering([0]), "covered": "%%%"}, id="no bitmap"),
+        pytest.param({**covering([0]), "covered": "\u20ac"}, id="no ASCII"),
+        pytest.param(covering([0, 1], of=40), id="of another cohort"),
+        pytest.param(covering([0, 3]), id="with another site's client"),
+        pytest.param(covering([0, 1, 2]), id="more than it counts"),
+        pytest.param(covering([0]), id="fewer than it counts"),
+    ],
+)
+def test_a_bitmap_that_cannot_be_is_refused(header: Header) -> None:
+    with pytest.raises(AnswerRefused, match="`covered`"):
+        checked_covered(header, MEMBERS)
+
+
+@pytest.mark.parametrize("clients", [None, True, -1, 4, 2.0, "3"])
+def test_more_judges_than_were_asked_are_refused(clients: object) -> None:
+    assert checked_judges({"clients": 3}, 3) == 3
+    with pytest.raises(AnswerRefused):
+        checked_judges({"clients": clients}, 3)
+
+
+def test_the_members_of_an_order_are_those_of_the_cohort_in_its_share() -> None:
+    membership = Membership(population=20, asked=6, seed=3, index_of=IDS.index_of)
+    everybody = membership.of(2, (range(20),))
+    assert everybody.most == 6
+    assert everybody.clients is not None
+    parts = [membership.of(2, (range(start, 20, 2),)) for start in (0, 1)]
+    assert [part.most for part in parts] == [
+        sum(each % 2 == start for each in everybody.clients.tolist()) for start in (0, 1)
+    ]
+    assert (parts[0].mask ^ parts[1].mask).all()
+    (first, *_) = everybody.clients.tolist()
+    counted = everybody.among(np.arange(6) > 0)
+    assert counted.most == 5
+    assert counted.stranger([f"client_{first}"]) == f"client_{first}"
+    assert everybody.stranger([f"client_{first}"]) is None
+    assert everybody.stranger(["nobody"], may_be_unknown=True) is None
+
+
+def test_where_nobody_knows_who_is_in_a_group_anybody_may_be() -> None:
+    membership = Membership(population=9, asked=9, seed=3, index_of=IDS.index_of, known=False)
+    members = membership.of(1, (range(3),))
+    assert members.most == 9
+    assert members.stranger(["whoever"]) is None
 
 
 anything = st.recursive(

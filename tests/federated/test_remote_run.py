@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -169,7 +171,8 @@ def test_code_that_cannot_travel_is_refused_with_its_line(served: Served) -> Non
 def test_json_is_what_the_coordinator_told(served: Served) -> None:
     trains(served)
     result = invoke("run", "digits.yaml", "--run-id", "base", "--json", *served.options)
-    lines = [json.loads(line) for line in result.stdout.splitlines()]
+    submitted, *lines = [json.loads(line) for line in result.stdout.splitlines()]
+    assert submitted["event"] == "run_submitted"
     assert lines == served.service.events["base"]
 
 
@@ -211,6 +214,46 @@ def test_a_detached_run_prints_its_id_only(served: Served) -> None:
     result = invoke("run", "digits.yaml", "--run-id", "base", "--detach", *served.options)
     assert (result.exit_code, result.stdout) == (0, "base\n")
     assert [name for name, _ in served.service.asked] == ["submit"]
+
+
+def events_of(result: Any) -> list[dict[str, Any]]:
+    """What was printed: events, each with its moment."""
+    told = [json.loads(line) for line in result.stdout.splitlines()]
+    assert all(datetime.fromisoformat(each["time"]).tzinfo for each in told)
+    return told
+
+
+def test_a_detached_run_tells_by_events_how_to_attach(served: Served) -> None:
+    options = ["--detach", "--json", *served.options]
+    result = invoke("run", "digits.yaml", "--run-id", "base", *options)
+    assert result.exit_code == 0, result.stderr
+    submitted, detached = events_of(result)
+    del submitted["time"], detached["time"]
+    assert submitted == {
+        "event": "run_submitted",
+        "run_id": "base",
+        "status": "running",
+        "mediator": served.address,
+    }
+    again = ["fedpilot", "runs", "attach", "base", *served.options]
+    assert detached == {
+        "event": "run_detached",
+        "run_id": "base",
+        "reason": "it was asked for",
+        "attach": shlex.join(again),
+    }
+
+
+def test_ctrl_c_is_the_last_event(served: Served) -> None:
+    service = served.service
+    service.on_submit, service.cuts = lambda run: service.say(run, started(run)), [1, 0]
+    service.on_cut = lambda: None if service.cuts else os.kill(os.getpid(), signal.SIGINT)
+    result = invoke("run", "digits.yaml", "--run-id", "base", "--json", *served.options)
+    assert result.exit_code == 130
+    told = events_of(result)
+    assert [each["event"] for each in told] == ["run_submitted", "run_started", "run_detached"]
+    assert told[-1]["reason"] == "interrupted"
+    assert told[-1]["attach"] in result.stderr
 
 
 def test_detach_is_about_a_mediator(served: Served) -> None:
@@ -273,6 +316,7 @@ def test_events_are_shown_once_each_over_cut_links(served: Served) -> None:
     result = invoke("run", "digits.yaml", "--run-id", "base", "--json", *served.options)
     assert result.exit_code == 0
     assert [json.loads(line)["event"] for line in result.stdout.splitlines()] == [
+        "run_submitted",
         "run_started",
         "round_finished",
         "round_finished",
@@ -359,7 +403,18 @@ def test_the_mediators_runs_are_a_table_or_a_document(served: Served) -> None:
     for part in ("base", "running", "alice", "7", "0.9123"):
         assert part in text
     printed = json.loads(invoke("runs", "list", "--json", *served.options).stdout)
-    assert printed == {"runs": [served.service.runs["base"]]}
+    assert printed == {"runs": [served.service.runs["base"]], "more": 0}
+
+
+def test_only_the_newest_runs_are_listed_unless_all_are_asked_for(served: Served) -> None:
+    served.service.runs = {f"run-{n}": a_run(f"run-{n}") for n in range(4)}
+    few = invoke("runs", "list", "--last", "3", *served.options)
+    assert ("run-0" in few.stdout, "run-1" in few.stdout) == (False, True)
+    assert "and 1 older; --all lists them" in few.stderr
+    every = invoke("runs", "list", "--all", *served.options)
+    assert ("run-0" in every.stdout, every.stderr) == (True, "")
+    document = json.loads(invoke("runs", "list", "--last", "1", "--json", *served.options).stdout)
+    assert ([run["run_id"] for run in document["runs"]], document["more"]) == (["run-3"], 3)
 
 
 def test_runs_are_the_mediators_once_there_is_a_default_profile(served: Served) -> None:

@@ -29,7 +29,7 @@ from federations import (
     trains,
 )
 from fedpilot.fabric import FabricError
-from fedpilot.fabric.testing import ManualClock
+from fedpilot.fabric.testing import FakeCluster, ManualClock
 from fedpilot.federated import (
     ClientFailed,
     FederatedError,
@@ -237,13 +237,9 @@ def until(condition: Callable[[], bool]) -> None:
         threading.Event().wait(0.01)
 
 
-def host_of(node: Any, federation: Federation) -> str:
+def host_of(node: Any, federation: Federation, cluster: FakeCluster) -> str:
     number = federation.show(node.index)["worker"].removeprefix("worker ")
-    workers = [
-        worker.name
-        for group in federation._cluster.groups()
-        for worker in group.workers  # type: ignore[union-attr]
-    ]
+    workers = [worker.name for group in cluster.groups() for worker in group.workers]
     return next(name for name in reversed(workers) if name.split("/")[-2] == number)
 
 
@@ -253,7 +249,7 @@ def test_a_node_whose_worker_died_trains_again_to_the_same_bits(lab: Lab) -> Non
         node, other = federation["client_1"], federation["client_2"]
         first = node.train()
         other.materialize()
-        lab.cluster.kill_worker(host_of(node, federation))
+        lab.cluster.kill_worker(host_of(node, federation, lab.cluster))
         second = in_time(node.train)
         assert digest(second.state) == digest(first.state)
         assert log.of("worker_lost")
@@ -264,7 +260,7 @@ def test_a_node_whose_worker_died_trains_again_to_the_same_bits(lab: Lab) -> Non
 def test_nodes_of_a_worker_that_died_are_pending(lab: Lab) -> None:
     with lab.federation(resources__workers=1) as federation:
         node, other = federation["client_1"].materialize(), federation["client_2"].materialize()
-        lab.cluster.kill_worker(host_of(node, federation))
+        lab.cluster.kill_worker(host_of(node, federation, lab.cluster))
         in_time(other.train)
         assert node.state is NodeState.PENDING
         assert "was lost" in node.explain()
@@ -275,7 +271,7 @@ def test_nodes_of_a_worker_that_died_are_pending(lab: Lab) -> None:
 def test_when_a_worker_is_gone_for_good_new_nodes_go_to_the_others(lab: Lab) -> None:
     with lab.federation(resources__workers=2, resources__worker_restarts=0) as federation:
         node = federation["client_1"].materialize()
-        lab.cluster.kill_worker(host_of(node, federation))
+        lab.cluster.kill_worker(host_of(node, federation, lab.cluster))
         with pytest.raises(WorkersExhausted):
             in_time(node.train)
         for client in ("client_2", "client_3", "client_1"):

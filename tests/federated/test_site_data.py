@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import site_data
-from federations import Log
+from federations import Log, raising
 from fedpilot.fabric.testing import FakeCluster, fake_machine
-from fedpilot.federated import Federation
+from fedpilot.federated import Event, Federation
 from fedpilot.federated.core.union import NotHere
 from fedpilot.federated.errors import ConfigError, DataUnusable, RunRefused
 from fedpilot.mediator.errors import PolicyRefused
@@ -31,6 +31,7 @@ class Hospitals:
         self.folder = folder
         self._undo = undo
         self.log = Log()
+        self.observers: list[Callable[[Event], None]] = [self.log]
 
     def federation(self, *sections: dict[str, Any], **keys: Any) -> Federation:
         files = [
@@ -40,7 +41,7 @@ class Hospitals:
         names = ["east", "west", "north"][: len(files)]
         made = Federation(
             site_data.config(files, self.folder / "runs", **keys),
-            observers=[self.log],
+            observers=self.observers,
             cluster=FakeCluster([fake_machine("a", CPU=8)]),
             sites=names,
         )
@@ -98,8 +99,10 @@ def test_a_client_is_the_same_whoever_else_takes_part(hospitals: Hospitals, tmp_
     """Its site comes first in one federation and last in the other."""
     together = hospitals.two({"counts": "exact"})["west/client_1"].train()
     here = site_data.files(tmp_path / "west", WEST, disclose={"counts": "exact"})
-    north = site_data.column(tmp_path / "north", {"zoe": 7, "zack": 9, "zita": 4, "zeno": 5})
-    empty = site_data.column(tmp_path / "first", {"someone": 3})
+    told = {"disclose": {"counts": "exact"}}
+    others = {"zoe": 7, "zack": 9, "zita": 4, "zeno": 5}
+    north = site_data.column(tmp_path / "north", others, **told)
+    empty = site_data.column(tmp_path / "first", {"someone": 3}, **told)
     apart = hospitals.federation(empty, here, north)["west/client_1"].train()
     assert together.samples == apart.samples == WEST["emil"]
     assert all((together.state[n] == apart.state[n]).all() for n in together.state)
@@ -126,6 +129,37 @@ def test_a_run_is_resumed_only_with_the_clients_that_it_had(
     fewer = site_data.column(tmp_path / "fewer", EAST, disclose=OPEN)
     with pytest.raises(RunRefused, match="its data"):
         hospitals.federation(fewer, federation__clients_per_round=3).resume("r")
+
+
+def relabelled(path: Path) -> None:
+    """The same clients, with as many samples, and another label for one of these."""
+    with np.load(path) as arrays:
+        held = dict(arrays)
+    held["y"][0] = (held["y"][0] + 1) % site_data.CLASSES
+    np.savez(path, **held)
+
+
+@pytest.mark.parametrize("file", ["east/all.npz", "west/emil.npz"])
+def test_a_run_is_resumed_only_with_the_content_that_it_had(
+    file: str, hospitals: Hospitals, tmp_path: Path
+) -> None:
+    """What sites disclose is the same; each of them remembers by itself."""
+    sections = (
+        site_data.column(tmp_path / "east", EAST, disclose=OPEN),
+        site_data.files(tmp_path / "west", WEST, disclose=OPEN),
+    )
+    whole = hospitals.federation(*sections).run()
+    hospitals.observers = [raising(KeyboardInterrupt(), "round_finished", round=1)]
+    with pytest.raises(KeyboardInterrupt):
+        hospitals.federation(*sections).run(run_id="r")
+    hospitals.observers = []
+    original = (tmp_path / file).read_bytes()
+    relabelled(tmp_path / file)
+    site = file.partition("/")[0]
+    with pytest.raises(DataUnusable, match=f"at site {site}: its content is not what it was when"):
+        hospitals.federation(*sections).resume("r")
+    (tmp_path / file).write_bytes(original)
+    assert hospitals.federation(*sections).resume("r").digest == whole.digest
 
 
 def test_whoever_coordinates_has_no_samples(hospitals: Hospitals) -> None:

@@ -17,7 +17,8 @@ from fedpilot.federated.site.workload import FederatedWorkload
 from fedpilot.federated.sources import source
 from fedpilot.federated.user_code import attached, code_here
 from fedpilot.mediator import Payload, SiteContext
-from fedpilot.mediator.core.policy import Wants
+from fedpilot.mediator.core.policy import Policy, Wants, judge
+from fedpilot.mediator.errors import PolicyRefused
 
 EXPLODES = "raise SystemExit('this must not be run')\n"
 PLACE = {"dataset": "scans", "population": 100, "first": 10, "clients": 30, "pattern": "{index}",
@@ -54,8 +55,8 @@ def test_a_simulation_wants_no_data() -> None:
     user = {"name": "mary", "role": "operator"}
     config = simulation(resources__workers=3, resources__cpus_per_worker=2.0)
     assert asked(config, user=user) == Wants(
-        user="mary", role="operator", datasets=(), model="mlp", code_digest="", vnodes=3,
-        resources={"CPU": 2.0}, cohort=20,
+        user="mary", role="operator", datasets=(), model="mlp", code_digest="",
+        installed_code=(), vnodes=3, resources={"CPU": 2.0}, cohort=20,
     )  # fmt: skip
 
 
@@ -74,6 +75,7 @@ def test_who_is_not_named_is_nobody(user: Any) -> None:
                       "federation__client_sampling_rate": 0.1}, 10, id="a share"),
         pytest.param({"participation__over_sampling": 0.5}, 6, id="some more to be quick"),
         pytest.param({"federation__aggregation_strategy": "median"}, 1, id="told one by one"),
+        pytest.param({"outputs__client_digests": True}, 1, id="told by their digests"),
     ],
 )  # fmt: skip
 def test_the_cohort_is_the_most_that_a_round_can_have_here(keys: Any, cohort: int) -> None:
@@ -81,26 +83,79 @@ def test_the_cohort_is_the_most_that_a_round_can_have_here(keys: Any, cohort: in
     assert (found.datasets, found.cohort) == (("scans",), cohort)
 
 
+def declared(**told: Any) -> dict[str, Any]:
+    """A site's data, as its `site.yaml` has it."""
+    section = {"dataset_type": "npz", "options": {}, "path": None, "clients": {"arise": "column"}}
+    return {"scans": {**section, **told}}
+
+
+def refusal(data: dict[str, Any], loader: str = "my.loaders:load", **options: Any) -> str:
+    """Why a simulation with these options of its loader is refused; empty if it is not."""
+    config = simulation(data__dataset_type=loader, data__options=options)
+    try:
+        wanted = asked(config, data)
+    except PolicyRefused as error:
+        refused = error
+    else:
+        assert wanted.datasets == ()
+        return ""
+    assert (refused.site, refused.rule) == ("paris", "datasets")
+    assert refused.allowed == "`data.from: sites` with `data.dataset: scans`"
+    return refused.found
+
+
 @pytest.mark.parametrize(
-    ("named", "found"),
+    ("named", "reaches"),
     [
-        pytest.param("site/data/scans/all.npz", ("scans",), id="a file of it"),
-        pytest.param("site/data", ("scans",), id="a folder above"),
-        pytest.param("site/data/../data/scans", ("scans",), id="by a detour"),
-        pytest.param("link/scans", ("scans",), id="by a link"),
-        pytest.param("site/database", (), id="another"),
+        pytest.param("site/data/scans/all.npz", True, id="a file of it"),
+        pytest.param("site/data", True, id="a folder above"),
+        pytest.param("site/data/../data/scans", True, id="by a detour"),
+        pytest.param("link/scans", True, id="by a link"),
+        pytest.param("site/database", False, id="another"),
     ],
 )
-def test_a_loader_that_is_led_to_declared_data_wants_it(
-    named: str, found: tuple[str, ...], tmp_path: Path
+@pytest.mark.parametrize("how", ["path", "options", "list of ids"])
+def test_a_simulation_that_is_led_to_declared_data_is_refused(
+    how: str, named: str, reaches: bool, tmp_path: Path
 ) -> None:
-    """Else a simulation could read what no rule lets it have."""
+    """Else what the site's admin does not disclose would leave as a simulation's own."""
     (tmp_path / "site" / "data" / "scans").mkdir(parents=True)
     (tmp_path / "link").symlink_to(tmp_path / "site" / "data")
-    declared = {"scans": {"path": str(tmp_path / "site" / "data" / "scans")}}
-    options = {"more": [{"path": str(tmp_path / named)}]}
-    config = simulation(data__dataset_type="my.loaders:load", data__options=options)
-    assert asked(config, declared).datasets == found
+    lies = str(tmp_path / "site" / "data" / "scans")
+    match how:
+        case "path":
+            data = declared(path=lies)
+        case "options":
+            data = declared(options={"deep": [{"folder": lies, "mode": "r"}]})
+        case _:
+            ids = {"arise": "id_list", "file": lies}
+            data = declared(path=str(tmp_path / "other"), clients=ids)
+    text = str(tmp_path / named)
+    found = f"a simulation whose `data.options` name `{text}`, which leads to data set scans"
+    assert refusal(data, more=[{"path": text}]) == (found if reaches else "")
+    assert refusal(data, more={text: 1}) == (found if reaches else "")
+    assert refusal(data, loader="npz", path=text) == (found if reaches else "")
+
+
+@pytest.mark.parametrize(
+    ("loader", "reaches"),
+    [
+        pytest.param("hospital.data:load", True, id="by its own loader"),
+        pytest.param("hospital.data:everything", True, id="by a function beside it"),
+        pytest.param("hospital.toys:load", False, id="of another module"),
+        pytest.param("digits", False, id="a built-in"),
+    ],
+)
+def test_a_simulation_by_the_loader_of_declared_data_is_refused(loader: str, reaches: bool) -> None:
+    """It may know by itself where the data lies."""
+    found = f"a simulation whose loader `{loader}` is of the module that loads data set scans"
+    told = refusal(declared(dataset_type="hospital.data:load"), loader=loader)
+    assert told == (found if reaches else "")
+
+
+def test_options_that_name_nothing_lead_nowhere() -> None:
+    data = declared(dataset_type="digits", options={"mode": "r", "root": "/"})
+    assert refusal(data, loader="digits", mode="r", path="/elsewhere") == ""
 
 
 def test_the_digest_of_code_is_found_without_running_it(
@@ -152,6 +207,44 @@ def test_what_is_installed_beside_it_is_judged_by_itself(tmp_path: Path) -> None
     assert asked(installed).code_digest == found.code_digest
 
 
+@pytest.mark.parametrize(
+    ("keys", "names"),
+    [
+        pytest.param(
+            {"data__dataset_type": "subprocess:check_output",
+             "data__options": {"args": ["touch", "/tmp/x"]}},
+            ("subprocess:check_output",), id="a command for a loader",
+        ),
+        pytest.param({"training__client_update": "a:b"}, ("a:b",), id="a way of training"),
+        pytest.param({"training__loss_function": "a:b"}, ("a:b",), id="a loss"),
+        pytest.param({"training__loss_function": "torch.nn.functional:mse_loss"}, (),
+                     id="a loss of PyTorch's, which is given two tensors"),
+        pytest.param({"training__loss_function": "torch.nn.functional:torch.hub.load"},
+                     ("torch.nn.functional:torch.hub.load",), id="a way out of it"),
+        pytest.param({"training__loss_function": "torch.nn.functional:_canonical_mask"},
+                     ("torch.nn.functional:_canonical_mask",), id="what is not public"),
+        pytest.param({"data__dataset_type": "torch.nn.functional:mse_loss"},
+                     ("torch.nn.functional:mse_loss",), id="where it takes options"),
+    ],
+)  # fmt: skip
+def test_what_is_named_of_installed_code_is_told(keys: Any, names: tuple[str, ...]) -> None:
+    """And without a rule that names it, a site refuses it."""
+    found = asked(simulation(**keys))
+    assert found.installed_code == names
+    refused = judge(Policy(), found)
+    assert (refused is None) is not names
+    assert refused is None or (refused.rule, names[0] in refused.found) == ("code_digests", True)
+
+
+def test_what_came_along_is_not_installed(tmp_path: Path) -> None:
+    (tmp_path / "clinic.py").write_text("")
+    both = simulation(model__model_type="clinic:N", data__dataset_type="wards:load")
+    code = code_here(parse_config(both), [*sys.path, str(tmp_path)])
+    found = FederatedWorkload().wants(attached(spec(both), code), SiteContext(name="x"))
+    assert found.installed_code == ("wards:load",)
+    assert asked(both).installed_code == ("clinic:N", "wards:load")
+
+
 def test_code_that_is_not_there_is_no_known_code() -> None:
     config = simulation(model__model_type="nowhere.nets:Net")
     assert len(asked(config).code_digest) == 64
@@ -170,18 +263,36 @@ def test_the_digest_is_that_of_a_run_here(user_code: str) -> None:
         assert asked(config).code_digest == federation.code_digest
 
 
+MEASURED, NOTHING = [30, 0, 12, 0], [0, 0, 0, 0]
+
+
+def a_sum(clients: int, tally: list[int] = MEASURED, **told: Any) -> Payload:
+    """A round's answer; `updates` belongs to the partial, what else is told stands beside it."""
+    kept = {name: told.pop(name) for name in ("updates",) if name in told}
+    partial = {"clients": clients, "tally": tally, "refused": [], **kept}
+    return Payload(kind="partial", header={"partial": partial, **told})
+
+
 @pytest.mark.parametrize(
     ("answer", "clients"),
     [
-        pytest.param(Payload(kind="partial", header={"partial": {"clients": 7}}), 7, id="a sum"),
-        pytest.param(Payload(kind="partial", header={"partial": {"clients": 7, "updates": {}}}), 1,
-                     id="updates one by one"),
-        pytest.param(Payload(kind="partial", header={"partial": {"clients": 0, "updates": {}}}), 0,
-                     id="no update"),
-        pytest.param(Payload(kind="tally", header={"clients": 5, "on": "clients"}), 5,
-                     id="judged on clients"),
-        pytest.param(Payload(kind="tally", header={"clients": 1, "on": "test"}), 0,
-                     id="judged on a test set"),
+        pytest.param(a_sum(7), 7, id="a sum"),
+        pytest.param(a_sum(7, updates={}), 1, id="updates one by one"),
+        pytest.param(a_sum(0, NOTHING, updates={}), 0, id="no update"),
+        pytest.param(a_sum(7, digests={"anna": {"w": "0"}}), 1, id="a sum, and each by its digest"),
+        pytest.param(a_sum(7, digests={}), 7, id="no digests"),
+        pytest.param(a_sum(7, fewest=2), 2, id="as many as the step with the fewest"),
+        pytest.param(a_sum(0, fewest=1), 1, id="nobody in the last step, and one before it"),
+        pytest.param(a_sum(0), 1, id="measured on somebody, if on nobody who was added"),
+        pytest.param(a_sum(0, NOTHING), 0, id="nobody"),
+        pytest.param(Payload(kind="tally", header={"tally": MEASURED, "clients": 5, "on": "all"}),
+                     5, id="judged on clients"),
+        pytest.param(Payload(kind="tally", header={"tally": MEASURED, "clients": 0, "on": "all"}),
+                     1, id="judged on somebody at least"),
+        pytest.param(Payload(kind="tally", header={"tally": NOTHING, "clients": 0, "on": "all"}),
+                     0, id="judged on nobody"),
+        pytest.param(Payload(kind="tally", header={"tally": MEASURED, "clients": 1, "on": "test"}),
+                     0, id="judged on a test set"),
         pytest.param(Payload(kind="tally", header={"tally": [3, 2, 1, 0]}), 1, id="on one client"),
         pytest.param(Payload(kind="trained"), 1, id="one client"),
         pytest.param(Payload(kind="chosen"), 0, id="an execution"),

@@ -40,7 +40,8 @@ LEAVES: dict[str, dict[str, type | tuple[type, ...]]] = {
     "promised": {"vnodes": int},
     "done": {},
     "chosen": {"execution": list, "reason": str},
-    "partial": {"partial": dict, "busy_seconds": float, "training_seconds": float, "digests": dict},
+    "partial": {"partial": dict, "busy_seconds": float, "training_seconds": float, "digests": dict,
+                "fewest": int},
     "tally": {"tally": list, "clients": int, "on": str},
     "hosted": {"client": int, "samples": type(None)},
     "node": {"state": str, "worker": str, "reason": str, "seconds": (float, type(None)),
@@ -137,11 +138,16 @@ class Hospitals:
         self.wire = Wire(folder / "blobs")
         self._undo = undo
         (folder / "blobs").mkdir()
+        self.declare()
+
+    def declare(self, **disclose: str) -> None:
+        """Write what the admins declare."""
+        folder, told = self.folder, {"disclose": disclose}
         self.files = [
             site_data.site_file(folder / "east.yaml", "scans",
-                                site_data.column(folder / "east", EAST)),
+                                site_data.column(folder / "east", EAST, **told)),
             site_data.site_file(folder / "west.yaml", "scans",
-                                site_data.files(folder / "west", WEST)),
+                                site_data.files(folder / "west", WEST, **told)),
         ]  # fmt: skip
 
     def federation(self, policy: dict[str, Any] = POLICY, **keys: Any) -> Federation:
@@ -266,6 +272,35 @@ def test_all_clients_refused_are_a_number(hospitals: Hospitals, user_code: str) 
     hospitals.check()
 
 
+@pytest.mark.parametrize(
+    ("keys", "found"),
+    [
+        pytest.param({"federation__clients_per_round": 2},
+                     "round 1 with one client of this site, which tells how many samples it has",
+                     id="rounds that are known to come"),
+        pytest.param({"federation__clients_per_round": 6, "evaluation__clients": "fraction",
+                      "evaluation__fraction": 0.3},
+                     "round 2 with one client of this site, which tells how many samples it has",
+                     id="judging that is known to come"),
+        pytest.param({"federation__aggregation_strategy": "median"},
+                     "an algorithm that needs every client's update, which tells how many samples "
+                     "each has", id="updates of all clients"),
+    ],
+)  # fmt: skip
+def test_the_samples_of_a_single_client_are_asked_for_in_vain(
+    keys: dict[str, Any], found: str, hospitals: Hospitals
+) -> None:
+    """Before anything is started."""
+    federation = hospitals.federation(**keys)
+    with pytest.raises(PolicyRefused) as raised:
+        federation.start()
+    assert raised.value.rule == "datasets.scans.disclose.counts of site.yaml"
+    assert raised.value.found == found
+    assert not any(payload.kind == "worker_ready" for payload in hospitals.wire.said)
+    hospitals.declare(counts="exact")
+    assert len(hospitals.federation(**keys).run().rows) == 3
+
+
 # -- the policy -----------------------------------------------------------------------------------
 
 
@@ -311,9 +346,66 @@ def test_a_policy_refuses_by_name_before_anything_is_loaded(
 
 def test_an_answer_of_too_few_clients_does_not_leave(hospitals: Hospitals) -> None:
     """Both clients of west are in the cohort of no round of two."""
+    hospitals.declare(counts="exact")
     policy = {**POLICY, "minimum_cohort": 2}
     federation = hospitals.federation(policy, federation__clients_per_round=2)
     with pytest.raises(PolicyRefused, match="minimum_cohort: found an answer of 1 client"):
         federation.run()
     assert all(p.header["partial"]["clients"] >= 2 for p in hospitals.wire.said
                if p.kind == "partial")  # fmt: skip
+
+
+PICKY = """
+from torch import nn
+
+class Picky(nn.Module):
+    'Trains on samples that are far away only, until it has moved.'
+
+    def __init__(self, input_shape, num_classes):
+        super().__init__()
+        self.linear = nn.Linear(input_shape[0], num_classes)
+
+    def forward(self, x):
+        far = float(x.detach().max()) > 100.0
+        moved = float(self.linear.weight.detach().abs().max()) > 10.0
+        outputs = self.linear(x)
+        return outputs if not self.training or (far and not moved) else outputs * float("nan")
+"""
+
+
+def test_what_one_client_left_in_an_earlier_step_does_not_leave(
+    hospitals: Hospitals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last step of its group has nobody; the losses and samples of the first one are its."""
+    hospitals.declare(counts="exact")
+    (tmp_path / "picky_models.py").write_text(PICKY)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    federation = hospitals.federation(
+        {**POLICY, "minimum_cohort": 2},
+        model__model_type="picky_models:Picky",
+        federation__clients_per_round=None,
+        federation__topology="hierarchical",
+        hierarchy__groups={"by": "label"},
+        hierarchy__rounds_per_group=2,
+    )
+    with pytest.raises(PolicyRefused, match="minimum_cohort: found an answer of 1 client"):
+        federation.run()
+    sums = [payload for payload in hospitals.wire.said if payload.kind == "partial"]
+    assert all(payload.header["partial"]["tally"][0] == 0 for payload in sums)
+    hospitals.check()
+
+
+def test_a_sum_over_steps_says_how_few_clients_a_step_had(
+    hospitals: Hospitals, user_code: str
+) -> None:
+    hospitals.federation(
+        model__model_type=f"{user_code}:Explosive",
+        model__options={"limit": 100.0},
+        federation__clients_per_round=None,
+        federation__topology="hierarchical",
+        hierarchy__groups={"by": "label"},
+        hierarchy__rounds_per_group=2,
+    ).run()
+    sums = [payload.header for payload in hospitals.wire.said if payload.kind == "partial"]
+    assert sorted(each["fewest"] for each in sums) == [2] * 3 + [3] * 3
+    hospitals.check()

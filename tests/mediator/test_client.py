@@ -370,3 +370,23 @@ def test_sites_come_in_the_order_of_their_names(served: Served, client: Mediator
     assert [site["name"] for site in client.list_sites()] == ["oslo", "paris", "rome"]
     with pytest.raises(NoSuchSite, match="there are: oslo, paris, rome"):
         client.show_site("berlin")
+
+
+def test_runs_are_fetched_in_pages_the_first_submitted_first(
+    served: Served, client: MediatorClient
+) -> None:
+    served.service.runs = {name: a_run(name) for name in "abcde"}
+    served.service.page = 2
+    assert [run["run_id"] for run in client.list_runs()] == list("abcde")
+    assert asked(served, "list_runs") == 3
+    found, more = client.newest_runs(3)
+    assert ([run["run_id"] for run in found], more) == (["c", "d", "e"], 2)
+    assert client.newest_runs(5)[1] == 0
+
+
+def test_only_one_site_that_is_shown_comes_with_its_data(
+    served: Served, client: MediatorClient
+) -> None:
+    served.service.sites = {name: a_site(name, data={"scans": {}}) for name in ("rome", "oslo")}
+    assert all("data" not in site for site in client.list_sites())
+    assert client.show_site("rome")["data"] == {"scans": {}}

@@ -24,13 +24,13 @@ from fedpilot.mediator import (
     coordinator_link,
 )
 from fedpilot.mediator.blobs import LARGEST_BLOB, BlobStore
-from fedpilot.mediator.coordinator_link import MediatorConnection
+from fedpilot.mediator.coordinator_link import LONGEST_HAPPENED, MediatorConnection
 from fedpilot.mediator.core.health import SiteState
 from fedpilot.mediator.core.traffic import Direction, Flow
-from fedpilot.mediator.errors import MediatorUnreachable, WorkFailed
+from fedpilot.mediator.errors import AnswerUnreadable, MediatorUnreachable, WorkFailed
 from fedpilot.mediator.local_socket import LocalSocket
 from fedpilot.mediator.proto import federation_pb2 as pb
-from fedpilot.mediator.rpc import COORDINATOR, handler
+from fedpilot.mediator.rpc import COORDINATOR, LARGEST_MESSAGE, handler
 from fedpilot.mediator.runner import told
 from fedpilot.mediator.wire import (
     PROTOCOL,
@@ -108,6 +108,7 @@ def connection(
     mediator.stands(paris=SiteState.READY, rome=SiteState.JOINING)
     with MediatorConnection(tmp_path, "run", on_broken=broken.append) as made:
         yield made
+        mediator.say.put(None)  # otherwise its end is waited for
 
 
 def test_it_attaches_first_and_knows_the_sites(
@@ -167,7 +168,7 @@ def test_failures_come_as_what_they_were(
     assert isinstance(lost.exception(SOON_S), SiteLost)
     assert isinstance(strange.exception(SOON_S), WorkFailed)
     found = bad.exception(SOON_S)
-    assert isinstance(found, WorkFailed)
+    assert isinstance(found, AnswerUnreadable)
     assert found.kind == "BadPayload"
 
 
@@ -239,6 +240,57 @@ def test_changes_events_bytes_and_a_stop_are_passed_on(
     assert connection.drain_flows() == [(Flow(1, "paris", Direction.TO_SITE, "training"), 9)]
     assert connection.drain_flows() == []
     assert soon(lambda: mediator.of("event_json")) == ['{"event": "run_started"}']
+
+
+def test_what_came_in_the_largest_message_from_outside_comes_through(
+    mediator: Mediator, connection: MediatorConnection, broken: list[str]
+) -> None:
+    """Whatever is put round it on its way; otherwise one site would end every coordinator."""
+    done = pb.Done(kind="done", header_json="x" * LARGEST_MESSAGE)
+    answer = pb.Answer(id=pb.OrderId(run="run", key="nobody/asked"), done=done)
+    said = pb.ToCoordinator(answer=pb.SiteAnswer(site="p" * 63, answer=answer))
+    assert said.ByteSize() > LARGEST_MESSAGE
+    mediator.say.put(said)
+    mediator.stands(rome=SiteState.LOST)
+    soon(lambda: connection.sites[SiteName("rome")].state is SiteState.LOST)
+    assert broken == []
+
+
+def test_whatever_a_site_says_the_conversation_goes_on(
+    mediator: Mediator,
+    connection: MediatorConnection,
+    broken: list[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    heard: list[Payload] = []
+
+    def listen(said: Payload) -> None:
+        heard.append(said)
+        raise TypeError("an unexpected keyword")
+
+    connection.link("paris").listen(listen)
+    for header in ('{"name":1}', "[", "{" + " " * LONGEST_HAPPENED + "}", '{"worker":2}'):
+        happened = pb.Happened(run="run", kind="worker_ready", header_json=header)
+        told = pb.SiteHappened(site="paris", happened=happened)
+        mediator.say.put(pb.ToCoordinator(happened=told))
+    mediator.stands(rome=SiteState.LOST)
+    soon(lambda: connection.sites[SiteName("rome")].state is SiteState.LOST)
+    assert [dict(each.header) for each in heard] == [{"name": 1}, {"worker": 2}]
+    assert not broken
+    said = " ".join(caplog.messages)
+    assert "nobody could listen to what site paris says" in said
+    assert "cannot be read" in said
+    assert "site paris says too much at once" in said
+
+
+def test_the_mediator_hears_that_it_lives_whatever_else_it_does(
+    mediator: Mediator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(coordinator_link, "ALIVE_S", 0.01)
+    mediator.stands(paris=SiteState.READY)
+    with MediatorConnection(tmp_path, "run"):
+        soon(lambda: len(mediator.of("alive")) > 2)
+        mediator.say.put(None)
 
 
 def test_users_questions_are_answered_once(

@@ -36,7 +36,8 @@ from fedpilot.mediator import (
 )
 from fedpilot.mediator.core.reservation import Answer
 from fedpilot.mediator.core.traffic import Direction, Flow
-from fedpilot.mediator.site import done
+from fedpilot.mediator.errors import AnswerUnreadable
+from fedpilot.mediator.site import done, promised
 
 REQUEST = GangRequest(name="g", resources={"CPU": 1.0}, workers=2)
 
@@ -472,6 +473,95 @@ def test_a_clients_order_follows_it_to_its_next_site() -> None:
 
 def refuse(site: str) -> Payload:
     raise SiteLost(site, "a storm")
+
+
+def test_a_site_that_is_left_alone_keeps_what_it_has_and_gets_nothing_new() -> None:
+    mediator, sites = started(*"abc")
+    heard: list[str] = []
+    with mediator.heard_by(lambda site, _: heard.append(site)):
+        mediator.leave_alone(["b"])
+        mediator.leave_alone(["b"])
+    assert heard == ["b"]
+    mediator.lose("c", "a storm")
+    assert sizes(mediator) == {"a": 8, "b": 4, "c": 0}
+    assert list(mediator.share_out((range(3),))) == ["a"]
+    mediator.lose("a", "a storm")
+    assert sizes(mediator) == {"a": 8, "b": 4, "c": 0}, "they wait for somebody"
+    assert mediator.share_out((range(3),)) == {}
+    mediator.leave_alone(())
+    assert mediator.share_out((range(3),)) == {"b": (range(3),)}
+    assert sites["b"].held
+
+
+def wrong_from(*sites: FakeSite) -> Callable[[Payload], str]:
+    """These sites answer with what everybody can see is wrong."""
+    for site in sites:
+        site.make_answer = lambda _: done(lambda: Payload(kind="lie"))
+    return lambda answer: "it is a lie" if answer.kind == "lie" else ""
+
+
+def test_an_answer_that_cannot_be_is_asked_of_the_next_site_and_its_site_done_without() -> None:
+    mediator, sites = started(*"abc")
+    problem_of = wrong_from(sites["a"], sites["c"])
+    order = Payload(kind="try")
+    answer = mediator.deliver_to_any(order, purpose="trial", problem_of=problem_of)
+    assert answer.result(5).kind == "echo"
+    answer = mediator.deliver_to_client(11, order, purpose="node", problem_of=problem_of)
+    assert answer.result(5).kind == "echo"
+    assert list(mediator.distrusted) == ["a", "c"]
+    assert mediator.sites == ("b",)
+
+
+def test_where_nobody_else_may_be_asked_it_fails_with_what_is_wrong() -> None:
+    mediator, sites = started(*"ab", replacement=False)
+    problem_of = wrong_from(sites["b"])
+    answer = mediator.deliver_to_client(
+        11, Payload(kind="x"), purpose="node", problem_of=problem_of
+    )
+    with pytest.raises(AnswerUnreadable, match="it is a lie"):
+        answer.result(5)
+
+
+def test_a_site_that_cannot_be_read_at_the_start_is_done_without() -> None:
+    a, b = FakeSite("a"), FakeSite("b")
+    b.fail_on["start"] = AnswerUnreadable("b", "BadPayload", "no JSON")
+    mediator = mediator_of(a, b)
+    mediator.reserve(REQUEST, min_sites=1)
+    mediator.assign(12)
+    mediator.start("w", dict.fromkeys("ab", Payload(kind="s")), lambda _: None)
+    assert sizes(mediator) == {"a": 12, "b": 0}
+    assert list(mediator.distrusted) == ["b"]
+
+
+def test_whatever_a_site_fails_with_when_it_is_asked_to_promise_is_its_refusal() -> None:
+    a, b = FakeSite("a"), FakeSite("b", KeyError("vnodes"))
+    mediator = mediator_of(a, b)
+    assert list(mediator.reserve(REQUEST, min_sites=1)) == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "found"),
+    [
+        pytest.param(
+            Payload(kind="promised", header={"vnodes": 2}), Promise("s", 2), id="a promise"
+        ),
+        pytest.param(
+            Payload(kind="refused", header={"reason": "busy"}), Refusal("s", "busy"), id="a refusal"
+        ),
+        pytest.param(
+            Payload(kind="refused"), Refusal("s", "it gave no reason"), id="one without a reason"
+        ),
+        pytest.param(Payload(kind="promised"), None, id="a promise of nothing"),
+        pytest.param(Payload(kind="promised", header={"vnodes": 0}), None, id="of no vnodes"),
+        pytest.param(Payload(kind="promised", header={"vnodes": 10**9}), None, id="of too many"),
+        pytest.param(Payload(kind="promised", header={"vnodes": True}), None, id="of true vnodes"),
+        pytest.param(Payload(kind="promised", header={"vnodes": "2"}), None, id="of a text"),
+        pytest.param(Payload(kind="done", header={"vnodes": 2}), None, id="something else"),
+    ],
+)
+def test_a_promise_is_of_what_was_asked_for(answer: Payload, found: Answer) -> None:
+    told = promised("s", answer, REQUEST)
+    assert told == found if found is not None else isinstance(told, Refusal)
 
 
 @pytest.mark.parametrize(

@@ -102,11 +102,28 @@ def test_a_rule_holds_from_when_it_is_written(lab: Lab) -> None:
     lab.site.check("federated", SPEC).result()
     order = Payload(kind="round", header={"clients": 3})
     lab.site.deliver(order, "1", "training").result()
-    lab.allow(minimum_cohort=4)
+    lab.allow(minimum_cohort=4, datasets={"scans": {"users": ["mary"]}})
     with pytest.raises(PolicyRefused, match="an answer of 3 clients; allowed is at least 4"):
         lab.site.deliver(order, "2", "training").result()
     nobody = Payload(kind="round", header={"clients": 0})
     assert lab.site.deliver(nobody, "3", "training").result() is nobody
+
+
+def test_a_run_under_way_does_nothing_more_once_it_may_not(lab: Lab) -> None:
+    lab.site.check("federated", SPEC).result()
+    lab.allow(datasets={"scans": {"users": ["bob"]}})
+    lab.inner.deliver = lambda *_: pytest.fail("it is not even begun")  # type: ignore[method-assign]
+    with pytest.raises(PolicyRefused, match=r"rule datasets\.scans\.users: found mary"):
+        lab.site.deliver(Payload(kind="round", header={"clients": 3}), "1", "x").result()
+
+
+def test_while_the_file_is_wrong_all_is_refused_and_none_of_it_is_told(lab: Lab) -> None:
+    lab.site.check("federated", SPEC).result()
+    lab.allow(minimum_cohrt=4)
+    order = Payload(kind="round", header={"clients": 3})
+    with pytest.raises(PolicyRefused, match=r"rule policy\.yaml: .* own log") as caught:
+        lab.site.deliver(order, "1", "training").result()
+    assert "cohrt" not in str(caught.value)
 
 
 def test_without_a_file_declared_data_is_nobodys() -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import json
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 from hypothesis import given, strategies as st
@@ -13,11 +15,18 @@ from fedpilot.fabric import GangTimeout, WorkerLost
 from fedpilot.federated.errors import ClientFailed, ConfigError, NoUsableUpdate, Problem
 from fedpilot.mediator import MediatorError, ReservationRefused, SiteLost, WorkFailed
 from fedpilot.mediator.proto import federation_pb2 as pb
-from fedpilot.mediator.runner import BadFrame, ReservationLapsed, error_of, told
+from fedpilot.mediator.runner import (
+    BadFrame,
+    ReservationLapsed,
+    RunnerSettings,
+    error_of,
+    told,
+)
 from fedpilot.mediator.runner.desk import Desk, Take
-from fedpilot.mediator.runner.failures import LARGEST_ARGS, LONGEST_TEXT
+from fedpilot.mediator.runner.failures import LARGEST_ARGS, LONGEST_TEXT, machine_trouble
 from fedpilot.mediator.runner.leases import Act, Leases
 from fedpilot.mediator.runner.protocol import LARGEST_MESSAGE, Frames, framed
+from fedpilot.mediator.runner.serving import Runner
 
 
 def order(key: str) -> pb.Order:
@@ -211,3 +220,27 @@ def test_whatever_a_site_sends_is_an_error(kind: str, message: str, args: str) -
     assert isinstance(
         error_of("s", pb.Failure(kind=kind, message=message, args_json=args)), Exception
     )
+
+
+@pytest.mark.parametrize(
+    ("error", "lost"),
+    [
+        pytest.param(OSError(errno.ENOSPC, "No space left", "/data/x"), True, id="a full disk"),
+        pytest.param(OSError(errno.EIO, "Input/output error", "/data/x"), True, id="a broken one"),
+        pytest.param(FileNotFoundError(2, "No such file", "/data/x"), False, id="a missing file"),
+        pytest.param(ValueError("x"), False, id="anything else"),
+    ],
+)
+def test_a_disk_in_trouble_is_the_sites_and_not_the_works(error: Exception, lost: bool) -> None:
+    found = machine_trouble("paris", error)
+    assert isinstance(found, SiteLost) is lost
+    assert ("/data" in str(found)) is (not lost and "/data" in str(error))
+
+
+def test_a_runner_tells_of_a_full_disk_as_a_lost_site(tmp_path: Path) -> None:
+    runner = Runner(tmp_path, RunnerSettings(run="r", site="paris", blobs=tmp_path / "blobs"))
+    told_: list[pb.Answer] = []
+    runner._office.answer = told_.append  # type: ignore[method-assign]
+    runner._failed(pb.OrderId(run="r", key="k"), OSError(errno.ENOSPC, "No space left"))
+    runner._office._loop.close()
+    assert isinstance(error_of("paris", told_[0].failure), SiteLost)

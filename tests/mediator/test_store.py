@@ -115,6 +115,15 @@ def test_a_site_is_remembered_as_it_was_last_put(store: Store) -> None:
     assert store.site("paris") == later
 
 
+def test_what_a_site_tells_of_its_data_stays_unless_it_is_put_too(store: Store) -> None:
+    silent = replace(PARIS, state=SiteState.LOST, data_json="{}")
+    store.put_site(PARIS, with_data=False)  # it is new
+    store.put_site(silent, with_data=False)
+    assert store.site("paris") == replace(silent, data_json=PARIS.data_json)
+    store.put_site(silent)
+    assert store.site("paris") == silent
+
+
 def test_sites_are_listed_by_name_the_same_in_every_database(store: Store) -> None:
     names = ["b", "B", "a-1", "a_1", "a"]
     for name in names:
@@ -150,6 +159,31 @@ def test_a_token_is_refused_and_stays_unused(
     with pytest.raises(TokenRefused, match=reason):
         store.use_token(digest, site, now=now)
     store.use_token(SECRET, "paris", now=50.0)
+
+
+def test_tokens_that_nobody_has_used_are_made_void(store: Store) -> None:
+    used, late, other = digest_of("used"), digest_of("late"), digest_of("other")
+    for secret, site, expires_at in (
+        (used, "paris", 100.0),
+        (SECRET, "paris", 100.0),
+        (late, "paris", 5.0),
+        (other, "rome", 100.0),
+    ):
+        store.add_token(secret, site, made_by="ada", now=0.0, expires_at=expires_at)
+    store.use_token(used, "paris", now=1.0)
+    assert store.void_tokens("paris", now=10.0) == 1
+    with pytest.raises(TokenRefused, match="ended 1 s ago"):
+        store.use_token(SECRET, "paris", now=11.0)
+    store.use_token(other, "rome", now=11.0)
+    store.add_token(digest_of("next"), "paris", made_by="ada", now=12.0, expires_at=100.0)
+    store.use_token(digest_of("next"), "paris", now=13.0)
+
+
+def test_a_token_of_before_a_revocation_is_refused(store: Store) -> None:
+    store.add_token(SECRET, "paris", made_by="ada", now=1.0, expires_at=100.0)
+    with pytest.raises(TokenRefused, match="before a certificate of that site was revoked"):
+        store.use_token(SECRET, "paris", now=2.0, made_after=1.0)
+    store.use_token(SECRET, "paris", now=2.0, made_after=0.5)
 
 
 def test_a_site_may_have_several_tokens(store: Store) -> None:
@@ -219,6 +253,20 @@ def test_runs_are_found_by_state_the_first_submitted_first(store: Store) -> None
     assert store.runs_in([]) == ()
     assert [run.id for run in store.runs()] == ["c", "b", "a"]
     assert store.run("d") is None
+
+
+def test_the_newest_runs_come_in_pages_without_their_configs(store: Store) -> None:
+    for name, at in (("b", 2.0), ("a", 1.0), ("d", 3.0), ("c", 3.0)):
+        store.add_run(replace(RUN, id=name, submitted_at=at))
+    page, more = store.newest_runs(3)
+    assert ([run.id for run in page], more) == (["d", "c", "b"], 1)
+    assert {run.config_yaml for run in page} == {""}
+    assert replace(page[2], config_yaml=RUN.config_yaml) == store.run("b")
+    page, more = store.newest_runs(1, after="d")
+    assert ([run.id for run in page], more) == (["c"], 2)
+    page, more = store.newest_runs(9, after="c")
+    assert ([run.id for run in page], more) == (["b", "a"], 0)
+    assert store.newest_runs(9, after="a") == ((), 0) == store.newest_runs(9, after="nobody")
 
 
 def test_a_state_changes_only_from_one_that_was_expected(store: Store) -> None:

@@ -9,7 +9,7 @@ import os
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from hypothesis import given, strategies as st
 from fedpilot.mediator.blobs import BadBlob, Blob, BlobStore, NoRoom
 from fedpilot.mediator.core.traffic import Direction
 from fedpilot.mediator.proto import federation_pb2 as pb
+from fedpilot.mediator.rpc import TOO_MANY_CALLS
 from fedpilot.mediator.transfer import (
     OFFERS_PER_SITE,
     BlobClient,
@@ -79,6 +80,8 @@ class Breaks:
     cuts: list[int] = field(default_factory=list)
     spoiled: list[int] = field(default_factory=list)
     stalls: list[int] = field(default_factory=list)
+    refusals: list[tuple[grpc.StatusCode, str]] = field(default_factory=list)
+    """Of the next calls."""
 
     def next(self, of: list[int]) -> int:
         return of.pop(0) if of else -1
@@ -91,12 +94,26 @@ class BreakingService(BlobService):
         super().__init__(*arguments, **settings)
         self.breaks = breaks
         self.streams = 0
+        self.open = self.most_open = 0
+        """Downloads at once."""
         self.offsets: list[int] = []
         """Where each push began."""
 
     async def fetch(self, request: pb.FetchRequest, context: Any) -> None:
         self.streams += 1
+        await self._refuse(context)
+        self.open += 1
+        self.most_open = max(self.most_open, self.open)
         await super().fetch(request, _Outlet(context, self.breaks))
+        self.open -= 1
+
+    async def offer(self, request: pb.OfferRequest, context: Any) -> pb.OfferReply:
+        await self._refuse(context)
+        return await super().offer(request, context)
+
+    async def _refuse(self, context: Any) -> None:
+        if self.breaks.refusals:
+            await context.abort(*self.breaks.refusals.pop(0))
 
     async def push(self, pieces: AsyncIterator[Piece], context: Any) -> pb.PushReply:
         self.streams += 1
@@ -363,6 +380,37 @@ def test_a_download_ends_with_its_budget_of_attempts(tmp_path: Path) -> None:
         assert there.service.streams == 1 + QUICK.attempts - 1
 
     in_a_world(tmp_path, act)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        pytest.param((Code.UNAVAILABLE, f"{TOO_MANY_CALLS}: site paris has 64 open"), id="of ours"),
+        pytest.param((Code.RESOURCE_EXHAUSTED, "Concurrent RPC limit exceeded!"), id="of anybody"),
+    ],
+)
+def test_who_finds_too_many_calls_tries_again_whatever_its_budget(
+    tmp_path: Path, said: tuple[grpc.StatusCode, str]
+) -> None:
+    async def act(w: World) -> None:
+        w.breaks.refusals = [said] * 20
+        blob = put(w.mediator, DATA)
+        assert (await w.client.download(blob)).read_bytes() == DATA
+        w.breaks.refusals = [said] * 20
+        await w.client.upload(put(w.site, DATA[1:]), run="r", key="k")
+        assert w.mediator.has(blob_of(DATA[1:]))
+
+    in_a_world(tmp_path, act)
+
+
+def test_a_site_has_few_streams_at_once(tmp_path: Path) -> None:
+    async def act(w: World) -> None:
+        blobs = [put(w.mediator, DATA[at:]) for at in range(8)]
+        await asyncio.gather(*map(w.client.download, blobs))
+        assert all(map(w.site.has, blobs))
+        assert w.service.most_open == 3
+
+    in_a_world(tmp_path, act, settings=replace(QUICK, at_once=3))
 
 
 def test_a_download_ends_with_its_deadline(tmp_path: Path) -> None:

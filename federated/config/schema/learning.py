@@ -38,6 +38,9 @@ class Run(Section):
     """Prefix of the run's id and folder; the config file's name when left out."""
     random_seed: Annotated[int, Ge(0), Lt(2**63)] = 0
     """The one seed: initial model, partition, cohorts, batches. Same seed, same bits."""
+    reproducible: Literal["warn", "strict"] = "warn"
+    """Workers that differ in what bits depend on (PyTorch, processor, threads, device): say so, or
+    refuse to train with them (`strict`)."""
 
 
 class Federation(Section):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
+import math
 import os
 import signal
 import subprocess
@@ -26,10 +28,11 @@ from fake_mediator import Conversation, FakeMediator, fake_mediator, wire
 from fedpilot.mediator.agent import Look, RunnerDied, SiteAgent, SiteDismissed, SiteHome
 from fedpilot.mediator.agent.watchdog import NOT_LOOKED
 from fedpilot.mediator.errors import PolicyRefused, SiteLost
+from fedpilot.mediator.identity.files import write_text
 from fedpilot.mediator.proto import federation_pb2 as pb
-from fedpilot.mediator.runner import RunnerProcess, RunnerSettings, error_of
+from fedpilot.mediator.runner import RayChoice, RunnerProcess, RunnerSettings, error_of
 from fedpilot.mediator.site import GangRequest
-from fedpilot.mediator.wire import payload_of
+from fedpilot.mediator.wire import Capacity, payload_of
 from fedpilot.mediator.workload import Payload
 from site_agents import PARIS, QUICK, SetRay, running
 
@@ -276,8 +279,9 @@ def test_a_run_that_holds_nothing_here_is_told_so(tmp_path: Path) -> None:
             session = await lab.mediator.next_session()
             await session.order(RUN, "commit", "commit", work("echo"), lab.mediator.store)
             answer = await session.wait_for("answer", key="commit")
-            assert "reserve again" in answer.failure.message
-            assert answer.failure.kind.endswith(":NoRunner")
+            error = error_of(PARIS, answer.failure)
+            assert isinstance(error, SiteLost), "the run may go on without it"
+            assert "holds nothing for run-1: its part has ended" in error.reason
 
     played(tmp_path, play)
 
@@ -494,6 +498,86 @@ def test_a_successor_that_finds_ray_gone_kills_what_it_has_adopted(tmp_path: Pat
     played(tmp_path, play)
 
 
+def test_a_successor_ends_what_an_agent_of_today_would_not_have_started(tmp_path: Path) -> None:
+    async def play(lab: Lab) -> None:
+        async with running(lab.agent(), release=False):
+            session = await lab.mediator.next_session()
+            await lab.prepared(session)
+            pid = lab.pid()
+            await session.order(RUN, "work/1", "work", work("wait"), lab.mediator.store)
+            await session.wait_for("taken", key="work/1")
+        policy = tmp_path / "policy.yaml"
+        policy.write_text("minimum_cohort: 5")
+        async with running(lab.agent(policy=policy)):
+            session = await lab.mediator.next_session()
+            assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == "zombie"
+            reason = "the site's admin has changed its policy"
+            assert ("runner_ended", {"run": RUN, "reason": reason}) in lab.said
+            assert (list(session.hello.runs), list(session.hello.held)) == ([], [])
+            await session.order(RUN, "work/1", "work", work("wait"), lab.mediator.store)
+            error = error_of(PARIS, (await session.wait_for("answer", key="work/1")).failure)
+            assert isinstance(error, SiteLost)
+            assert reason in str(error)
+            await lab.prepared(session)
+
+    played(tmp_path, play)
+
+
+def test_a_successor_ends_what_it_cannot_drive(tmp_path: Path) -> None:
+    async def play(lab: Lab) -> None:
+        async with running(lab.agent(), release=False):
+            await lab.prepared(await lab.mediator.next_session())
+            pid = lab.pid()
+        (lab.run_folder / "runner.json").write_text("")
+        async with running(lab.agent()):
+            session = await lab.mediator.next_session()
+            assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == "zombie"
+            await lab.prepared(session)
+
+    played(tmp_path, play)
+
+
+def test_a_successor_kills_what_works_with_another_ray_than_its_own(tmp_path: Path) -> None:
+    async def play(lab: Lab) -> None:
+        choice = RayChoice(address="auto")
+        async with running(lab.agent(watch=SetRay(), ray=choice), release=False):
+            await lab.prepared(await lab.mediator.next_session())
+            pid = lab.pid()
+        ray = SetRay()
+        there = ray.look
+        ray.set(Look(trouble=NOT_LOOKED))
+        quick = replace(QUICK, first_look_s=0.1)
+        async with running(lab.agent(watch=ray, ray=choice, settings=quick)):
+            await lab.mediator.next_session()
+            ray.set(there)
+            assert lab.pid() == pid, "it is the same one"
+            ray.set(Look(trouble=NOT_LOOKED))
+            ray.set(replace(there, address="127.0.0.1:6380"))
+            await until(lambda: lab.last() == "runner_ended", "the runner is gone")
+
+    played(tmp_path, play)
+
+
+def test_machines_that_cannot_be_written_down_are_so_at_the_next_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def play(lab: Lab) -> None:
+        ray = SetRay()
+        async with running(lab.agent(watch=ray)):
+            await lab.mediator.next_session()
+            with monkeypatch.context() as patching:
+                patching.setattr("fedpilot.mediator.agent.home.write_text", no_room)
+                ray.set(replace(ray.look, machines=frozenset({"m1"})))
+            assert lab.home.machines() == frozenset()
+            ray.set(replace(ray.look, capacity=Capacity(machines=1)))
+            assert lab.home.machines() == {"m1"}
+
+    def no_room(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    played(tmp_path, play)
+
+
 def test_a_runner_whose_lease_is_not_renewed_ends(tmp_path: Path) -> None:
     async def play(lab: Lab) -> None:
         lab.mediator.lease_s = 1.0
@@ -623,6 +707,13 @@ def hostile() -> dict[str, pb.ToSite]:
                 header_json=json.dumps({**GANG.header, "policy": "x", "workers": "y"}),
             )
         ),
+        "a gang of fewer than none": pb.ToSite(
+            order=pb.Order(
+                id=pb.OrderId(run=RUN, key="k"),
+                verb="prepare",
+                header_json=json.dumps({**GANG.header, "workers": -3}),
+            )
+        ),
         "the answer of an order that was never given": pb.ToSite(
             answer_taken=pb.AnswerTaken(id=pb.OrderId(run="../x", key="y"))
         ),
@@ -681,6 +772,17 @@ def test_a_mediator_that_says_nothing_is_given_up_and_dialled_again(tmp_path: Pa
     played(tmp_path, play)
 
 
+@pytest.mark.parametrize("lease_s", [0.0, 3_601.0, math.inf, math.nan])
+def test_a_lease_without_an_end_is_none(tmp_path: Path, lease_s: float) -> None:
+    async def play(lab: Lab) -> None:
+        lab.mediator.lease_s = lease_s
+        async with running(lab.agent()):
+            await until(lambda: lab.last() == "disconnected", "the session is broken off")
+            assert "a lease of" in lab.said[-1][1]["reason"]
+
+    played(tmp_path, play)
+
+
 # -- the site's own rules -------------------------------------------------------------------------
 
 
@@ -689,7 +791,7 @@ def test_a_mediator_that_says_nothing_is_given_up_and_dialled_again(tmp_path: Pa
     [
         pytest.param("resources: {vnodes: 1}", {"workers": 2}, "resources.vnodes", id="too many"),
         pytest.param("resources: {cpus: 0.5}", {}, "resources.cpus", id="not even one"),
-        pytest.param("resources: {cpu: 0.5}", {}, "unknown key", id="a policy that is wrong"),
+        pytest.param("resources: {cpu: 0.5}", {}, "own log says", id="a policy that is wrong"),
     ],
 )
 def test_the_policy_refuses_a_gang_before_a_runner_starts(
@@ -705,7 +807,22 @@ def test_the_policy_refuses_a_gang_before_a_runner_starts(
             answer = await session.wait_for("answer", key="prepare")
             assert answer.done.kind == "refused"
             assert found in answer.done.header_json
+            assert str(tmp_path) not in answer.done.header_json
             assert not lab.run_folder.exists()
+
+    played(tmp_path, play)
+
+
+def test_a_site_has_a_part_in_so_many_runs_at_most(tmp_path: Path) -> None:
+    async def play(lab: Lab) -> None:
+        async with running(lab.agent(settings=replace(QUICK, most_runs=1))):
+            session = await lab.mediator.next_session()
+            await lab.prepared(session)
+            await session.order("run-2", "prepare", "prepare", GANG, lab.mediator.store)
+            answer = await session.wait_for("answer", key="prepare")
+            assert answer.done.kind == "refused"
+            assert "a part in 1 runs already" in answer.done.header_json
+            assert not lab.home.run_folder("run-2").exists()
 
     played(tmp_path, play)
 
@@ -764,6 +881,79 @@ def test_the_next_agent_books_an_answer_once_in_its_round(tmp_path: Path) -> Non
         assert list(books["rounds"]) == [f"{RUN}/3"]
         async with running(lab.agent(policy=policy)):
             await lab.mediator.next_session()
+
+    played(tmp_path, play)
+
+
+def test_a_key_that_is_ordered_anew_is_booked_anew(tmp_path: Path) -> None:
+    async def play(lab: Lab) -> None:
+        policy = tmp_path / "policy.yaml"
+        policy.write_text("bytes_per_round: {to_site: 450000}")
+        agent = lab.agent(policy=policy)
+        async with running(agent):
+            session = await lab.mediator.next_session()
+            await lab.prepared(session)
+            for number in range(3):
+                order = work("echo", w=MODEL["w"] + number)
+                await session.order(RUN, "work/1", "work", order, lab.mediator.store)
+                answer = await session.wait_for("answer", key="work/1")
+                await session.take(RUN, "work/1")
+            error = error_of(PARIS, answer.failure)
+            assert isinstance(error, PolicyRefused)
+            assert error.rule == "bytes_per_round.to_site"
+            spending = agent._at_work._spending
+            await until(lambda: not spending._crossings, "nothing is on its way")
+
+    played(tmp_path, play)
+
+
+def test_an_answer_that_the_mediator_wants_again_and_again_is_booked_as_often(
+    tmp_path: Path,
+) -> None:
+    async def play(lab: Lab) -> None:
+        policy = tmp_path / "policy.yaml"
+        policy.write_text("bytes_per_day: {from_site: 450000}")
+        async with running(lab.agent(policy=policy)):
+            session = await lab.mediator.next_session()
+            await lab.prepared(session)
+            store = lab.mediator.store
+            await session.order(RUN, "work/1", "work", work("echo", **MODEL), store)
+            for _ in range(3):  # at first it is there: the answer is the order's own model
+                answer = await session.wait_for("answer", key="work/1")
+                assert store.remove(answer.done.blob.digest), "it is there"
+                await session.end()
+                session = await lab.mediator.next_session()
+            answer = await session.wait_for("answer", key="work/1")
+            error = error_of(PARIS, answer.failure)
+            assert isinstance(error, PolicyRefused)
+            assert error.rule == "bytes_per_day.from_site"
+
+    played(tmp_path, play)
+
+
+@pytest.mark.parametrize("way", ["to_site", "from_site"])
+def test_an_order_is_answered_though_the_disk_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    def full(path: Path, text: str, mode: int) -> None:
+        if f"{way}/" in text:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        write_text(path, text, mode)
+
+    monkeypatch.setattr("fedpilot.mediator.agent.traffic.write_text", full)
+
+    async def play(lab: Lab) -> None:
+        policy = tmp_path / "policy.yaml"
+        policy.write_text("bytes_per_day: {to_site: 1MB, from_site: 1MB}")
+        async with running(lab.agent(policy=policy)):
+            session = await lab.mediator.next_session()
+            await lab.prepared(session)
+            order = work("echo", **MODEL)
+            await session.order(RUN, "work/1", "work", order, lab.mediator.store)
+            answer = await session.wait_for("answer", key="work/1")
+            assert isinstance(error_of(PARIS, answer.failure), SiteLost), "others may do it"
+            assert "No space left on device" in answer.failure.message
+            assert str(tmp_path) not in answer.failure.message, "its own log says more"
 
     played(tmp_path, play)
 

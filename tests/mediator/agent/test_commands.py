@@ -37,6 +37,10 @@ from fedpilot.mediator.agent.commands import (
         pytest.param(["--help", "cluster"], id="an option in the place of the group"),
         pytest.param(["cluster", "list", "--address", "x:1"], id="another Ray"),
         pytest.param(["job", "list", "--auth-mode=token"], id="another way to authenticate"),
+        pytest.param(
+            ["cluster", "list", "--site", "rome", "--profile", "admin"], id="another site"
+        ),
+        pytest.param(["job", "submit", "--id", "--", "--address", "x:1", "--", "x"], id="hidden"),
     ],
 )
 def test_what_is_no_command(arguments: Any) -> None:
@@ -51,6 +55,15 @@ def test_what_is_no_command(arguments: Any) -> None:
 )
 def test_what_is_a_command(arguments: list[str]) -> None:
     assert arguments_of({"arguments": arguments}) == tuple(arguments)
+
+
+def test_a_command_does_not_wait_longer_than_it_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "nothing"))  # nothing is started
+    arguments = ["cluster", "create", "a", "--wait", "50"]
+    with pytest.raises(BadCommand, match="has 60 s, so --wait is at most 45; found 50"):
+        asyncio.run(run_command(arguments, {}, 60.0, 1000))
 
 
 @pytest.mark.parametrize(

@@ -277,3 +277,31 @@ def test_the_agent_imports_neither_ray_nor_torch() -> None:
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env)
     assert found.stdout.strip() == "[]", found.stderr
+
+
+def test_a_machine_that_can_start_no_process_is_looked_at_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def well(*_: object) -> str:
+        return ""
+
+    async def none(*_: object, **__: object) -> None:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr("fedpilot.mediator.agent.watchdog.health", well)
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", none)
+    watchdog = Watchdog(lambda: "127.0.0.1:1", {}, QUICK, time.monotonic)
+
+    async def look() -> Look:
+        await watchdog.turn()
+        return await watchdog.turn()
+
+    assert asyncio.run(look()).address == "127.0.0.1:1"
+
+
+def test_a_ray_whose_files_cannot_be_read_is_in_trouble() -> None:
+    def resolve() -> str:
+        raise PermissionError(13, "Permission denied", "/tmp/ray/ray_current_cluster")
+
+    watchdog = Watchdog(resolve, {}, QUICK, time.monotonic)
+    assert "Permission denied" in asyncio.run(watchdog.turn()).trouble

@@ -12,7 +12,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from fedpilot.mediator.cli.certs import certs
-from fedpilot.mediator.identity import Authority, Credentials, Role
+from fedpilot.mediator.identity import Authority, Credentials, IdentityError, Role
+from fedpilot.mediator.identity.acts import ACTS, account, acts_of
 
 DAY_S = 86_400.0
 Run = Callable[..., Result]
@@ -208,3 +209,42 @@ def test_every_command_explains_itself_with_examples(command: list[str]) -> None
     assert result.exit_code == 0
     assert "Examples:\n" in result.stdout
     assert "fedpilot certs" in result.stdout
+
+
+def test_who_did_what_is_written_down(run: Run, folder: Path, tmp_path: Path) -> None:
+    run("init", "--host", "localhost")
+    out = str(tmp_path / "alice")
+    run("issue", "--name", "alice", "--role", "viewer", "--out", out)
+    run("issue", "--name", "alice", "--role", "viewer", "--out", out)
+    run("rotate", "alice", "--out", out)
+    run("revoke", "alice")
+    run("revoke", "bob")
+    run("list")
+    acts = acts_of(folder, 100)
+    assert {each.who for each in acts} == {account()}
+    assert [(each.act, each.what, each.outcome[:24]) for each in acts] == [
+        ("certs init", "hosts=localhost", "done"),
+        ("certs issue", "name=alice, role=viewer", "done"),
+        ("certs issue", "name=alice, role=viewer", "refused with exit code 2"),
+        ("certs rotate", "which=alice", "done"),
+        ("certs revoke", "which=alice", "done"),
+        ("certs revoke", "which=bob", "refused: no certificate "),
+    ]
+    assert acts_of(folder, 1) == acts[-1:]
+    assert acts_of(folder, 0) == ()
+    assert (folder / ACTS).stat().st_mode & 0o777 == 0o600
+
+
+def test_where_no_authority_is_nothing_is_written_down(run: Run, folder: Path) -> None:
+    assert run("revoke", "alice").exit_code == 2
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("line", [b"{}", b"nothing", b"[]", b'{"at": "x"}'])
+def test_a_damaged_list_of_acts_is_named(folder: Path, line: bytes) -> None:
+    folder.mkdir()
+    (folder / ACTS).write_bytes(line)
+    assert acts_of(folder, 9) == ()  # it has no end yet
+    (folder / ACTS).write_bytes(line + b"\n")
+    with pytest.raises(IdentityError, match="is damaged: one of its lines is"):
+        acts_of(folder, 9)

@@ -8,6 +8,7 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import grpc
 import pytest
 from click.testing import CliRunner, Result
@@ -317,6 +318,12 @@ def test_what_follows_the_dashes_is_not_ours(served: Served) -> None:
         ),
         pytest.param(("job", "logs", "a", "--follow", "--site", "a"), "--follow", id="following"),
         pytest.param(("job", "submit", "--site", "a", "--", "x"), "--no-wait", id="waiting"),
+        pytest.param(
+            ("job", "submit", "--no-wait", "--working-dir", ".", "--site", "a", "--", "x"),
+            "a site has none of your folders",
+            id="a folder of this machine",
+        ),
+        pytest.param(("cluster", "list", "--profile", "a"), "needs --site NAME", id="no site"),
     ],
 )
 def test_what_does_not_reach_a_site_is_refused_before_it_is_asked(
@@ -326,6 +333,26 @@ def test_what_does_not_reach_a_site_is_refused_before_it_is_asked(
     assert result.exit_code == 2
     assert said in result.stderr
     assert served.service.asked == []
+
+
+@pytest.mark.parametrize("group", ["cluster", "job"])
+def test_every_command_that_sites_take_tells_how_it_gets_there(group: str) -> None:
+    found = main.get_command(click.Context(main), group)
+    assert isinstance(found, click.Group)
+    for name in found.commands:
+        told = CliRunner().invoke(main, [group, name, "--help"]).stdout
+        for option in ("--site", "--all-sites", "--mediator", "--credentials", "--profile"):
+            assert f"  {option} " in told
+
+
+@pytest.mark.parametrize(("there", "here"), [(124, 4), (137, 1)])
+def test_a_command_that_a_site_has_ended_ends_here_by_a_code_that_commands_have(
+    served: Served, there: int, here: int
+) -> None:
+    served.service.at_site = lambda site, arguments: pb.RunAtSiteReply(exit_code=there)
+    assert invoke(served, "cluster", "list", "--site", "paris").exit_code == here
+    result = invoke(served, "cluster", "list", "--site", "paris", "--site", "rome", "--json")
+    assert result.exit_code == here
 
 
 def test_escapes_in_a_sites_answer_do_not_reach_the_terminal(served: Served) -> None:

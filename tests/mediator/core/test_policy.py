@@ -115,23 +115,59 @@ def test_a_user_called_like_a_role_is_none_of_that_role() -> None:
 @pytest.mark.parametrize(
     ("digests", "brings", "allowed"),
     [
-        pytest.param(None, False, True, id="what is installed runs if no rule says otherwise"),
-        pytest.param(None, True, False, id="what a run brings does not"),
+        pytest.param(None, False, False, id="what is installed does not run without a rule"),
+        pytest.param(None, True, False, id="nor does what a run brings"),
         pytest.param((), False, False, id="no code at all"),
         pytest.param(("any",), False, True, id="any, installed"),
         pytest.param(("any",), True, True, id="any, brought"),
         pytest.param((DIGEST, "any"), True, True, id="any beside another"),
     ],
 )
-def test_code_that_a_run_brings_needs_a_rule(
-    digests: tuple[str, ...] | None, brings: bool, allowed: bool
-) -> None:
+def test_code_needs_a_rule(digests: tuple[str, ...] | None, brings: bool, allowed: bool) -> None:
     wants = replace(ALICE, **{"brought_code" if brings else "code_digest": "b" * 64})
     refused = judge(Policy(code_digests=digests), wants)
     assert (refused is None) is allowed
     if refused is not None:
         assert "b" * 64 in refused.found
         assert ("came with the run" in refused.found) is brings
+
+
+NETS = "hospital.nets:Net"
+
+
+@pytest.mark.parametrize(
+    ("policy", "names", "allowed"),
+    [
+        pytest.param(Policy(), (), True, id="what does no harm"),
+        pytest.param(Policy(), (NETS,), False, id="a model that no rule names"),
+        pytest.param(Policy(models=("hospital.nets:*",)), (NETS,), True, id="one of a package"),
+        pytest.param(Policy(models=("hospital*",)), (NETS,), False, id="of packages by a pattern"),
+        pytest.param(Policy(models=("*",)), (NETS,), False, id="any model is no code by name"),
+        pytest.param(Policy(models=("*", NETS)), (NETS,), True, id="beside its own name"),
+        pytest.param(
+            Policy(models=("hospital.nets:*",)), (NETS, "hospital.nets:load"), False,
+            id="a loader beside it",
+        ),
+        pytest.param(
+            Policy(datasets={"scans": DatasetRule(users=("alice",), models=(NETS,))}), (NETS,),
+            True, id="one that the rule of its data names",
+        ),
+        pytest.param(Policy(code_digests=(DIGEST,)), (NETS,), True, id="its digest"),
+        pytest.param(Policy(code_digests=("any",)), (NETS, "a:b"), True, id="any"),
+        pytest.param(
+            Policy(models=("hospital.nets:*",), code_digests=()), (NETS,), False,
+            id="none, whatever models are allowed",
+        ),
+    ],
+)  # fmt: skip
+def test_installed_code_runs_if_a_rule_names_it(
+    policy: Policy, names: tuple[str, ...], allowed: bool
+) -> None:
+    datasets = tuple(policy.datasets)
+    wants = replace(ALICE, model=NETS, code_digest=DIGEST, installed_code=names, datasets=datasets)
+    refused = judge(policy, wants)
+    assert (refused is None) is allowed
+    assert refused is None or refused.rule == "code_digests"
 
 
 def test_the_default_allows_simulations_and_no_declared_data() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import math
 import multiprocessing
 from dataclasses import replace
 from pathlib import Path
@@ -455,10 +456,34 @@ def test_a_renewed_certificate_says_what_the_one_before_said_and_both_are_good(
 
 def test_a_certificate_is_not_renewed_without_end(authority: Authority) -> None:
     old = authority.issue("paris", Role.SITE, now=NOW, valid_s=30 * DAY_S)
+    later = NOW + 20 * DAY_S
     for number in range(MOST_RENEWALS):
-        authority.renew(old.identity.serial, old.request(), now=NOW + 1 + number)
-    with pytest.raises(RenewalRefused, match=f"renewed {MOST_RENEWALS} times already"):
-        authority.renew(old.identity.serial, old.request(), now=NOW + DAY_S)
+        authority.renew(old.identity.serial, old.request(), now=later + number)
+    with pytest.raises(RenewalRefused, match=f"has got {MOST_RENEWALS} certificates in 864000 s"):
+        authority.renew(old.identity.serial, old.request(), now=later + DAY_S)
+    rome = authority.issue("rome", Role.SITE, now=NOW, valid_s=30 * DAY_S)
+    authority.renew(rome.identity.serial, rome.request(), now=later + DAY_S)
+    authority.renew(old.identity.serial, old.request(), now=later + 10 * DAY_S)
+
+
+def test_renewals_of_renewed_certificates_count_as_well(authority: Authority) -> None:
+    last = authority.issue("paris", Role.SITE, now=NOW, valid_s=30 * DAY_S)
+    for number in range(MOST_RENEWALS - 1):
+        text = authority.renew(last.identity.serial, last.request(), now=NOW + number + 1)
+        last = last.renewed(text)
+    with pytest.raises(RenewalRefused, match=f"has got {MOST_RENEWALS} certificates in 864000 s"):
+        authority.renew(last.identity.serial, last.request(), now=NOW + MOST_RENEWALS)
+
+
+def test_when_somebody_was_shut_out_last(authority: Authority) -> None:
+    assert authority.last_revoked_at("paris", Role.SITE, NOW) == -math.inf
+    first, second = (authority.issue("paris", Role.SITE, now=NOW) for _ in range(2))
+    authority.issue("paris", Role.VIEWER, now=NOW)
+    authority.revoke(first.identity.serial, now=NOW + 10)
+    authority.rotate(second.identity.serial, now=NOW + 20, overlap_s=100)
+    told = [authority.last_revoked_at("paris", Role.SITE, NOW + at) for at in (5, 10, 50, 120)]
+    assert told == [-math.inf, NOW + 10, NOW + 10, NOW + 120]
+    assert authority.last_revoked_at("paris", Role.VIEWER, NOW + 120) == -math.inf
 
 
 def test_a_renewal_that_gains_nothing_is_refused(authority: Authority) -> None:

@@ -9,152 +9,42 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
-from concurrent.futures import Future
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from fake_agents import FakeAgent
-from fedpilot.fabric import VirtualClusterManager
+from coordinated import (
+    CONFIG,
+    COORDINATOR,
+    agent_of,
+    config,
+    coordinator_of,
+    finished,
+    in_one_process,
+    submit,
+)
 from fedpilot.fabric.testing import FakeCluster, fake_machine
-from fedpilot.federated import Federation, parse_config
+from fedpilot.federated import Federation, NodeState, connect, parse_config
+from fedpilot.federated.core.partition import UnknownClient
+from fedpilot.federated.core.state import digest
 from fedpilot.federated.importing import ArchiveFinder
 from fedpilot.federated.report.wording import summary
 from fedpilot.federated.user_code import UserCode, code_to_send
 from fedpilot.federated.verify.reading import reading
 from fedpilot.federated.verify.stage import federation_of
-from fedpilot.mediator import GangRequest, InProcessSite, Payload, Promise, Site, SiteContext
+from fedpilot.mediator.errors import QuestionFailed
 from fedpilot.mediator.identity import Role
 from fedpilot.mediator.proto import federation_pb2 as pb
-from fedpilot.mediator.runner.policed import PolicedSite
-from fedpilot.mediator.wire import PROTOCOL
-from mediators import Here, eventually, mediating
-
-COORDINATOR = (
-    sys.executable,
-    "-c",
-    "import sys; from pathlib import Path\n"
-    "from fedpilot.federated.coordinator_process import main\n"
-    "sys.exit(main(Path(sys.argv[1]), sys.argv[2]))",
-)
-CONFIG: dict[str, Any] = {
-    "run": {"random_seed": 3},
-    "data": {"dataset_type": "digits"},
-    "federation": {"number_of_clients": 12, "rounds": 4, "clients_per_round": 6},
-    "model": {"model_type": "mlp", "options": {"hidden": [8]}},
-    "training": {"execution": "sequential", "chunk_size": 2},
-    "resources": {"workers": 1},
-    "outputs": {"curves": False},
-}
-
-
-def config(**changes: Any) -> str:
-    return json.dumps({**CONFIG, **changes})
-
-
-@dataclass
-class Cluster:
-    """What a site's runner would do, in threads of the test."""
-
-    name: str
-    policy: Path | None = None
-    """The file of its admin's policy; None where nothing is asked."""
-    gate: asyncio.Event = field(default_factory=asyncio.Event)
-    """Rounds wait for it."""
-    shut_at: int | None = None
-    """The round before which the gate shuts by itself, once."""
-    rounds: list[int] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.gate.set()
-        manager = VirtualClusterManager(FakeCluster([fake_machine("a", CPU=8)]))
-        self.site: Site = InProcessSite(self.name, manager)
-        if self.policy is not None:
-            self.site = PolicedSite(self.site, SiteContext(name=self.name), self.policy)
-        self.agent: FakeAgent | None = None
-
-    async def work(self, order: pb.Order, payload: Payload) -> Payload:
-        header = payload.header
-        match order.verb:
-            case "prepare":
-                answer = await done(self.site.prepare, GangRequest.from_json(header))
-                if isinstance(answer, Promise):
-                    return Payload(kind="promised", header={"vnodes": answer.vnodes})
-                return Payload(kind="refused", header={"reason": answer.reason})
-            case "check":
-                await done(self.site.check, payload.kind, payload)
-            case "start":
-                await done(self.site.start, self.tell(order.id.run))
-            case "commit":
-                await done(self.site.commit)
-            case "release":
-                await done(self.site.release)
-            case "work":
-                if payload.kind == "round":
-                    self.rounds.append(int(header["round"]))
-                    if self.rounds[-1] == self.shut_at:
-                        self.gate.clear()
-                        self.shut_at = None
-                    await self.gate.wait()
-                answered: Payload = await done(self.site.deliver, payload, "", "")
-                return answered
-        return Payload(kind="done")
-
-    def tell(self, run: str) -> Any:
-        loop = asyncio.get_running_loop()
-
-        def notify(event: Payload) -> None:
-            if self.agent is not None:
-                loop.call_soon_threadsafe(self.agent.say, run, event.kind, dict(event.header))
-
-        return notify
-
-
-async def done(act: Any, *args: Any) -> Any:
-    def begin() -> Future[Any]:
-        future: Future[Any] = act(*args)
-        return future
-
-    return await asyncio.wrap_future(await asyncio.to_thread(begin))
-
-
-def agent_of(here: Here, name: str, policy: Path | None = None) -> tuple[Cluster, FakeAgent]:
-    cluster = Cluster(name, policy)
-    agent = here.agent(name, work=cluster.work)
-    cluster.agent = agent
-    return cluster, agent
-
-
-async def submit(
-    here: Here, run: str, config_yaml: str, interactive: bool = False, code: bytes = b""
-) -> None:
-    async with here.user("otto", Role.OPERATOR) as user:
-        request = pb.SubmitRequest(
-            protocol=PROTOCOL,
-            run=run,
-            config_yaml=config_yaml,
-            name="n",
-            interactive=interactive,
-            code=code,
-        )
-        await user.submit(request)
+from mediators import eventually, mediating
 
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The digest of the same run in one process."""
-    folder = str(tmp_path_factory.mktemp("alone"))
-    values = {**CONFIG, "outputs": {"curves": False, "folder": folder}}
-    cluster = FakeCluster([fake_machine("a", CPU=8)])
-    with Federation(values, cluster=cluster) as federation:
+    with in_one_process(tmp_path_factory.mktemp("alone")) as federation:
         return federation.run().digest
-
-
-def finished(found: Any) -> str:
-    assert found["status"] == "finished", found
-    return str(found["digest"])
 
 
 def test_a_run_over_two_sites_gives_the_same_model(tmp_path: Path, alone: str) -> None:
@@ -195,16 +85,6 @@ def test_a_killed_coordinator_resumes_and_gives_the_same_model(tmp_path: Path, a
     asyncio.run(test())
 
 
-def coordinator_of(here: Here) -> int:
-    """The process of the one coordinator there is."""
-    wanted = str(here.folder.resolve()).encode()
-    for each in Path("/proc").glob("[0-9]*/cmdline"):
-        words = each.read_bytes().split(b"\0")
-        if wanted in words and b"run" in words:
-            return int(each.parent.name)
-    raise AssertionError("no coordinator")
-
-
 def test_a_site_that_joins_late_and_one_that_is_lost_do_not_change_the_model(
     tmp_path: Path, alone: str
 ) -> None:
@@ -232,36 +112,103 @@ def test_a_site_that_joins_late_and_one_that_is_lost_do_not_change_the_model(
     asyncio.run(test())
 
 
-def test_users_ask_about_virtual_nodes(tmp_path: Path) -> None:
-    async def ask(here: Here, kind: str, **header: Any) -> Any:
-        reply, tensors = await here.ask("run", kind, header)
-        assert reply.WhichOneof("result") == "done", reply.failure
-        return json.loads(reply.done.header_json), tensors
+def test_users_work_with_virtual_nodes_as_if_they_were_here(tmp_path: Path) -> None:
+    credentials = tmp_path / "otto"
+
+    def work(address: str) -> str:
+        with (
+            in_one_process(tmp_path / "runs") as local,
+            connect(mediator=address, credentials=str(credentials)) as connection,
+            connection.federation(CONFIG) as federation,
+        ):
+            assert list(federation) == list(local)
+            federation["client_0"].materialize()  # from here on it is known who is where
+            listed = federation.list_nodes(site="rome", first=2, count=3)
+            assert (listed["total"], len(listed["nodes"])) == (6, 3)
+            assert {each["site"] for each in listed["nodes"]} == {"rome"}
+            ids = ["client_0", listed["nodes"][0]["id"]]
+            results = [federation[each].train() for each in ids]
+            same = [local[each].train() for each in ids]
+            assert [digest(each.state) for each in results] == [digest(one.state) for one in same]
+            assert [each.loss for each in results] == [one.loss for one in same]
+            node = federation[ids[1]]
+            judged = node.evaluate(results[0].state)
+            assert judged == local[ids[1]].evaluate(results[0].state)
+            merged = node.aggregate(results)
+            assert digest(merged) == digest(local[ids[1]].aggregate(same))
+            assert node.state is NodeState.MATERIALIZED
+            node.release()
+            assert node.state is NodeState.RELEASED
+            said = node.explain()
+            assert said.startswith(f"{ids[1]}: released")
+            assert "site: rome, since" in said
+            assert "aggregate() was called" in said
+            with pytest.raises(UnknownClient, match="there is no client 'nobody'"):
+                federation["nobody"]
+            with pytest.raises(QuestionFailed, match="not the state of the federation's model"):
+                node.train({"w": np.zeros(3)})
+            return federation.run_id
 
     async def test() -> None:
         async with mediating(tmp_path / "m", coordinator=COORDINATOR, ask_s=60.0) as here:
-            _, paris = agent_of(here, "paris")
-            async with paris:
+            here.keys("otto", Role.OPERATOR).write(credentials)
+            (_, paris), (_, rome) = agent_of(here, "paris"), agent_of(here, "rome")
+            async with paris, rome:
                 await here.state("paris", "ready")
-                await submit(here, "run", config(), interactive=True)
-                log = here.folder / "runs" / "run" / "coordinator.log"
-                await eventually(
-                    lambda: any(each.key == "start" for each in paris.worked),
-                    log.read_text() if log.exists() else "no log",
-                    within_s=60,
-                )
-                listed, _ = await ask(here, "node.list", first=0, count=3)
-                assert listed["total"] == 12
-                client = listed["nodes"][0]["id"]
-                trained, tensors = await ask(here, "node.train", client=client)
-                assert "tally" in trained
-                assert len(tensors) > 1_000
-                shown, _ = await ask(here, "node.show", client=client)
-                assert (shown["site"], shown["state"]) == ("paris", "materialized")
-                reply, _ = await here.ask("run", "node.show", {"client": "nobody"})
-                assert reply.failure.kind.endswith(":UnknownClient")
-                await here.admin.stop_run(pb.RunRequest(run="run"))
-                assert (await here.ended("run"))["status"] == "stopped"
+                await here.state("rome", "ready")
+                run = await asyncio.to_thread(work, here.address)
+                assert (await here.ended(run))["status"] == "stopped"
+
+    asyncio.run(test())
+
+
+def test_a_site_that_is_removed_amid_a_round_changes_nothing(tmp_path: Path, alone: str) -> None:
+    async def test() -> None:
+        async with mediating(tmp_path / "m", coordinator=COORDINATOR) as here:
+            (_, paris), (cluster, rome) = agent_of(here, "paris"), agent_of(here, "rome")
+            async with paris, rome:
+                await here.state("paris", "ready")
+                await here.state("rome", "ready")
+                cluster.shut_at = 2
+                await submit(here, "run", config())
+                await eventually(lambda: 2 in cluster.rounds, within_s=60)
+                assert (await here.sites())["rome"]["orders"] == 1
+                wish = pb.ChangeSiteRequest(site="rome", change="remove")
+                left = json.loads((await here.admin.change_site(wish)).site_json)
+                assert (left["state"], left["orders"], left["runs"]) == ("left", 0, [])
+                found = await here.ended("run", 120)
+                assert finished(found) == alone
+                await eventually(lambda: rome.farewells and rome.farewells[-1].final)
+                assert cluster.rounds == [1, 2]
+                (lost,) = [e for e in await here.events("run") if e["event"] == "site_lost"]
+                assert (lost["site"], lost["clients"]) == ("rome", 6)
+                assert "remove by admin" in lost["reason"]
+
+    asyncio.run(test())
+
+
+def test_a_cordoned_site_keeps_its_share_and_gets_nothing_of_a_lost_one(
+    tmp_path: Path, alone: str
+) -> None:
+    async def test() -> None:
+        async with mediating(tmp_path / "m", coordinator=COORDINATOR) as here:
+            (first, paris), (second, rome), (third, oslo) = (
+                agent_of(here, name) for name in ("paris", "rome", "oslo")
+            )
+            async with paris, rome, oslo:
+                for name in ("paris", "rome", "oslo"):
+                    await here.state(name, "ready")
+                third.shut_at = 2
+                await submit(here, "run", config())
+                await eventually(lambda: 2 in third.rounds, within_s=60)
+                await here.admin.change_site(pb.ChangeSiteRequest(site="rome", change="cordon"))
+                await here.admin.change_site(pb.ChangeSiteRequest(site="oslo", change="remove"))
+                found = await here.ended("run", 120)
+                assert finished(found) == alone
+                assert second.rounds == [1, 2, 3, 4], "one order to a round, about its own"
+                assert first.rounds == [1, 2, 2, 3, 4], "and one about those of oslo"
+                assert len(set(second.shares)) == 1
+                assert (await here.sites())["rome"]["state"] == "cordoned"
 
     asyncio.run(test())
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +17,15 @@ from fedpilot.mediator.identity import Authority, Role
 from fedpilot.mediator.proto import federation_pb2 as pb
 from fedpilot.mediator.rpc import USER
 from fedpilot.mediator.server.database import Database
-from fedpilot.mediator.server.guard import Guard, refuse
-from fedpilot.mediator.store import Store
+from fedpilot.mediator.server.guard import Guard, TooManyCalls, code_of, refuse
+from fedpilot.mediator.server.settings import ServerSettings
+from fedpilot.mediator.store import AuditEntry, Store, StoreError
 
 NOW = 1_800_000_000.0
+
+
+def guard_of(authority: Authority, database: Database, **limits: int) -> Guard:
+    return Guard(authority, database, ServerSettings(folder=Path(), **limits))  # type: ignore[arg-type]
 
 
 class Call:
@@ -27,6 +34,15 @@ class Call:
     def __init__(self, certificate: str, database: Database) -> None:
         self._certificate, self._database = certificate, database
         self.audited: list[tuple[str, str, str]] = []
+        self.refused: list[tuple[grpc.StatusCode, str]] = []
+        self.over: list[Callable[[Any], None]] = []
+
+    def add_done_callback(self, callback: Callable[[Any], None]) -> None:
+        self.over.append(callback)
+
+    def end(self) -> None:
+        for each in self.over:
+            each(self)
 
     def auth_context(self) -> dict[str, list[bytes]]:
         return {"x509_pem_cert": [self._certificate.encode()]}
@@ -40,6 +56,7 @@ class Call:
 
     async def abort(self, code: grpc.StatusCode, text: str) -> None:
         await self.look()
+        self.refused.append((code, text))
         raise grpc.aio.AbortError
 
 
@@ -61,7 +78,9 @@ def test_an_act_is_audited_before_its_caller_hears_of_it(
         shown = authority.issue("otto", role, now=NOW, valid_s=1e9)
         database = Database(Store(f"sqlite:///{tmp_path / 'db.sqlite'}"))
         call = Call(shown.certificate, database)
-        guarded = Guard(authority, database).guarded(USER.methods_by_name["MakeToken"], make_token)
+        guarded = guard_of(authority, database).guarded(
+            USER.methods_by_name["MakeToken"], make_token
+        )
         asked = pb.MakeTokenRequest(site="paris", valid_s=60).SerializeToString()
         try:
             await guarded(asked, call)
@@ -86,7 +105,7 @@ def test_an_act_whose_caller_has_left_is_audited(tmp_path: Path) -> None:
         shown = authority.issue("otto", Role.ADMIN, now=NOW, valid_s=1e9)
         database = Database(Store(f"sqlite:///{tmp_path / 'db.sqlite'}"))
         call = Call(shown.certificate, database)
-        guarded = Guard(authority, database).guarded(USER.methods_by_name["ChangeSite"], drain)
+        guarded = guard_of(authority, database).guarded(USER.methods_by_name["ChangeSite"], drain)
         asked = pb.ChangeSiteRequest(site="paris", change="drain").SerializeToString()
         with pytest.raises(asyncio.CancelledError):
             await guarded(asked, call)
@@ -95,6 +114,86 @@ def test_an_act_whose_caller_has_left_is_audited(tmp_path: Path) -> None:
         assert call.audited == [("otto", "hold_site", "the caller left meanwhile")]
 
     asyncio.run(test())
+
+
+def test_an_act_is_on_disk_before_its_caller_hears_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_write, heard = threading.Event(), []
+
+    async def make_token(request: Any, context: Call, peer: Any) -> pb.MakeTokenReply:
+        return pb.MakeTokenReply(token="t")
+
+    def slowly(store: Store, entry: AuditEntry) -> None:
+        assert may_write.wait(10)
+        heard.append("written")
+
+    async def test() -> None:
+        authority = Authority.create(tmp_path / "certs", now=NOW)
+        shown = authority.issue("otto", Role.ADMIN, now=NOW, valid_s=1e9)
+        database = Database(Store(f"sqlite:///{tmp_path / 'db.sqlite'}"))
+        monkeypatch.setattr(Store, "record_audit", slowly)
+        guarded = guard_of(authority, database).guarded(
+            USER.methods_by_name["MakeToken"], make_token
+        )
+        asked = pb.MakeTokenRequest(site="paris").SerializeToString()
+        call = asyncio.create_task(guarded(asked, Call(shown.certificate, database)))
+        call.add_done_callback(lambda _: heard.append("answered"))
+        await asyncio.sleep(0.05)
+        assert not call.done()
+        may_write.set()
+        await call
+        database.close()
+
+    asyncio.run(test())
+    assert heard == ["written", "answered"]
+
+
+def test_what_cannot_be_audited_is_not_said_to_be_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def make_token(request: Any, context: Call, peer: Any) -> pb.MakeTokenReply:
+        return pb.MakeTokenReply(token="t")
+
+    def fails(store: Store, entry: AuditEntry) -> None:
+        raise StoreError("the disk is full")
+
+    async def test() -> None:
+        authority = Authority.create(tmp_path / "certs", now=NOW)
+        shown = authority.issue("otto", Role.ADMIN, now=NOW, valid_s=1e9)
+        database = Database(Store(f"sqlite:///{tmp_path / 'db.sqlite'}"))
+        monkeypatch.setattr(Store, "record_audit", fails)
+        guarded = guard_of(authority, database).guarded(
+            USER.methods_by_name["MakeToken"], make_token
+        )
+        call = Call(shown.certificate, database)
+        with pytest.raises(grpc.aio.AbortError):
+            await guarded(pb.MakeTokenRequest(site="paris").SerializeToString(), call)
+        database.close()
+        assert call.refused == [(grpc.StatusCode.INTERNAL, "the disk is full")]
+
+    asyncio.run(test())
+
+
+def test_nobody_has_more_calls_open_than_one_may_have(tmp_path: Path) -> None:
+    authority = Authority.create(tmp_path / "certs", now=NOW)
+    database = Database(Store(f"sqlite:///{tmp_path / 'db.sqlite'}"))
+    guard = guard_of(authority, database, site_calls=2, user_calls=3)
+
+    def call(name: str, role: Role) -> Call:
+        made = Call(authority.issue(name, role, now=NOW, valid_s=1e9).certificate, database)
+        guard.peer(made)
+        return made
+
+    first, _ = [call("paris", Role.SITE) for _ in range(2)]
+    with pytest.raises(TooManyCalls, match="site paris has 2 open") as refused:
+        call("paris", Role.SITE)  # whichever of its certificates it shows
+    assert code_of(refused.value) is grpc.StatusCode.UNAVAILABLE
+    call("rome", Role.SITE)
+    assert [call("paris", Role.ADMIN) for _ in range(3)]
+    first.end()
+    call("paris", Role.SITE)
+    database.close()
 
 
 class LeftMeanwhile:

@@ -6,7 +6,16 @@ import pytest
 
 from fedpilot.mediator.core.restarts import RestartSettings, pause_before_restart
 from fedpilot.mediator.proto import federation_pb2 as pb
-from fedpilot.mediator.server.orders import REMEMBERED, Asked, Heard, SiteOrders
+from fedpilot.mediator.server.orders import (
+    ADOPTED,
+    ADOPTED_ANSWER_BYTES,
+    ADOPTED_BLOB_BYTES,
+    REMEMBERED,
+    Asked,
+    Heard,
+    OpenOrder,
+    SiteOrders,
+)
 from fedpilot.mediator.server.pacing import Pacing
 from fedpilot.mediator.wire import OrderId, RunId, id_message
 
@@ -54,7 +63,7 @@ def test_after_a_reconnect_only_what_the_site_does_not_hold_is_sent_again() -> N
     orders.ask(OTHER, pb.Order(id=id_message(OTHER)))
     for order in orders.unsent():
         order.sent = True
-    assert orders.reconnected([ID], goes_on) == []
+    assert orders.reconnected([ID], goes_on) == ([], [])
     assert [order.id for order in orders.unsent()] == [OTHER]
 
 
@@ -69,7 +78,7 @@ def test_what_a_site_holds_for_a_restarted_mediator_is_kept_until_somebody_asks(
 
 def test_what_a_site_holds_for_a_run_that_is_over_may_be_forgotten() -> None:
     orders = SiteOrders()
-    assert orders.reconnected([ID], over) == [ID]
+    assert orders.reconnected([ID], over) == ([ID], [])
     assert orders.answered(ID, ANSWER) is Heard.UNWANTED
 
 
@@ -88,7 +97,7 @@ def test_a_lost_site_fails_what_it_had_not_answered_and_its_late_answers_are_unw
     assert ended.id == ID
     assert ended.answer is not None
     assert ended.answer.failure == LOST
-    assert orders.reconnected([ID], goes_on) == []
+    assert orders.reconnected([ID], goes_on) == ([], [])
     assert orders.answered(ID, ANSWER) is Heard.UNWANTED
     assert OTHER in orders.open  # its answer is here, and may be asked for
 
@@ -109,6 +118,57 @@ def test_what_was_given_up_is_remembered_within_a_bound() -> None:
     assert list(orders.open) == [held[0]]
 
 
+# -- orders that only the site speaks of --------------------------------------------------------
+
+
+def adopted(count: int) -> tuple[SiteOrders, list[OpenOrder]]:
+    orders = SiteOrders()
+    orders.reconnected([OrderId(RUN, f"made/up/{number}") for number in range(count)], goes_on)
+    return orders, list(orders.open.values())
+
+
+def test_what_nobody_has_asked_for_is_dropped_once_the_site_does_not_hold_it() -> None:
+    orders = SiteOrders()
+    orders.reconnected([ID, OTHER], goes_on)
+    orders.ask(OTHER, pb.Order(id=id_message(OTHER)))
+    found = orders.reconnected([], goes_on)
+    assert [order.id for order in found.dropped] == [ID]
+    assert list(orders.open) == [OTHER]
+    assert [order.id for order in orders.unsent()] == [OTHER]  # somebody waits for that
+
+
+def test_orders_that_nobody_has_asked_for_are_bounded() -> None:
+    orders, kept = adopted(10_000)
+    assert len(kept) == ADOPTED
+    more = [OrderId(RUN, f"more/{number}") for number in range(5)]
+    orders.ask(kept[0].id, pb.Order(id=id_message(kept[0].id)))  # which makes room for one
+    orders.reconnected([*(order.id for order in kept), *more], goes_on)
+    assert list(orders.open.keys() - {order.id for order in kept}) == more[:1]
+
+
+@pytest.mark.parametrize(
+    ("kept", "more", "fits"),
+    [
+        pytest.param({}, {"answer_bytes": ADOPTED_ANSWER_BYTES}, True, id="an answer may be large"),
+        pytest.param({}, {"blob_bytes": ADOPTED_BLOB_BYTES}, True, id="so may a blob"),
+        pytest.param({"answer": 100}, {"answer_bytes": ADOPTED_ANSWER_BYTES}, False, id="answers"),
+        pytest.param({"blob": 100}, {"blob_bytes": ADOPTED_BLOB_BYTES}, False, id="blobs"),
+        pytest.param({"blob": 100}, {"answer_bytes": ADOPTED_ANSWER_BYTES}, True, id="each apart"),
+    ],
+)
+def test_what_is_kept_for_orders_that_nobody_has_asked_for_is_bounded(
+    kept: dict[str, int], more: dict[str, int], fits: bool
+) -> None:
+    orders, (first, second) = adopted(2)
+    if nbytes := kept.get("answer"):
+        done = pb.Done(kind="done", header_json="x" * nbytes)
+        orders.answered(first.id, pb.Answer(id=id_message(first.id), done=done))
+    first.brought_bytes = kept.get("blob", 0)
+    assert orders.too_much(second, **more) is not fits
+    orders.ask(second.id, pb.Order(id=id_message(second.id)))
+    assert not orders.too_much(second, **more)
+
+
 # -- pacing and restarts --------------------------------------------------------------------------
 
 
@@ -122,6 +182,14 @@ def test_who_sends_too_much_is_read_at_the_allowed_rate() -> None:
     for _ in range(105):
         now += pacing.pause_s(now)
     assert now == pytest.approx(10.0, abs=0.2)
+
+
+def test_a_message_that_is_given_back_does_not_count() -> None:
+    pacing = Pacing(10, 5, now=0.0)
+    for _ in range(100):
+        assert pacing.pause_s(0.0) == 0.0
+        pacing.give_back()
+    assert [pacing.pause_s(0.0) for _ in range(6)] == [0.0] * 5 + [0.1]
 
 
 RESTARTS = RestartSettings(most=3, window_s=100.0, first_pause_s=1.0, longest_pause_s=3.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,21 @@ def test_a_mediator_may_take_no_code(tmp_path: Path) -> None:
             assert code is grpc.StatusCode.FAILED_PRECONDITION
             assert "this mediator takes no code that a run brings" in said
             await submit(here, b"")
+
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize("user_code", [True, False])
+def test_coordinators_are_told_whether_code_may_be_run(tmp_path: Path, user_code: bool) -> None:
+    script = "import sys, pathlib; pathlib.Path(sys.argv[1], 'told').write_text(sys.argv[-1])"
+
+    async def test() -> None:
+        command = (sys.executable, "-c", script)
+        async with mediating(tmp_path / "m", user_code=user_code, coordinator=command) as here:
+            await submit(here, b"")
+            await here.ended("run")
+            told = (here.folder / "told").read_text()
+            assert told == ("run" if user_code else "--no-user-code")
 
     asyncio.run(test())
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,10 @@ from fedpilot.mediator.identity import Role
 from fedpilot.mediator.payloads import write
 from fedpilot.mediator.proto import federation_pb2 as pb
 from fedpilot.mediator.rpc import LARGEST_MESSAGE, SITE, Stub
+from fedpilot.mediator.server import users
+from fedpilot.mediator.server.coordinator_process import CoordinatorProcess
+from fedpilot.mediator.server.runs import BEFORE, RESUMABLE
+from fedpilot.mediator.store import RunRecord, RunState, Store
 from fedpilot.mediator.transfer import BlobStub, Piece
 from fedpilot.mediator.wire import PROTOCOL, OrderId, RunId, blob_message
 from mediators import Here, channel_to, eventually, mediating, process, reaching
@@ -308,6 +313,112 @@ def test_a_mediator_that_ends_in_order_goes_on_with_its_runs_at_the_next_start(
     run(test())
 
 
+def test_a_run_that_was_not_handed_in_whole_is_begun_when_it_is_submitted_again(
+    tmp_path: Path,
+) -> None:
+    async def test() -> None:
+        async with mediating(tmp_path / "m") as here:
+            await here.submit("run", then="wait")
+            await eventually(lambda: seen(here, "attached"))
+            await here.admin.stop_run(pb.RunRequest(run="run"))
+            record = await here.ended("run")
+        url = f"sqlite:///{tmp_path / 'm' / 'mediator.sqlite'}"
+        with Store(url) as store:  # as if the mediator was killed before it wrote the folder
+            store.set_run_state(RUN, RunState.SUBMITTED, among=[RunState.STOPPED])
+        shutil.rmtree(record["folder"])
+        async with mediating(tmp_path / "m") as here:
+            found = await here.run("run")
+            assert (found["status"], "submitting it again" in found["reason"]) == (
+                "submitted",
+                True,
+            )
+            await here.submit("run", then="wait")
+            await eventually(lambda: seen(here, "attached"))
+            found = await here.run("run")
+            assert (found["status"], found["reason"]) == ("running", "")
+
+    run(test())
+
+
+@pytest.mark.parametrize("state", RunState)
+def test_a_run_that_is_to_stop_comes_into_no_state_but_an_end(state: RunState) -> None:
+    ends = state in {*RESUMABLE, RunState.FINISHED}
+    assert (RunState.STOPPING in BEFORE[state]) is ends
+
+
+def test_a_stop_outlives_a_coordinator_that_starts_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test() -> None:
+        start, change = CoordinatorProcess.start, Store.set_run_state
+
+        async def slowly(command: Any, log: Path) -> CoordinatorProcess:
+            process = await start(command, log)
+            await here.admin.stop_run(pb.RunRequest(run="run"))
+            return process
+
+        def noted(store: Store, id: str, state: RunState, **facts: Any) -> bool:
+            if changed := change(store, id, state, **facts):
+                states.append(state)
+            return changed
+
+        states: list[RunState] = []
+        monkeypatch.setattr(CoordinatorProcess, "start", slowly)
+        monkeypatch.setattr(Store, "set_run_state", noted)
+        async with mediating(tmp_path / "m") as here:
+            await here.submit("run", then="wait")
+            assert (await here.ended("run"))["status"] == "stopped"
+        assert states == [RunState.STOPPING, RunState.STOPPED]
+
+    run(test())
+
+
+def test_many_runs_are_listed_in_answers_that_fit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(users, "MOST_RUNS", 2)
+
+    async def page(here: Here, **asked: Any) -> tuple[list[str], int]:
+        reply = await here.admin.list_runs(pb.ListRunsRequest(**asked))
+        return [json.loads(each)["run_id"] for each in reply.run_json], reply.more
+
+    async def test() -> None:
+        async with mediating(tmp_path / "m") as here:
+            with Store(f"sqlite:///{here.folder / 'mediator.sqlite'}") as store:
+                for number in range(5):
+                    store.add_run(
+                        RunRecord(
+                            id=f"r{number}",
+                            name="n",
+                            owner="alice",
+                            config_yaml="x" * 1_000,
+                            state=RunState.FINISHED,
+                            submitted_at=float(number),
+                        )
+                    )
+            assert await page(here) == (["r4", "r3"], 3)
+            assert await page(here, most=1) == (["r4"], 4)
+            assert await page(here, most=99, after="r3") == (["r2", "r1"], 1)
+            assert await page(here, after="r1") == (["r0"], 0)
+            monkeypatch.setattr(users, "TOLD_TOGETHER_BYTES", 600)
+            assert await page(here) == (["r4"], 4)
+            act = pb.RunRequest(run="nobody")
+            for _ in range(5):
+                await failure_of(here.admin.stop_run(act))
+            reply = await here.admin.list_audit(pb.ListAuditRequest(last=100))
+            assert 1 <= len(reply.entry_json) < 5
+
+    run(test())
+
+
+@pytest.mark.parametrize(
+    ("sizes", "fit"),
+    [([], 0), ([9], 1), ([2, 2, 2], 2), ([5, 1], 1), ([9, 1], 1), ([1, 2, 2, 1], 3)],
+)
+def test_what_goes_together_begins_with_the_first(sizes: list[int], fit: int) -> None:
+    assert users.how_many_fit(["x" * size for size in sizes], 5) == fit
+
+
 def test_leases_of_runs_that_go_on_are_renewed(tmp_path: Path) -> None:
     async def test() -> None:
         async with mediating(tmp_path / "m") as here, here.agent("paris") as agent:
@@ -537,6 +648,37 @@ def test_users_ask_runs_that_go_on(tmp_path: Path) -> None:
             await here.admin.stop_run(pb.RunRequest(run="run"))
             await here.ended("run")
             assert (await failure_of(here.ask("run", "x", {})))[0] is Code.FAILED_PRECONDITION
+
+    run(test())
+
+
+@pytest.mark.parametrize(
+    ("name", "role", "code"),
+    [
+        pytest.param("alice", Role.OPERATOR, Code.FAILED_PRECONDITION, id="the owner may"),
+        pytest.param("root", Role.ADMIN, Code.FAILED_PRECONDITION, id="an admin may"),
+        pytest.param("bob", Role.OPERATOR, Code.PERMISSION_DENIED, id="another operator may not"),
+    ],
+)
+def test_the_clients_of_a_run_are_asked_by_its_owner_and_by_admins(
+    tmp_path: Path, name: str, role: Role, code: grpc.StatusCode
+) -> None:
+    async def test() -> None:
+        async with mediating(tmp_path / "m") as here, here.user("alice", Role.OPERATOR) as alice:
+            config = json.dumps({"orders": []})
+            await alice.submit(
+                pb.SubmitRequest(protocol=PROTOCOL, run="run", config_yaml=config, name="n")
+            )
+            await here.ended("run")  # so that who may ask hears that nobody answers any more
+            async with here.user(name, role) as user:
+                asked = [pb.AskRunRequest(run="run", kind="node.list", header_json="{}")]
+                found, text = await failure_of(anext(aiter(user.ask_run(iter(asked)))))
+        assert found is code
+        if code is Code.PERMISSION_DENIED:
+            assert text == (
+                "the clients of run run are asked by alice, whose run it is, or by an admin; "
+                "found bob (operator)"
+            )
 
     run(test())
 

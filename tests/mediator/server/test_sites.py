@@ -16,9 +16,11 @@ import pytest
 
 from fake_agents import FakeAgent
 from fedpilot.mediator.identity import Credentials, Role, Token, new_request
+from fedpilot.mediator.identity.acts import LocalAct, record
 from fedpilot.mediator.identity.tls import joining_credentials
 from fedpilot.mediator.proto import federation_pb2 as pb
 from fedpilot.mediator.rpc import JOIN, SITE, USER, Stub
+from fedpilot.mediator.store import SiteRecord, Store, StoreError
 from fedpilot.mediator.wire import PROTOCOL, Capacity
 from mediators import QUICK, Here, channel_to, eventually, mediating
 
@@ -92,6 +94,36 @@ def test_a_token_is_good_for_its_site_in_its_time_and_for_a_right_request(tmp_pa
             await asyncio.sleep(1.1)
             code, text = await refused(join(late, "late"))
             assert (code, "ended" in text) == (Code.PERMISSION_DENIED, True)
+
+    run(test())
+
+
+@pytest.mark.parametrize(
+    "how",
+    ["removed", "removed once all was revoked", "revoked", "revoked without the mediator"],
+)
+def test_a_token_of_before_a_site_was_shut_out_lets_nobody_in(tmp_path: Path, how: str) -> None:
+    async def test() -> None:
+        async with mediating(tmp_path / "m") as here:
+            before = await token(here, "paris")
+            await join(await token(here, "paris"), "paris")
+            async with here.agent("paris"):
+                await here.state("paris", "ready")
+                match how:
+                    case "removed" | "removed once all was revoked":
+                        if how != "removed":
+                            here.keys.authority.revoke("paris", now=time.time())
+                            before = await token(here, "paris")
+                        request = pb.ChangeSiteRequest(site="paris", change="remove")
+                        await here.admin.change_site(request)
+                    case "revoked":
+                        await here.admin.revoke_certificate(pb.RevokeRequest(which="paris"))
+                    case _:
+                        here.keys.authority.revoke("paris", now=time.time())
+            code, text = await refused(join(before, "paris"))
+            assert code is Code.PERMISSION_DENIED
+            assert "`fedpilot site token` makes a new one" in text
+            assert (await join(await token(here, "paris"), "paris")).identity.name == "paris"
 
     run(test())
 
@@ -178,6 +210,25 @@ def test_what_an_admin_wishes_outlives_silence_and_the_mediator(tmp_path: Path) 
     run(test())
 
 
+@pytest.mark.parametrize("change", ["cordon", "drain", "remove"])
+def test_what_an_admin_wishes_is_on_disk_before_that_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    async def test() -> None:
+        async with mediating(tmp_path / "m") as here, here.agent("paris"):
+            await here.state("paris", "ready")
+
+            def fails(store: Store, site: SiteRecord) -> None:
+                raise StoreError("the disk is full")
+
+            monkeypatch.setattr(Store, "put_site", fails)
+            asked = pb.ChangeSiteRequest(site="paris", change=change)
+            code, text = await refused(here.admin.change_site(asked))
+            assert (code, text) == (Code.INTERNAL, "the disk is full")
+
+    run(test())
+
+
 def test_a_removed_site_must_join_anew(tmp_path: Path) -> None:
     async def test() -> None:
         async with mediating(tmp_path / "m") as here, here.agent("paris") as agent:
@@ -202,7 +253,12 @@ def test_what_a_site_has_is_shown(tmp_path: Path) -> None:
             await here.state("paris", "ready")
             found = await _shown(here, lambda site: site["capacity"]["machines"] == 3)
             assert found["capacity"]["free"] == {"CPU": 2.5}
-            assert found["data"] == {"digits": {"clients": 7}}
+            assert "data" not in found
+            reply = await here.admin.list_sites(pb.ListSitesRequest(site="paris"))
+            (shown,) = map(json.loads, reply.site_json)
+            assert shown["data"] == {"digits": {"clients": 7}}
+            unknown = await here.admin.list_sites(pb.ListSitesRequest(site="rome"))
+            assert list(unknown.site_json) == []
             assert found["bytes"]["from_site"] > 0
 
     run(test())
@@ -551,5 +607,23 @@ def test_events_are_followed_as_they_happen(tmp_path: Path) -> None:
                 first = await asyncio.wait_for(anext(stream), 10)
                 second = await asyncio.wait_for(anext(stream), 10)
             assert [first["event"], second["event"]] == ["site_joining", "site_ready"]
+
+    run(test())
+
+
+def test_what_was_done_by_hand_is_in_the_audit_log_too(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with mediating(tmp_path / "m") as here:
+            cordon = pb.ChangeSiteRequest(site="nowhere", change="cordon")
+            await refused(here.admin.change_site(cordon))
+            act = {"what": "which=alice", "outcome": "done", "who": "root", "act": "certs revoke"}
+            for at in (1.0, time.time()):
+                record(here.folder / "certs", LocalAct(at=at, **act))
+            reply = await here.admin.list_audit(pb.ListAuditRequest())
+            told = [json.loads(each) for each in reply.entry_json]
+            assert [each["act"] for each in told] == ["certs revoke", "hold_site", "certs revoke"]
+            assert told[0] == {"at": 1.0, "role": "account", **act}
+            (last,) = (await here.admin.list_audit(pb.ListAuditRequest(last=1))).entry_json
+            assert json.loads(last)["who"] == "root"
 
     run(test())

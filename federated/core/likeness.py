@@ -1,0 +1,83 @@
+"""Whether the workers of a run are alike in what bits depend on, by what they say of themselves.
+
+Sums are exact and cohorts are drawn, so that how many workers there are and where changes nothing;
+what one client's training gives, down to the last bit, depends on the build of PyTorch, the kind of
+processor and the number of threads. What a worker does not say counts as unlike what another says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+DECIDES_BITS = ("torch", "numpy", "numba", "cpu_capability", "cpu_kind", "threads", "device")
+"""Of what workers say, what their arithmetic depends on."""
+SHOWN = 3
+"""Workers that are named for each thing that is found, and things for each that differs."""
+
+Facts = Mapping[str, Any]
+"""What a worker says of itself, such as `{"torch": "2.7.1", "threads": 1}`, and more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """Something about a worker that none before it had."""
+
+    worker: str
+    what: str
+    """One of `DECIDES_BITS`."""
+    found: str
+    others: tuple[str, ...]
+    """What the workers before it have, sorted."""
+
+
+class Likeness:
+    """The workers of a run so far; says each difference once."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, set[str]] = {what: set() for what in DECIDES_BITS}
+
+    def joined(self, worker: str, facts: Facts) -> tuple[Difference, ...]:
+        """Take one more worker in; what is new about it, if it is not the first."""
+        new = []
+        for what, value in _deciding(facts).items():
+            known = self._found[what]
+            if known and value not in known:
+                others = tuple(sorted(known))
+                new.append(Difference(worker=worker, what=what, found=value, others=others))
+            known.add(value)
+        return tuple(new)
+
+
+def unlike(reference: Facts, facts: Facts) -> str:
+    """What a worker has otherwise than another, in words; empty if nothing."""
+    wanted = _deciding(reference)
+    return ", ".join(
+        f"{what} is {value}, not {wanted[what]}"
+        for what, value in _deciding(facts).items()
+        if value != wanted[what]
+    )
+
+
+def differing(workers: Mapping[str, Facts]) -> str:
+    """What differs among workers, by their names, and which have what; empty if nothing."""
+    said = {name: _deciding(workers[name]) for name in sorted(workers)}
+    parts = []
+    for what in DECIDES_BITS:
+        by_value: dict[str, list[str]] = {}
+        for name, facts in said.items():
+            by_value.setdefault(facts[what], []).append(name)
+        if len(by_value) > 1:
+            having = [f"{value} ({_some(names)})" for value, names in sorted(by_value.items())]
+            parts.append(f"{what}: {_some(having)}")
+    return "; ".join(parts)
+
+
+def _deciding(facts: Facts) -> dict[str, str]:
+    return {what: str(facts.get(what, "not said")) for what in DECIDES_BITS}
+
+
+def _some(names: Sequence[str]) -> str:
+    shown, more = ", ".join(names[:SHOWN]), len(names) - SHOWN
+    return f"{shown} and {more} more" if more > 0 else shown

@@ -1,0 +1,111 @@
+"""Whom of a round's cohort an order is about: what an answer to it may count and name.
+
+Every site derives its cohort from (seed, round) and the share that the order names. So does whoever
+asked, before it believes an answer. Only groups over data at sites cannot be known here: then an
+answer may be about anybody, though about no more than were asked in all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from .groups import Groups
+from .partition import UnknownClient
+from .sampling import Indices, cohort
+from .shares import Mask, Share, held
+
+IndexOf = Callable[[str], int]
+"""A client's place in the population by its id; UnknownClient if there is none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Members:
+    """The clients that one order is about."""
+
+    mask: Mask
+    """A flag for each place of the cohort, (whole,)."""
+    clients: Indices | None
+    """Their places in the population, ascending; None where it is not known who they are."""
+    index_of: IndexOf
+    each_once: bool
+    """Whether an answer about all of them counts every one, once; groups train some of theirs."""
+
+    @property
+    def most(self) -> int:
+        """How many an answer may be about."""
+        return int(np.count_nonzero(self.mask))
+
+    def among(self, counted: Mask) -> Members:
+        """Those of them that counted when the round was run before."""
+        mask = self.mask & counted
+        clients = self.clients
+        if clients is not None:
+            clients = clients[mask[self.mask]]
+        return replace(self, mask=mask, clients=clients)
+
+    def stranger(self, ids: Iterable[str], *, may_be_unknown: bool = False) -> str | None:
+        """The first id that is of nobody here; ids of no client at all are, unless they may be."""
+        if self.clients is None:
+            return None
+        names = list(ids)
+        places = np.array([self._place(name) for name in names], dtype=np.int64)
+        strange = ~np.isin(places, self.clients)
+        if may_be_unknown:
+            strange &= places >= 0
+        return names[int(np.argmax(strange))] if strange.any() else None
+
+    def _place(self, client_id: str) -> int:
+        try:
+            return self.index_of(client_id)
+        except UnknownClient:
+            return -1
+
+
+class Membership:
+    """The members of all orders of a run."""
+
+    def __init__(
+        self,
+        *,
+        population: int,
+        asked: int,
+        seed: int,
+        index_of: IndexOf,
+        groups: Groups | None = None,
+        known: bool = True,
+    ) -> None:
+        """`asked`: clients per round, all of them where there are groups. `known` is false for
+        groups whose clients are known at their sites only.
+        """
+        self._population, self._asked, self._seed = population, asked, seed
+        self._index_of = index_of
+        self._groups = groups
+        self._known = known
+        self._last: tuple[int, Indices] = 0, np.zeros(0, np.int64)
+
+    def of(self, round_number: int, share: Share) -> Members:
+        """Those of a round's cohort that are in a share."""
+        if not self._known:
+            anybody = np.ones(self._asked, dtype=bool)
+            return self._made(anybody, None, each_once=False)
+        if self._groups is not None:
+            whose = np.flatnonzero(held(self._groups.places, share))
+            clients = self._groups.clients(whose)
+            mask = np.zeros(self._asked, dtype=bool)
+            mask[clients] = True
+            return self._made(mask, clients, each_once=False)
+        whole = self._cohort(round_number)
+        mask = held(whole, share)
+        return self._made(mask, whole[mask], each_once=True)
+
+    def _made(self, mask: Mask, clients: Indices | None, *, each_once: bool) -> Members:
+        return Members(mask=mask, clients=clients, index_of=self._index_of, each_once=each_once)
+
+    def _cohort(self, round_number: int) -> Indices:
+        if self._last[0] != round_number:
+            drawn = cohort(self._population, self._asked, self._seed, round_number)
+            self._last = round_number, drawn
+        return self._last[1]

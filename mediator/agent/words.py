@@ -1,0 +1,19 @@
+"""Words that cross the line: what a mediator says, for the site's log; what the site may say."""
+
+from __future__ import annotations
+
+LONGEST = 500
+"""Characters of what a mediator says that are shown."""
+
+
+def one_line(text: str, otherwise: str = "it gave no reason") -> str:
+    """What a mediator says, on one line that does nothing to a terminal or a log."""
+    line = " ".join(text.split())[:LONGEST]
+    return "".join(each if each.isprintable() else "?" for each in line) or otherwise
+
+
+def in_short(error: Exception) -> str:
+    """What kind of error it is, without what it says of the site's files."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return type(error).__name__

@@ -1,0 +1,125 @@
+"""What `fedpilot cluster` and `fedpilot job` may say at a site, and what their exit codes mean.
+
+Both ends ask: the user's command, to say early what is wrong, and the site's agent, which trusts
+nobody. The command is run beside the agent, by its account: so it may not name another Ray cluster
+or mediator, which the account may have more rights at than whoever asks, nor files, which would be
+those of the agent's machine.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+DASHES = "--"
+"""What follows is another program's."""
+OWN_RAY = frozenset({"--address", "--auth-mode"})
+OWN_MEDIATOR = frozenset({"--site", "--all-sites", "--mediator", "--credentials", "--profile"})
+FLAGS = frozenset({"--all", "--follow", "-f", "--help", "--json", "--no-wait", "--yes", "-y"})
+"""The options of these commands that take no value."""
+OUT_OF_TIME = 124
+"""The exit code of a command that was ended at its deadline, as of timeout(1)."""
+UNANSWERED = 4
+FAILED = 1
+KNOWN = frozenset({0, 1, 2, 3, 4, 130})
+"""The exit codes that commands have."""
+ATTACH_S = 15.0
+"""What a command needs of its time beside `--wait`: it has to find its Ray, and to answer."""
+
+
+def objection(arguments: Sequence[str]) -> str:
+    """What a site does not take of a command's arguments, and what to do; empty if it takes all.
+
+    Options are looked for wherever one may be, as the value of another too.
+    """
+    own = before_dashes(arguments)
+    if len(own) < len(arguments) and own and _wants_value(own[-1]):
+        return f"{own[-1]} needs a value, and {DASHES} is none"
+    for word, following in pairwise([*own, ""]):
+        name, equals, value = word.partition("=")
+        if why := _objection(name, value if equals else following):
+            return why
+    return ""
+
+
+def _objection(name: str, value: str) -> str:
+    if name in OWN_RAY:
+        return f"at a site the Ray cluster is the site's own: leave out {name}"
+    if name in OWN_MEDIATOR:
+        return f"a command at a site asks nobody else: leave out {name}"
+    if name == "--spec":
+        return "a site has none of your files: say --json-spec or --virtual-cluster, not --spec"
+    if name == "--working-dir" and not _is_uri(value):
+        return _no_files(name, value)
+    if name == "--runtime-env":
+        for key, path in _paths(value):
+            if not _is_uri(path):
+                return _no_files(f"{name}: {key}", path)
+    return ""
+
+
+def _no_files(where: str, path: str) -> str:
+    return (
+        f"{where}: a site has none of your folders: wanted the URI of an archive that the site "
+        f"reaches, such as https://example.org/code.zip, found {path[:200]!r}"
+    )
+
+
+def _paths(text: str) -> list[tuple[str, str]]:
+    """The places that a runtime environment names; none for what is no environment."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return []
+    env: Mapping[str, Any] = found if isinstance(found, dict) else {}
+    modules = env.get("py_modules")
+    named = [("working_dir", env.get("working_dir"))] if "working_dir" in env else []
+    named += [("py_modules", each) for each in (modules if isinstance(modules, list) else [])]
+    return [(key, str(path)) for key, path in named]
+
+
+def _is_uri(text: str) -> bool:
+    return "://" in text
+
+
+def _wants_value(word: str) -> bool:
+    return word.startswith("-") and "=" not in word and word not in FLAGS
+
+
+def before_dashes(arguments: Sequence[str]) -> Sequence[str]:
+    """The arguments that are fedpilot's own."""
+    words = list(arguments)
+    return words[: words.index(DASHES)] if DASHES in words else words
+
+
+def longest_wait(arguments: Sequence[str]) -> float:
+    """The seconds that a command shall wait for something; 0 where it says none, or no number."""
+    longest = 0.0
+    for word, following in pairwise([*before_dashes(arguments), ""]):
+        name, equals, value = word.partition("=")
+        if name == "--wait":
+            try:
+                longest = max(longest, float(value if equals else following))
+            except ValueError:  # the command says what is wrong with it
+                continue
+    return longest
+
+
+def too_long(arguments: Sequence[str], deadline_s: float) -> str:
+    """Why a command cannot wait as long as it says where it has so many seconds; or empty."""
+    most = max(0.0, deadline_s - ATTACH_S)
+    if (asked := longest_wait(arguments)) <= most:
+        return ""
+    return (
+        f"a command at this site has {deadline_s:g} s, so --wait is at most {most:g}; found "
+        f"{asked:g}. With --wait 0 it only asks, and `cluster show` tells what became of it"
+    )
+
+
+def exit_code_here(code: int) -> int:
+    """What a site's exit code is for whoever asked: one of those that commands have."""
+    if code == OUT_OF_TIME:
+        return UNANSWERED
+    return code if code in KNOWN else FAILED

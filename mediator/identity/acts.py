@@ -1,0 +1,85 @@
+"""What was done by hand in an authority's folder, and by which account of its machine.
+
+`fedpilot certs` writes it, a mediator that uses the folder shows it in its audit log. A file beside
+the certificates, since it has to be there without a mediator as well: a line of JSON for every act,
+which nothing is ever taken from.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from .errors import IdentityError
+
+ACTS = "acts.jsonl"
+LONGEST = 1_000
+"""Characters of what is told of an act."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalAct:
+    """What an account of the authority's machine did, or could not do."""
+
+    at: float
+    """Epoch seconds."""
+    who: str
+    act: str
+    what: str
+    outcome: str
+
+
+def account() -> str:
+    """Who runs this process, by name where it has one."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return f"uid {os.getuid()}"
+
+
+def record(folder: Path, act: LocalAct) -> None:
+    """Add an act to those of a folder; it is on disk when this returns. OSError."""
+    shown = {
+        name: value[:LONGEST] if isinstance(value, str) else value
+        for name, value in asdict(act).items()
+    }
+    descriptor = os.open(folder / ACTS, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600)
+    try:
+        owner = folder.stat()
+        with suppress(PermissionError):  # one who is not root cannot give it away, nor needs to
+            os.fchown(descriptor, owner.st_uid, owner.st_gid)
+        os.write(descriptor, json.dumps(shown).encode() + b"\n")
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def acts_of(folder: Path, last: int) -> tuple[LocalAct, ...]:
+    """The last acts in a folder, the oldest of them first. IdentityError for a damaged file.
+
+    A last line without its end is not there yet.
+    """
+    try:
+        text = (folder / ACTS).read_bytes()
+    except FileNotFoundError:
+        return ()
+    lines = text.split(b"\n")[:-1]
+    return tuple(_act(folder, line) for line in lines[max(0, len(lines) - last) :])
+
+
+def _act(folder: Path, line: bytes) -> LocalAct:
+    try:
+        found: Mapping[str, Any] = json.loads(line)
+        texts = {name: str(found[name]) for name in ("who", "act", "what", "outcome")}
+        return LocalAct(at=float(found["at"]), **texts)
+    except (KeyError, TypeError, ValueError) as error:
+        raise IdentityError(
+            f"{folder / ACTS} is damaged: one of its lines is "
+            f"{line[:80].decode(errors='replace')!r}"
+        ) from error
