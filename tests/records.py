@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,21 @@ from fedpilot.federated.coordinator import Coordinator, GlobalModel
 from fedpilot.federated.core.state import digest
 from fedpilot.federated.engine.sequential import SequentialTrainer
 from fedpilot.federated.verify import Outcome, Replay, TextReport, Tools, document, verify
+from fedpilot.federated.write_behind import WriteBehind
+
+
+@contextmanager
+def written_at_once() -> Iterator[None]:
+    """Runs in here write every checkpoint, however fast their rounds are."""
+    put = WriteBehind.put
+
+    def at_once(self: WriteBehind, *write: Any, **options: Any) -> None:
+        put(self, *write, **options)
+        self.flush()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(WriteBehind, "put", at_once)
+        yield
 
 
 class Archive(Lab):

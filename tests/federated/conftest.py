@@ -6,15 +6,13 @@ import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from federations import EXECUTIONS, USER_CODE, Lab, Undisturbed, computed
 from fedpilot.federated import RunResult
 from fedpilot.federated.engine import journal as journal_module
-from fedpilot.federated.write_behind import WriteBehind
-from records import Archive
+from records import Archive, written_at_once
 
 
 @pytest.fixture(scope="session")
@@ -63,14 +61,7 @@ def archive(tmp_path: Path) -> Iterator[Archive]:
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that nothing happened to, with its last two checkpoints; copied by those who spoil."""
-    put = WriteBehind.put
-
-    def at_once(self: WriteBehind, *write: Any, **options: Any) -> None:
-        put(self, *write, **options)
-        self.flush()
-
-    with pytest.MonkeyPatch.context() as patch, ExitStack() as undo:
-        patch.setattr(WriteBehind, "put", at_once)
+    with written_at_once(), ExitStack() as undo:
         return Archive(tmp_path_factory.mktemp("finished"), undo).record("base")
 
 

@@ -17,7 +17,7 @@ from fedpilot.federated.core.run_comparison import Verdict
 from fedpilot.federated.core.state_differences import state_differences
 from fedpilot.federated.verify import Replay
 from fedpilot.federated.verify.reading import read_clients
-from records import Archive, edit_manifest, nudging
+from records import Archive, edit_manifest, nudging, written_at_once
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -127,7 +127,7 @@ def test_the_model_before_is_taken_from_a_checkpoint_or_trained_again(
 ) -> None:
     """Round 4 parts, round 3 is kept; of the runs that part at round 2, round 1 is not."""
     for number, parts_at in (("late", 4), ("early", 2)):
-        with monkeypatch.context() as patch:
+        with monkeypatch.context() as patch, written_at_once():
             nudging(patch, parts_at)
             archive.record(number)
     found = archive.verify("base", "late")
