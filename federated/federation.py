@@ -569,7 +569,8 @@ class Federation:
     @property
     def workers(self) -> list[dict[str, Any]]:
         """What every worker said of itself when it came up; nothing before `start`."""
-        return [dict(worker) for worker in self._workers.values()]
+        # Workers of sites that come join while this is read: a tuple is made in one step.
+        return [dict(worker) for worker in tuple(self._workers.values())]
 
     def cohort(self, round_number: int) -> list[str]:
         """Ids of the clients that train in a round; of groups at sites, all that may."""
