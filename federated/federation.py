@@ -45,7 +45,7 @@ from .coordinator import Coordinator, Finished, GlobalModel, execution_of
 from .core.algorithm import Needs
 from .core.groups import Groups
 from .core.lifecycle import NodeState
-from .core.likeness import Facts, Likeness, differing
+from .core.likeness import Difference, Facts
 from .core.members import Membership
 from .core.node_check import check_node, checked_choice
 from .core.partial_check import AnswerRefused
@@ -64,6 +64,7 @@ from .sources import import_paths
 from .starting import gang_request, object_store_bytes, set_aside, uncollected
 from .user_code import UserCode, code_here
 from .virtual_node import VirtualNode
+from .workforce import Workforce
 
 if TYPE_CHECKING:
     from torch import nn
@@ -134,8 +135,7 @@ class Federation:
         self._emit_lock = threading.Lock()
         self._hearing = Hearing()
         self._mediator: FederationMediator | None = None
-        self._workers: dict[tuple[str, int], Mapping[str, Any]] = {}
-        self._likeness = Likeness()
+        self._workforce = Workforce()
         self._start_lock = threading.Lock()
         self._closed = False
         self._model = GlobalModel(0, self._materials.initial, {}, digest(self._materials.initial))
@@ -319,29 +319,23 @@ class Federation:
         mediator.assign(len(self), None if union is None else union.pinned)
         specs = {site: self.spec_of(site) for site in self._sites}
         mediator.start(WORKLOAD, specs, self._on_site_event)
-        self._check_alike()
+        self._compare_workers()
         self._emit(
             "workers_ready",
-            workers=len(self._workers),
+            workers=len(self.workers),
             seconds=round(time.perf_counter() - started, 3),
         )
         self._choose_execution(mediator)
         self._source.follow(mediator, self.spec_of, lambda: self.round, undo)
         return mediator
 
-    def _check_alike(self, before: Sequence[Facts] = ()) -> None:
-        """Compare the workers, also with those of `before`; RunRefused where they must be alike."""
-        earlier = {f"{told.get('site')}/{told.get('worker')} before": told for told in before}
-        if self.config.run.reproducible != "strict":
-            for worker, told in earlier.items():
-                self._compare(worker, told)
+    def _compare_workers(self, before: Sequence[Facts] = ()) -> None:
+        """With each other and those of `before`; RunRefused where they must be alike."""
+        if self.config.run.reproducible == "strict":
+            self._workforce.check_alike(before)
             return
-        there = {f"{site}/{number}": told for (site, number), told in self._workers.items()}
-        if found := differing(there | earlier):
-            raise RunRefused(
-                f"with `run.reproducible: strict` all workers have to be alike, and they differ in "
-                f"{found}; leave out machines that are unlike the others, or say `warn`"
-            )
+        for told in before:
+            self._say_differing(self._workforce.remembered(told))
 
     def _choose_execution(self, mediator: FederationMediator) -> None:
         """Have the first site find out how a chunk is computed best, once for all sites."""
@@ -373,13 +367,13 @@ class Federation:
         }
         if union is not None:
             header["place"] = union.place_of(site).to_json()
-        if self._workers and self.config.run.reproducible == "strict":
-            header["like"] = dict(next(iter(self._workers.values())))
+        if self.config.run.reproducible == "strict" and (there := self.workers):
+            header["like"] = there[0]
         return self._source.told(Payload(kind="federation", header=header))
 
     def _forget_mediator(self) -> None:
         self._mediator = None
-        self._workers.clear()
+        self._workforce.forget()
 
     def close(self) -> None:
         """End the workers, give the gang back, end a private Ray; may be called twice."""
@@ -516,7 +510,7 @@ class Federation:
     def _rounds(self, folder: RunFolder, resumed: bool) -> Finished:
         coordinator = self.coordinator(folder)
         if resumed:
-            self._check_alike(folder.manifest().get("workers", ()))
+            self._compare_workers(folder.manifest().get("workers", ()))
         initial = self._materials.initial
         self._model = coordinator.recovered(initial) if resumed else coordinator.first(initial)
         written: list[dict[str, Any]] = []
@@ -569,8 +563,7 @@ class Federation:
     @property
     def workers(self) -> list[dict[str, Any]]:
         """What every worker said of itself when it came up; nothing before `start`."""
-        # Workers of sites that come join while this is read: a tuple is made in one step.
-        return [dict(worker) for worker in tuple(self._workers.values())]
+        return self._workforce.all()
 
     def cohort(self, round_number: int) -> list[str]:
         """Ids of the clients that train in a round; of groups at sites, all that may."""
@@ -669,16 +662,13 @@ class Federation:
     def _on_site_event(self, payload: Payload) -> None:
         if (fields := self._hearing.fields(payload)) is None:
             return
-        if payload.kind == "worker_ready":
-            self._workers[fields["site"], fields["worker"]] = fields
+        new = self._workforce.joined(fields) if payload.kind == "worker_ready" else ()
         self._emit(payload.kind, **fields)
-        if payload.kind == "worker_ready":
-            self._compare(f"{fields['site']}/{fields['worker']}", fields)
+        self._say_differing(new)
 
-    def _compare(self, worker: str, told: Facts) -> None:
-        """Say what is otherwise about a worker than about those before it."""
-        for new in self._likeness.joined(worker, told):
-            self._emit("workers_differ", **asdict(new))
+    def _say_differing(self, new: Sequence[Difference]) -> None:
+        for each in new:
+            self._emit("workers_differ", **asdict(each))
 
 
 def _problem_by(check: Callable[[Payload], None]) -> ProblemOf:
