@@ -90,18 +90,37 @@ def leave(spec: object) -> Block | None:
 
 
 def start_inside(original: Callable[..., Any], thread: threading.Thread) -> None:
-    """`Thread.start`: the thread is in the blocks in which it was started."""
+    """`Thread.start`: the thread is in the blocks in which it was started.
+
+    Only the thread's own `run` is replaced, and put back before it runs. Others may replace it as
+    well, before or after: what is not ours is left alone.
+    """
     blocks = _entered.get()
-    if blocks:
-        run = thread.run
+    if not blocks:
+        original(thread)
+        return
+    run, own = thread.run, vars(thread)
+    given = own.get("run")
 
-        def run_inside() -> None:
-            del thread.run
-            _entered.set(blocks)
-            run()
+    def put_back() -> None:
+        if own.get("run") is not run_inside:
+            return
+        if given is None:
+            del own["run"]
+        else:
+            own["run"] = given
 
-        thread.run = run_inside  # type: ignore[method-assign]
-    original(thread)
+    def run_inside() -> None:
+        put_back()
+        _entered.set(blocks)
+        run()
+
+    own["run"] = run_inside
+    try:
+        original(thread)
+    except RuntimeError:  # it was started before, or there are too many threads
+        put_back()
+        raise
 
 
 def submit_inside(

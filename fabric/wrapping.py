@@ -1,4 +1,7 @@
-"""How functions of Ray's are wrapped for all who hold them, also those who imported them before."""
+"""How functions of Ray's are wrapped for all who hold them, also those who imported them before.
+
+What is wrapped carries a mark, and is never wrapped again: also by another copy of this module.
+"""
 
 from __future__ import annotations
 
@@ -10,22 +13,32 @@ originals: dict[str, Any] = {}
 """What was there before, by the names of functions, and of methods with their classes."""
 
 
+_MARK = "_wrapped_by_fedpilot"
+
+
 def wrap(cls: type[Any], name: str, wrapper: Callable[..., Any]) -> None:
+    """Replace a method of a class; a method that is wrapped already stays as it is."""
     original = getattr(cls, name)
+    if hasattr(original, _MARK):
+        return
     originals[f"{cls.__name__}.{name}"] = original
 
     def wrapped(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         return wrapper(original, self, *args, **kwargs)
 
     wrapped.__name__, wrapped.__doc__ = name, original.__doc__
+    setattr(wrapped, _MARK, True)
     setattr(cls, name, wrapped)
 
 
 def reroute(function: Any, name: str, wrapper: Callable[..., Any]) -> None:
-    """Replace the code of a function, for all who hold it."""
+    """Replace the code of a function, for all who hold it; once."""
     inner = function
     while hasattr(inner, "__wrapped__"):
         inner = inner.__wrapped__
+    if hasattr(inner, _MARK):
+        return
+    setattr(inner, _MARK, True)
     twin = types.FunctionType(
         inner.__code__, inner.__globals__, name, inner.__defaults__, inner.__closure__
     )

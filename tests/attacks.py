@@ -67,7 +67,7 @@ async def send(channel: grpc.aio.Channel, service: Any, name: str, data: bytes) 
     async def one() -> AsyncIterator[bytes]:
         yield data
 
-    call = make(one() if method.client_streaming else data, timeout=10)
+    call = make(one() if method.client_streaming else data, timeout=60)
     try:
         if method.server_streaming:
             async for _ in call:

@@ -10,7 +10,7 @@ import importlib
 import sys
 from typing import Any
 
-ANSWER_S = 20.0
+ANSWER_S = 60.0
 
 
 def census(address: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""What holds for all tests: how many random inputs, and no trace in the user's cache folder."""
+"""What holds for all tests: how many random inputs, and that a file leaves no trace for others."""
 
 from __future__ import annotations
 
@@ -6,10 +6,14 @@ import os
 import shutil
 import signal
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+import own_process
+from untouched import untouched
 
 settings.register_profile("default", deadline=None)
 settings.register_profile(
@@ -24,8 +28,9 @@ os.environ.setdefault("MPLCONFIGDIR", str(_caches / "matplotlib"))
 _folder = tempfile.mkdtemp(prefix="tests-of-fedpilot-")
 os.environ["XDG_CACHE_HOME"] = _folder
 # Tests that run side by side see temporary folders of their own only, and what is left there.
-# Its path is short, since there are sockets in it.
-_temporary = tempfile.mkdtemp(prefix="w") if "PYTEST_XDIST_WORKER" in os.environ else ""
+# Their paths are short, since there are sockets in them. A file's own process shares its parent's.
+_shared = os.environ.setdefault("TESTS_TMPDIR", tempfile.gettempdir())
+_temporary = "" if own_process.CHANNEL in os.environ else tempfile.mkdtemp(prefix="w", dir=_shared)
 if _temporary:
     os.environ["TMPDIR"] = tempfile.tempdir = _temporary
     os.chmod(_temporary, 0o755)  # PostgreSQL runs as another user
@@ -36,6 +41,21 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 signal.signal(signal.SIGINT, signal.default_int_handler)
 # Who ends the tests, as `timeout` does, ends the Rays that they have started.
 signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Files that change their process get one of their own."""
+    own_process.register(config)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _leaves_no_trace(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Each file leaves environment, hooks and threads as it found them."""
+    if request.node.get_closest_marker("own_process"):
+        yield
+    else:
+        with untouched():
+            yield
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

@@ -39,7 +39,7 @@ def main(folder: Path, run: str) -> int:
         mediator.on_site_change(lambda each: see(what="site", site=each.name, state=each.state))
         mediator.emit({"event": "run_started", "run_id": run})
         if config.get("wait_for"):
-            mediator.wait_for_sites(config["wait_for"], timeout_s=20)
+            mediator.wait_for_sites(config["wait_for"], timeout_s=60)
         asked = []
         for order in config["orders"]:
             link = mediator.link(order["site"])

@@ -27,7 +27,7 @@ from fedpilot.mediator.rpc import JOIN, MESSAGE_OPTIONS, SITE, handler
 from fedpilot.mediator.transfer import BlobService, blob_handler
 from fedpilot.mediator.workload import Payload
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 HEARTBEAT_S = 0.2
 
 

@@ -210,8 +210,8 @@ def check_nothing_left(fleet: Fleet) -> None:
         check_none(partial(fleet.left_at, site), 60, f"at {site}")
     held = "no site's Ray holds anything"
     eventually(lambda: not any(fleet.held().values()), 60, held, every_s=ASK_S)
-    check_none(fleet.left_at_hub, 30, "beside the mediator")
-    check_none(fleet.left_in_folders, 30, "in the folders")
+    check_none(fleet.left_at_hub, 60.0, "beside the mediator")
+    check_none(fleet.left_in_folders, 60.0, "in the folders")
 
 
 def check_rays_are_empty(fleet: Fleet) -> None:

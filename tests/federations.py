@@ -17,7 +17,7 @@ from fedpilot.fabric.testing import FakeCluster, fake_machine
 from fedpilot.federated import Event, Federation, RunResult, TrainResult
 from fedpilot.federated.core.state import Array, State
 
-SOON_S = 8.0
+SOON_S = 60.0
 CLIENTS, COHORT, ROUNDS, SEED = 12, 6, 4, 3
 
 USER_CODE = '''
@@ -155,7 +155,7 @@ class Slow(nn.Module):
     def forward(self, x):
         if self.training:
             ARRIVED.release()
-            assert GATE.wait(20)
+            assert GATE.wait(60)
         return self.linear(x)
 '''
 

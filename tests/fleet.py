@@ -138,7 +138,7 @@ class Fleet:
                     each.kill()
         else:
             os.kill(process.pid, signal.SIGKILL)
-        process.wait(20)
+        process.wait(60)
 
     def kill_coordinator(self, run: str) -> None:
         """SIGKILL of the one that a run has now."""
@@ -150,7 +150,7 @@ class Fleet:
         """SIGTERM; its exit code."""
         process = self.running.pop(name)
         process.terminate()
-        return process.wait(40)
+        return process.wait(60)
 
     # -- what is asked ------------------------------------------------------------------------
 
@@ -225,7 +225,7 @@ class Fleet:
     def finished(self, run: str, within_s: float = 120) -> dict[str, Any]:
         """Wait for the end of a run and of the command that follows it; its last event."""
         last = self.wait_for(run, "run_finished", within_s)
-        self.running.pop(f"run {run}").wait(20)
+        self.running.pop(f"run {run}").wait(60)
         return last
 
     def left_at(self, site: str) -> list[str]:

@@ -151,7 +151,7 @@ def _end_all(host: Host) -> None:
     for pid in host.pids():
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-    eventually(lambda: not host.pids(), 10, f"all processes on {host.name} have ended")
+    eventually(lambda: not host.pids(), 60, f"all processes on {host.name} have ended")
 
 
 def _ip(*arguments: str) -> str:
@@ -159,6 +159,6 @@ def _ip(*arguments: str) -> str:
 
 
 def _run(*command: str) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, f"{' '.join(command)}: {done.stderr or done.stdout}"
     return done.stdout

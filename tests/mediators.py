@@ -31,7 +31,7 @@ from fedpilot.mediator.wire import PROTOCOL
 TESTS = Path(__file__).parent
 COORDINATOR = (sys.executable, str(TESTS / "fake_coordinator.py"))
 QUICK = HealthSettings(heartbeat_s=0.1, silent_after_s=0.5, grace_s=0.7, stabilization_s=0.5)
-SOON_S = 20.0
+SOON_S = 60.0
 """Within this everything happens, or a test fails."""
 
 

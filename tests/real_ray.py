@@ -70,7 +70,7 @@ def ray_head(num_cpus: int = 4) -> Iterator[str]:
         yield f"127.0.0.1:{port}"
     finally:
         end_session(head.pid)
-        head.wait(10)
+        head.wait(60)
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -158,7 +158,7 @@ def fedpilot(arguments: Sequence[str], folder: Path, **env: str) -> Iterator[Com
         yield Command(process)
     finally:
         end_session(process.pid)
-        process.wait(10)
+        process.wait(60)
         for stream in (process.stdout, process.stderr):
             if stream is not None:
                 stream.close()

@@ -22,7 +22,7 @@ from fedpilot.mediator.rpc import MESSAGE_OPTIONS, USER, handler
 
 Document = dict[str, Any]
 NOW = 1_800_000_000.0
-WAIT_S = 10.0
+WAIT_S = 60.0
 """Longer than anything here takes; a follower that waits for ever would hold the server."""
 
 
@@ -340,5 +340,5 @@ def serving(folder: Path) -> Iterator[Served]:
             authority=authority,
         )
     finally:
-        server.stop(None).wait(5)
+        server.stop(None).wait(60)
         threads.shutdown()

@@ -238,11 +238,9 @@ def test_a_call_in_flight_cannot_be_taken_back(start: Callable[..., Worker]) -> 
     assert call.result(PATIENCE_S) == []
 
 
-def test_a_gang_that_can_never_be_is_refused_within_a_second(cluster: Cluster) -> None:
-    started = time.monotonic()
+def test_a_gang_that_can_never_be_is_refused_and_not_waited_for(cluster: Cluster) -> None:
     with pytest.raises(GangInfeasible) as refused:
-        VirtualClusterManager(cluster).reserve(gang_of(3), name="run")
-    assert time.monotonic() - started < 1
+        VirtualClusterManager(cluster).reserve(gang_of(3), name="run", timeout_s=3600)
     assert refused.value.most == 2
 
 

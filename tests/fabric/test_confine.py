@@ -180,7 +180,7 @@ def test_a_command_ends_with_its_virtual_cluster_and_all_that_it_started_too(
     assert run(clusters, sys.executable, "-c", FAMILY, str(note), how, join=join) == code
     pid, _, what = note.read_text().partition(" ")
     assert what == "told"
-    eventually(lambda: not alive(int(pid)), 5, "what it started has ended")
+    eventually(lambda: not alive(int(pid)), 60, "what it started has ended")
     assert capfd.readouterr().err.splitlines()[-1] == (
         "fedpilot: its virtual cluster has ended, and so has this command: it was deleted"
     )

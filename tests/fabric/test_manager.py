@@ -187,12 +187,12 @@ def test_release_ends_the_workers_and_may_be_repeated(
 ) -> None:
     gang = manager.reserve(wanted(2), name="run")
     workers = [gang.start_worker(vnode, Held) for vnode in gang.vnodes]
-    assert [worker.call("ping").result(5) for worker in workers] == ["pong", "pong"]
+    assert [worker.call("ping").result(60) for worker in workers] == ["pong", "pong"]
     manager.release(gang)
     gang.release()
     assert cluster.groups() == ()
     for worker in workers:
-        assert isinstance(worker.call("ping").exception(5), WorkerLost)
+        assert isinstance(worker.call("ping").exception(60), WorkerLost)
     with pytest.raises(FabricError, match="released"):
         gang.start_worker(gang.vnodes[0], Held)
 
@@ -232,7 +232,7 @@ def test_a_worker_that_is_replaced_has_another_name(manager: VirtualClusterManag
     second = gang.start_worker(gang.vnodes[0], Held)
     assert first.name != second.name
     assert first.vnode == second.vnode == gang.vnodes[0]
-    assert second.call("ping").result(5) == "pong"
+    assert second.call("ping").result(60) == "pong"
 
 
 def test_most_counts_what_the_idle_cluster_could_hold(manager: VirtualClusterManager) -> None:

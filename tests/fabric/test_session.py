@@ -210,9 +210,9 @@ def test_threads_enter_one_spec_each_for_itself(monkeypatch: pytest.MonkeyPatch)
 
     def use() -> None:
         try:
-            there.wait(5)
+            there.wait(60)
             with SPEC:
-                there.wait(5)
+                there.wait(60)
         except BaseException as error:
             wrong.append(error)
 

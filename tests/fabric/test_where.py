@@ -68,7 +68,7 @@ def test_a_block_does_not_hold_for_threads_that_were_there_before() -> None:
     found: list[str | None] = []
 
     def look() -> None:
-        entered.wait(5)
+        entered.wait(60)
         found.append(current_id())
         with inside("its own"):
             found.append(current_id())
@@ -78,7 +78,7 @@ def test_a_block_does_not_hold_for_threads_that_were_there_before() -> None:
     thread.start()
     with inside("mine"):
         entered.set()
-        looked.wait(5)
+        looked.wait(60)
         assert current_id() == "mine"
     thread.join()
     assert found == [None, "its own"]
@@ -100,13 +100,78 @@ def test_a_block_holds_for_the_threads_that_are_started_in_it() -> None:
     assert "run" not in vars(thread), "the thread is as it was"
 
 
+def started_twice(thread: threading.Thread) -> None:
+    """The hook on top of the hook, as where two copies of it are installed."""
+    where.start_inside(threading.Thread.start, thread)
+
+
+def test_a_thread_starts_where_the_hook_is_installed_twice() -> None:
+    found: list[str | None] = []
+    with inside("mine"):
+        thread = threading.Thread(target=lambda: found.append(current_id()))
+        started_twice(thread)
+        thread.join()
+    assert found == ["mine"]
+    assert "run" not in vars(thread), "the thread is as it was"
+
+
+def test_a_thread_keeps_the_run_that_somebody_gave_it() -> None:
+    found: list[str | None] = []
+
+    def given() -> None:
+        found.append(current_id())
+
+    thread = threading.Thread()
+    thread.run = given  # type: ignore[method-assign]
+    with inside("mine"):
+        thread.start()
+        thread.join()
+    assert found == ["mine"]
+    assert vars(thread)["run"] is given
+
+
+def test_a_library_that_replaces_run_when_a_thread_starts_is_not_disturbed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ours, found = threading.Thread.start, list[str | None]()
+
+    def traced(thread: threading.Thread) -> None:
+        run = thread.run
+
+        def run_traced() -> None:
+            found.append("traced")
+            del thread.run  # type: ignore[attr-defined]
+            run()
+
+        thread.run = run_traced  # type: ignore[method-assign]
+        ours(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", traced)
+    with inside("mine"):
+        thread = threading.Thread(target=lambda: found.append(current_id()))
+        thread.start()
+        thread.join()
+    assert found == ["traced", "mine"]
+    assert "run" not in vars(thread)
+
+
+def test_a_thread_that_cannot_start_is_left_as_it_was() -> None:
+    thread = threading.Thread(target=str)
+    with inside("mine"):
+        thread.start()
+        with pytest.raises(RuntimeError, match="only be started once"):
+            thread.start()
+    thread.join()
+    assert "run" not in vars(thread)
+
+
 def test_who_outlives_a_block_is_where_it_would_be_without_it() -> None:
     over = threading.Event()
     found: list[str | None] = []
 
     def stay() -> None:
         found.append(current_id())
-        over.wait(5)
+        over.wait(60)
         found.append(current_id())
 
     with inside("outer"):
@@ -149,7 +214,7 @@ def test_one_spec_in_two_threads_is_two_blocks() -> None:
 
     def use(name: str) -> None:
         where.enter(Block(name, spec))
-        there.wait(5)
+        there.wait(60)
         assert current_id() == name
         block = where.leave(spec)
         assert block is not None

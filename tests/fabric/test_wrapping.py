@@ -70,3 +70,21 @@ def test_a_method_takes_arguments_of_any_name() -> None:
     wrapped: Any = Pool().submit
     assert wrapped(dict, self=1) == ("wrapped", {"self": 1})
     assert wrapped.__doc__ == "Call it."
+
+
+def test_a_method_that_is_wrapped_twice_is_wrapped_once() -> None:
+    class Pool:
+        def submit(self) -> str:
+            return "done"
+
+    wrap(Pool, "submit", passing)
+    wrap(Pool, "submit", passing)
+    assert Pool().submit() == ("wrapped", "done")  # type: ignore[comparison-overlap]
+
+
+def test_a_function_that_is_rerouted_twice_is_rerouted_once() -> None:
+    held = made()
+    reroute(held, "add", passing)
+    reroute(held, "add", passing)
+    assert held(1) == ("wrapped", made()(1))
+    assert originals["add"](1) == made()(1)

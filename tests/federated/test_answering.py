@@ -17,7 +17,7 @@ from fedpilot.federated.core.partition import UnknownClient
 from fedpilot.mediator import Payload
 from fedpilot.mediator.coordinator_link import Question
 
-SOON_S = 8.0
+SOON_S = 60.0
 SHOWN = {"state": "materialized", "worker": "", "reason": "", "samples": 3, "trail": []}
 
 

@@ -68,7 +68,7 @@ def test_a_long_trial_is_spoken_of(lab: Lab, monkeypatch: pytest.MonkeyPatch) ->
     let_go = threading.Event()
 
     def time_of(*_: Any) -> float:
-        assert let_go.wait(30)
+        assert let_go.wait(60)
         return 1.0
 
     def on(event: Event) -> None:

@@ -12,7 +12,7 @@ import pytest
 from fedpilot.federated import following
 from fedpilot.federated.following import Following
 
-SOON_S = 20.0
+SOON_S = 60.0
 
 
 class Sites:

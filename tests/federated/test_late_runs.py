@@ -222,7 +222,7 @@ class Stuck:
             done = original(node, attempt, clients, *rest)
             if attempt.round_number == 1 and client == 11:
                 stuck.stands.set()
-                assert stuck.gate.wait(20)
+                assert stuck.gate.wait(60)
             elif attempt.round_number == 1 and client >= 8:
                 stuck.others.append(client)
             return done
@@ -260,7 +260,7 @@ class Stuck:
     def arrives(self, event: Event) -> None:
         """The last round is not begun before the answer of the first is there."""
         if event.name == "round_started" and event.fields["round"] == 3:
-            assert wait([self.answer], timeout=20).done
+            assert wait([self.answer], timeout=60).done
 
 
 def test_a_site_trains_the_next_round_while_one_of_its_workers_is_late(

@@ -269,11 +269,13 @@ def test_a_round_that_was_closed_counts_the_same_clients_when_it_is_run_again(
     model = interrupted(archive, hurried)
     (record,) = (archive.runs / "r" / "journal").glob("*.counted.json")
     assert json.loads(record.read_text())["sites"] == {"local": IN_FLIGHT}
-    with archive.make(archive.config(**hurried | {"participation__deadline_s": 5.0})) as federation:
+    with archive.make(
+        archive.config(**hurried | {"participation__deadline_s": 600.0})
+    ) as federation:
         result = in_time(lambda: federation.resume("r"))
     assert result.rows[0]["model"] == model
     assert [row["clients"] for row in result.rows] == [IN_FLIGHT, COHORT]
-    whole = archive.record("whole", **hurried | {"participation__deadline_s": 5.0})
+    whole = archive.record("whole", **hurried | {"participation__deadline_s": 600.0})
     assert rows_of(whole)[0]["model"] != model
     found = archive.verify("r", how=Replay.ALL)
     assert found.failure is None

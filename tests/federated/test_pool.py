@@ -25,7 +25,7 @@ from fedpilot.federated.errors import ClientFailed, FederatedError, WorkersExhau
 from fedpilot.federated.site import pool as pool_module
 from fedpilot.federated.site.pool import INLINE_BYTES, Piece, WorkerPool
 
-SOON_S = 10.0
+SOON_S = 60.0
 pytestmark = pytest.mark.timeout(30)
 
 

@@ -13,7 +13,7 @@ import pytest
 from fedpilot.federated import write_behind as write_behind_module
 from fedpilot.federated.write_behind import MOST, PACE_S, WriteBehind
 
-LONG_S = 10.0
+LONG_S = 60.0
 
 
 class Disk:

@@ -25,9 +25,9 @@ from fedpilot.fabric import FixedSizeNode, FixedSizeNodes, In, VirtualCluster, V
 from fedpilot.fabric.confine import environment
 from real_ray import ENVIRONMENT, eventually
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.ray, pytest.mark.own_process, pytest.mark.timeout(180)]
 
-PATIENCE_S = 40.0
+PATIENCE_S = 60.0
 ONE = VirtualCluster(flex_resource_min={"CPU": 1}, flex_resource_max={"CPU": 1})
 TWO = VirtualCluster(flex_resource_min={"CPU": 2}, flex_resource_max={"CPU": 2})
 QUIET: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
@@ -204,7 +204,7 @@ time.sleep(0.5)
 ray.shutdown()
 ray.init(logging_level="ERROR")
 began = time.monotonic()
-groups = ray.get([group.remote(0.1) for _ in range(8)], timeout=40)
+groups = ray.get([group.remote(0.1) for _ in range(8)], timeout=60)
 assert time.monotonic() - began < 15, "it waits for work of the past"
 print(ray.cluster_resources()["CPU"], all(groups), flush=True)
 """

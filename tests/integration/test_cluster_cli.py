@@ -67,7 +67,7 @@ def test_a_team_gets_a_cluster_and_another_waits_until_it_is_deleted(shared: str
     assert next(line for line in lines if "speech" in line)[-3:] == ["wants", "3", "CPU"]
 
     assert asked(shared, "delete", "vision") == {"ended": ["vision"]}
-    eventually(lambda: asked(shared, "show", "speech")["state"] == "active", 20, "it has room")
+    eventually(lambda: asked(shared, "show", "speech")["state"] == "active", 60, "it has room")
     assert "it was deleted" in " ".join(asked(shared, "explain", "vision")["sentences"])
     assert [each["id"] for each in asked(shared, "list")["clusters"]][:1] == ["speech"]
 
@@ -106,7 +106,7 @@ def test_an_interruption_leaves_it_in_the_queue(shared: str, tmp_path: Path) -> 
     command = ["cluster", "create", "later", "--min", "CPU=2", "--wait", "60"]
     with fedpilot([*command, "--address", shared], tmp_path) as waiting:
         eventually(
-            lambda: any(e["id"] == "later" for e in asked(shared, "list")["clusters"]), 30, "asked"
+            lambda: any(e["id"] == "later" for e in asked(shared, "list")["clusters"]), 60, "asked"
         )
         waiting.signal(signal.SIGINT)
         assert waiting.finish(30) == 130

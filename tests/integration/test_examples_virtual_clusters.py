@@ -61,13 +61,13 @@ def run(name: str, **environment: str) -> subprocess.CompletedProcess[str]:
         try:
             said, error = process.communicate(timeout=200)
             assert process.returncode == 0, error
-            eventually(lambda: not session_of(process.pid), 20, f"nothing of {name} runs")
+            eventually(lambda: not session_of(process.pid), 60, f"nothing of {name} runs")
             assert [each for each in os.listdir(folder) if each != "ray"] == []
             return subprocess.CompletedProcess(process.args, 0, said, error)
         finally:
             with contextlib.suppress(ProcessLookupError):
                 end_session(process.pid)
-            process.wait(10)
+            process.wait(60)
 
 
 @pytest.mark.parametrize(

@@ -341,7 +341,7 @@ def test_stopping_ends_the_command_and_what_waits_leaves_the_queue(
     assert processes(marker)
     assert jobs.stop(first)
     assert ended(jobs, first).status == "STOPPED"
-    eventually(lambda: not processes(marker), 10, "no process of theirs is left")
+    eventually(lambda: not processes(marker), 60, "no process of theirs is left")
     assert not jobs.stop(first)
 
 
@@ -351,8 +351,8 @@ def test_a_job_whose_keeper_is_killed_leaves_nothing(jobs: Jobs, tmp_path: Path)
     eventually(lambda: "it runs" in jobs.logs(id), PATIENCE_S, "it runs")
     (confine,) = [p for p in processes(marker) if "fedpilot.fabric.confine" in p.cmdline()]
     confine.send_signal(signal.SIGKILL)
-    eventually(lambda: id not in clusters(jobs), 10, "its virtual cluster is gone")
-    eventually(lambda: not processes(marker), 15, "its command is gone")
+    eventually(lambda: id not in clusters(jobs), 60, "its virtual cluster is gone")
+    eventually(lambda: not processes(marker), 60, "its command is gone")
     assert ended(jobs, id).status == "FAILED"
 
 
@@ -361,7 +361,7 @@ def test_a_job_whose_virtual_cluster_is_deleted_ends(jobs: Jobs, tmp_path: Path)
     id = jobs.submit(["sh", "-c", shlex.join([*command, marker]) + "; true"], ONE)
     eventually(lambda: "it runs" in jobs.logs(id), PATIENCE_S, "it runs")
     jobs.clusters.delete(id)
-    eventually(lambda: not processes(marker), 15, "its command is gone, and what that started")
+    eventually(lambda: not processes(marker), 60, "its command is gone, and what that started")
     why = "its virtual cluster has ended, and so has this command: it was deleted"
     assert (ended(jobs, id).status, jobs.show(id).message) == ("FAILED", why)
 
@@ -518,7 +518,7 @@ def test_an_interruption_leaves_the_job_running(jobs: Jobs, tmp_path: Path, addr
         assert following.process.stdout is not None
         assert following.process.stdout.readline() == "it runs\n"
         following.signal(signal.SIGINT)
-        assert following.process.wait(30) == 130
+        assert following.process.wait(60) == 130
         told = following.error()
     assert "job long goes on" in told
     assert f"fedpilot job stop long --address {address}" in told

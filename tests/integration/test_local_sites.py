@@ -39,7 +39,7 @@ def running(folder: Path, *arguments: str) -> Iterator[Command]:
     (folder / "config.yaml").write_text(CONFIG)
     with fedpilot(["run", "config.yaml", "--json", "--run-id", "r", *arguments], folder) as run:
         yield run
-        eventually(lambda: session_of(run.pid) == [], 40, "no process is left")
+        eventually(lambda: session_of(run.pid) == [], 60, "no process is left")
     assert temporary_folders() <= before
 
 
@@ -122,7 +122,7 @@ def test_sites_end_when_the_run_is_killed_and_its_successor_goes_on(
     with fedpilot(first, tmp_path) as run:
         run.wait_for("round_finished", round=1)
         run.signal(signal.SIGKILL)
-        eventually(lambda: session_of(run.pid) == [], 40, "its sites have ended")
+        eventually(lambda: session_of(run.pid) == [], 60, "its sites have ended")
     with fedpilot(["run", "--resume", "r", "--json"], tmp_path) as run:
         assert run.finish() == 0, run.error()
     assert run.last("run_finished")["digest"] == alone

@@ -30,7 +30,12 @@ from fedpilot.fabric import (
 )
 from real_ray import ENVIRONMENT, eventually
 
-pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [
+    pytest.mark.ray,
+    pytest.mark.own_process,
+    pytest.mark.slow,
+    pytest.mark.timeout(240),
+]
 
 PATIENCE_S = 60.0
 CPUS = 2
@@ -140,7 +145,7 @@ def test_a_placement_group_inside_is_whole_again(machines: Cluster) -> None:
     nap = ray.remote(num_cpus=1)(here)
     with everything(machines) as job:
         group = placement_group([{"CPU": 1}] * 2, strategy="STRICT_SPREAD")
-        assert group.wait(30)
+        assert group.wait(60)
 
         def on(bundle: int) -> str:
             strategy = PlacementGroupSchedulingStrategy(group, bundle)
@@ -154,5 +159,5 @@ def test_a_placement_group_inside_is_whole_again(machines: Cluster) -> None:
         assert on(0) != lost
         states = {each["id"]: each["state"] for each in VirtualClusters().snapshot()["clusters"]}
         assert states[job] == "active" or eventually(
-            lambda: VirtualClusters().show(job)["state"] == "active", 10.0, "the job is whole"
+            lambda: VirtualClusters().show(job)["state"] == "active", 60.0, "the job is whole"
         )

@@ -47,7 +47,7 @@ def runner_at(address: str, folder: Path) -> Iterator[tuple[LinkedSite, RunnerPr
 def all_of_it(name: str, lease_s: float = 60.0) -> GangRequest:
     """A gang that takes the whole cluster."""
     return GangRequest(
-        name=name, resources={"CPU": 1.0}, workers=2, timeout_s=30.0, lease_s=lease_s
+        name=name, resources={"CPU": 1.0}, workers=2, timeout_s=60.0, lease_s=lease_s
     )
 
 

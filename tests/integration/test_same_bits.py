@@ -177,7 +177,7 @@ def test_a_run_killed_in_every_third_round_and_resumed_gives_the_same(
         with fedpilot(arguments, tmp_path) as run:
             run.wait_for("round_started", round=number)
             run.signal(signal.SIGKILL)
-            run.process.wait(10)
+            run.process.wait(60)
         arguments = ["run", "--resume", "r", "--json"]
     with fedpilot(arguments, tmp_path) as run:
         assert run.finish() == 0, run.error()

@@ -71,5 +71,5 @@ def test_it_ends_in_order(
         assert run.finish(30) == 130
         assert run.error() == ""
         assert run.last("run_finished")["status"] == "interrupted"
-        eventually(lambda: session_of(run.pid) == [], 10, "no process is left")
+        eventually(lambda: session_of(run.pid) == [], 60, "no process is left")
     assert list(temporary.glob("fedpilot-*")) == []

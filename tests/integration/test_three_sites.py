@@ -74,4 +74,4 @@ def test_three_sites_make_the_model_of_one(three: Fleet, alone: str) -> None:
     assert last["status"] == "finished", three.logs()
     assert last["digest"] == alone
     for site in SITES:
-        eventually(lambda site=site: three.left_at(site) == [], 20, f"nothing is left at {site}")
+        eventually(lambda site=site: three.left_at(site) == [], 60, f"nothing is left at {site}")

@@ -108,7 +108,7 @@ class Siege:
             assert name in self._names()
             self._wait()
             owner.process.kill()
-            owner.process.wait(10)
+            owner.process.wait(60)
         eventually(lambda: name not in self._names(), AGREE_S, f"{name} ends with its driver")
         held = [each for each in ours(table()).values() if f":{name}:" in each["name"]]
         assert held == []

@@ -31,7 +31,7 @@ from real_ray import ENVIRONMENT, REPOSITORY, end_session, eventually
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(300)]
 
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 CPUS = 4
 DEFAULT = "default"
 RARELY = 1e-3
@@ -349,7 +349,7 @@ def client(script: str, address: str, *arguments: object) -> Iterator[Client]:
         yield Client(process)
     finally:
         end_session(process.pid)
-        process.wait(10)
+        process.wait(60)
         for stream in (process.stdin, process.stdout):
             if stream is not None:
                 with contextlib.suppress(BrokenPipeError):
@@ -436,7 +436,7 @@ def clusters(at: Machines, somebody: Steady) -> Iterator[VirtualClusters]:
         return not left
 
     with contextlib.suppress(AssertionError):
-        eventually(clean, 5, "nothing is left")
+        eventually(clean, 60, "nothing is left")
     assert left == []
 
 

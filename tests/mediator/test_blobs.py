@@ -306,5 +306,5 @@ def test_whoever_removes_an_old_file_spares_the_new_one_of_its_name(
 
     monkeypatch.setattr(fcntl, "flock", locked)
     assert store.remove(blob.digest)
-    adopting.join(10)
+    adopting.join(60)
     assert elsewhere.has(blob)

@@ -40,7 +40,7 @@ from fedpilot.mediator.wire import (
     standing_message,
 )
 
-SOON_S = 10.0
+SOON_S = 60.0
 
 
 class Mediator:

@@ -234,7 +234,7 @@ def test_an_order_and_its_answer_are_carried_and_booked() -> None:
     mediator.reserve(REQUEST)
     order = Payload(kind="round", tensors={"w": np.zeros((2, 5), dtype=np.float32)})
     answer = mediator.deliver("b", order, round_number=3, purpose="training")
-    assert answer.result(5).kind == "echo"
+    assert answer.result(60).kind == "echo"
     assert b.orders == [order]
     assert a.orders == []
     assert mediator.drain_traffic() == [
@@ -280,7 +280,7 @@ def test_sites_prepare_side_by_side() -> None:
         asked[name].set()
         answer: Future[Answer] = Future()
         threading.Thread(
-            target=lambda: asked[other].wait(5) and answer.set_result(Promise(name, 1))
+            target=lambda: asked[other].wait(60) and answer.set_result(Promise(name, 1))
         ).start()
         return answer
 
@@ -304,10 +304,10 @@ def test_an_answer_is_booked_by_the_time_it_is_there() -> None:
     )
     thread.start()
     threading.Timer(0.2, waiter_may_go.set).start()
-    answer.result(5)
+    answer.result(60)
     drained = dict(mediator.drain_traffic())
     waiter_may_go.set()
-    thread.join(5)
+    thread.join(60)
     assert Flow(1, "a", Direction.FROM_SITE, "training") in drained
 
 
@@ -385,7 +385,7 @@ def test_a_site_that_comes_back_is_started_anew_and_given_work_bit_by_bit() -> N
     mediator.lose("b", "a storm", round_number=1)
     mediator.drain_changes()
     sites["b"].log.clear()
-    assert mediator.readmit("b").result(5) == Promise("b", 1)
+    assert mediator.readmit("b").result(60) == Promise("b", 1)
     assert sites["b"].log == ["prepare", "commit", "check w", "start"]
     assert mediator.sites == ("a", "b")
     assert [change.kind for change in mediator.drain_changes()] == [ChangeKind.RETURNED]
@@ -399,7 +399,7 @@ def test_a_site_that_comes_back_is_started_anew_and_given_work_bit_by_bit() -> N
 def test_whoever_is_there_is_not_started_again() -> None:
     mediator, sites = started(*"ab")
     sites["b"].log.clear()
-    assert mediator.readmit("b").result(5) == Promise("b", 1)
+    assert mediator.readmit("b").result(60) == Promise("b", 1)
     assert sites["b"].log == []
 
 
@@ -409,7 +409,7 @@ def test_a_site_that_cannot_come_back_holds_nothing(verb: str) -> None:
     mediator.lose("b", "a storm")
     sites["b"].fail_on[verb] = SiteUnreachable("b", "still a storm")
     with pytest.raises(SiteUnreachable):
-        mediator.readmit("b").result(5)
+        mediator.readmit("b").result(60)
     assert mediator.sites == ("a",)
     assert not sites["b"].held
 
@@ -419,7 +419,7 @@ def test_a_site_that_refuses_to_come_back_says_why() -> None:
     mediator.lose("b", "a storm")
     sites["b"]._answer = Refusal("b", "all CPUs are taken")
     with pytest.raises(ReservationRefused, match="all CPUs are taken"):
-        mediator.readmit("b").result(5)
+        mediator.readmit("b").result(60)
 
 
 def test_a_site_that_is_back_after_the_end_gives_all_back() -> None:
@@ -432,7 +432,7 @@ def test_a_site_that_is_back_after_the_end_gives_all_back() -> None:
     sites["b"].held = True
     slow.set_result(None)
     with pytest.raises(MediatorError, match="ended meanwhile"):
-        back.result(5)
+        back.result(60)
     assert not sites["b"].held
 
 
@@ -440,7 +440,7 @@ def test_a_site_that_joins_later_is_given_work() -> None:
     mediator, _ = started("a")
     new = FakeSite("new")
     mediator.add(new, Payload(kind="spec"))
-    mediator.readmit("new").result(5)
+    mediator.readmit("new").result(60)
     mediator.rebalance(1.0)
     assert new.log == ["prepare", "commit", "check w", "start"]
     assert sizes(mediator) == {"a": 6, "new": 6}
@@ -466,7 +466,7 @@ def test_a_clients_order_follows_it_to_its_next_site() -> None:
     mediator, sites = started(*"ab")
     sites["b"].make_answer = lambda _: done(partial(refuse, "b"))
     answer = mediator.deliver_to_client(11, Payload(kind="train"), purpose="node")
-    assert answer.result(5).kind == "echo"
+    assert answer.result(60).kind == "echo"
     assert [order.kind for order in sites["a"].orders] == ["train"]
     assert mediator.sites == ("a",)
 
@@ -505,9 +505,9 @@ def test_an_answer_that_cannot_be_is_asked_of_the_next_site_and_its_site_done_wi
     problem_of = wrong_from(sites["a"], sites["c"])
     order = Payload(kind="try")
     answer = mediator.deliver_to_any(order, purpose="trial", problem_of=problem_of)
-    assert answer.result(5).kind == "echo"
+    assert answer.result(60).kind == "echo"
     answer = mediator.deliver_to_client(11, order, purpose="node", problem_of=problem_of)
-    assert answer.result(5).kind == "echo"
+    assert answer.result(60).kind == "echo"
     assert list(mediator.distrusted) == ["a", "c"]
     assert mediator.sites == ("b",)
 
@@ -519,7 +519,7 @@ def test_where_nobody_else_may_be_asked_it_fails_with_what_is_wrong() -> None:
         11, Payload(kind="x"), purpose="node", problem_of=problem_of
     )
     with pytest.raises(AnswerUnreadable, match="it is a lie"):
-        answer.result(5)
+        answer.result(60)
 
 
 def test_a_site_that_cannot_be_read_at_the_start_is_done_without() -> None:
@@ -576,13 +576,13 @@ def test_a_clients_order_fails_where_it_can_go_nowhere(
         mediator.lose(site, "a storm")
     sites["b"].make_answer = lambda _: done(partial(refuse, "b"))
     with pytest.raises(SiteLost):
-        mediator.deliver_to_client(11, Payload(kind="train"), purpose="node").result(5)
+        mediator.deliver_to_client(11, Payload(kind="train"), purpose="node").result(60)
 
 
 def test_what_any_site_can_do_is_done_by_the_first_that_is_there() -> None:
     mediator, sites = started(*"abc")
     sites["a"].make_answer = lambda _: done(partial(refuse, "a"))
-    assert mediator.deliver_to_any(Payload(kind="try"), purpose="trial").result(5).kind == "echo"
+    assert mediator.deliver_to_any(Payload(kind="try"), purpose="trial").result(60).kind == "echo"
     assert [len(site.orders) for site in sites.values()] == [1, 1, 0]
 
 
@@ -596,8 +596,8 @@ def test_a_site_that_is_drained_finishes_its_work_and_is_released() -> None:
     assert sizes(mediator) == {"a": 12, "b": 0}
     assert sites["b"].held
     pending.set_result(Payload(kind="late"))
-    drained.result(5)
-    assert answer.result(5).kind == "late"
+    drained.result(60)
+    assert answer.result(60).kind == "late"
     assert not sites["b"].held
     assert mediator.drain_changes() == [
         Change(site="b", kind=ChangeKind.DRAINED, reason="it is drained", clients=6)
@@ -651,7 +651,7 @@ def test_a_site_promises_vnodes(
     cpus: tuple[float, ...], request_: GangRequest, vnodes: int
 ) -> None:
     site, cluster = in_process(*cpus)
-    assert site.prepare(request_).result(5) == Promise("local", vnodes)
+    assert site.prepare(request_).result(60) == Promise("local", vnodes)
     site.release()
     assert cluster.groups() == ()
     site.release()
@@ -661,7 +661,9 @@ def test_a_site_promises_vnodes(
 def test_a_site_that_can_never_hold_it_refuses_at_once(workers: int | None) -> None:
     site, cluster = in_process(4)
     cpus = 1.0 if workers else 5.0
-    answer = site.prepare(GangRequest(name="g", resources={"CPU": cpus}, workers=workers)).result(5)
+    answer = site.prepare(GangRequest(name="g", resources={"CPU": cpus}, workers=workers)).result(
+        60
+    )
     assert isinstance(answer, Refusal)
     assert "can never give" in answer.reason
     assert cluster.groups() == ()
@@ -674,18 +676,18 @@ def test_a_site_whose_resources_are_taken_refuses_after_the_time_given() -> None
     other.prepare(GangRequest(name="o", resources={"CPU": 3.0}, workers=1))
     answer = site.prepare(
         GangRequest(name="g", resources={"CPU": 2.0}, workers=1, timeout_s=7)
-    ).result(5)
+    ).result(60)
     assert isinstance(answer, Refusal)
     assert clock.now == 7
     other.release()
-    retry = site.prepare(GangRequest(name="g", resources={"CPU": 2.0}, workers=1)).result(5)
+    retry = site.prepare(GangRequest(name="g", resources={"CPU": 2.0}, workers=1)).result(60)
     assert retry == Promise("local", 1)
 
 
 def test_a_site_works_only_after_it_was_prepared_and_checked() -> None:
     site, _ = in_process(1)
     with pytest.raises(RuntimeError):
-        site.start(lambda _: None).result(5)
+        site.start(lambda _: None).result(60)
     with pytest.raises(RuntimeError):
         site.deliver(Payload(kind="round"), "k", "training")
 
@@ -707,7 +709,7 @@ def test_a_workload_that_cannot_be_stopped_does_not_keep_the_vnodes(
     site.prepare(GangRequest(name="g", resources={"CPU": 1.0}, workers=1))
     site.check("w", Payload(kind="spec"))
     with pytest.raises(RuntimeError, match="will not stop"):
-        site.release().result(5)
+        site.release().result(60)
     assert cluster.groups() == ()
 
 

@@ -27,7 +27,7 @@ from fedpilot.mediator.runner import (
 )
 from real_ray import eventually
 
-SOON_S = 30.0
+SOON_S = 60.0
 PATHS = {"PYTHONPATH": os.pathsep.join(sys.path)}
 
 

@@ -95,11 +95,11 @@ def at_once(url: str, act: Callable[[Store, int], bool]) -> int:
 
     def one(number: int) -> bool:
         with Store(url) as mine:
-            begin.wait(30)
+            begin.wait(60)
             return act(mine, number)
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        return sum(pool.map(one, range(AT_ONCE), timeout=50))
+        return sum(pool.map(one, range(AT_ONCE), timeout=60))
 
 
 # -- sites ----------------------------------------------------------------------------------------
@@ -382,7 +382,7 @@ def test_what_was_acknowledged_outlives_the_process(url: str, store: Store) -> N
         told = [int(writer.stdout.readline()) for _ in range(20)]
         writer.send_signal(signal.SIGKILL)
         told += [int(line) for line in writer.stdout if line.endswith("\n")]
-    writer.wait(30)
+    writer.wait(60)
     assert {each.number for each in store.events_after("r1")} >= set(told)
     assert store.append_event("r1", "{}", now=1.0) > max(told)
 
@@ -430,12 +430,12 @@ def test_stores_that_open_an_empty_database_at_once_make_its_tables_once(url: st
     begin = threading.Barrier(AT_ONCE)
 
     def one(_: int) -> int:
-        begin.wait(30)
+        begin.wait(60)
         with Store(url) as mine:
             return mine.append_event("", "{}", now=0.0)
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        assert len(set(pool.map(one, range(AT_ONCE), timeout=50))) == AT_ONCE
+        assert len(set(pool.map(one, range(AT_ONCE), timeout=60))) == AT_ONCE
 
 
 def later_step(connection: sqlalchemy.Connection) -> None:

@@ -31,7 +31,7 @@ class SlowPart:
     written: list[bytes] = field(default_factory=list)
 
     def write(self, *data: bytes | memoryview) -> None:
-        self.disk.wait(30)
+        self.disk.wait(60)
         if self.fails:
             raise BlobBusy("it is no longer written here")
         self.written += map(bytes, data)

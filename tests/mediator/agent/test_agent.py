@@ -227,7 +227,7 @@ def test_a_run_that_is_over_before_its_runner_is_there_leaves_none(tmp_path: Pat
 
     def start(folder: Path, settings: RunnerSettings) -> RunnerProcess:
         starting.set()
-        assert go.wait(20)
+        assert go.wait(60)
         return fake_runner.start(folder, settings)
 
     async def play(lab: Lab) -> None:

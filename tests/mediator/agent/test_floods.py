@@ -112,7 +112,7 @@ def test_commands_run_some_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyP
         await work.close()
         return sum(each.answer.HasField("done") for each in sent)
 
-    assert asyncio.run(asyncio.wait_for(flood(), 10)) == 5
+    assert asyncio.run(asyncio.wait_for(flood(), 60)) == 5
     assert max(at_once) == 2
 
 
@@ -152,7 +152,7 @@ def test_a_process_that_nobody_waits_for_any_more_is_killed(tmp_path: Path) -> N
         kill = staticmethod(killed.set)
 
     def start(folder: Path, settings: RunnerSettings) -> RunnerProcess:
-        assert go.wait(10)
+        assert go.wait(60)
         return Process()  # type: ignore[return-value]
 
     async def play() -> None:

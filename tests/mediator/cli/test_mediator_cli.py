@@ -19,7 +19,7 @@ from fedpilot.mediator.identity import Credentials
 from mediators import TESTS, mediating, reaching
 
 START = "from fedpilot.mediator.cli.mediator import mediator; mediator()"
-END_S = 20.0
+END_S = 60.0
 
 
 @contextmanager

@@ -288,7 +288,7 @@ def test_several_processes_issue_at_once_and_nothing_is_forgotten(
     for process in processes:
         process.start()
     for process in processes:
-        process.join(50)
+        process.join(60)
     assert [process.exitcode for process in processes] == [0, 0, 0]
     issued = Authority.open(folder).issued()
     assert sorted(each.name for each in issued) == sorted(names * 10)

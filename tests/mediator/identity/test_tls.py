@@ -23,7 +23,7 @@ from fedpilot.mediator.identity.tls import (
     server_credentials,
 )
 
-DEADLINE_S = 10.0
+DEADLINE_S = 60.0
 DAY_S = 86_400.0
 HOSTS = ("localhost", "127.0.0.1")
 

@@ -105,7 +105,7 @@ def test_a_site_that_joins_late_and_one_that_is_lost_do_not_change_the_model(
                         lambda: any(each.key == "start" for each in rome.worked), within_s=30
                     )
                     here_cluster.gate.set()
-                    await eventually(lambda: late_cluster.rounds, within_s=30)
+                    await eventually(lambda: late_cluster.rounds, within_s=60)
                 found = await here.ended("run", 120)  # rome is gone, and given up
                 assert finished(found) == alone
 

@@ -91,7 +91,7 @@ def test_orders_reach_their_sites_and_answers_come_back_with_their_blobs(tmp_pat
             for site in ("paris", "rome"):
                 assert 4_000 < rows[site, "to_site"] < 4_600
             assert 4_000 < max(rows["paris", "from_site"], rows["rome", "from_site"]) < 4_600
-            await eventually(lambda: not blobs(here), f"{blobs(here)} are removed", 5)
+            await eventually(lambda: not blobs(here), f"{blobs(here)} are removed", 60)
             events = [each["event"] for each in await here.events("run")]
             assert events == ["run_started", "run_finished"]
 

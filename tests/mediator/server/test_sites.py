@@ -312,7 +312,7 @@ async def conversation(
     except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
         pass  # refused before all was said
     try:
-        while (answer := await asyncio.wait_for(call.read(), 5)) is not grpc.aio.EOF:
+        while (answer := await asyncio.wait_for(call.read(), 60)) is not grpc.aio.EOF:
             heard.append(answer)
     except grpc.aio.AioRpcError:
         pass
@@ -465,7 +465,7 @@ def test_roles_are_kept_apart(tmp_path: Path) -> None:
 def test_only_certificates_that_count_are_admitted(tmp_path: Path) -> None:
     async def sites(address: str, credentials: Any) -> Any:
         async with channel_to(address, credentials) as channel:
-            return await Stub(channel, USER).list_sites(pb.ListSitesRequest(), timeout=5)
+            return await Stub(channel, USER).list_sites(pb.ListSitesRequest(), timeout=60)
 
     async def test() -> None:
         async with mediating(tmp_path / "m") as here, mediating(tmp_path / "n") as there:
@@ -480,7 +480,7 @@ def test_only_certificates_that_count_are_admitted(tmp_path: Path) -> None:
             assert (code, "was revoked" in text) == (Code.UNAUTHENTICATED, True)
             bare = joining_credentials(here.keys.authority.certificate)
             async with grpc.aio.secure_channel(here.address, bare) as channel:
-                call = Stub(channel, USER).list_sites(pb.ListSitesRequest(), timeout=5)
+                call = Stub(channel, USER).list_sites(pb.ListSitesRequest(), timeout=60)
                 assert (await refused(call))[0] is Code.UNAVAILABLE
 
     run(test())
@@ -508,7 +508,7 @@ def test_a_site_renews_its_own_certificate_and_nobody_elses(tmp_path: Path) -> N
     async def renew(here: Here, who: Credentials, request: str) -> str:
         asked = pb.RenewRequest(protocol=PROTOCOL, certificate_request=request)
         async with channel_to(here.address, who) as channel:
-            return str((await Stub(channel, SITE).renew(asked, timeout=20)).certificate)
+            return str((await Stub(channel, SITE).renew(asked, timeout=60)).certificate)
 
     async def test() -> None:
         async with mediating(tmp_path / "m") as here:
@@ -604,8 +604,8 @@ def test_events_are_followed_as_they_happen(tmp_path: Path) -> None:
         async with mediating(tmp_path / "m") as here:
             stream = follow(here.admin, follow=True)
             async with here.agent("paris"):
-                first = await asyncio.wait_for(anext(stream), 10)
-                second = await asyncio.wait_for(anext(stream), 10)
+                first = await asyncio.wait_for(anext(stream), 60)
+                second = await asyncio.wait_for(anext(stream), 60)
             assert [first["event"], second["event"]] == ["site_joining", "site_ready"]
 
     run(test())
