@@ -23,12 +23,19 @@ from .core.audit import Running
 from .core.books import JobId
 from .core.groups import Group, GroupId, Piece
 from .core.placement import Placement, fit
-from .core.records import Bundle, ClusterId, Machine, MachineId, ProcessId, SchedulingPolicy
+from .core.records import (
+    NODE_LABEL,
+    Bundle,
+    ClusterId,
+    Machine,
+    MachineId,
+    ProcessId,
+    SchedulingPolicy,
+)
 from .core.resources import Resources
 from .core.selectors import In, Selector
 from .testing import ManualClock
 
-NODE_LABEL = "ray.io/node-id"
 NOBODY = ClusterId("")
 
 

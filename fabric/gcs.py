@@ -22,7 +22,7 @@ from .control import Observed, Seen, clear, seen_on
 from .core.audit import NAMES, Running
 from .core.books import JobId
 from .core.groups import Group, GroupId
-from .core.records import Machine, MachineId, ProcessId
+from .core.records import NODE_LABEL, Machine, MachineId, ProcessId
 from .core.resources import Resources
 from .core.selectors import to_ray
 from .errors import FabricError
@@ -32,7 +32,6 @@ tables: Any = importlib.import_module("ray.core.generated.gcs_pb2")
 messages: Any = importlib.import_module("ray.core.generated.gcs_service_pb2")
 services: Any = importlib.import_module("ray.core.generated.gcs_service_pb2_grpc")
 
-NODE_LABEL = "ray.io/node-id"
 ANY_LENGTH = (("grpc.max_receive_message_length", -1),)
 """Answers of Ray grow with what there is; the usual 4 MB are a few thousand tasks."""
 RPC_TIMEOUT_S = 10.0

@@ -90,6 +90,6 @@ def _introspection(answer: Callable[..., Any]) -> Callable[..., Any]:
         cluster = current_id()
         if cluster is None:
             return original()
-        return answer(VirtualClusters.asking(manager()), cluster)
+        return answer(VirtualClusters.asking(manager()), cluster, original)
 
     return asked

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -125,25 +125,30 @@ class VirtualNodeInfo:
         raise FabricError(f"virtual node {self.id!r} is gone")
 
 
-def cluster_resources_of(asking: VirtualClusters, cluster: str) -> dict[str, float]:
+AskRay = Callable[[], Any]
+"""Ray's own function."""
+
+
+def cluster_resources_of(asking: VirtualClusters, cluster: str, _: AskRay) -> dict[str, float]:
     """All that a virtual cluster holds now."""
     return dict(asking.show(cluster)["total"])
 
 
-def available_resources_of(asking: VirtualClusters, cluster: str) -> dict[str, float]:
+def available_resources_of(asking: VirtualClusters, cluster: str, _: AskRay) -> dict[str, float]:
     """What is free in a virtual cluster."""
     return dict(asking.show(cluster)["available"])
 
 
-def nodes_of(asking: VirtualClusters, cluster: str) -> list[dict[str, Any]]:
+def nodes_of(asking: VirtualClusters, cluster: str, machines: AskRay) -> list[dict[str, Any]]:
     """The virtual nodes of a virtual cluster, as `ray.nodes()` tells of machines."""
+    addresses = {each["NodeID"]: each["NodeManagerAddress"] for each in machines()}
     return [
         {
             "NodeID": node["machine"],
             "VNodeID": node["id"],
             "Alive": True,
             "NodeManagerHostname": node["hostname"],
-            "NodeManagerAddress": node["labels"].get("ray.io/node-ip", node["hostname"]),
+            "NodeManagerAddress": addresses.get(node["machine"], node["hostname"]),
             "Resources": node["total"],
             "Labels": node["labels"],
             "alive": True,

@@ -7,14 +7,12 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from .core.records import NODE_LABEL
 from .core.selectors import parse
 from .errors import NoSuchCluster
 from .spec import FixedSizeNode, FixedSizeNodes, SchedulingPolicy, VirtualCluster
 from .virtual_clusters import VirtualClusters
 from .where import enclosing, owner_of
-
-MACHINE = "ray.io/node-id"
-"""The level of `topology_strategy` that is the same as `strategy`."""
 
 
 def make_group(
@@ -59,7 +57,7 @@ def spec_of(**asked: Any) -> VirtualCluster:
 
     validate_placement_group(**asked)
     topology = dict(asked.get("topology_strategy") or {})
-    strategy = topology.pop(MACHINE, None) or asked.get("strategy") or SchedulingPolicy.PACK
+    strategy = topology.pop(NODE_LABEL, None) or asked.get("strategy") or SchedulingPolicy.PACK
     if topology:
         raise ValueError(f"topology_strategy: no {', '.join(topology)} inside a virtual cluster")
     bundles = asked["bundles"]

@@ -113,6 +113,11 @@ class Registrar:
             return None
         return never(self.books.ledger, request)
 
+    @property
+    def machines_come(self) -> bool:
+        """Whether somebody adds machines for what waits."""
+        return self._settings.machines_come
+
     def _check_names(self, request: Request) -> None:
         if request.id in (ROOT, DEFAULT):
             raise NameTaken(request.id)

@@ -57,6 +57,8 @@ class Fabric(Protocol):
 
     books: Books
 
+    @property
+    def machines_come(self) -> bool: ...
     def cut(
         self, ledger: Ledger, vnodes: Iterable[VNodeId], given: Mapping[VNodeId, Resources], /
     ) -> Recut | Stuck: ...
@@ -327,6 +329,7 @@ class Router:
             ask.demand,
             ask.selector,
             lasting=lasting,
+            machines_come=self._fabric.machines_come,
         )
 
     def _set_apart(self, work: Work, found: Apart) -> bool:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import functools
 import inspect
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from .core.groups import GroupId, group_id
 from .core.ledger import WorkId
-from .core.records import ClusterId
+from .core.records import NODE_LABEL, ClusterId
 from .core.resources import Resources
 from .core.selectors import Condition, DoesNotExist, Exists, In, parse
 from .errors import SpecError, TooLarge
@@ -26,6 +26,9 @@ OURS = "fedpilot.fabric.manager_actor"
 
 _SIZING = "_AutoscalingCoordinatorActor"
 """The actor that tells Ray's libraries how large the cluster is, and asks for a larger one."""
+
+A_MACHINE = "node:"
+"""How the resources begin by which Ray names machines: `node:<ip>`, `node:__internal_head__`."""
 
 _WHERE = ("scheduling_strategy", "label_selector", "fallback_strategy")
 """Options that say where work runs."""
@@ -132,7 +135,10 @@ def _route(
     affinity: dict[str, Condition] = {}
     soft = False
     if isinstance(strategy, NodeAffinitySchedulingStrategy):
-        affinity, soft = {"ray.io/node-id": In(strategy.node_id)}, bool(strategy.soft)
+        affinity, soft = {NODE_LABEL: In(strategy.node_id)}, bool(strategy.soft)
+    else:
+        affinity = named_by(demand, originals["nodes"])
+    demand = demand.without({name for name, _ in demand.units if name.startswith(A_MACHINE)})
     id = _new_work(ClusterId(cluster))
     wanted = {**selector, **affinity}
     nested = here is not None
@@ -143,6 +149,12 @@ def _route(
         placed = place(wanted, wait=True, soft=soft, affinity=affinity, inside=inside)
     assert placed is not None
     sent = {k: v for k, v in options.items() if k not in _WHERE}
+    if sent.get("resources"):
+        sent["resources"] = {
+            name: amount
+            for name, amount in sent["resources"].items()
+            if not name.startswith(A_MACHINE)
+        }
     sizes = [dict(size) for size in placed.sizes] or [demand.to_ray() or {"CPU": 0.0001}]
     sent["scheduling_strategy"] = PlacementGroupSchedulingStrategy(
         placement_group=known_group(placed.group, sizes),
@@ -220,6 +232,24 @@ def _demand(options: Mapping[str, Any], *, actor: bool) -> Resources:
         if "_group_" in name:
             raise ValueError(f"{name}: what a placement group has cannot be asked for by name")
     return Resources.of(amounts)
+
+
+def named_by(
+    demand: Resources, nodes: Callable[[], Iterable[Mapping[str, Any]]]
+) -> dict[str, Condition]:
+    """The machines that work names by their resources, as `node:10.0.0.7`; ValueError without any.
+
+    Ray gives each machine such a resource so that work can be sent there. It is not shared out, so
+    it says where work runs and is not asked for.
+    """
+    wanted = [name for name, _ in demand.units if name.startswith(A_MACHINE)]
+    if not wanted:
+        return {}
+    alive = [node for node in nodes() if node["Alive"]]
+    there = [node["NodeID"] for node in alive if all(name in node["Resources"] for name in wanted)]
+    if not there:
+        raise ValueError(f"no machine of this Ray cluster has {' and '.join(wanted)}")
+    return {NODE_LABEL: In(*there)}
 
 
 def with_labels(original: Callable[..., Any], self: Any, *given: Any, **options: Any) -> Any:

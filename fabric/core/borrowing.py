@@ -20,6 +20,9 @@ from .placement import GPU
 from .records import ROOT, ClusterId, Machine, MachineId, PlaceId, VNode, VNodeId, VNodeKind
 from .resources import Resources
 
+SHOWN = 3
+"""How many machines a reason names."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
@@ -70,10 +73,16 @@ def find_growth(
         found += [Growth(machine, way) for way in _ways(ledger, cluster, machine, demand, gpus)]
     if found:
         return min(found, key=_cost)
-    limited = _limiting(ledger, cluster, demand)
+    limited = _limiting(ledger, cluster, demand, allowed)
     if limited is not None:
         return Unmet(f"{limited} may not hold {demand} more flexible resources", physical=False)
-    return Unmet(f"no machine has {demand} free", physical=True)
+    names = sorted(ledger.machines[id].hostname for id in machines)
+    if len(names) == len(ledger.machines):
+        return Unmet(f"no machine has {demand} free", physical=True)
+    if not names:
+        return Unmet("no machine has the labels that it asks for", physical=True)
+    shown = ", ".join(names[:SHOWN]) + (", ..." if len(names) > SHOWN else "")
+    return Unmet(f"no machine that may run it ({shown}) has {demand} free", physical=True)
 
 
 def borrow(ledger: Ledger, growth: Growth, until: float) -> None:
@@ -156,14 +165,21 @@ def capacity(ledger: Ledger, cluster: ClusterId) -> Resources:
     return fixed + Resources(tuple((name, amount) for name, amount in amounts if amount))
 
 
-def too_large_for(ledger: Ledger, cluster: ClusterId, demand: Resources) -> ClusterId | None:
+def too_large_for(
+    ledger: Ledger,
+    cluster: ClusterId,
+    demand: Resources,
+    *,
+    allowed: Callable[[Machine], bool] = lambda _: True,
+) -> ClusterId | None:
     """The nearest cluster, this one or one above it, that can never hold a demand in one place.
 
     None if all could. What the machines have does not count, for larger ones may come.
     """
     while cluster != ROOT:
         known = ledger.clusters[cluster]
-        if any(demand.fits(each.resources) for each in ledger.of(cluster)):
+        mine = [each for each in ledger.of(cluster) if allowed(ledger.machines[each.machine])]
+        if any(demand.fits(each.resources) for each in mine):
             return None
         over = any(demand[name] > most for name, most in known.limits.items())
         if over or not known.flexible:
@@ -231,11 +247,17 @@ def _fixed_places(ledger: Ledger, cluster: ClusterId, machine: MachineId) -> lis
     return [each.id for each in mine if each.kind is VNodeKind.FIXED and each.machine == machine]
 
 
-def _limiting(ledger: Ledger, cluster: ClusterId, demand: Resources) -> ClusterId | None:
-    """The nearest cluster whose limit forbids that it gets all of the demand."""
+def _limiting(
+    ledger: Ledger, cluster: ClusterId, demand: Resources, allowed: Callable[[Machine], bool]
+) -> ClusterId | None:
+    """The nearest cluster whose limit forbids that it gets all of the demand on such a machine."""
     while cluster != ROOT:
         held = max(
-            (ledger.free(e.id) for e in ledger.of(cluster) if e.kind is VNodeKind.FLEXIBLE),
+            (
+                ledger.free(each.id)
+                for each in ledger.of(cluster)
+                if each.kind is VNodeKind.FLEXIBLE and allowed(ledger.machines[each.machine])
+            ),
             key=_size,
             default=Resources(),
         )

@@ -28,6 +28,8 @@ DEFAULT = ClusterId("default")
 
 VNODE_LABEL = "ray.io/vnode_id"
 VCLUSTER_LABEL = "ray.io/vcluster_id"
+NODE_LABEL = "ray.io/node-id"
+"""Ray's label for the machine itself, which no machine that comes can have."""
 
 
 class SchedulingPolicy(StrEnum):

@@ -9,15 +9,18 @@ placement group of its own, whose id it is given before that exists.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import reduce
+from operator import or_
 from typing import TypeVar
 
 from .borrowing import Growth, Unmet, find_growth, too_large_for
 from .groups import Group, GroupId, Groups, forget
 from .ledger import Ledger, WorkId
 from .records import (
+    NODE_LABEL,
     VCLUSTER_LABEL,
     VNODE_LABEL,
     ClusterId,
@@ -27,8 +30,8 @@ from .records import (
     VNodeId,
     VNodeKind,
 )
-from .resources import Resources
-from .selectors import Selector, matches
+from .resources import UNIT, Resources
+from .selectors import In, Selector, describe, matches
 
 SOMETHING = Resources.of({"CPU": 0.0001})
 """What work without demands is given where it needs a placement group: none can be empty."""
@@ -131,11 +134,13 @@ def choose(
     selector: Selector,
     *,
     lasting: bool = False,
+    machines_come: bool = False,
 ) -> Into | Apart | Queue | Hold | Never:
     """Say where work runs, the tightest place first; ties are broken by name.
 
     Work that is `lasting`, as actors are, gets a flexible piece for itself if it can: one that it
-    shared would stay uncut for as long as it lives.
+    shared would stay uncut for as long as it lives. Where `machines_come`, work that is too large
+    for the machines of today waits for others.
     """
     mine = [vnode for vnode in ledger.of(cluster) if _allows(vnode, selector)]
     rooms = [
@@ -166,7 +171,8 @@ def choose(
         _, group_id, bundle = min(queues)
         everywhere = not selector and len(groups[group_id].pieces) > 1
         return Queue(group_id, ANY if everywhere else bundle)
-    return _never(ledger, cluster, demand, mine, selector) or Hold(found.reason, found.physical)
+    never = _never(ledger, cluster, demand, mine, selector, found.reason, machines_come)
+    return never or Hold(found.reason, found.physical)
 
 
 def apart(
@@ -184,7 +190,7 @@ def apart(
         return Apart(vnode.id, Growth(vnode.machine, ()))
     found = find_growth(ledger, cluster, demand, allowed=_allowed(ledger, cluster, selector))
     if isinstance(found, Unmet):
-        return Hold(found.reason, found.physical)
+        return Hold(found.reason, found.physical and not _names_machines(selector))
     return Apart(found.steps[-1].vnode, found)
 
 
@@ -203,36 +209,78 @@ def _allows(vnode: VNode, selector: Selector) -> bool:
     return matches(selector, {**vnode.labels, **ours})
 
 
+def _names_machines(selector: Selector) -> bool:
+    """Whether only certain machines may run it, so that no other machine would help."""
+    return isinstance(selector.get(NODE_LABEL), In)
+
+
 def _never(
     ledger: Ledger,
     cluster: ClusterId,
     demand: Resources,
-    mine: Iterable[VNode],
+    mine: Sequence[VNode],
     selector: Selector,
+    no_growth: str,
+    machines_come: bool,
 ) -> Never | None:
-    """Why it cannot run there even if nothing else does."""
+    """Why it cannot run there even if nothing else does; `no_growth`: why no vnode grows for it.
+
+    Work that names machines on which the cluster holds nothing is refused as well, unless the
+    cluster can grow there now: those machines may never be free.
+    """
     known = ledger.clusters[cluster]
     if any(demand.fits(vnode.resources) for vnode in mine):
         return None
+    if _names_machines(selector) and not mine:
+        where = _machines_named(ledger, selector)
+        return Never(f"{cluster} holds nothing on {where}, and cannot grow there: {no_growth}")
+    if selector and not mine and not known.flexible:
+        return Never(f"no node of {cluster} has the labels {describe(selector)}")
     over = [name for name, most in known.limits.items() if demand[name] > most]
-    if known.flexible and not over:
-        above = too_large_for(ledger, known.parent, demand)
-        if above is not None:
-            what = _most(ledger, above, ledger.of(above))
-            return Never(f"{demand} is more than {above}, which {cluster} is in, may hold: {what}")
-        allowed = _allowed(ledger, cluster, selector)
-        machines = [each for each in ledger.machines.values() if allowed(each)]
-        if machines or not selector:
-            return None  # a machine that comes may be large enough
-        return Never(f"no machine of {cluster} has labels that {dict(selector)} allows")
-    what = _most(ledger, cluster, mine)
-    return Never(f"{demand} is more than {cluster} may run at once: {what}")
+    if not known.flexible or over:
+        what = _most(ledger, cluster, mine, demand)
+        return Never(f"{demand} is more than {cluster} may run at once: {what}")
+    allowed = _allowed(ledger, cluster, selector)
+    above = too_large_for(ledger, known.parent, demand, allowed=allowed)
+    if above is not None:
+        nodes = [vnode for vnode in ledger.of(above) if allowed(ledger.machines[vnode.machine])]
+        lacks = f"{above}, which {cluster} is in, "
+        if selector and not nodes and not ledger.clusters[above].flexible:
+            return Never(f"{lacks}holds nothing with the labels {describe(selector)}")
+        what = _most(ledger, above, nodes, demand)
+        return Never(f"{demand} is more than {lacks}may hold: {what}")
+    if machines_come and not _names_machines(selector):
+        return None
+    machines = [each for each in ledger.machines.values() if allowed(each)]
+    if any(demand.fits(each.total) for each in machines):
+        return None
+    which = f" with the labels {describe(selector)}" if selector else ""
+    if not machines and selector:
+        return Never(f"no machine of {cluster} has the labels {describe(selector)}")
+    return Never(f"no machine{which} has {demand}: the most on one is {_largest(machines, demand)}")
 
 
-def _most(ledger: Ledger, cluster: ClusterId, nodes: Iterable[VNode]) -> str:
+def _machines_named(ledger: Ledger, selector: Selector) -> str:
+    known = [each.hostname for each in ledger.machines.values() if matches(selector, each.labels)]
+    named = selector.get(NODE_LABEL)
+    ids = named.values if isinstance(named, In) else ()
+    shown = ", ".join(id[:8] for id in ids)
+    return f"machine {shown} ({', '.join(known) or 'which is not in the Ray cluster'})"
+
+
+def _largest(machines: Iterable[Machine], demand: Resources) -> str:
+    """The most that one machine has of what is demanded, the amounts that it lacks included."""
+    totals = [each.total for each in machines]
+    most = reduce(or_, totals, Resources())
+    return ", ".join(f"{most[name] / UNIT:.15g} {name}" for name, _ in demand.units)
+
+
+def _most(ledger: Ledger, cluster: ClusterId, nodes: Iterable[VNode], demand: Resources) -> str:
     """What bounds what a cluster can have in one place."""
-    if ledger.clusters[cluster].flexible:
-        return "its limit"
+    known = ledger.clusters[cluster]
+    if known.flexible:
+        over = {name: most for name, most in known.limits.items() if demand[name] > most}
+        return f"its limit is {Resources(tuple(sorted(over.items())))}"
     biggest = max((vnode.resources for vnode in nodes), key=_units, default=Resources())
     return f"its largest node, which has {biggest}"
 

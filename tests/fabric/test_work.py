@@ -17,7 +17,15 @@ from fedpilot.fabric.core.books import Books
 from fedpilot.fabric.core.borrowing import give_back
 from fedpilot.fabric.core.groups import Group, GroupId, Recut, Stuck, groups_for, recut
 from fedpilot.fabric.core.ledger import Ledger, WorkId
-from fedpilot.fabric.core.records import ROOT, Bundle, BundleGroup, ClusterId, MachineId, VNode
+from fedpilot.fabric.core.records import (
+    NODE_LABEL,
+    ROOT,
+    Bundle,
+    BundleGroup,
+    ClusterId,
+    MachineId,
+    VNode,
+)
 from fedpilot.fabric.core.selectors import In, Selector
 from fedpilot.fabric.core.work import ANY, Work, WorkState, batch_limit
 from fedpilot.fabric.router import SILENCE_S, Ask, Router
@@ -31,11 +39,13 @@ class Bench:
 
     def __init__(self, **machines: int) -> None:
         self.clock = ManualClock()
-        self.books = Books(Ledger([fake_machine(id, CPU=n) for id, n in machines.items()]))
+        there = (fake_machine(id, {NODE_LABEL: id}, CPU=n) for id, n in machines.items())
+        self.books = Books(Ledger(there))
         self.router = Router(self, self.clock)
         self.ids = count()
         self.in_use: frozenset[GroupId] = frozenset()
         self.ordered: list[Recut] = []
+        self.machines_come = False
         self.requests: dict[ClusterId, Request] = {}
 
     def cut(
@@ -284,14 +294,14 @@ class TestFlexible:
         bench.begin("job", least=0, most=2)
         works = [bench.runs("job") for _ in range(4)]
         assert [work.state for work in works].count(PLACED) == 2
-        with pytest.raises(TooLarge, match="its limit"):
+        with pytest.raises(TooLarge, match="job may run at once: its limit is 2 CPU"):
             bench.submit("job", 3)
 
     @pytest.mark.parametrize(
         ("fixed", "most", "told"),
         [
             ((2, 2), None, "top, which low is in, may hold: its largest node, which has 2 CPU"),
-            ((), 2, "top, which low is in, may hold: its limit"),
+            ((), 2, "top, which low is in, may hold: its limit is 2 CPU"),
         ],
     )
     def test_what_those_above_it_may_not_hold_is_refused(
@@ -304,10 +314,56 @@ class TestFlexible:
             bench.submit("low", 3)
         assert bench.runs("low", 2).state is PLACED
 
-    def test_what_no_machine_has_waits_for_one(self, bench: Bench) -> None:
+    def test_what_no_machine_has_waits_for_one_where_machines_come(self, bench: Bench) -> None:
         bench.begin("top", 2, most=8)
         bench.begin("low", inside="top")
+        with pytest.raises(TooLarge, match="no machine has 8 CPU: the most on one is 4 CPU"):
+            bench.submit("low", 8)
+        bench.machines_come = True
         assert bench.runs("low", 8).state is HELD
+        assert bench.router.demand() == (cpus(8),)
+
+    @pytest.mark.parametrize("machines_come", [False, True])
+    def test_a_named_machine_on_which_it_holds_nothing_is_refused(
+        self, bench: Bench, machines_come: bool
+    ) -> None:
+        bench.machines_come = machines_come
+        bench.begin("job", least=4, most=4)
+        told = r"job holds nothing on machine a \(a\), and cannot grow there: job may not hold"
+        with pytest.raises(TooLarge, match=told):
+            bench.submit("job", where={NODE_LABEL: In("a")})
+        bench.begin("others", least=4, most=4)
+        bench.begin("late", least=0)
+        told = r"late holds nothing on machine a \(a\).*no machine that may run it \(a\) has 1 CPU"
+        with pytest.raises(TooLarge, match=told):
+            bench.submit("late", where={NODE_LABEL: In("a")})
+        with pytest.raises(TooLarge, match=r"gone.*not in the Ray cluster"):
+            bench.submit("late", where={NODE_LABEL: In("gone")})
+        assert bench.router.demand() == ()
+
+    def test_it_grows_on_a_named_machine_and_waits_for_what_it_holds_there(
+        self, bench: Bench
+    ) -> None:
+        there: Selector = {NODE_LABEL: In("b")}
+        bench.begin("job", least=1)
+        small = bench.runs("job", where=there)
+        large = bench.runs("job", 4, where=there)
+        assert (small.state, large.state) == (PLACED, HELD)
+        assert bench.router.demand() == ()  # no machine that comes is this one
+        with pytest.raises(TooLarge, match=r"labels ray.io/node-id=b has 5 CPU: the most.* 4 CPU"):
+            bench.submit("job", 5, where=there)
+        bench.router.done([small.id])
+        assert bench.now(large).state is PLACED
+
+    def test_labels_that_no_node_of_those_above_it_has_are_refused(self, bench: Bench) -> None:
+        bench.begin("top", 4)
+        bench.begin("low", inside="top")
+        bench.books.ledger.machine_up(fake_machine("c", {"zone": "far"}, CPU=4))
+        far: Selector = {"zone": In("far")}
+        with pytest.raises(TooLarge, match=r"top, which low is in, holds nothing with.*zone=far"):
+            bench.submit("low", where=far)
+        with pytest.raises(TooLarge, match="no node of top has the labels zone=far"):
+            bench.submit("top", where=far)
 
     def test_actors_get_pieces_of_their_own(self, bench: Bench) -> None:
         bench.begin("job", least=4, most=4)

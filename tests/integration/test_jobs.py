@@ -234,6 +234,52 @@ def test_a_script_that_never_calls_init_is_held_too(jobs: Jobs, tmp_path: Path) 
     assert found["size"] == 1.0
 
 
+def test_work_that_names_a_machine_runs_there_or_is_refused(jobs: Jobs, tmp_path: Path) -> None:
+    machines = [node["NodeID"] for node in ray.nodes()]
+    command = script(
+        tmp_path,
+        f"""
+        import json
+        import ray
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        @ray.remote(max_retries=0)
+        def task(): return ray.get_runtime_context().get_node_id()
+
+        ray.init()
+        (mine,) = ray.nodes()
+        (other,) = {{*{machines!r}}} - {{mine["NodeID"]}}
+        address = "node:" + mine["NodeManagerAddress"]
+
+        def at(machine, **how):
+            return dict(scheduling_strategy=NodeAffinitySchedulingStrategy(machine, **how))
+
+        def tried(**options):
+            try:
+                return ray.get(task.options(**options).remote(), timeout=20)
+            except ValueError as error:
+                return "refused: " + str(error)
+
+        print(json.dumps({{
+            "mine": mine["NodeID"],
+            "here": tried(**at(mine["NodeID"], soft=False)),
+            "soft": tried(**at(other, soft=True)),
+            "by address": tried(resources={{address: 0.01}}),
+            "elsewhere": tried(**at(other, soft=False)),
+            "gpus": tried(num_gpus=64),
+            "unknown": tried(resources={{"node:10.11.12.13": 0.01}}),
+        }}))
+        """,
+    )
+    id = jobs.submit(command, ONE)
+    assert ended(jobs, id).status == "SUCCEEDED", jobs.logs(id)
+    found = printed(jobs, id)
+    assert {found[how] for how in ("here", "soft", "by address")} == {found["mine"]}
+    assert "holds nothing on machine" in found["elsewhere"]
+    assert "no machine has 1 CPU, 64 GPU: the most on one is 2 CPU, 0 GPU" in found["gpus"]
+    assert "no machine of this Ray cluster has node:10.11.12.13" in found["unknown"]
+
+
 def test_a_search_path_of_its_own_lets_no_script_out(jobs: Jobs, tmp_path: Path) -> None:
     command = script(
         tmp_path,
