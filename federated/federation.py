@@ -554,6 +554,7 @@ class Federation:
             index_of=self._materials.data.partition.index_of,
             groups=groups,
             known=steps_of(self.config) is None or groups is not None,
+            samples_of=self._materials.samples_of(),
         )
 
     def stand_at(self, model: GlobalModel) -> None:

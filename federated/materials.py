@@ -29,6 +29,7 @@ from .budgets import check_budget
 from .config.schema import RunConfig, Training
 from .core import partition as partitions
 from .core.groups import Groups
+from .core.members import SamplesOf
 from .core.participation import asked
 from .core.partition import Partition, PartitionError
 from .core.randomness import Purpose
@@ -126,6 +127,13 @@ class Materials:
     def bytes_of_update(self) -> int:
         """Bytes of one client's update."""
         return bytes_of_one(self.initial, self.roles)
+
+    def samples_of(self) -> SamplesOf | None:
+        """Look up how many samples clients hold, as far as it is known exactly; None if not."""
+        if self.union is None:
+            return self.data.partition.sizes
+        exact = self.union.exact_samples()
+        return None if exact is None else exact.__getitem__
 
     def costs(self, config: RunConfig) -> Costs:
         """What a round of the run moves, counted by its tensors."""

@@ -19,6 +19,8 @@ from .shares import Mask, Share, held
 
 IndexOf = Callable[[str], int]
 """A client's place in the population by its id; UnknownClient if there is none."""
+SamplesOf = Callable[[Indices], Indices]
+"""How many samples clients hold, by their places in the population; -1 where that is not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -32,6 +34,34 @@ class Members:
     index_of: IndexOf
     each_once: bool
     """Whether an answer about all of them counts every one, once; groups train some of theirs."""
+    samples_of: SamplesOf | None = None
+    """How many samples each holds; None where nobody says."""
+
+    def covered(self, covered: Mask | None, refused: Iterable[str]) -> tuple[Indices | None, int]:
+        """The clients that an answer adds up, and how many of those it has refused unnamed.
+
+        `covered`: those of the cohort that it is about, all of these if it does not say. None
+        where it is not known who they are. Who was refused in one step of a group may be in the
+        sum of another.
+        """
+        if self.clients is None:
+            return None, 0
+        clients = self.clients if covered is None else self.clients[covered[self.mask]]
+        if not self.each_once:
+            return clients, 0
+        places = self.places(refused)
+        return clients[~np.isin(clients, places)], int(np.count_nonzero(places < 0))
+
+    def samples(self, clients: Indices | None) -> Indices | None:
+        """How many samples clients hold, -1 where that is not known; None for nobody known."""
+        if self.samples_of is None or clients is None:
+            return None
+        known = np.where(clients < 0, 0, clients)
+        return np.where(clients < 0, -1, self.samples_of(known))
+
+    def places(self, ids: Iterable[str]) -> Indices:
+        """Clients' places in the population; -1 for an id of nobody."""
+        return np.array([self._place(name) for name in ids], dtype=np.int64)
 
     @property
     def most(self) -> int:
@@ -51,7 +81,7 @@ class Members:
         if self.clients is None:
             return None
         names = list(ids)
-        places = np.array([self._place(name) for name in names], dtype=np.int64)
+        places = self.places(names)
         strange = ~np.isin(places, self.clients)
         if may_be_unknown:
             strange &= places >= 0
@@ -76,10 +106,12 @@ class Membership:
         index_of: IndexOf,
         groups: Groups | None = None,
         known: bool = True,
+        samples_of: SamplesOf | None = None,
     ) -> None:
         """`asked`: clients per round, all of them where there are groups. `known` is false for
         groups whose clients are known at their sites only.
         """
+        self._samples_of = samples_of
         self._population, self._asked, self._seed = population, asked, seed
         self._index_of = index_of
         self._groups = groups
@@ -102,7 +134,13 @@ class Membership:
         return self._made(mask, whole[mask], each_once=True)
 
     def _made(self, mask: Mask, clients: Indices | None, *, each_once: bool) -> Members:
-        return Members(mask=mask, clients=clients, index_of=self._index_of, each_once=each_once)
+        return Members(
+            mask=mask,
+            clients=clients,
+            index_of=self._index_of,
+            each_once=each_once,
+            samples_of=self._samples_of,
+        )
 
     def _cohort(self, round_number: int) -> Indices:
         if self._last[0] != round_number:

@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from ..errors import FederatedError
+from .amounts import Wrong, bound_problem, largest, update_problem, weight_problem
 from .members import Members
 from .partial import RANGE_BITS, Partial, Tally
 from .shares import Mask, unpacked
@@ -84,7 +85,40 @@ def checked_partial(
     strange = [n for n in tensors if n[:4] not in ("sum/", "max/", "all/")]
     if strange:
         _refuse("a tensor", f"{strange[0]!r}", "one of a partial")
+    _check_amounts(partial, header, model, members, all_of_them)
     return partial
+
+
+def _check_amounts(
+    partial: Partial,
+    header: Mapping[str, Any],
+    model: State,
+    members: Members,
+    all_of_them: bool,
+) -> None:
+    """Of a Partial whose form is right: that it weighs what it may, and is as large as it may be.
+
+    Of groups it is not known who trained: it may weigh as much as all their clients together.
+    """
+    says = None if all_of_them or "covered" not in header else checked_covered(header, members)
+    clients, unnamed = members.covered(says, partial.refused)
+    if members.each_once and says is None and not all_of_them:
+        clients = None  # whoever asked for some has yet to be told which
+    _refuse_if(
+        weight_problem(
+            partial.weight,
+            partial.tally,
+            each_once=members.each_once,
+            samples=members.samples(clients),
+            unnamed=unnamed,
+        )
+    )
+    if rows := header["partial"].get("updates"):
+        samples = members.samples(members.places(row[0] for row in rows))
+        known = [-1] * len(rows) if samples is None else samples.tolist()
+        for row, its in zip(rows, known, strict=True):
+            _refuse_if(update_problem(row[1], checked_tally(row[2:]), its))
+    _refuse_if(bound_problem(partial, model))
 
 
 def checked_covered(header: Mapping[str, Any], members: Members) -> Mask:
@@ -178,7 +212,7 @@ def _check_sums(partial: Partial, model: State, exponents: Mapping[str, int]) ->
         if total is None:
             _refuse(f"the sum of {name}", "missing", "there where it has a bound")
         _like(total, np.dtype(np.int64), model[name].shape, f"the sum of {name}")
-        if max(int(total.max(initial=0)), -int(total.min(initial=0))) > bound:
+        if largest(total) > bound:
             _refuse(f"the sum of {name}", "larger than its bound", f"at most {bound}")
     if set(partial.sums) - set(partial.bounds):
         _refuse("a sum", "one without a bound", "one with it")
@@ -188,10 +222,10 @@ def _check_sums(partial: Partial, model: State, exponents: Mapping[str, int]) ->
 
 
 def _check_counters(partial: Partial, model: State, roles: Roles) -> None:
-    for name, largest in partial.largest.items():
+    for name, most in partial.largest.items():
         if name not in counters(roles):
             _refuse("a counter", f"{name!r}", "one that the model has")
-        _like(largest, model[name].dtype, model[name].shape, f"the counter {name}")
+        _like(most, model[name].dtype, model[name].shape, f"the counter {name}")
 
 
 def _check_updates(
@@ -251,6 +285,11 @@ def _seconds(value: object, what: str) -> None:
 
 def _kind(value: object) -> str:
     return "missing" if value is None else f"{value!r:.60}"
+
+
+def _refuse_if(wrong: Wrong | None) -> None:
+    if wrong is not None:
+        _refuse(wrong.what, wrong.found, wrong.wanted)
 
 
 def _refuse(what: str, found: str, wanted: str) -> NoReturn:

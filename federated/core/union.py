@@ -109,6 +109,8 @@ class Declared:
     """Sorted; None where the site keeps them to itself."""
     counts: tuple[int, ...] | None = None
     """Samples of each client, as far as the site tells the truth of them."""
+    exact: bool = False
+    """Whether it says that those are the very numbers."""
 
     @classmethod
     def from_json(cls, site: str, dataset: str, values: Any) -> Declared:
@@ -141,6 +143,7 @@ class Declared:
             clients=clients,
             ids=None if ids is None else tuple(ids),
             counts=None if counts is None else tuple(counts),
+            exact=counts is not None and values.get("counts_are") == "exact",
         )
 
 
@@ -195,6 +198,8 @@ class Part:
     ids: ClientIds
     counts: tuple[int, ...] | None
     ids_digest: str
+    exact: bool = False
+    """Whether the counts are the very numbers."""
 
     @property
     def indices(self) -> range:
@@ -254,6 +259,19 @@ class Union:
             return None
         return np.concatenate([np.asarray(counts, dtype=np.int64) for counts in told])
 
+    def exact_samples(self) -> NDArray[np.int64] | None:
+        """How many samples each client holds, -1 where no site says exactly; None if none does."""
+        if not any(part.exact for part in self.parts):
+            return None
+        return np.concatenate(
+            [
+                np.asarray(part.counts, dtype=np.int64)
+                if part.exact
+                else np.full(len(part.ids), -1, dtype=np.int64)
+                for part in self.parts
+            ]
+        )
+
 
 def united(dataset: str, declared: Mapping[str, Declared], *, pattern: str) -> Union:
     """The clients of all sites that declare a data set. UnionError if they do not fit together."""
@@ -288,6 +306,7 @@ def _part(sites: tuple[str, ...], first: int, declared: Declared, pattern: str) 
         ids=ids_of(sites[0], declared.ids, declared.clients, pattern),
         counts=declared.counts,
         ids_digest="" if declared.ids is None else digest_of_ids(declared.ids),
+        exact=declared.exact,
     )
 
 

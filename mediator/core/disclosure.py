@@ -147,6 +147,7 @@ def disclosed(declaration: Declaration, found: Found, secret: bytes) -> dict[str
             _told(told.counts, count or 0, secret, f"{name}/counts/{id}")
             for id, count in zip(clients, counts, strict=True)
         ]
+        document["counts_are"] = str(told.counts)
     if told.label_histogram is not Disclosure.NONE and found.labels:
         document["label_histogram"] = {
             label: _told(told.label_histogram, count, secret, f"{name}/labels/{label}")

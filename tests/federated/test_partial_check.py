@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -57,7 +58,12 @@ def handed_up(*, updates: bool = False) -> tuple[Header, Tensors]:
 
 
 def check(
-    header: Header, tensors: Tensors, *, updates: bool = False, all_of_them: bool = False
+    header: Header,
+    tensors: Tensors,
+    *,
+    updates: bool = False,
+    all_of_them: bool = False,
+    members: Members = MEMBERS,
 ) -> Partial:
     return checked_partial(
         header,
@@ -65,7 +71,7 @@ def check(
         exponents=grid(MODEL, ROLES),
         model=MODEL,
         roles=ROLES,
-        members=MEMBERS,
+        members=members,
         all_of_them=all_of_them,
         keeps_updates=updates,
     )
@@ -132,6 +138,11 @@ LIES: dict[str, Callable[[Header, Tensors], Any]] = {
     "a digest without end": lambda h, t: h["digests"].update(client_0={"w": "ab" * 999}),
     "digests of another model": lambda h, t: h["digests"].update(client_0={"x": "ab"}),
     "one digest for a client": lambda h, t: h["digests"].update(client_0="ab"),
+    "more weight than its tally": told(lambda p: p.update(weight=10**15)),
+    "less weight than its tally": told(lambda p: p.update(weight=1)),
+    "samples that are not finite": told(lambda p: p.update(tally=[7, 3, 100, 1])),
+    "a bound that no float reaches": told(lambda p: p["bounds"].update(w=str(1 << 170))),
+    "a bound above its only client's move": told(lambda p: p["bounds"].update(w=str(1 << 61))),
 }
 
 
@@ -157,6 +168,10 @@ LIES_OF_UPDATES: dict[str, Callable[[Header, Tensors], Any]] = {
     "of nobody": told(lambda p: p["updates"][0].__setitem__(0, "nobody")),
     "refused as well": told(lambda p: p.update(refused=["client_0"])),
     "of another weight in all": told(lambda p: p.update(weight=8)),
+    "of a weight that is not measured": told(
+        lambda p: (p["updates"][0].__setitem__(1, 9), p.update(weight=9))
+    ),
+    "of samples that are not finite": told(lambda p: p["updates"][0].__setitem__(5, 1)),
 }
 
 
@@ -167,6 +182,69 @@ def test_a_lie_among_updates_is_refused(lie: Callable[[Header, Tensors], Any]) -
     lie(header, tensors)
     with pytest.raises(AnswerRefused):
         check(header, tensors, updates=True)
+
+
+HOLDS = np.array([7, 5, -1, 4, 4, 4, 4, 4, 4, 4])
+"""Samples by client; of client 2 they are not known."""
+
+
+def holding(clients: int, **changes: Any) -> Members:
+    """The first clients of the cohort, whose samples are known."""
+    mask = np.arange(4) < clients
+    return replace(
+        MEMBERS, mask=mask, clients=WHOLE[mask], samples_of=lambda some: HOLDS[some], **changes
+    )
+
+
+def weighing(samples: int, refused: list[str]) -> Header:
+    header, _ = handed_up()
+    partial = {**header["partial"], "weight": samples, "tally": [samples, 0, 0, 0]}
+    return {**header, "partial": {**partial, "refused": refused}}
+
+
+@pytest.mark.parametrize(
+    ("clients", "samples", "refused", "wanted"),
+    [
+        pytest.param(2, 7, ["client_1"], None, id="what the clients hold that were not refused"),
+        pytest.param(2, 5, ["client_0"], None, id="of the other one"),
+        pytest.param(2, 8, ["client_1"], "7", id="more than that"),
+        pytest.param(2, 12, ["client_1"], "7", id="with the refused one"),
+        pytest.param(2, 5, ["client 1 of 1"], None, id="of either, where one is refused unnamed"),
+        pytest.param(2, 12, ["client 1 of 1"], "5 to 7", id="of both, though one is refused"),
+        pytest.param(3, 999, ["a", "b"], None, id="anything, where a client does not say"),
+    ],
+)
+def test_a_sum_weighs_what_its_clients_are_declared_to_hold(
+    clients: int, samples: int, refused: list[str], wanted: str | None
+) -> None:
+    _, tensors = handed_up()
+    header, members = weighing(samples, refused), holding(clients)
+    if wanted is None:
+        assert check(header, tensors, all_of_them=True, members=members).weight == samples
+        return
+    with pytest.raises(AnswerRefused, match=f"wanted {wanted}, the samples that its clients hold"):
+        check(header, tensors, all_of_them=True, members=members)
+
+
+def test_where_a_clock_closes_it_weighs_what_those_hold_that_it_covers() -> None:
+    _, tensors = handed_up()
+    members = holding(4)
+    covering = packed(np.array([0, 1], dtype=np.int64), 4)
+    honest = {**weighing(7, ["client_1"]), "covered": covering}
+    assert check(honest, tensors, members=members).weight == 7
+    with pytest.raises(AnswerRefused, match="wanted 7, the samples"):
+        check({**honest, "partial": weighing(9, ["client_1"])["partial"]}, tensors, members=members)
+
+
+def test_of_groups_it_weighs_no_more_than_all_their_clients() -> None:
+    _, tensors = handed_up()
+    members = holding(2, each_once=False)
+    header = weighing(12, ["client_1"])
+    header["partial"]["tally"] = [40, 0, 0, 0]
+    assert check(header, tensors, members=members).weight == 12
+    header["partial"]["weight"] = 13
+    with pytest.raises(AnswerRefused, match="wanted 0 to 12, the samples"):
+        check(header, tensors, members=members)
 
 
 def test_who_is_left_out_without_a_clock_is_missed() -> None:

@@ -52,8 +52,16 @@ def test_by_default_only_schema_residency_and_number_of_clients_leave() -> None:
     ("how", "more"),
     [
         pytest.param({"ids": True}, {"ids": ["patient-a", "patient-b"]}, id="ids"),
-        pytest.param({"counts": Disclosure.EXACT}, {"counts": [5, 14]}, id="exact counts"),
-        pytest.param({"counts": Disclosure.ROUNDED}, {"counts": [10, 10]}, id="rounded counts"),
+        pytest.param(
+            {"counts": Disclosure.EXACT},
+            {"counts": [5, 14], "counts_are": "exact"},
+            id="exact counts",
+        ),
+        pytest.param(
+            {"counts": Disclosure.ROUNDED},
+            {"counts": [10, 10], "counts_are": "rounded"},
+            id="rounded counts",
+        ),
         pytest.param(
             {"label_histogram": Disclosure.EXACT},
             {"label_histogram": {"ill": 3, "well": 16}},
