@@ -1,7 +1,7 @@
 """A coordinator without torch: it asks what its config says and writes down what it got.
 
-The config is JSON: `orders`, a list of {"site", "key", "numbers" (a tensor of so many), "verb"};
 The config is JSON: `orders`, a list of {"site", "key", "numbers" (of a tensor), "verb"};
+`events`, how many it tells; `wait_for`, so many sites; `then`, one of "finish", "wait", "fail" and
 "serve". A line of `seen.jsonl` in the run's folder for each answer, failure, and change of a site.
 """
 
@@ -80,9 +80,12 @@ def main(folder: Path, run: str) -> int:
                 for f, n in mediator.drain_flows()
             ],
         )
+        for number in range(config.get("events", 0)):
+            mediator.emit({"event": "told", "number": number})
         code = _then(config.get("then", "finish"), mediator, stopped)
         mediator.emit({"event": "run_finished", "status": "finished", "digest": "d" * 64})
-        return code
+    see(what="over")
+    return code
 
 
 def _then(what: str, mediator: MediatorConnection, stopped: threading.Event) -> int:

@@ -12,12 +12,12 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 DEADLINE_S = 60.0
 """For initdb, for the first answer, and for the end."""
@@ -35,35 +35,65 @@ def excused() -> str:
     return "" if "CI" in os.environ else missing()
 
 
+class Server:
+    """A PostgreSQL of a folder, which may be killed and started again on the same port."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._data, self._log = folder, folder / "data", folder / "log"
+        self._port = _free_port()
+        self._process: subprocess.Popen[bytes] | None = None
+        self.url = f"postgresql://{USER}:{PASSWORD.replace(' ', '%20')}@127.0.0.1:{self._port}"
+        """To which a database's name is added."""
+        _give_to_user(folder)
+        _make(folder, self._data)
+
+    def start(self) -> None:
+        """Start it and wait until it answers; RuntimeError, with what it has logged, if not."""
+        with self._log.open("ab") as out:
+            self._process = subprocess.Popen(
+                [
+                    *_as_user(), _path("postgres"), "-D", str(self._data), "-h", "127.0.0.1",
+                    "-p", str(self._port), "-k", str(self._folder), "-c", "fsync=off",
+                    "-c", "max_connections=20", "-c", "shared_buffers=16MB",
+                ],
+                stdout=out,
+                stderr=out,
+                cwd=self._folder,
+            )  # fmt: skip
+        _wait_for(self._port, self._process, self._log)
+
+    def start_if_stopped(self) -> None:
+        """Have it there again after a test."""
+        if self._process is None:
+            self.start()
+
+    def stop(self) -> None:
+        """End all sessions and the server at once; what was committed stays."""
+        if self._process is not None:
+            _end(self._process)
+            self._process = None
+
+
+@contextmanager
+def server() -> Iterator[Server]:
+    """A PostgreSQL that is running, in a folder of its own."""
+    with tempfile.TemporaryDirectory(prefix="postgres-", ignore_cleanup_errors=True) as name:
+        made = Server(Path(name))
+        try:
+            made.start()
+            yield made
+        finally:
+            made.stop()
+
+
 @contextmanager
 def postgres() -> Iterator[str]:
     """Start it on a port of 127.0.0.1; the URL of its server, to which a database's name is added.
 
     RuntimeError, with what it has logged, where it does not start.
     """
-    with tempfile.TemporaryDirectory(prefix="postgres-", ignore_cleanup_errors=True) as name:
-        folder = Path(name)
-        _give_to_user(folder)
-        data, log = folder / "data", folder / "log"
-        _make(folder, data)
-        port = _free_port()
-        with log.open("wb") as out:
-            server = subprocess.Popen(
-                [
-                    _path("postgres"), "-D", str(data), "-h", "127.0.0.1", "-p", str(port),
-                    "-k", str(folder), "-c", "fsync=off", "-c", "max_connections=20",
-                    "-c", "shared_buffers=16MB",
-                ],
-                stdout=out,
-                stderr=out,
-                cwd=folder,
-                **_as_user(),
-            )  # fmt: skip
-        try:
-            _wait_for(port, server, log)
-            yield f"postgresql://{USER}:{PASSWORD.replace(' ', '%20')}@127.0.0.1:{port}"
-        finally:
-            _end(server)
+    with server() as made:
+        yield made.url
 
 
 @contextmanager
@@ -72,12 +102,16 @@ def database(server: str) -> Iterator[str]:
     import psycopg
 
     name = f"test_{secrets.token_hex(4)}"
-    with psycopg.connect(f"{server}/postgres", autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name}".encode())
-        try:
-            yield f"{server}/{name}"
-        finally:
-            connection.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
+
+    def do(statement: str) -> None:
+        with psycopg.connect(f"{server}/postgres", autocommit=True) as connection:
+            connection.execute(statement.encode())
+
+    do(f"CREATE DATABASE {name}")
+    try:
+        yield f"{server}/{name}"
+    finally:
+        do(f"DROP DATABASE {name} WITH (FORCE)")
 
 
 def _make(folder: Path, data: Path) -> None:
@@ -86,14 +120,13 @@ def _make(folder: Path, data: Path) -> None:
     password.chmod(0o644)  # the folder is closed to others
     done = subprocess.run(
         [
-            _path("initdb"), "-D", str(data), "-U", USER, "-A", "scram-sha-256",
+            *_as_user(), _path("initdb"), "-D", str(data), "-U", USER, "-A", "scram-sha-256",
             "--pwfile", str(password), "--no-sync", "-E", "UTF8", "--locale", "C",
         ],
         capture_output=True,
         text=True,
         timeout=DEADLINE_S,
         cwd=folder,
-        **_as_user(),
     )  # fmt: skip
     if done.returncode:
         raise RuntimeError(f"initdb ended with {done.returncode}: {done.stderr}")
@@ -137,11 +170,22 @@ def _other_user() -> pwd.struct_passwd | None:
     raise RuntimeError("PostgreSQL refuses root, and there is no user `postgres` or `nobody`")
 
 
-def _as_user() -> dict[str, Any]:
+_PROGRAM = """\
+import os, sys
+os.setgroups([])
+os.setgid(int(sys.argv[1]))
+os.setuid(int(sys.argv[2]))
+os.execvp(sys.argv[3], sys.argv[3:])
+"""
+"""`Popen(user=...)` would fork beside the threads of gRPC, which does not survive that."""
+
+
+def _as_user() -> list[str]:
+    """How a command begins that is not to be root's."""
     user = _other_user()
     if user is None:
-        return {}
-    return {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
+        return []
+    return [sys.executable, "-c", _PROGRAM, str(user.pw_gid), str(user.pw_uid)]
 
 
 def _give_to_user(folder: Path) -> None:

@@ -66,8 +66,10 @@ class Booking:
         """A run is over: nobody is told any more."""
         self._untold.pop(run, None)
 
-    def write(self) -> None:
-        """Add to the store what is not there yet."""
+    def write(self, *, last: bool = False) -> None:
+        """Add to the store what is not there yet; while that is away, only for the last time."""
+        if self._database.away and not last:
+            return
         unwritten, self._unwritten = self._unwritten, defaultdict(TrafficLedger)
         for run, ledger in unwritten.items():
             self._database.write(self._database.store.add_traffic, run, ledger.rows())

@@ -30,9 +30,12 @@ class EventLog:
         self._news: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
 
     async def append(self, run: str, event_json: str) -> None:
-        """Keep an event as its coordinator wrote it, then tell the followers."""
+        """Keep an event as its coordinator wrote it, then tell the followers.
+
+        While the store is away it is kept in memory. StoreError for one that it does not take.
+        """
         store = self._database.store
-        await self._database.ask(store.append_event, run, event_json, now=self._clock())
+        await self._database.accept(store.append_event, run, event_json, now=self._clock())
         self.wake(run)
 
     def say(self, name: str, /, **fields: Any) -> None:

@@ -43,7 +43,7 @@ from ..identity.tls import Peer, peer_of
 from ..payloads import BadPayload
 from ..proto import federation_pb2 as pb
 from ..rpc import TOO_MANY_CALLS, snake
-from ..store import AuditEntry
+from ..store import AuditEntry, StoreAway
 from ..wire import BadMessage, ProtocolRefused, parsed
 from .database import Database
 from .pacing import OpenCalls
@@ -79,7 +79,7 @@ _CODES: tuple[
     (PeerRefused, grpc.StatusCode.UNAUTHENTICATED),
     ((NotPermitted, TokenRefused), grpc.StatusCode.PERMISSION_DENIED),
     ((RequestRefused, ProtocolRefused, RenewalRefused), grpc.StatusCode.FAILED_PRECONDITION),
-    ((SiteUnreachable, TooManyCalls), grpc.StatusCode.UNAVAILABLE),
+    ((SiteUnreachable, TooManyCalls, StoreAway), grpc.StatusCode.UNAVAILABLE),
     ((BlobBusy, NoRoom), grpc.StatusCode.RESOURCE_EXHAUSTED),
     (
         (BadMessage, BadRequest, BadPayload, BadBlob, IdentityError),
@@ -236,8 +236,15 @@ class Guard:
             what=_shown(request),
             outcome=outcome[:LONGEST_REASON],
         )
-        writing = self._database.ask(self._database.store.record_audit, entry)
-        await asyncio.shield(asyncio.ensure_future(writing))
+        await asyncio.shield(asyncio.ensure_future(self._record(entry)))
+
+    async def _record(self, entry: AuditEntry) -> None:
+        record = self._database.store.record_audit
+        try:
+            await self._database.ask(record, entry)
+        except StoreAway:
+            self._database.write(record, entry)  # the caller is told that it was not done
+            raise
 
 
 async def refuse(context: Any, act: str, error: Exception, peer: Peer | None) -> NoReturn:
@@ -251,7 +258,8 @@ async def refuse(context: Any, act: str, error: Exception, peer: Peer | None) ->
         text = f"{act} failed in the mediator: its log tells more"
     else:
         text = " ".join(str(error).split())[:LONGEST_REASON]
-        log.warning("refused %s of %s at %s: %s: %s", act, who, context.peer(), code.name, text)
+        level = logging.DEBUG if isinstance(error, StoreAway) else logging.WARNING  # said once
+        log.log(level, "refused %s of %s at %s: %s: %s", act, who, context.peer(), code.name, text)
     try:
         await context.abort(code, text)
     except grpc.aio.InternalError as gone:

@@ -177,7 +177,7 @@ class Mediator:
         await asyncio.to_thread(blobs.clean, now=time.time(), stale_after_s=STALE_S)
         events, switchboard, booking = EventLog(database, clock), Switchboard(), Booking(database)
         undo.push_async_callback(events.close)
-        undo.callback(booking.write)
+        undo.callback(booking.write, last=True)
         sites = Sites(
             settings,
             clock=clock,
@@ -266,13 +266,21 @@ class Mediator:
         await outer.start()
         await door.start()
 
-        ticking = asyncio.create_task(self._tick(own, sites, coordinators, booking))
+        ticking = asyncio.create_task(
+            self._tick(own, sites, coordinators, booking, database, events)
+        )
         undo.push_async_callback(_cancelled, ticking)
         host = _public_host(settings.host, credentials)
         return Ready(host=host, port=port, join_port=join_port, made=own.made, admin=own.admin)
 
     async def _tick(
-        self, own: OwnIdentity, sites: Sites, coordinators: Coordinators, booking: Booking
+        self,
+        own: OwnIdentity,
+        sites: Sites,
+        coordinators: Coordinators,
+        booking: Booking,
+        database: Database,
+        events: EventLog,
     ) -> None:
         """What comes with time: silence of sites, counts that are told and written, warnings."""
         pause = max(0.02, min(1.0, self.settings.health.heartbeat_s / 4))
@@ -289,6 +297,9 @@ class Mediator:
                     told_at = time.monotonic()
                     coordinators.tell_bytes()
                     booking.write()
+                    for each in database.absences():
+                        lost = {"dropped": each.dropped} if each.dropped else {}
+                        events.say("store_back", seconds=round(each.seconds, 1), **lost)
             except Exception:
                 # Without the next turn no site would ever be given up.
                 log.exception("a turn of the mediator's clock failed")

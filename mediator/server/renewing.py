@@ -45,7 +45,7 @@ class Renewing:
             what=f"serial={made.serial}, before={peer.serial}",
             outcome="done",
         )
-        await self._database.ask(self._database.store.record_audit, entry)
+        await self._database.keep(self._database.store.record_audit, entry)
         log.info("site %s has renewed its certificate", peer.name)
         self._events.say("site_renewed", site=peer.name, expires_at=made.expires_at)
         return pb.RenewReply(certificate=certificate)

@@ -22,7 +22,7 @@ from ..core.restarts import pause_before_restart
 from ..core.roles import Role
 from ..errors import BadRequest, NoSuchRun, RequestRefused, RunExists
 from ..proto import federation_pb2 as pb
-from ..store import RunRecord, RunState
+from ..store import RunRecord, RunState, StoreError
 from ..wire import RunId, check_run
 from .coordinator_process import FINISHED, STOPPED, CoordinatorProcess
 from .database import Database
@@ -55,6 +55,8 @@ BEFORE: dict[RunState, tuple[RunState, ...]] = {
 not taken back by a coordinator that has started meanwhile."""
 INCOMPLETE = "it has not come whole: submitting it again, under the same id, begins it"
 RESUMABLE = (RunState.STOPPED, RunState.FAILED, RunState.INTERRUPTED)
+NOT_WRITTEN_S = 5.0
+"""Between two attempts to write how a run ended, of a store that is there."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._ -]{0,127}")
 
 
@@ -63,6 +65,8 @@ class _Going:
     """A run that has a coordinator, or will have one again in a moment."""
 
     task: asyncio.Task[None]
+    started: bool
+    """Whether it is known that it has begun."""
     process: CoordinatorProcess | None = None
     deaths: list[float] = field(default_factory=list)
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
@@ -107,7 +111,7 @@ class Runs:
                 await self._set(RunId(record.id), RunState.SUBMITTED, reason=INCOMPLETE)
             else:
                 log.info("run %s goes on", record.id)
-                self._begin(RunId(record.id))
+                self._begin(RunId(record.id), started=record.state is RunState.RUNNING)
 
     # -- what users ask ---------------------------------------------------------------------------
 
@@ -154,11 +158,16 @@ class Runs:
         going = self._going.get(run)
         if record.state is RunState.STOPPED:
             return record
-        if going is None or record.state not in GOES_ON:
+        if record.state not in GOES_ON:
             raise RequestRefused(f"run {run} is {record.state}: there is nothing to stop")
+        if going is None:  # what was written of it last was not what its end was told as
+            await self._set(
+                run, RunState.STOPPED, reason=f"stopped by {who}", ended_at=self._clock()
+            )
+            return await self.record(run)
         if record.state is not RunState.STOPPING:
             await self._set(run, RunState.STOPPING, reason=f"stopped by {who}")
-            going.stopping.set()
+        going.stopping.set()
         return await self.record(run)
 
     async def resume(self, id: str) -> RunRecord:
@@ -167,8 +176,11 @@ class Runs:
         run = RunId(record.id)
         if run in self._going and record.state is not RunState.STOPPING:
             return record
+        among: tuple[RunState, ...] = RESUMABLE
+        if run not in self._going and await self._is_whole(run):
+            among += GOES_ON  # nobody works on it: it was written, and that could not be told
         changed = await self._database.ask(
-            self._store.set_run_state, run, RunState.SUBMITTED, among=RESUMABLE
+            self._store.set_run_state, run, RunState.SUBMITTED, among=among
         )
         if not changed:
             raise RequestRefused(f"run {run} is {record.state}: it cannot be resumed")
@@ -212,28 +224,35 @@ class Runs:
         going = self._going.get(run)
         if going is not None and event.get("event") == "run_finished":
             going.told = event
-        await self._events.append(run, event_json)
+        try:
+            await self._events.append(run, event_json)
+        except StoreError as error:  # of this event alone: the conversation is about all else
+            log.error("run %s: an event is not kept: %s", run, error)
 
     # -- a coordinator's life ---------------------------------------------------------------------
 
-    def _begin(self, run: RunId) -> None:
+    def _begin(self, run: RunId, *, started: bool = False) -> None:
         self._switchboard.begin(run)
         task = asyncio.get_running_loop().create_task(self._supervise(run))
-        self._going[run] = _Going(task)
+        self._going[run] = _Going(task, started)
 
     async def _supervise(self, run: RunId) -> None:
+        """Have a run worked on until it ends; it is not forgotten before that is written."""
         going = self._going[run]
         try:
-            state, reason = await self._watch(run, going)
+            try:
+                state, reason = await self._watch(run, going)
+            except Exception as error:
+                log.exception("run %s cannot be watched", run)
+                state, reason = RunState.FAILED, str(error) or type(error).__name__
             if self._ending:
                 return
             digest = str(going.told.get("digest", "")) if state is RunState.FINISHED else ""
-            await self._set(run, state, reason=reason, ended_at=self._clock(), digest=digest)
+            facts = {"reason": reason, "ended_at": self._clock(), "digest": digest}
+            while not await self._written(run, state, facts):
+                await asyncio.sleep(NOT_WRITTEN_S)
             log.info("run %s is %s%s", run, state, f": {reason}" if reason else "")
             self._events.say(f"run_{state}", run=run, reason=reason, digest=digest)
-        except Exception as error:
-            log.exception("run %s cannot be watched", run)
-            await self._set(run, RunState.FAILED, reason=str(error), ended_at=self._clock())
         finally:
             del self._going[run]
             self._switchboard.end(run)
@@ -269,19 +288,19 @@ class Runs:
                     await going.stopping.wait()
                 return RunState.STOPPED, "it was stopped"
             except TimeoutError:
-                await self._set(run, RunState.RUNNING, restarted=True)
+                await self._note(run, RunState.RUNNING, restarted=True)
 
     async def _one(self, run: RunId, going: _Going) -> int:
         """One coordinator, from its start to its exit code."""
-        record = await self.record(run)
         command = [*self._settings.coordinator, str(self._settings.folder.resolve()), run]
         command += [] if self._settings.user_code else [NO_USER_CODE]
         going.user = await asyncio.to_thread(_user_of, self.folder(run))
         log_file = self.folder(run) / LOG
         going.process = await CoordinatorProcess.start(command, log_file)
         log.info("the coordinator of run %s is process %d", run, going.process.pid)
-        if record.state is RunState.SUBMITTED:
-            await self._set(run, RunState.RUNNING, started_at=self._clock())
+        if not going.started:
+            going.started = True
+            await self._note(run, RunState.RUNNING, started_at=self._clock())
         exited = asyncio.create_task(going.process.wait())
         stopping = asyncio.create_task(going.stopping.wait())
         silent = asyncio.create_task(
@@ -350,10 +369,28 @@ class Runs:
         return await asyncio.to_thread((self.folder(run) / SUBMISSION).exists)
 
     async def _set(self, run: RunId, state: RunState, **facts: Any) -> None:
-        """Bring a run into a state, if it may come from where it is."""
+        """Bring a run into a state, if it may come from where it is. StoreAway."""
         store = self._store
         await self._database.ask(store.set_run_state, run, state, among=BEFORE[state], **facts)
         self._events.wake(run)
+
+    async def _note(self, run: RunId, state: RunState, **facts: Any) -> None:
+        """The same, as soon as the store is there."""
+        store = self._store
+        await self._database.keep(store.set_run_state, run, state, among=BEFORE[state], **facts)
+        self._events.wake(run)
+
+    async def _written(self, run: RunId, state: RunState, facts: dict[str, Any]) -> bool:
+        """The same, and wait for that; False where the store is there and does not take it."""
+        store = self._store
+        try:
+            await self._database.insist(
+                store.set_run_state, run, state, among=BEFORE[state], **facts
+            )
+        except StoreError:
+            log.exception("that run %s is %s cannot be written; tried again", run, state)
+            return False
+        return True
 
     async def close(self) -> None:
         """End all coordinators; their runs go on when there is a mediator again."""
@@ -365,6 +402,12 @@ class Runs:
                 tasks.append(asyncio.create_task(_ended(going.process, self._settings.end_s)))
             else:
                 going.task.cancel()
+        if (
+            tasks
+        ):  # a run that has ended may wait for the store to be told so: the next one finds it
+            await asyncio.wait(tasks, timeout=2 * self._settings.end_s)
+        for task in tasks:
+            task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
 

@@ -1,6 +1,6 @@
 """What a mediator remembers: the Store, and the records that it gives and takes."""
 
-from .errors import StoreError
+from .errors import StoreAway, StoreError
 from .records import AuditEntry, EventRecord, RunRecord, RunState, SiteRecord
 from .store import Store
 
@@ -11,5 +11,6 @@ __all__ = [
     "RunState",
     "SiteRecord",
     "Store",
+    "StoreAway",
     "StoreError",
 ]

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import random
+import re
 import sqlite3
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError
+from sqlalchemy.exc import (
+    ArgumentError,
+    DBAPIError,
+    InterfaceError,
+    OperationalError,
+    SQLAlchemyError,
+    TimeoutError as PoolTimeout,
+)
 
 from .errors import StoreError
 
@@ -20,6 +29,21 @@ STATEMENT_S = 30
 """How long PostgreSQL may work on one statement, and a link to it may be silent."""
 SHOWN = 80
 """Characters of something that is no URL."""
+_AWAY_IN_SQLITE = frozenset(
+    {
+        sqlite3.SQLITE_BUSY,
+        sqlite3.SQLITE_LOCKED,
+        sqlite3.SQLITE_READONLY,
+        sqlite3.SQLITE_IOERR,
+        sqlite3.SQLITE_FULL,
+        sqlite3.SQLITE_CANTOPEN,
+    }
+)
+_AWAY_IN_POSTGRESQL = ("08", "25006", "40", "53", "55P03", "57", "58")
+"""How such codes begin: connections, read only, rollbacks, resources, locks, operators, systems
+(https://www.postgresql.org/docs/current/errcodes-appendix.html)."""
+_NO_SUCH = re.compile(r"authentication failed|does not exist|no pg_hba\.conf entry|role .* is not")
+"""What a PostgreSQL says that is there and does not let us in; it sends no code with that."""
 _WANTED = "a store is sqlite:///FILE or postgresql://USER:PASSWORD@HOST:PORT/DATABASE"
 
 
@@ -53,6 +77,8 @@ def _without_password(url: str) -> str:
 
 
 def _sqlite(url: URL) -> Engine:
+    if not Path(url.database or "").absolute().parent.is_dir():
+        raise StoreError(f"{url}: unable to open it: it has no folder")
     engine = create_engine(
         url.set(drivername="sqlite+pysqlite"),
         connect_args={"timeout": BUSY_S, "isolation_level": None},
@@ -70,6 +96,20 @@ def _sqlite(url: URL) -> Engine:
         connection.exec_driver_sql(connection.get_execution_options().get("begin", "BEGIN"))
 
     return engine
+
+
+def is_away(error: SQLAlchemyError) -> bool:
+    """Whether the same may succeed later: the database is out of reach, full or busy."""
+    if isinstance(error, PoolTimeout):
+        return True
+    cause = error.orig if isinstance(error, DBAPIError) else None
+    if isinstance(cause, sqlite3.Error):
+        code: int = getattr(cause, "sqlite_errorcode", 0)
+        return code & 0xFF in _AWAY_IN_SQLITE
+    if (code_ := getattr(cause, "sqlstate", None)) is not None:
+        return str(code_).startswith(_AWAY_IN_POSTGRESQL)
+    broken = isinstance(error, OperationalError | InterfaceError)
+    return broken and not _NO_SUCH.search(str(cause))
 
 
 def patiently(act: Callable[[], object]) -> None:

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any, Self
 
-from sqlalchemy import Connection, RowMapping, Table, func, insert, select, tuple_, update
+from sqlalchemy import Connection, RowMapping, Table, func, insert, select, text, tuple_, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -25,8 +25,8 @@ from ..core.roles import Role
 from ..core.traffic import Direction, Flow
 from ..errors import RunExists
 from ..identity.errors import TokenRefused
-from .engines import engine_for
-from .errors import StoreError
+from .engines import engine_for, is_away
+from .errors import StoreAway, StoreError
 from .records import AuditEntry, EventRecord, RunRecord, RunState, SiteRecord
 from .tables import AUDIT, EVENTS, RUNS, SITES, TOKENS, TRAFFIC, migrate
 
@@ -59,6 +59,11 @@ class Store:
     def close(self) -> None:
         """End all connections; may be called twice."""
         self._engine.dispose()
+
+    def check(self) -> None:
+        """Write something that changes nothing. StoreAway while nothing can be written."""
+        with self._writing() as connection:
+            connection.execute(text("UPDATE format SET number = number"))
 
     # -- sites ------------------------------------------------------------------------------------
 
@@ -322,7 +327,7 @@ class Store:
         except SQLAlchemyError as error:
             raise self._explained(error) from error
         except StoreError as error:
-            raise StoreError(f"{self._name}: {error}") from error
+            raise type(error)(f"{self._name}: {error}") from error
 
     @contextmanager
     def _reading(self) -> Iterator[Connection]:
@@ -335,7 +340,8 @@ class Store:
     def _explained(self, error: SQLAlchemyError) -> StoreError:
         """In the words of the database, without the statement and what was to be written."""
         cause = str(getattr(error, "orig", None) or error) or type(error).__name__
-        return StoreError(f"{self._name}: {' '.join(cause.split())}")
+        kind = StoreAway if is_away(error) else StoreError
+        return kind(f"{self._name}: {' '.join(cause.split())}")
 
     def _insert(self, table: Table) -> postgresql.Insert | sqlite.Insert:
         if self._engine.dialect.name == "postgresql":
