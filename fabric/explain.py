@@ -77,7 +77,7 @@ def _why(view: View, cluster: Document, history: Sequence[Document]) -> Iterator
             )
             if lacks:
                 where = "" if cluster["parent"] == ROOT else f" in {cluster['parent']}"
-                free = amounts(view.free(cluster["parent"]))
+                free = amounts(view.free(cluster["parent"]).only({name for name, _ in lacks.units}))
                 yield (
                     f"New places are looked for all the time; {free} is free{where}. "
                     f"What would help: {_help(view, cluster, lacks)}."

@@ -60,9 +60,9 @@ def install() -> None:
             ("nodes", nodes_of),
         ):
             reroute(getattr(state, name), name, _introspection(answer))
-        if os.environ.get(JOB_VARIABLE):
+        if cluster := os.environ.get(JOB_VARIABLE):
             originals["init"] = ray.init
-            ray.init = _announced(ray.init)
+            ray.init = _announced(ray.init, cluster)
 
 
 def announce(cluster: str) -> None:
@@ -73,13 +73,17 @@ def announce(cluster: str) -> None:
     ask("attach", ClusterId(cluster), job)
 
 
-def _announced(original: Callable[..., Any]) -> Callable[..., Any]:
-    """`ray.init` of a script that was started inside a virtual cluster."""
+def _announced(original: Callable[..., Any], cluster: str) -> Callable[..., Any]:
+    """`ray.init` of a script that was started inside a virtual cluster.
+
+    The cluster is told even where the script has removed the variable that names it: what the
+    script submits then runs outside, and is seen there.
+    """
 
     @functools.wraps(original)
     def init(*args: Any, **kwargs: Any) -> Any:
         made = original(*args, **kwargs)
-        announce(os.environ[JOB_VARIABLE])
+        announce(cluster)
         return made
 
     return init

@@ -64,7 +64,7 @@ def picture(document: Document, now: float) -> RenderableType:
 
 def _machines(view: View) -> RenderableType:
     """What the machines have, together and each."""
-    have, free = view.total().to_ray(), view.free().to_ray()
+    have, free = view.told(view.total()).to_ray(), view.free().to_ray()
     head = Text.assemble(("Ray cluster", "bold"), f" of {many(len(view.machines), 'machine')}")
     table = bare()
     names = ordered(have)

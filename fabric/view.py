@@ -64,6 +64,20 @@ class View:
         """What all machines have."""
         return Resources.total(Resources.of(machine["total"]) for machine in self.machines)
 
+    def told(self, amounts: Resources) -> Resources:
+        """What is worth telling: no memory, where no virtual cluster holds or asks for any.
+
+        Every machine has some, and most Ray clusters never share it out.
+        """
+        if any(Resources.of(c["total"])["memory"] or wanted(c)["memory"] for c in self.shared):
+            return amounts
+        return amounts.without({"memory"})
+
+    @property
+    def shared(self) -> list[Document]:
+        """The virtual clusters that somebody asked for."""
+        return [c for c in self.document["clusters"] if c["id"] != DEFAULT]
+
     def free(self, parent: str = ROOT) -> Resources:
         """What nobody holds of the Ray cluster, or of what a virtual cluster holds."""
         places = self.machines if parent == ROOT else [find(self.document, parent)]

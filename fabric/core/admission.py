@@ -224,24 +224,29 @@ def never(ledger: Ledger, request: Request) -> NoRoom | None:
         for vnode in ledger.of(id):
             for loan in ledger.loans_of(vnode.id):
                 idle.lend(loan)
-    found = place(idle, request)
+    found = place(idle, request, idle=True)
     if isinstance(found, Admit):
         return None
     return found if found.proven or _Trial(idle, request).too_large() else None
 
 
 def place(
-    ledger: Ledger, request: Request, loose: Container[MachineId] = frozenset()
+    ledger: Ledger,
+    request: Request,
+    loose: Container[MachineId] = frozenset(),
+    *,
+    idle: bool = False,
 ) -> Admit | NoRoom:
     """Find places for all that a request needs at once; the ledger is not changed.
 
-    Its parent grows for it only if what the parent has does not do.
+    Its parent grows for it only if what the parent has does not do. On an `idle` ledger nobody
+    else holds anything: a reason then names all that there is, not what is free of it.
     """
     if request.parent != ROOT:
         trial = _Trial(ledger.copy(), request, loose, growing=False)
         if not (trial.fixed() or trial.flexible()):
             return trial.admitted()
-    trial = _Trial(ledger.copy(), request, loose)
+    trial = _Trial(ledger.copy(), request, loose, idle=idle)
     return trial.fixed() or trial.flexible() or trial.admitted()
 
 
@@ -267,12 +272,14 @@ class _Trial:
         loose: Container[MachineId] = frozenset(),
         *,
         growing: bool = True,
+        idle: bool = False,
     ) -> None:
         self._ledger = ledger
         self._request = request
         self._loose = loose
         self._wants_gpus = bool(request.needs[GPU])
         self._growing = growing
+        self._idle = idle
         self._growths: list[Growth] = []
         self._vnodes: list[VNode] = []
         if request.id not in ledger.clusters:
@@ -289,7 +296,7 @@ class _Trial:
         rooms = self._rooms()
         if not rooms and self._ledger.machines:
             return NoRoom("nothing is free", 0, proven=True)
-        found = _fit(self._request.groups, rooms)
+        found = _fit(self._request.groups, rooms, free=not self._idle)
         if isinstance(found, NoRoom):
             return found
         labels = self._request.labels or ({},) * len(nodes)
@@ -318,7 +325,7 @@ class _Trial:
                     or room.place in there
                 }
                 one = BundleGroup(bundles=(node,), policy=SchedulingPolicy.PACK)
-                found = _fit([one], rooms)
+                found = _fit([one], rooms, free=True)
                 if isinstance(found, NoRoom):
                     return NoRoom(f"node {number + n}: {found.reason}", 0)
                 own = self._request.labels[number + n] if self._request.labels else {}
@@ -458,10 +465,12 @@ class _Room:
         return cls(place=place, machine=ledger.machine_of(place), seen=seen, gpus=gpus)
 
 
-def _fit(groups: Sequence[BundleGroup], rooms: Mapping[MachineId, _Room]) -> Placement | NoRoom:
+def _fit(
+    groups: Sequence[BundleGroup], rooms: Mapping[MachineId, _Room], *, free: bool
+) -> Placement | NoRoom:
     """Find places for these nodes."""
     gpus = {id: room.gpus for id, room in rooms.items()}
-    match fit_all(groups, [room.seen for room in rooms.values()], gpus=gpus):
+    match fit_all(groups, [room.seen for room in rooms.values()], gpus=gpus, free=free):
         case Placement() as found:
             return found
         case Misfit(reason, most):

@@ -71,15 +71,19 @@ def fit_all(
     *,
     gpus: Gpus | None = None,
     budget: int = SEARCH_BUDGET,
+    free: bool = False,
 ) -> Placement | Misfit | Undecided:
-    """Say whether several groups, each under its own policy, fit the machines together."""
+    """Say whether several groups, each under its own policy, fit the machines together.
+
+    With `free`, the amounts given are what is free of the machines, and a reason calls them so.
+    """
     fleet = sorted(machines, key=lambda machine: machine.id)
     gpus = gpus or {}
     if not any(group.bundles for group in groups):
         return Misfit("the gang has no nodes", 0)
     if len(groups) == 1 and len(set(groups[0].bundles)) == 1:
-        return _fit_equal(groups[0], fleet, gpus)
-    return _fit_unequal(groups, fleet, gpus, budget)
+        return _fit_equal(groups[0], fleet, gpus, free)
+    return _fit_unequal(groups, fleet, gpus, budget, free)
 
 
 def most(
@@ -120,11 +124,13 @@ def _copies(node: Bundle, machine: Machine, gpus: Gpus) -> int:
     return min(counts, default=0)
 
 
-def _fit_equal(group: BundleGroup, fleet: Sequence[Machine], gpus: Gpus) -> Placement | Misfit:
+def _fit_equal(
+    group: BundleGroup, fleet: Sequence[Machine], gpus: Gpus, free: bool
+) -> Placement | Misfit:
     node, wanted = group.bundles[0], len(group.bundles)
     possible = most(node, group.policy, fleet, gpus)
     if possible < wanted:
-        return Misfit(_why_not([group], fleet, gpus), possible)
+        return Misfit(_why_not([group], fleet, gpus, free), possible)
     copies = [(machine.id, _copies(node, machine, gpus)) for machine in fleet]
     match group.policy:
         case SchedulingPolicy.STRICT_PACK:
@@ -207,7 +213,11 @@ class _Budget:
 
 
 def _fit_unequal(
-    groups: Sequence[BundleGroup], fleet: Sequence[Machine], gpus: Gpus, budget: int
+    groups: Sequence[BundleGroup],
+    fleet: Sequence[Machine],
+    gpus: Gpus,
+    budget: int,
+    free: bool,
 ) -> Placement | Misfit | Undecided:
     items = _largest_first(groups)
     begin = _State(tuple(_Room.on(machine, _gpus(machine, gpus)) for machine in fleet))
@@ -220,7 +230,7 @@ def _fit_unequal(
         return Placement(tuple(fleet[at].id for at in order if at is not None))
     if not finished and _needed(groups).fits(_total(fleet)):
         return Undecided(best.placed)
-    return Misfit(_why_not(groups, fleet, gpus), best.placed)
+    return Misfit(_why_not(groups, fleet, gpus, free), best.placed)
 
 
 def _first_fit(items: Sequence[_Item], begin: _State) -> _State:
@@ -334,8 +344,11 @@ def _needed(groups: Iterable[BundleGroup]) -> Resources:
     return reduce(add, asked, Resources())
 
 
-def _why_not(groups: Sequence[BundleGroup], fleet: Sequence[Machine], gpus: Gpus) -> str:
+def _why_not(
+    groups: Sequence[BundleGroup], fleet: Sequence[Machine], gpus: Gpus, free: bool
+) -> str:
     """Name the first rule that the groups break; the caller knows that they break one."""
+    most = "the most free" if free else "the most"
     if not fleet:
         return "the cluster has no machines"
     for group in groups:
@@ -347,7 +360,7 @@ def _why_not(groups: Sequence[BundleGroup], fleet: Sequence[Machine], gpus: Gpus
                 if any(bundle.resources.fits(machine.total) for machine in able):
                     return f"one node needs {bundle.resources}, and the GPUs are free in parts only"
                 have = _largest(able, bundle.resources)
-                return f"one node needs {bundle.resources}, the most on one machine is {have}"
+                return f"one node needs {bundle.resources}, {most} on one machine is {have}"
     for group in groups:
         needed = _needed([group])
         wanted = len(group.bundles)
@@ -357,12 +370,13 @@ def _why_not(groups: Sequence[BundleGroup], fleet: Sequence[Machine], gpus: Gpus
         if group.policy is SchedulingPolicy.STRICT_PACK:
             have = _largest(fleet, needed)
             if not needed.fits(have):
-                return f"STRICT_PACK needs {needed} on one machine, the most on one is {have}"
+                return f"STRICT_PACK needs {needed} on one machine, {most} on one is {have}"
     needed, have = _needed(groups), _total(fleet)
+    there = have.only({name for name, _ in needed.units})
+    said = f"{there} is free" if free else f"the cluster has {there}"
     if not needed.fits(have):
-        asked = {name for name, _ in needed.units}
-        return f"together the nodes need {needed}, the cluster has {have.only(asked)}"
-    return f"the cluster has {needed} in all, but not in pieces that hold a whole node each"
+        return f"together the nodes need {needed}, {said}"
+    return f"{said} in all, but not in pieces that hold a whole node each"
 
 
 def _largest(fleet: Iterable[Machine], asked: Resources) -> Resources:

@@ -255,6 +255,7 @@ class TestTheQueue:
             ledger, [asks("one", group(3)), asks("two", group(2)), asks("three", group(1))], 0.0
         )
         assert told(decisions) == ["admit one", "wait two 1", "wait three 2"]
+        assert "the most free on one machine is 1 CPU" in reasons(decisions)[1]
         assert "two is before it" in reasons(decisions)[2]
 
     def test_higher_priority_goes_first(self) -> None:

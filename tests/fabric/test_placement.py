@@ -286,7 +286,7 @@ TWO = [fake_machine("a", CPU=2), fake_machine("b", CPU=2)]
             PACK,
             [fake_machine("a", GPU=2)],
             2,
-            "has 1.8 GPU in all, but not in pieces",
+            "the cluster has 2 GPU in all, but not in pieces",
             id="a share of a GPU comes from one GPU",
         ),
     ],
@@ -301,6 +301,25 @@ def test_refusals_say_why_and_how_many(
     answer = fit(asked, policy, machines)
     assert isinstance(answer, Misfit)
     assert answer.most == at_most
+    assert reason in answer.reason
+
+
+@pytest.mark.parametrize(
+    ("asked", "policy", "reason"),
+    [
+        pytest.param([3], PACK, "one node needs 3 CPU, the most free on one machine is 2 CPU"),
+        pytest.param([1] * 5, PACK, "together the nodes need 5 CPU, 4 CPU is free"),
+        pytest.param([1] * 3, STRICT_PACK, "on one machine, the most free on one is 2 CPU"),
+        pytest.param([1.5, 1.5, 1], PACK, "4 CPU is free in all, but not in pieces"),
+    ],
+    ids=["a node", "together", "packed", "pieces"],
+)
+def test_a_reason_says_of_what_is_free_that_it_is_free(
+    asked: list[float], policy: SchedulingPolicy, reason: str
+) -> None:
+    group = BundleGroup(bundles=tuple(node(CPU=size) for size in asked), policy=policy)
+    answer = fit_all([group], TWO, free=True)
+    assert isinstance(answer, Misfit)
     assert reason in answer.reason
 
 

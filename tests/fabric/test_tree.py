@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from cluster_documents import NOW, A, B, held, machine, printed, shared, vnode
+from cluster_documents import NOW, A, B, held, machine, printed, shared, vnode, waiting
 from fedpilot.fabric.tree import picture
 
 PICTURE = """\
@@ -78,6 +78,23 @@ def test_gpus_have_a_bar_of_their_own_and_equal_hosts_are_told_apart() -> None:
     drawn = printed(picture(document, NOW), width=120)
     assert "CPU               GPU               8 CPU, 1 GPU, 2 GiB memory" in drawn
     assert f"vm ({A[:8]}): 3 CPU in a flexible vnode" in drawn
+
+
+@pytest.mark.parametrize(
+    ("spec", "told"),
+    [
+        pytest.param({"flex_resource_min": {"CPU": 2}}, False, id="nobody reserves memory"),
+        pytest.param({"flex_resource_min": {"memory": 2**30}}, True, id="one asks for some"),
+    ],
+)
+def test_memory_has_a_column_where_somebody_reserves_it(
+    spec: dict[str, object], told: bool
+) -> None:
+    document = shared()
+    document["machines"] = [machine(each, 4, 1, memory=2.0**35) for each in (A, B)]
+    document["clusters"] += [waiting("new", 3, 1, "", spec=spec)]
+    drawn = printed(picture(document, NOW), width=120)
+    assert ("0 of 32 GiB memory held" in drawn) is told
 
 
 @pytest.mark.parametrize("count", [7, 40, 500])

@@ -494,14 +494,26 @@ def test_who_takes_somebody_elses_places_is_seen_or_does_not_run(
     ended(jobs, id)
 
 
+@pytest.mark.parametrize(
+    ("without", "first"),
+    [
+        pytest.param(
+            ["env", "--unset=PYTHONPATH", "--unset=RAY_RUNTIME_ENV_HOOK"], "", id="never told"
+        ),
+        pytest.param([], "os.environ.pop('FEDPILOT_VIRTUAL_CLUSTER')", id="forgets it"),
+    ],
+)
 def test_a_driver_that_knows_nothing_of_its_virtual_cluster_is_seen(
-    jobs: Jobs, tmp_path: Path
+    jobs: Jobs, tmp_path: Path, without: list[str], first: str
 ) -> None:
     command = script(
         tmp_path,
-        """
-        import time
+        f"""
+        import os, time
         import ray
+
+        {first}
+        ray.init()
 
         @ray.remote
         def outside(): time.sleep(60)
@@ -509,8 +521,7 @@ def test_a_driver_that_knows_nothing_of_its_virtual_cluster_is_seen(
         ray.get(outside.remote())
         """,
     )
-    bare = ["env", "--unset=PYTHONPATH", "--unset=RAY_RUNTIME_ENV_HOOK", *command]
-    id = jobs.submit(bare, ONE)
+    id = jobs.submit([*without, *command], ONE)
 
     def seen() -> bool:
         cluster = clusters(jobs).get(id)
