@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -33,7 +34,7 @@ from .cli_access import (
 )
 from .cli_spec import check_name, spec_from, with_deadline, with_priority, with_spec
 from .core.records import DEFAULT, ROOT
-from .errors import NoSuchCluster, NotInTime
+from .errors import NoSuchCluster, NotInTime, NotYours
 
 if TYPE_CHECKING:
     from .virtual_clusters import VirtualClusters
@@ -341,11 +342,13 @@ def explain(name: str, address: str, auth_mode: str | None, as_json: bool) -> No
 @click.argument("names", metavar="NAME...", nargs=-1)
 @click.option("--all", "everything", is_flag=True, help="All virtual clusters of the Ray cluster.")
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@click.option("--force", is_flag=True, help="Also those of other users. This is on record.")
 @with_access
 def delete(
     names: Sequence[str],
     everything: bool,
     yes: bool,
+    force: bool,
     address: str,
     auth_mode: str | None,
     as_json: bool,
@@ -353,7 +356,9 @@ def delete(
     """End virtual clusters, with all that is inside them and all that runs there.
 
     Asks before it ends any that was not named: with --all, or those inside. Where nobody can be
-    asked, it needs --yes for that.
+    asked, it needs --yes for that. What another user asked for needs --force: the history of the
+    virtual cluster (`explain`) then says who ended it. A user is FEDPILOT_USER, or else the name
+    on the machine.
 
     \b
     Examples:
@@ -367,13 +372,16 @@ def delete(
         document = clusters.snapshot()
         named = _to_delete(document, names, everything)
         doomed = _with_children(document, named)
+        if not force:
+            _check_owners(document, named)
         surprising = [each for each in doomed if each not in names]
         if surprising and not yes:
             _confirm(doomed, surprising, as_json)
         ended: list[str] = []
+        delete_one = partial(clusters.delete, force=True) if force else clusters.delete
         for name in named:
             try:
-                ended += clusters.delete(name)
+                ended += delete_one(name)
             except NoSuchCluster:  # it ended before we came to it, as it was to
                 continue
         if as_json:
@@ -407,6 +415,18 @@ def _with_children(document: Mapping[str, Any], names: Sequence[str]) -> list[st
         if each["parent"] in doomed and each["id"] not in doomed:
             doomed.append(each["id"])
     return doomed
+
+
+def _check_owners(document: Mapping[str, Any], named: Sequence[str]) -> None:
+    """NotYours before anything is ended."""
+    from .users import current_user
+
+    user = current_user()
+    of = {each["id"]: each.get("user", "") for each in document["clusters"]}
+    for name in named:
+        doomed = _with_children(document, [name])
+        if others := {each: of[each] for each in doomed if of[each] not in ("", user)}:
+            raise NotYours(name, others, user)
 
 
 def _confirm(doomed: Sequence[str], surprising: Sequence[str], as_json: bool) -> None:

@@ -7,6 +7,7 @@ FabricError
 ├── GangExists           the name of the gang is taken
 ├── NameTaken            another virtual cluster has the name
 ├── NoSuchCluster        there is no virtual cluster of that name
+├── NotYours             a virtual cluster is another user's
 ├── NoSuchJob            there is no job of that id
 ├── NeverFits            a virtual cluster could never get its places
 ├── NotInTime            a virtual cluster did not get its places in time
@@ -22,8 +23,8 @@ Each keeps its facts as fields, and its `args` rebuild it, since exceptions trav
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import ClassVar
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 from .exit_codes import BAD_INPUT, FAILED, REFUSED, UNREACHABLE
 
@@ -114,6 +115,24 @@ class NoSuchCluster(FabricError):
     def __str__(self) -> str:
         shown = ", ".join(self.known[:10]) + (", ..." if len(self.known) > 10 else "")
         return f"there is no virtual cluster {self.name!r}; there are: {shown or 'none'}"
+
+
+class NotYours(FabricError):
+    """A virtual cluster is another user's, or holds one that is."""
+
+    exits_with = REFUSED
+
+    def __init__(self, name: str, owners: Mapping[Any, str], user: str) -> None:
+        super().__init__(name, dict(owners), user)
+        self.name, self.owners, self.user = name, dict(owners), user
+
+    def __str__(self) -> str:
+        whose = ", ".join(f"{str(id)!r} is {who}'s" for id, who in self.owners.items())
+        you = self.user or "nobody known"
+        return (
+            f"virtual cluster {self.name!r} stays: {whose}, and you are {you}; "
+            "--force ends it, and is on record"
+        )
 
 
 class NoSuchJob(FabricError):

@@ -22,6 +22,7 @@ from .core.records import ROOT
 from .errors import ClusterUnreachable, FabricError, NoSuchJob, SpecError
 from .inside import SETUP_HOOK
 from .spec import VirtualCluster
+from .users import USER_VARIABLE, current_user
 from .virtual_clusters import VirtualClusters
 from .where import JOB_VARIABLE
 
@@ -125,7 +126,8 @@ class Jobs:
         env = dict(runtime_env or {})
         if HOOK in env:
             raise SpecError(f"runtime_env.{HOOK}: virtual clusters need it for themselves")
-        env["env_vars"] = {**env.get("env_vars", {}), JOB_VARIABLE: name}
+        ours = {USER_VARIABLE: current_user()}
+        env["env_vars"] = {**ours, **env.get("env_vars", {}), JOB_VARIABLE: name}
         env[HOOK] = SETUP_HOOK
         self._submit(
             id,

@@ -31,7 +31,7 @@ from .core.records import (
     VNodeKind,
 )
 from .core.resources import Resources
-from .errors import NameTaken, NoSuchCluster, NotInTime
+from .errors import NameTaken, NoSuchCluster, NotInTime, NotYours
 from .ledger_file import LedgerFile
 from .making import Maker
 from .registrar import Registrar, has_places
@@ -117,16 +117,22 @@ class Keeper:
             raise NotInTime(id, self._clock() - entry.asked_at, self.standing.ending(id))
         return self.standing.state(id)
 
-    async def delete(self, id: ClusterId, key: str = "") -> tuple[str, ...]:
+    async def delete(
+        self, id: ClusterId, key: str = "", *, user: str = "", force: bool = False
+    ) -> tuple[str, ...]:
         """End a virtual cluster and all inside it; says which, children before their parents.
 
-        Asking again with the same key is answered like the first time. NoSuchCluster.
+        Asking again with the same key is answered like the first time. NoSuchCluster; NotYours if
+        any of them is another user's and it is not to be forced.
         """
         if key in self.books.answers:
             return self.books.answers[key]
         if id not in self.books.entries:
             raise NoSuchCluster(id, sorted(self.books.entries))
-        ended = self.registrar.end(id, "it was deleted")
+        others = {e.request.id: e.user for e in self.books.within(id) if e.user not in ("", user)}
+        if others and not force:
+            raise NotYours(id, others, user)
+        ended = self.registrar.end(id, deletion(user, others))
         if key:
             self.books.answer(key, ended)
         self.registrar.admit()
@@ -335,3 +341,11 @@ def _stray(found: Seen) -> Group:
         for carried, host in zip(found.carries, found.hosts, strict=True)
     )
     return Group(id=found.id, cluster=ClusterId(""), policy=SchedulingPolicy.PACK, pieces=pieces)
+
+
+def deletion(user: str, others: Mapping[ClusterId, str]) -> str:
+    """What is on record of a virtual cluster that was deleted, and of whom it was not."""
+    if not others:
+        return "it was deleted"
+    whose = ", ".join(f"{id} of {who}" for id, who in others.items())
+    return f"it was deleted with --force by {user or 'an unknown user'}, not its owner: {whose}"

@@ -257,6 +257,7 @@ def _entry_row(asked: Mapping[ClusterId, int], entry: Entry) -> dict[str, Any]:
         "asked": asked[request.id],
         "spec": dict(entry.spec),
         "owner": entry.owner,
+        "user": entry.user,
         "process": entry.process,
         "jobs": sorted(entry.jobs),
         "asked_at": entry.asked_at,
@@ -298,6 +299,7 @@ def _entry(id: str, what: Mapping[str, Any]) -> Entry:
         request=request,
         spec=what["spec"],
         owner=what["owner"],
+        user=what.get("user", ""),  # files of before have none
         process=what.get("process"),  # files of before have none
         jobs=frozenset(what["jobs"]),
         asked_at=what["asked_at"],

@@ -77,9 +77,11 @@ class ManagerActor:
         """A job of Ray's works in a virtual cluster, and should in nothing else."""
         (await self._keeper()).attach(cluster, job)
 
-    async def delete(self, id: ClusterId, key: str) -> tuple[str, ...]:
+    async def delete(
+        self, id: ClusterId, key: str, user: str = "", force: bool = False
+    ) -> tuple[str, ...]:
         """End a virtual cluster and all inside it; a key is answered once."""
-        return await (await self._keeper()).delete(id, key)
+        return await (await self._keeper()).delete(id, key, user=user, force=force)
 
     async def show(self, id: ClusterId) -> Mapping[str, Any]:
         """One virtual cluster as a document."""

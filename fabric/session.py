@@ -17,6 +17,7 @@ from .core.records import ROOT
 from .errors import FabricError, NameTaken, NoSuchCluster, NotInTime, SpecError
 from .introspection import VirtualClusterInfo, VirtualNodeInfo
 from .spec import VirtualCluster
+from .users import USER_VARIABLE, current_user
 from .virtual_clusters import VirtualClusters
 
 WAIT_S = 24 * 3600.0
@@ -59,7 +60,8 @@ def init(
         raise SpecError(f"runtime_env.{HOOK}: virtual clusters need it for themselves")
     env[HOOK] = inside.SETUP_HOOK
     if given is not None:
-        env["env_vars"] = {**env.get("env_vars", {}), where.JOB_VARIABLE: name}
+        ours = {USER_VARIABLE: current_user()}
+        env["env_vars"] = {**ours, **env.get("env_vars", {}), where.JOB_VARIABLE: name}
     ray.init(address, runtime_env=env, **options)
     try:
         inside.install()

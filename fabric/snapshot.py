@@ -76,6 +76,7 @@ class Snapshot:
             **self.brief(id),
             "parent": ROOT if entry is None else entry.request.parent,
             "owner": None if entry is None else entry.owner,
+            "user": "" if entry is None else entry.user,
             "priority": 0 if entry is None else entry.request.priority,
             "deadline": None if entry is None else entry.request.deadline,
             "spec": {} if entry is None else dict(entry.spec),

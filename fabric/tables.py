@@ -134,7 +134,8 @@ def _facts(view: View, cluster: Document) -> Iterator[tuple[str, str]]:
     if queue:
         yield "queue", f"{listed([each['id'] for each in queue])}, for places inside it"
     yield "priority", str(cluster["priority"])
-    yield "asked", f"{timestamp(cluster['asked_at'])}, {ago(cluster['asked_at'], now)}"
+    by = f", by {cluster['user']}" if cluster.get("user") else ""
+    yield "asked", f"{timestamp(cluster['asked_at'])}, {ago(cluster['asked_at'], now)}{by}"
     if cluster["deadline"] is not None and cluster["state"] == "waiting":
         yield "gives up", f"{timestamp(cluster['deadline'])}, in {time_left(cluster, now)}"
     yield "ends", _end(cluster)

@@ -21,6 +21,7 @@ from .core.selectors import check_value
 from .errors import SpecError
 from .settings import KeeperSettings
 from .spec import VirtualCluster
+from .users import current_user
 
 CALL_TIMEOUT_S = 60.0
 """How long a manager may take for an answer, beyond what the caller wants to wait."""
@@ -78,6 +79,7 @@ class VirtualClusters:
             ),
             spec=spec.to_dict(),
             owner=None if detached else _job(),
+            user=current_user(),
             process=_worker() if with_process and not detached else None,
             asked_at=now,
             group=None if group is None else GroupId(group),
@@ -98,9 +100,14 @@ class VirtualClusters:
         """Refuse what `create` would refuse. NameTaken, NoSuchCluster, NeverFits, SpecError."""
         self.call("check", request_for(name, spec, parent=ClusterId(parent)))
 
-    def delete(self, name: str) -> tuple[str, ...]:
-        """End a virtual cluster and all inside it; says which. Raises NoSuchCluster."""
-        ended: tuple[str, ...] = self.call("delete", ClusterId(name), secrets.token_hex(8))
+    def delete(self, name: str, *, force: bool = False) -> tuple[str, ...]:
+        """End a virtual cluster and all inside it; says which.
+
+        NoSuchCluster; NotYours for what another user asked for, unless it is forced, which the
+        history then says.
+        """
+        asked = (ClusterId(name), secrets.token_hex(8), current_user(), force)
+        ended: tuple[str, ...] = self.call("delete", *asked)
         return ended
 
     def show(self, name: str) -> Mapping[str, Any]:

@@ -28,6 +28,8 @@ class Entry:
     """What was asked for, as a document."""
     owner: JobId | None = None
     """The job with which it ends; without, it stays until it is deleted."""
+    user: str = ""
+    """Who asked for it; empty if that is not known."""
     process: ProcessId | None = None
     """The process with which it ends as well: the one that asked, if that is not the job's own."""
     jobs: frozenset[JobId] = frozenset()
@@ -66,6 +68,16 @@ class Books:
     def waiting(self) -> list[Request]:
         """Who waits, in the order in which they asked."""
         return [entry.request for entry in self.entries.values() if entry.waiting]
+
+    def within(self, cluster: ClusterId) -> list[Entry]:
+        """The virtual cluster itself and all that is or waits inside it."""
+        found = {cluster: self.entries[cluster]}
+        todo = [cluster]
+        for parent in todo:  # grows on the way
+            inside = {id: e for id, e in self.entries.items() if e.request.parent == parent}
+            found.update(inside)
+            todo += inside
+        return list(found.values())
 
     def enter(self, entry: Entry) -> None:
         """Somebody asks for a virtual cluster."""

@@ -27,6 +27,7 @@ class FakeClusters(VirtualClusters):
         self.becomes = list(becomes)
         self.created: list[tuple[str, Mapping[str, Any], Mapping[str, Any]]] = []
         self.deleted: list[str] = []
+        self.forced = False
         self.events: list[Document] = []
         self.fails: FabricError | None = None
 
@@ -36,8 +37,9 @@ class FakeClusters(VirtualClusters):
         self.created.append((name, spec.to_dict(), options))
         return self.show(name)
 
-    def delete(self, name: str) -> tuple[str, ...]:
+    def delete(self, name: str, *, force: bool = False) -> tuple[str, ...]:
         find(self.document, name)
+        self.forced = force
         self.deleted.append(name)
         ended = [e["id"] for e in self.document["clusters"] if name in (e["id"], e["parent"])]
         kept = [each for each in self.document["clusters"] if each["id"] not in ended]
@@ -366,6 +368,24 @@ def test_deleting_says_what_ended(arguments: list[str], ended: list[str]) -> Non
     done = invoke(clusters, "delete", *arguments, "--json")
     assert (done.exit_code, done.stderr) == (0, "")
     assert json.loads(done.stdout) == {"ended": ended}
+
+
+def test_anothers_virtual_cluster_is_deleted_only_by_force(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("FEDPILOT_USER", "bob")
+    document = shared()
+    for each in document["clusters"]:
+        each["user"] = {"speech": "bob", "eval": "alice"}.get(each["id"], "")
+    clusters = FakeClusters(document)
+    for arguments in (["speech", "--yes"], ["vision", "eval"], ["--all", "--yes"]):
+        done = invoke(clusters, "delete", *arguments)
+        assert (done.exit_code, done.stdout, clusters.deleted) == (3, "", [])
+        assert "'eval' is alice's, and you are bob; --force ends it" in done.stderr
+    assert "by alice" in invoke(clusters, "show", "eval").stdout
+    done = invoke(clusters, "delete", "speech", "--yes", "--force", "--json")
+    assert json.loads(done.stdout) == {"ended": ["eval", "speech"]}
+    assert clusters.forced
 
 
 KEPT = [

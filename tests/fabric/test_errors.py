@@ -22,7 +22,7 @@ from fedpilot.fabric import (
     WorkerFailed,
     WorkerLost,
 )
-from fedpilot.fabric.errors import ManagerUnreachable, NoSuchJob
+from fedpilot.fabric.errors import ManagerUnreachable, NoSuchJob, NotYours
 
 ERRORS = [
     SpecError("no nodes"),
@@ -34,6 +34,7 @@ ERRORS = [
     WorkerLost("g/0/0", "its process died"),
     NameTaken("team"),
     NoSuchCluster("team", ("a", "b")),
+    NotYours("vision", {"vision": "alice"}, "bob"),
     NoSuchJob("job-1"),
     NeverFits("team", "it needs 9 CPU", 0),
     NotInTime("team", 2.5, "its deadline is over"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from fedpilot.fabric import Resources
 from fedpilot.fabric.core.admission import QueuePolicy
 from fedpilot.fabric.core.books import Entry
 from fedpilot.fabric.core.records import DEFAULT, ROOT, ClusterId
-from fedpilot.fabric.errors import NameTaken, NeverFits, NoSuchCluster, NotInTime
+from fedpilot.fabric.errors import NameTaken, NeverFits, NoSuchCluster, NotInTime, NotYours
 from fedpilot.fabric.settings import KeeperSettings
 from fedpilot.fabric.testing import fake_machine
 from keeper_world import (
@@ -242,6 +243,33 @@ class TestEnds:
         await world.begins(*two())
         with pytest.raises(NoSuchCluster):
             await world.delete("nobody")
+
+    @story
+    async def test_anothers_is_deleted_only_by_force_and_on_record(self, world: World) -> None:
+        await world.begins(*two())
+        await world.create(
+            replace(asks("mine", least=1), user="alice"),
+            replace(asks("theirs", least=1, inside="mine"), user="bob"),
+            asks("old", least=1),
+        )
+
+        async def refused(name: str, user: str) -> str:
+            with pytest.raises(NotYours) as told:
+                await world.do(world.keeper.delete(ClusterId(name), user=user))
+            return str(told.value)
+
+        assert "'mine' is alice's" in await refused("mine", "bob")
+        assert "'theirs' is bob's, and you are alice" in await refused("mine", "alice")
+        assert "you are nobody known" in await refused("theirs", "")
+        assert world.states().keys() == {"mine", "theirs", "old"}
+        await world.again()
+        assert "'mine' is alice's" in await refused("mine", "bob")
+        assert await world.do(world.keeper.delete(ClusterId("old"), user="bob")) == ("old",)
+        await world.do(world.keeper.delete(ClusterId("mine"), user="bob", force=True))
+        ended = {(name, why) for name, event, why in world.events() if event == "ended"}
+        assert ("old", "it was deleted") in ended
+        assert ("mine", "it was deleted with --force by bob, not its owner: mine of alice") in ended
+        assert world.states() == {}
 
     @story
     async def test_a_job_takes_its_virtual_clusters_along(self, world: World) -> None:

@@ -46,7 +46,7 @@ ONE = Request(
 TWO = replace(ONE, id=ClusterId("two"))
 ENTRIES = (
     Entry(request=ONE, spec={"flex_resource_min": {"CPU": 1}}, owner=JobId("01"), waiting=False),
-    Entry(request=TWO, asked_at=12.5),
+    Entry(request=TWO, asked_at=12.5, user="alice"),
 )
 
 

@@ -73,7 +73,7 @@ class Manager(VirtualClusters):
             raise NoSuchCluster(name, [])
         return self._state()
 
-    def _delete(self, name: str, key: str) -> tuple[str, ...]:
+    def _delete(self, name: str, key: str, user: str, force: bool) -> tuple[str, ...]:
         self.deleted.append(name)
         return (name,)
 

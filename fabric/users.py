@@ -1,0 +1,23 @@
+"""Whose a virtual cluster is: the user of the process, or of the job, that asks for it.
+
+A name, not a proof: whoever can run code on a Ray cluster can say any. It keeps one user from
+ending another's work by mistake.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+
+USER_VARIABLE = "FEDPILOT_USER"
+"""Names the user of a job, in the environment of all its processes, whoever runs them."""
+
+
+def current_user() -> str:
+    """The user that this process works for."""
+    if said := os.environ.get(USER_VARIABLE):
+        return said
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container's user that has no name
+        return f"uid {os.getuid()}"
