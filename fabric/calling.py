@@ -13,7 +13,6 @@ the forks of the processes that we are a guest in.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hmac
 import logging
 import os
@@ -27,7 +26,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .errors import FabricError, ManagerUnreachable
+from .errors import FabricError, ManagerAway, ManagerGone, ManagerUnreachable
 
 log = logging.getLogger(__name__)
 
@@ -111,6 +110,7 @@ class Line:
 
     def __init__(self, manager: Any) -> None:
         """Ask where it listens, and wait for nothing."""
+        self._manager = manager
         self._asked = manager.address.remote()
         self._address: Address | None = None
         self._idle: list[socket.socket] = []
@@ -121,14 +121,18 @@ class Line:
     def up(self) -> bool:
         """Whether calls may be made."""
         import ray
-        from ray.exceptions import RayError
+        from ray.exceptions import ActorUnavailableError, RayError
 
         if self._asked is not None:
             with self._lock:
                 if self._asked is not None and ray.wait([self._asked], timeout=0)[0]:
-                    with contextlib.suppress(RayError):
-                        self._address = ray.get(self._asked)
-                    self._asked = None
+                    asked, self._asked = self._asked, None
+                    try:
+                        self._address = ray.get(asked)
+                    except ActorUnavailableError:  # it was starting again just then
+                        self._asked = self._manager.address.remote()
+                    except RayError:
+                        pass
         return self._address is not None and self._pid == os.getpid()
 
     def call(self, method: str, args: Sequence[Any], timeout_s: float) -> Any:
@@ -205,7 +209,11 @@ _lines: dict[tuple[str, str], Line] = {}
 
 
 def call(manager: Any, method: str, args: Sequence[Any], timeout_s: float) -> Any:
-    """Have the manager do something. FabricError, also where it does not answer in time."""
+    """Have the manager do something. FabricError, also where it does not answer in time.
+
+    ManagerAway while Ray starts this actor again; ManagerGone if it is dead for good: another may
+    have its name, or get it.
+    """
     key = _key(manager)
     line = _line_to(manager, key)
     if line.up:
@@ -226,7 +234,14 @@ def call(manager: Any, method: str, args: Sequence[Any], timeout_s: float) -> An
 
 def _through_ray(manager: Any, method: str, args: Sequence[Any], timeout_s: float) -> Any:
     import ray
-    from ray.exceptions import GetTimeoutError, RayError, RayTaskError
+    from ray.exceptions import (
+        ActorDiedError,
+        ActorUnavailableError,
+        ActorUnschedulableError,
+        GetTimeoutError,
+        RayError,
+        RayTaskError,
+    )
 
     asked = getattr(manager, method).remote(*args)
     try:
@@ -235,6 +250,10 @@ def _through_ray(manager: Any, method: str, args: Sequence[Any], timeout_s: floa
         if isinstance(error.cause, FabricError):
             raise error.cause from None
         raise FabricError(f"the manager failed: {error}") from error
+    except (ActorDiedError, ActorUnschedulableError) as error:
+        raise ManagerGone(brief(str(error))) from error
+    except ActorUnavailableError as error:
+        raise ManagerAway(brief(str(error))) from error
     except (GetTimeoutError, RayError) as error:
         raise ManagerUnreachable(brief(str(error))) from error
 

@@ -198,6 +198,14 @@ class ManagerUnreachable(FabricError):
         return f"the manager of this Ray cluster does not answer: {self.reason}"
 
 
+class ManagerAway(ManagerUnreachable):
+    """The manager died, and Ray is starting it again."""
+
+
+class ManagerGone(ManagerUnreachable):
+    """The actor that was the manager is dead, and Ray does not start it again."""
+
+
 class ClusterStartFailed(FabricError):
     """Ray could not be started inside this process."""
 

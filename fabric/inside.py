@@ -22,9 +22,8 @@ from .core.books import JobId
 from .core.records import ClusterId
 from .introspection import available_resources_of, cluster_resources_of, nodes_of
 from .nested_groups import make_group, remove_group
-from .reaching import ask, manager, shut_down
+from .reaching import ask, clusters, shut_down
 from .submission import submission, with_labels
-from .virtual_clusters import VirtualClusters
 from .where import JOB_VARIABLE, current_id, start_inside, submit_inside
 from .wrapping import originals, reroute, wrap
 
@@ -94,6 +93,6 @@ def _introspection(answer: Callable[..., Any]) -> Callable[..., Any]:
         cluster = current_id()
         if cluster is None:
             return original()
-        return answer(VirtualClusters.asking(manager()), cluster, original)
+        return answer(clusters(), cluster, original)
 
     return asked

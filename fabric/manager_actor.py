@@ -1,8 +1,8 @@
 """The manager as Ray runs it: one detached actor per Ray cluster, on the machine of its head.
 
 Every driver, task and actor of the cluster finds it by its name; whoever comes first makes it. Ray
-starts it again when it dies, and calls that were not answered are made again, so all of its methods
-may be called twice. Its books are a file in the folder of Ray's session on that machine.
+starts it again when it dies, and whoever was not answered asks again, so all of its methods may be
+called twice. Its books are a file in the folder of Ray's session on that machine.
 """
 
 from __future__ import annotations
@@ -213,7 +213,7 @@ def find_or_create(settings: KeeperSettings | None = None) -> Any:
         get_if_exists=True,
         num_cpus=0,
         max_restarts=-1,
-        max_task_retries=-1,
+        max_task_retries=0,  # Ray tells the drivers of each: whoever calls asks again itself
         max_concurrency=CALLS,
         scheduling_strategy=NodeAffinitySchedulingStrategy(head, soft=False),
     ).remote(_folder(), settings or KeeperSettings())

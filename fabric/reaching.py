@@ -18,7 +18,6 @@ from typing import Any, NamedTuple, Protocol
 from .calling import hang_up
 from .core.ledger import WorkId
 from .core.records import ProcessId
-from .manager_actor import find_or_create
 from .virtual_clusters import VirtualClusters
 
 HEARTBEAT_S = 5.0
@@ -29,6 +28,9 @@ POLL_S = 0.05
 
 PAUSE_S = 0.2
 """After a look that failed: Ray is shutting down, or the manager is starting again."""
+
+PATIENCE_S = 60.0
+"""How long the manager may take to hear what has ended, before it is told anew."""
 
 FAREWELL_S = 1.0
 """How long is waited for the manager to hear what ended with a connection to Ray."""
@@ -48,11 +50,11 @@ class Line(Protocol):
     def ended(self, refs: Sequence[Any], timeout_s: float) -> Sequence[Any]:
         """Which of what tasks return is there; waits until anything is, or time is up."""
 
-    def tell(self, owner: ProcessId, works: Sequence[WorkId]) -> object:
-        """Say that a process is there, and which of its work has ended; what to wait for."""
+    def begun(self, work: WorkId, actor: str) -> None:
+        """Have the manager hear which actor a piece of work has become; raises if it cannot."""
 
-    def wait(self, told: object, timeout_s: float) -> None:
-        """Wait until what was told is heard."""
+    def tell(self, owner: ProcessId, works: Sequence[WorkId], timeout_s: float) -> None:
+        """Have it hear that a process is there, and which of its work has ended; or raise."""
 
 
 class Reporter:
@@ -67,6 +69,8 @@ class Reporter:
         self._line = line
         self._open: dict[Any, WorkId] = {}
         self._over: list[WorkId] = []
+        self._actors: list[tuple[WorkId, str]] = []
+        """Those that the manager has yet to hear of."""
         self._lasting = False
         self._behind = WINDOW
         self._changed = threading.Event()
@@ -89,7 +93,7 @@ class Reporter:
             self._over, self._open = [], {}
         if works and self._line.up():
             with contextlib.suppress(Exception, SystemExit):  # the manager finds out, only later
-                self._line.wait(self._line.tell(self.owner, works), FAREWELL_S)
+                self._line.tell(self.owner, works, FAREWELL_S)
 
     def follow(self, work: WorkId, made: Any) -> None:
         """Watch a task by what it returns."""
@@ -100,8 +104,10 @@ class Reporter:
             self._open[ref] = work
         self._changed.set()
 
-    def follow_actor(self) -> None:
-        """Keep saying that this process is there: it has an actor, of whose end Ray tells."""
+    def follow_actor(self, work: WorkId, actor: str) -> None:
+        """Say which actor work has become, of whose end Ray tells, and that we are there."""
+        with self._lock:
+            self._actors.append((work, actor))
         self._lasting = True
         self._changed.set()
 
@@ -114,6 +120,7 @@ class Reporter:
     def look(self) -> None:
         """See what has ended, and tell it; what could not be told is told the next time."""
         self._changed.clear()
+        self._tell_of_actors()
         oldest, behind = self._parts()
         if oldest and not self._over:
             self._end(self._line.ended(oldest, POLL_S))
@@ -133,7 +140,7 @@ class Reporter:
             except Exception:
                 time.sleep(PAUSE_S)
                 continue
-            if not self._open and not self._over:
+            if not (self._open or self._over or self._actors):
                 self._changed.wait(HEARTBEAT_S if self._lasting else None)
 
     def _parts(self) -> tuple[list[Any], list[Any]]:
@@ -149,13 +156,18 @@ class Reporter:
         with self._lock:
             self._over.extend(self._open.pop(ref) for ref in refs if ref in self._open)
 
+    def _tell_of_actors(self) -> None:
+        for work, actor in list(self._actors):
+            self._line.begun(work, actor)
+            self._actors.pop(0)
+
     def _tell(self) -> None:
         with self._lock:
             works = list(self._over)
             here = bool(self._open) or self._lasting
         if not works and not (here and time.monotonic() > self._told + HEARTBEAT_S):
             return
-        self._line.tell(self.owner, works)
+        self._line.tell(self.owner, works, PATIENCE_S)
         self._told = time.monotonic()
         with self._lock:
             del self._over[: len(works)]
@@ -164,8 +176,8 @@ class Reporter:
 class _Ray:
     """The line of a process that is connected to Ray."""
 
-    def __init__(self, manager: Any) -> None:
-        self._manager = manager
+    def __init__(self, clusters: VirtualClusters) -> None:
+        self._clusters = clusters
         self._connection = _connection()
 
     def up(self) -> bool:
@@ -182,13 +194,11 @@ class _Ray:
             ready, _ = ray.wait(asked, num_returns=len(asked), timeout=0, fetch_local=False)
         return ready
 
-    def tell(self, owner: ProcessId, works: Sequence[WorkId]) -> object:
-        return self._manager.done.remote(owner, list(works))
+    def begun(self, work: WorkId, actor: str) -> None:
+        self._clusters.call("begun", work, actor)
 
-    def wait(self, told: Any, timeout_s: float) -> None:
-        import ray
-
-        ray.get(told, timeout=timeout_s)
+    def tell(self, owner: ProcessId, works: Sequence[WorkId], timeout_s: float) -> None:
+        self._clusters.call("done", owner, list(works), timeout_s=timeout_s)
 
 
 class _Connection(NamedTuple):
@@ -204,7 +214,7 @@ class _Connection(NamedTuple):
 class _Reached:
     """What one connection needs of the manager."""
 
-    manager: Any
+    clusters: VirtualClusters
     reporter: Reporter
 
 
@@ -217,14 +227,14 @@ def reporter() -> Reporter:
     return _reach().reporter
 
 
-def manager() -> Any:
-    """The manager of the Ray cluster that this process is in."""
-    return _reach().manager
+def clusters() -> VirtualClusters:
+    """The virtual clusters of the Ray cluster that this process is in."""
+    return _reach().clusters
 
 
 def ask(method: str, *args: Any) -> Any:
     """Have the manager do something. FabricError, also where it does not answer."""
-    return VirtualClusters.asking(manager()).call(method, *args)
+    return clusters().call(method, *args)
 
 
 def on_forget(todo: Callable[[], None]) -> None:
@@ -259,11 +269,11 @@ def _reach() -> _Reached:
         return found
     with _lock:
         if connection not in _reached:
-            manager = find_or_create()
-            reporter = Reporter(connection.process, _Ray(manager))
+            clusters = VirtualClusters()
+            reporter = Reporter(connection.process, _Ray(clusters))
             reporter.start()
             _reached.clear()
-            _reached[connection] = _Reached(manager, reporter)
+            _reached[connection] = _Reached(clusters, reporter)
         return _reached[connection]
 
 

@@ -16,9 +16,8 @@ from .core.selectors import Condition, DoesNotExist, Exists, In, parse
 from .errors import SpecError, TooLarge
 from .introspection import attainable_of
 from .nested_groups import known_group
-from .reaching import ask, manager, reporter
+from .reaching import ask, clusters, reporter
 from .router import Ask, Placed
-from .virtual_clusters import VirtualClusters
 from .where import captures, current_id, is_placement_group, own_bundle, own_group
 from .wrapping import originals
 
@@ -65,8 +64,7 @@ def submission(actor: bool) -> Callable[..., Any]:
             reporter().ended([work])
             raise
         if actor:
-            manager().begun.remote(work, made._actor_id.hex())
-            reporter().follow_actor()
+            reporter().follow_actor(work, made._actor_id.hex())
         else:
             reporter().follow(work, made)
         return None if silent else made
@@ -104,7 +102,7 @@ def _sizing(cluster: str, target: Any, options: Mapping[str, Any]) -> dict[str, 
 def attainable_nodes(cluster: str) -> list[dict[str, Any]]:
     """The machines of a virtual cluster, as large as its parts of them could be now."""
     machines = originals["nodes"]()
-    return attainable_of(VirtualClusters.asking(manager()), cluster, machines)
+    return attainable_of(clusters(), cluster, machines)
 
 
 def ask_for_nothing(bundles: Any, label_selectors: Any = None) -> None:

@@ -6,10 +6,11 @@ the first of them asks.
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import time
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any
 
 from .calling import call
 from .core.admission import Request
@@ -18,13 +19,16 @@ from .core.groups import GroupId
 from .core.records import ROOT, ClusterId, ProcessId
 from .core.resources import UNIT
 from .core.selectors import check_value
-from .errors import SpecError
+from .errors import FabricError, ManagerAway, ManagerGone, SpecError
 from .settings import KeeperSettings
 from .spec import VirtualCluster
 from .users import current_user
 
 CALL_TIMEOUT_S = 60.0
 """How long a manager may take for an answer, beyond what the caller wants to wait."""
+
+RETRY_S = 0.1
+"""Seconds until the manager is asked again that has died."""
 
 SLICE_S = 5.0
 """How long one call waits for places. Each that waits takes one of the manager's ears."""
@@ -35,16 +39,8 @@ class VirtualClusters:
 
     def __init__(self, settings: KeeperSettings | None = None) -> None:
         """Find the manager of the Ray that this process has initialized, or make it."""
-        from .manager_actor import find_or_create
-
-        self._manager = find_or_create(settings)
-
-    @classmethod
-    def asking(cls, manager: Any) -> Self:
-        """Ask a manager that has been found already."""
-        asking = cls.__new__(cls)
-        asking._manager = manager
-        return asking
+        self._settings = settings
+        self._manager = self._found()
 
     def create(
         self,
@@ -125,9 +121,35 @@ class VirtualClusters:
         found: tuple[Mapping[str, Any], ...] = self.call("history")
         return found
 
-    def call(self, method: str, *args: Any, patience_s: float = 0.0) -> Any:
-        """Have the manager do something; FabricError, also where it does not answer in time."""
-        return call(self._manager, method, args, patience_s + CALL_TIMEOUT_S)
+    def call(
+        self,
+        method: str,
+        *args: Any,
+        patience_s: float = 0.0,
+        timeout_s: float = CALL_TIMEOUT_S,
+    ) -> Any:
+        """Have the manager do something; FabricError, also where it does not answer in time.
+
+        It waits for a manager that Ray starts again. It forgets one that was killed for good, and
+        finds or makes its successor. Whatever is asked may be asked twice.
+        """
+        end = time.monotonic() + patience_s + timeout_s
+        while True:
+            manager = self._manager
+            try:
+                return call(manager, method, args, max(0.0, end - time.monotonic()))
+            except (ManagerAway, ManagerGone) as error:
+                if time.monotonic() + RETRY_S >= end:
+                    raise
+                if isinstance(error, ManagerGone) and self._manager is manager:
+                    with contextlib.suppress(FabricError):  # there may be no head for a while
+                        self._manager = self._found()
+            time.sleep(RETRY_S)
+
+    def _found(self) -> Any:
+        from .manager_actor import find_or_create
+
+        return find_or_create(self._settings)
 
 
 def request_for(

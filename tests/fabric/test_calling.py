@@ -14,11 +14,18 @@ from typing import Any
 
 import pytest
 import ray
-from ray.exceptions import RayActorError
+from ray.exceptions import ActorDiedError, ActorUnavailableError, RayActorError
 
-from fedpilot.fabric import calling
+from fedpilot.fabric import calling, manager_actor, virtual_clusters
 from fedpilot.fabric.calling import LENGTH, TOKEN_BYTES, Address, Port, call, hang_up
-from fedpilot.fabric.errors import FabricError, ManagerUnreachable, NoSuchCluster
+from fedpilot.fabric.errors import (
+    FabricError,
+    ManagerAway,
+    ManagerGone,
+    ManagerUnreachable,
+    NoSuchCluster,
+)
+from fedpilot.fabric.virtual_clusters import VirtualClusters
 
 HOST = "127.0.0.1"
 PATIENCE_S = 60.0
@@ -30,6 +37,8 @@ class Manager:
 
     address_told: Address | None = None
     asked: list[str] = field(default_factory=list)
+    raises: list[Exception] = field(default_factory=list)
+    """What comes of the next calls instead of an answer."""
     _actor_id: bytes = b"id"
 
     def __getattr__(self, name: str) -> Any:
@@ -47,6 +56,8 @@ class _Method:
         if self.name == "address":
             return self.manager.address_told
         self.manager.asked.append(self.name)
+        if self.manager.raises:
+            return self.manager.raises.pop(0)
         return ("through Ray", *args)
 
 
@@ -257,3 +268,53 @@ def test_a_fork_leaves_the_connection_to_its_parent(
     until(lambda: over_the_line(manager))
     monkeypatch.setattr(calling.os, "getpid", lambda: -1)
     assert call(manager, "show", (), PATIENCE_S) == ("through Ray",)
+
+
+@pytest.mark.parametrize(
+    ("raised", "told"),
+    [
+        (ActorDiedError(), ManagerGone),
+        (ActorUnavailableError("it starts again", None), ManagerAway),
+        (RayActorError(), ManagerUnreachable),
+    ],
+)
+def test_a_dead_manager_is_told_from_one_that_comes_back(
+    manager: Manager, raised: Exception, told: type[Exception]
+) -> None:
+    manager.raises = [raised]
+    with pytest.raises(told) as caught:
+        call(manager, "show", (), PATIENCE_S)
+    assert type(caught.value) is told
+
+
+@pytest.fixture
+def found(manager: Manager, monkeypatch: pytest.MonkeyPatch) -> list[Manager]:
+    """The managers that are found by the name, one after the other."""
+    managers = [manager]
+    monkeypatch.setattr(manager_actor, "find_or_create", lambda settings: managers.pop(0))
+    monkeypatch.setattr(virtual_clusters, "RETRY_S", 0.001)
+    return managers
+
+
+def test_the_successor_of_a_dead_manager_is_asked(manager: Manager, found: list[Manager]) -> None:
+    clusters = VirtualClusters()
+    manager.raises = [ActorDiedError()]
+    successor = Manager(_actor_id=b"another", raises=[ActorUnavailableError("it begins", None)])
+    found += [manager, successor]
+    manager.raises = [ActorDiedError(), ActorDiedError()]  # its name goes a little after it
+    assert clusters.call("show") == ("through Ray",)
+    assert (len(manager.asked), len(successor.asked)) == (2, 2)
+
+
+def test_a_manager_that_stays_dead_is_given_up_in_the_end(
+    manager: Manager, found: list[Manager], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nobody(settings: object) -> Manager:
+        raise FabricError("this Ray cluster has no head machine that is alive")
+
+    clusters = VirtualClusters()
+    monkeypatch.setattr(manager_actor, "find_or_create", nobody)
+    manager.raises = [ActorDiedError()] * 10_000
+    with pytest.raises(ManagerUnreachable):
+        clusters.call("show", timeout_s=0.05)
+    assert len(manager.asked) > 1

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
+
 from fedpilot.fabric import reaching
 from fedpilot.fabric.core.ledger import WorkId
 from fedpilot.fabric.core.records import ProcessId
@@ -20,6 +22,7 @@ class Line:
         self.there: set[Any] = set()
         self.looked: list[list[object]] = []
         self.told: list[WorkId] = []
+        self.actors: list[tuple[WorkId, str]] = []
         self.times = 0
         self.silent = False
         self.refuses = False
@@ -31,14 +34,16 @@ class Line:
         self.looked.append(list(refs))
         return [ref for ref in refs if ref in self.there]
 
-    def tell(self, owner: ProcessId, works: Sequence[WorkId]) -> object:
+    def begun(self, work: WorkId, actor: str) -> None:
+        if self.silent:
+            raise ConnectionError("the manager is starting again")
+        self.actors.append((work, actor))
+
+    def tell(self, owner: ProcessId, works: Sequence[WorkId], timeout_s: float) -> None:
         if self.silent:
             raise ConnectionError("the manager is starting again")
         self.times += 1
         self.told += works
-        return None
-
-    def wait(self, told: object, timeout_s: float) -> None:
         if self.refuses:
             raise TimeoutError
 
@@ -97,10 +102,23 @@ def test_all_tasks_are_looked_at_in_turn() -> None:
 def test_actors_cost_one_word_in_a_while() -> None:
     line = Line()
     reporter = Reporter(ME, line)
-    for _ in range(3):
-        reporter.follow_actor()
+    for number in range(3):
+        reporter.follow_actor(WorkId(f"w{number}"), f"a{number}")
         reporter.look()
     assert (line.times, line.looked, line.told) == (1, [], [])
+
+
+def test_a_manager_that_was_away_hears_of_actors_later() -> None:
+    line = Line()
+    reporter = Reporter(ME, line)
+    line.silent = True
+    reporter.follow_actor(WorkId("w0"), "a0")
+    with pytest.raises(ConnectionError):
+        reporter.look()
+    line.silent = False
+    for _ in range(2):
+        reporter.look()
+    assert line.actors == [("w0", "a0")]
 
 
 def test_what_ends_with_the_connection_is_told() -> None:

@@ -11,14 +11,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
-import ray
 
 from fedpilot.fabric import FixedSizeNode, FixedSizeNodes, VirtualCluster
 from fedpilot.fabric.virtual_clusters import VirtualClusters
 from integration.test_virtual_clusters import (
     CPUS,
     DEFAULT,
-    PATIENCE_S,
     Client,
     Machines,
     Steady,
@@ -93,11 +91,11 @@ class Siege:
 
     def manager(self) -> None:
         """Kill the manager."""
-        pid = ray.get(self.clusters._manager.pid.remote(), timeout=PATIENCE_S)
+        pid = self.clusters.call("pid")
         self._wait()
         os.kill(pid, signal.SIGKILL)
         self.agreed("the manager was killed")
-        assert ray.get(self.clusters._manager.pid.remote(), timeout=PATIENCE_S) != pid
+        assert self.clusters.call("pid") != pid
 
     def driver(self) -> None:
         """Kill a driver that owns a virtual cluster."""

@@ -1,0 +1,87 @@
+"""`ray.kill` of the manager, which any driver may do: jobs go on with its successor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import ray
+
+from fedpilot.fabric.manager_actor import NAME, NAMESPACE
+from fedpilot.fabric.virtual_clusters import VirtualClusters
+from integration.test_virtual_clusters import Machines, client, machines
+from real_ray import eventually
+
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(300)]
+
+PATIENCE_S = 60.0
+
+WORKS = """
+@ray.remote(num_cpus=1)
+class Inside:
+    def submits(self):
+        return ray.get(number.options(num_cpus=0).remote(7))
+
+@ray.remote(num_cpus=1)
+def number(n):
+    return n
+
+with VirtualCluster(flex_resource_min={"CPU": 3}, flex_resource_max={"CPU": 3}):
+    kept = Inside.remote()
+    ray.get(kept.submits.remote())
+    say(event="works", found=ray.get([number.remote(n) for n in range(3)]))
+    ends = Inside.remote()
+    ray.get(ends.submits.remote())
+    sys.stdin.readline()
+    for turn in range(3):
+        began = time.monotonic()
+        found = ray.get([number.remote(n) for n in range(3)] + [kept.submits.remote()])
+        say(event="worked", found=found, took=time.monotonic() - began)
+        sys.stdin.readline()
+    del ends
+    say(event="ended")
+    sys.stdin.readline()
+"""
+
+
+@pytest.fixture(scope="module")
+def at() -> Iterator[Machines]:
+    with machines(1) as found:
+        yield found
+
+
+def killed() -> Any:
+    """Kill the manager for good; its handle, which stays dead."""
+    manager = ray.get_actor(NAME, namespace=NAMESPACE)
+    ray.kill(manager)
+    return manager
+
+
+def placed(clusters: VirtualClusters) -> int:
+    """How much work runs in the one virtual cluster that a job has made."""
+    (job,) = [each for each in clusters.snapshot()["clusters"] if each["id"] != "default"]
+    return int(job["work"]["placed"])
+
+
+def test_a_job_goes_on_when_the_manager_is_killed(at: Machines) -> None:
+    clusters = VirtualClusters()
+    clusters.snapshot()
+    with client(WORKS, at.address) as job:
+        assert job.wait_for("works")["found"] == [0, 1, 2]
+        for _ in range(3):
+            killed()
+            job.go_on()
+            worked = job.wait_for("worked")
+            assert worked["found"] == [0, 1, 2, 7]
+            eventually(lambda: placed(clusters) == 2, PATIENCE_S, "only the actors are left")
+        job.go_on()
+        job.wait_for("ended")
+        eventually(lambda: placed(clusters) == 1, PATIENCE_S, "the end of an actor is seen")
+
+
+def test_who_asked_before_the_manager_was_killed_asks_its_successor(at: Machines) -> None:
+    clusters = VirtualClusters()
+    before = {each["id"] for each in clusters.snapshot()["machines"]}
+    killed()
+    assert {each["id"] for each in clusters.snapshot()["machines"]} == before
