@@ -16,7 +16,7 @@ from .control import Seen
 from .core.admission import Admit, Expire, NoRoom, Request, Wait, apply, decide, never, refill
 from .core.books import Books, Entry
 from .core.borrowing import give_back
-from .core.groups import Group, GroupId, Recut, Stuck, groups_for, recut
+from .core.groups import Either, Group, GroupId, Recut, Stuck, groups_for, recut
 from .core.ledger import Cluster, Ledger, LedgerError
 from .core.placement import GPU
 from .core.records import DEFAULT, ROOT, ClusterId, MachineId, VNode, VNodeId, VNodeKind
@@ -388,7 +388,7 @@ class Registrar:
         """Say how these vnodes of a ledger get the pieces that they should have."""
         others = {vnode.id for vnode in ledger.of(DEFAULT)}
         ours = [id for id in vnodes if id not in others]
-        busy = self.books.works.busy() | self.in_use
+        busy = Either(self.books.works.busy, self.in_use)
         return recut(ledger, self.books.groups, ours, self._new_id, busy=busy, given=given)
 
     def due(self) -> float:

@@ -8,10 +8,9 @@ has had it made. The id of the work is the id of that placement group.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, replace
-from functools import reduce
-from operator import or_
 from typing import Protocol
 
 from .core.books import Books
@@ -32,6 +31,7 @@ from .core.work import (
     Queue,
     Work,
     WorkState,
+    alike,
     apart,
     batch_limit,
     choose,
@@ -162,17 +162,17 @@ class Router:
         if not together:
             works.put(work)
             return
-        alike = (work.cluster, work.demand, tuple(sorted(work.selector.items(), key=str)))
+        kind = work.cluster, alike(work.demand, work.selector)
         waiting = sum(works.count(work.cluster, s) for s in (WorkState.HELD, WorkState.QUEUED))
         limit = batch_limit(waiting, works.count(work.cluster, WorkState.PLACED))
-        group, size = self._batches.get(alike, (work.group, limit))
-        if size < limit and works.on(group):
+        group, size = self._batches.get(kind, (work.group, limit))
+        if size < limit and group in works.busy:
             works.put(replace(work, group=group, bundle=0, state=WorkState.QUEUED))
             self._why.pop(work.id, None)
-            self._batches[alike] = (group, size + 1)
+            self._batches[kind] = (group, size + 1)
         else:
             works.put(work)
-            self._batches[alike] = (work.group, 1)
+            self._batches[kind] = (work.group, 1)
 
     def begun(self, id: WorkId, actor: str) -> None:
         """Work turns out to be this actor."""
@@ -199,13 +199,13 @@ class Router:
     def silent(self) -> set[ProcessId]:
         """The processes with work that have not been heard of for long."""
         now = self._clock()
-        owners = {work.owner for work in self._fabric.books.works} - {NOBODY}
+        owners = {*self._fabric.books.works.owners} - {NOBODY}
         self._heard = {id: self._heard.get(id, now) for id in owners}
         return {id for id in owners if now > self._heard[id] + SILENCE_S}
 
-    def actors(self) -> dict[str, WorkId]:
+    def actors(self) -> Mapping[str, WorkId]:
         """The actors among the work, by their ids."""
-        return {work.actor: work.id for work in self._fabric.books.works if work.actor}
+        return self._fabric.books.works.actors
 
     def look(
         self, in_use: Collection[GroupId], dead: Iterable[str], over: Collection[ProcessId]
@@ -215,7 +215,7 @@ class Router:
         for actor in dead:
             if actor in by_actor:
                 self._forget(by_actor[actor])
-        for work in [each for each in works if each.owner in over]:
+        for work in [each for owner in over for each in works.of_owner(owner)]:
             if work.group not in in_use:
                 self._forget(work.id)
         self.serve()
@@ -227,13 +227,13 @@ class Router:
         """
         books, now = self._fabric.books, self._clock()
         unknown = {
-            group for group in wanted if group not in books.groups and not books.works.on(group)
+            group for group in wanted if group not in books.groups and group not in books.works.busy
         }
         self._missed = {group: self._missed.get(group, now) for group in unknown}
         for group, since in self._missed.items():
             if now >= since + SURE_S:
                 self._once_more(group, wanted[group])
-        for work in [each for each in books.works if each.owner == NOBODY]:
+        for work in books.works.of_owner(NOBODY):
             seen = self._rebuilt.setdefault(work.id, now)
             if work.group in wanted or work.group in in_use:
                 self._rebuilt[work.id] = now
@@ -262,8 +262,8 @@ class Router:
         """A virtual cluster is about to end, with all its work."""
         for work in self._fabric.books.works.of(cluster):
             self._forget(work.id)
-        for alike in [each for each in self._batches if each[0] == cluster]:
-            del self._batches[alike]
+        for kind in [each for each in self._batches if each[0] == cluster]:
+            del self._batches[kind]
 
     def lost(self, vnodes: Collection[VNodeId]) -> None:
         """These vnodes died: what ran there and is started again runs where room is found.
@@ -297,19 +297,20 @@ class Router:
     def _serve(self, cluster: ClusterId) -> None:
         """Have placement groups made for what is held in a virtual cluster."""
         books = self._fabric.books
-        refused: set[tuple[object, ...]] = set()
-        for work in books.works.held(cluster):
-            needed = self._needed(work)
-            alike = (needed, tuple(sorted(work.selector.items(), key=str)))
-            if alike in refused:
-                continue
-            found = apart(books.ledger, cluster, needed, work.selector)
-            if isinstance(found, Hold):
-                self._why[work.id] = found
-            if isinstance(found, Hold) or not self._set_apart(work, found):
-                refused.add(alike)
-            if len(refused) > TRIES:
-                return
+        refused: set[Hashable] = set()
+        with closing(books.works.held(cluster)) as held:
+            for work in held:
+                needed = self._needed(work)
+                kind = alike(needed, work.selector)
+                if kind in refused:
+                    continue
+                found = apart(books.ledger, cluster, needed, work.selector)
+                if isinstance(found, Hold):
+                    self._why[work.id] = found
+                if isinstance(found, Hold) or not self._set_apart(work, found):
+                    refused.add(kind)
+                if len(refused) > TRIES:
+                    return
 
     def demand(self) -> tuple[Resources, ...]:
         """What is held and only another machine could give."""
@@ -358,8 +359,7 @@ class Router:
 
     def _needed(self, work: Work) -> Resources:
         """What a placement group has to have for the largest of all that goes there."""
-        others = self._fabric.books.works.on(work.group)
-        return reduce(or_, (each.demand for each in others), work.demand)
+        return self._fabric.books.works.needed(work.group) | work.demand
 
     def _start(self, work: Work, vnode: VNodeId) -> None:
         books = self._fabric.books

@@ -149,6 +149,17 @@ class Groups:
         return changed
 
 
+@dataclass(frozen=True, slots=True)
+class Either(Container[GroupId]):
+    """What is in one or in the other, without adding them up."""
+
+    one: Container[GroupId]
+    other: Container[GroupId]
+
+    def __contains__(self, id: object) -> bool:
+        return id in self.one or id in self.other
+
+
 def group_id(cluster: ClusterId, random: str, job: str) -> GroupId:
     """An id of Ray's, 18 bytes of which the last four are a job's, that tells us whose it is."""
     return GroupId(f"{random[:20]}{_mark(cluster)}{job}")

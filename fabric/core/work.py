@@ -9,7 +9,18 @@ placement group of its own, whose id it is given before that exists.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    Callable,
+    Collection,
+    Container,
+    Generator,
+    Hashable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from contextlib import closing
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import reduce
@@ -19,6 +30,7 @@ from typing import TypeVar
 from .borrowing import Growth, Unmet, find_growth, too_large_for
 from .groups import Group, GroupId, Groups, forget
 from .ledger import Ledger, WorkId
+from .lines import Lines
 from .records import (
     NODE_LABEL,
     VCLUSTER_LABEL,
@@ -310,7 +322,10 @@ class Works:
         self._load: dict[tuple[GroupId, int], Resources] = {}
         self._queued: Counter[GroupId] = Counter()
         self._states: Counter[tuple[ClusterId, WorkState]] = Counter()
-        self._held: dict[ClusterId, dict[WorkId, None]] = {}
+        self._held: dict[ClusterId, Lines[WorkId]] = {}
+        self._demands: dict[GroupId, Counter[Resources]] = {}
+        self._by_owner: dict[ProcessId, dict[WorkId, None]] = {}
+        self._actors: dict[str, WorkId] = {}
         self._queues: dict[GroupId, dict[tuple[int, Resources], dict[WorkId, None]]] = {}
         self._changed: set[WorkId] = set()
         for work in works:
@@ -342,9 +357,28 @@ class Works:
         """The work of a virtual cluster, oldest first."""
         return tuple(self._by_id[id] for id in self._by_cluster.get(cluster, ()))
 
-    def busy(self) -> frozenset[GroupId]:
+    @property
+    def busy(self) -> Container[GroupId]:
         """The placement groups that work was given."""
-        return frozenset(self._by_group)
+        return self._by_group.keys()
+
+    @property
+    def owners(self) -> Collection[ProcessId]:
+        """The processes that have submitted work."""
+        return self._by_owner.keys()
+
+    def of_owner(self, owner: ProcessId) -> tuple[Work, ...]:
+        """The work that a process has submitted, oldest first."""
+        return tuple(self._by_id[id] for id in self._by_owner.get(owner, ()))
+
+    @property
+    def actors(self) -> Mapping[str, WorkId]:
+        """The actors among the work, by their ids."""
+        return self._actors
+
+    def needed(self, group: GroupId) -> Resources:
+        """What a placement group has to have for the largest of the work that it was given."""
+        return reduce(or_, self._demands.get(group, ()), Resources())
 
     @property
     def queued(self) -> Mapping[GroupId, int]:
@@ -363,9 +397,16 @@ class Works:
         """How much work of a virtual cluster is in a state."""
         return self._states[cluster, state]
 
-    def held(self, cluster: ClusterId) -> Iterator[Work]:
-        """The work that waits for placement groups of its own, oldest first."""
-        return (self._by_id[id] for id in tuple(self._held.get(cluster, ())))
+    def held(self, cluster: ClusterId) -> Generator[Work, None, None]:
+        """Who is next of those that wait for placement groups of their own, of each kind.
+
+        Of a kind is what is alike. Oldest first; whoever is placed meanwhile makes way for the next
+        of its kind.
+        """
+        if lines := self._held.get(cluster):
+            with closing(lines.heads()) as heads:
+                for id in heads:
+                    yield self._by_id[id]
 
     def holding(self) -> tuple[ClusterId, ...]:
         """The virtual clusters in which work is held."""
@@ -380,6 +421,10 @@ class Works:
         self._changed.add(work.id)
         self._by_group.setdefault(work.group, {})[work.id] = None
         self._by_cluster.setdefault(work.cluster, {})[work.id] = None
+        self._by_owner.setdefault(work.owner, {})[work.id] = None
+        self._demands.setdefault(work.group, Counter())[work.demand] += 1
+        if work.actor:
+            self._actors[work.actor] = work.id
         self._states[work.cluster, work.state] += 1
         match work.state:
             case WorkState.PLACED if work.demand:
@@ -390,7 +435,8 @@ class Works:
                 queues = self._queues.setdefault(work.group, {})
                 queues.setdefault((work.bundle, work.demand), {})[work.id] = None
             case WorkState.HELD:
-                self._held.setdefault(work.cluster, {})[work.id] = None
+                lines = self._held.setdefault(work.cluster, Lines())
+                lines.add(work.id, work.number, alike(work.demand, work.selector))
 
     def drop(self, id: WorkId) -> Work | None:
         """Forget work, if it is known."""
@@ -408,6 +454,11 @@ class Works:
 
     def _uncount(self, work: Work) -> None:
         forget(self._by_group, work.group, work.id)
+        forget(self._by_owner, work.owner, work.id)
+        _less(self._demands[work.group], work.demand)
+        if not self._demands[work.group]:
+            del self._demands[work.group]
+        self._actors.pop(work.actor, None)
         _less(self._states, (work.cluster, work.state))
         match work.state:
             case WorkState.PLACED if work.demand:
@@ -424,7 +475,14 @@ class Works:
                 if not queues:
                     del self._queues[work.group]
             case WorkState.HELD:
-                forget(self._held, work.cluster, work.id)
+                self._held[work.cluster].remove(work.id)
+                if not self._held[work.cluster]:
+                    del self._held[work.cluster]
+
+
+def alike(demand: Resources, selector: Selector) -> Hashable:
+    """The same for all work that may run in the same places."""
+    return (demand, tuple(sorted(selector.items(), key=str)) if selector else ())
 
 
 def batch_limit(waiting: int, running: int) -> int:

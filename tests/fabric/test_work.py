@@ -15,7 +15,7 @@ from fedpilot.fabric import NoSuchCluster, Resources, SchedulingPolicy, TooLarge
 from fedpilot.fabric.core.admission import Admit, NoRoom, Request, apply, place, refill
 from fedpilot.fabric.core.books import Books
 from fedpilot.fabric.core.borrowing import give_back
-from fedpilot.fabric.core.groups import Group, GroupId, Recut, Stuck, groups_for, recut
+from fedpilot.fabric.core.groups import Either, Group, GroupId, Recut, Stuck, groups_for, recut
 from fedpilot.fabric.core.ledger import Ledger, WorkId
 from fedpilot.fabric.core.records import (
     NODE_LABEL,
@@ -51,7 +51,7 @@ class Bench:
     def cut(
         self, ledger: Ledger, vnodes: Iterable[VNodeId], given: Mapping[VNodeId, Resources]
     ) -> Recut | Stuck:
-        busy = self.books.works.busy() | self.in_use
+        busy = Either(self.books.works.busy, self.in_use)
         return recut(ledger, self.books.groups, vnodes, self.new_id, busy=busy, given=given)
 
     def order(self, cut: Recut) -> None:

@@ -1,0 +1,196 @@
+"""What a task costs inside a virtual cluster, beside bare Ray, and what its end costs the manager.
+
+One Ray with as many CPUs as a virtual cluster of ours takes: bare, fixed-size nodes and flexible
+resources by turns in the same process. The manager's own cost is measured without Ray, in one
+process: the CPU time from "this task has ended" to the next, while so many others wait.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import itertools
+import json
+import os
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from measuring import Run, parser
+
+SECTION = "tasks"
+CPUS = 2
+BURSTS = (100, 1_000)
+"""How many tasks that do nothing are submitted at once."""
+WAITING = (200, 2_000, 10_000)
+"""How many tasks wait while others end."""
+FORMS = ("bare", "fixed", "flexible")
+ENDS, BLOCKS = 100, 7
+"""So many ends are timed together, and so many times."""
+LATENCY, COST = "tasks", "the manager"
+
+
+# -- latency, on a Ray ------------------------------------------------------------------------
+
+
+@contextmanager
+def one_machine() -> Iterator[None]:
+    """A Ray of our own, with this process as a driver."""
+    os.environ["RAY_AUTH_MODE"] = "disabled"
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    import ray
+
+    from fedpilot import fabric
+
+    folder = tempfile.mkdtemp(prefix="ray-")
+    try:
+        fabric.init(
+            num_cpus=CPUS,
+            include_dashboard=False,
+            object_store_memory=10**8,
+            log_to_driver=False,
+            logging_level="ERROR",
+            _temp_dir=folder,
+        )
+        yield
+    finally:
+        ray.shutdown()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def latency(times: int) -> Run:
+    """Round trips, and bursts, in each form by turns."""
+    from fedpilot.fabric import FixedSizeNode, FixedSizeNodes, VirtualCluster
+
+    nodes = (FixedSizeNode(resources={"CPU": 1}),) * CPUS
+    specs: dict[str, Callable[[], contextlib.AbstractContextManager[Any]]] = {
+        "bare": contextlib.nullcontext,
+        "fixed": lambda: VirtualCluster(fixed_size_nodes=(FixedSizeNodes(nodes=nodes),)),
+        "flexible": lambda: VirtualCluster(
+            flex_resource_min={"CPU": CPUS}, flex_resource_max={"CPU": CPUS}
+        ),
+    }
+    found: dict[str, list[float]] = {}
+    with one_machine():
+        for turn in range(times + 1):  # the first warms up
+            for form in FORMS if turn % 2 else reversed(FORMS):
+                with specs[form]():
+                    for name, took in _measured_here().items():
+                        if turn:
+                            found.setdefault(f"{form}_{name}_s", []).append(took)
+    return dict(found)
+
+
+def _measured_here() -> dict[str, float]:
+    """What a round trip and bursts take where this process is now."""
+    import ray
+
+    @ray.remote(num_cpus=1)
+    def nothing() -> None:
+        return None
+
+    ray.get([nothing.remote() for _ in range(2 * CPUS)])
+    trips = []
+    for _ in range(30):
+        time.sleep(0.01)
+        others = [nothing.remote() for _ in range(CPUS)]  # so that it is full
+        started = time.perf_counter()
+        ray.get(nothing.remote())
+        trips.append(time.perf_counter() - started)
+        ray.get(others)
+    found = {"trip": statistics.median(trips)}
+    for count in BURSTS:
+        time.sleep(0.5)
+        started = time.perf_counter()
+        ray.get([nothing.remote() for _ in range(count)])
+        found[f"{count}"] = time.perf_counter() - started
+    return found
+
+
+# -- the manager's cost, on paper -------------------------------------------------------------
+
+
+def cost(waiting: Sequence[int], blocks: int = BLOCKS) -> Run:
+    """Milliseconds of CPU per task that ends, by how many wait behind it."""
+    made = {count: desk(count) for count in waiting}
+    found: dict[str, list[float]] = {f"waiting_{count}_ms": [] for count in waiting}
+    for _ in range(blocks):
+        for count in waiting:
+            end = made[count]
+            started = time.process_time()
+            for _ in range(ENDS):
+                end()
+            found[f"waiting_{count}_ms"].append(1e3 * (time.process_time() - started) / ENDS)
+    return dict(found)
+
+
+def desk(waiting: int, kinds: int = 1) -> Callable[[], None]:
+    """A manager's books with so many tasks that wait; each call ends one, and one more comes."""
+    from fedpilot.fabric.core.admission import Request
+    from fedpilot.fabric.core.books import Entry
+    from fedpilot.fabric.core.groups import GroupId
+    from fedpilot.fabric.core.ledger import WorkId
+    from fedpilot.fabric.core.records import ROOT, ClusterId, ProcessId
+    from fedpilot.fabric.core.resources import Resources
+    from fedpilot.fabric.core.selectors import parse
+    from fedpilot.fabric.fake_ray import FakeRay
+    from fedpilot.fabric.keeper import Keeper
+    from fedpilot.fabric.ledger_file import LedgerFile
+    from fedpilot.fabric.router import Ask
+    from fedpilot.fabric.testing import ManualClock, fake_machine
+
+    groups, works, clock = itertools.count(1), itertools.count(1), ManualClock(1000.0)
+    ray, all_of_it = FakeRay(clock), Resources.of({"CPU": 8})
+    ray.machine_up(fake_machine("a", CPU=8))
+    keeper = Keeper(
+        ray, LedgerFile(None), clock=clock, new_id=lambda _: GroupId(f"g{next(groups)}")
+    )
+    request = Request(id=ClusterId("job"), parent=ROOT, least=all_of_it)
+
+    def submit() -> None:
+        number = next(works)
+        keeper.router.place(
+            Ask(
+                id=WorkId(f"w{number}"),
+                cluster=request.id,
+                demand=Resources.of({"CPU": 1}),
+                selector={"kind": parse(f"!in(k{number % kinds})")} if kinds > 1 else {},
+                owner=ProcessId("driver"),
+            )
+        )
+        keeper.registrar.commit()
+
+    async def begin() -> None:
+        await keeper.start()
+        await keeper.create(Entry(request=request))
+        for _ in range(waiting + 8):
+            submit()
+
+    async def end() -> None:
+        keeper.router.done([next(iter(keeper.books.ledger.uses))])
+        keeper.registrar.commit()
+        submit()
+
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(begin())
+    return lambda: loop.run_until_complete(end())
+
+
+def main() -> None:
+    options = parser(__doc__ or "", reps=3)
+    options.add_argument("--times", type=int, default=5)
+    options.add_argument("--child", help=argparse.SUPPRESS)
+    arguments = options.parse_args()
+    if arguments.child:
+        found = latency(arguments.times) if arguments.child == LATENCY else cost(WAITING)
+        print("RESULT " + json.dumps(found))
+        return
+
+
+if __name__ == "__main__":
+    main()
