@@ -46,12 +46,12 @@ EVENTS = 20
 
 
 @contextmanager
-def attached(address: str, auth_mode: str | None) -> Iterator[VirtualClusters]:
+def attached(address: str, auth_mode: str | None, timeout_s: float) -> Iterator[VirtualClusters]:
     """Be a driver of the Ray cluster at an address."""
     from .ray_cluster import RayCluster
     from .virtual_clusters import VirtualClusters
 
-    with RayCluster.connect(address, auth_mode):
+    with RayCluster.connect(address, auth_mode, timeout_s):
         yield VirtualClusters()
 
 

@@ -9,7 +9,7 @@ import json
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar
 
 import click
@@ -24,6 +24,8 @@ from .exit_codes import (
     exit_code_of,
 )
 from .interruptions import Interruptions
+from .local import load
+from .patience import FIRST_S, Patience
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -34,17 +36,39 @@ PLAIN_WIDTH = 120
 Command = TypeVar("Command", bound=Callable[..., Any])
 Client = TypeVar("Client")
 Answer = TypeVar("Answer")
-Attach: TypeAlias = Callable[[str, str | None], AbstractContextManager[Client]]
-"""Makes this process a driver of the Ray cluster that `--address` and `--auth-mode` lead to."""
+Attach: TypeAlias = Callable[[str, str | None, float], AbstractContextManager[Client]]
+"""Makes this process a driver of the Ray cluster that `--address` and `--auth-mode` lead to, within
+`--timeout` seconds."""
+TIMEOUT = "fedpilot.timeout_s"
+"""Where click keeps the last."""
 
 
 # -- reaching Ray ---------------------------------------------------------------------------------
+
+
+def _keep_timeout(context: click.Context, _: click.Parameter, value: float) -> None:
+    context.meta[TIMEOUT] = value
+
+
+with_timeout = click.option(
+    "--timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="SECONDS",
+    default=120.0,
+    show_default=True,
+    expose_value=False,
+    callback=_keep_timeout,
+    help="How long the Ray cluster may take to answer; where there is none, the command ends at "
+    "once.",
+)
+"""How long `opened` waits."""
 
 
 def with_access(command: Command) -> Command:
     """Add what every command needs to reach a Ray cluster, and `--json`."""
     for option in (
         click.option("--json", "as_json", is_flag=True, help="Print one JSON document, no text."),
+        with_timeout,
         click.option(
             "--auth-mode",
             type=click.Choice(["disabled", "token"]),
@@ -64,12 +88,34 @@ def with_access(command: Command) -> Command:
     return command
 
 
-def opened(
-    attach: Attach[Client], address: str, auth_mode: str | None
-) -> AbstractContextManager[Client]:
+@contextmanager
+def opened(attach: Attach[Client], address: str, auth_mode: str | None) -> Iterator[Client]:
     """Attach to the Ray cluster at an address; tests put a way of theirs into click's context."""
-    chosen: Attach[Client] = click.get_current_context().obj or attach
-    return chosen(address, auth_mode)
+    context = click.get_current_context()
+    chosen: Attach[Client] = context.obj or attach
+    timeout_s = timeout_of(context)
+    with ExitStack() as undo:
+        with said_to_be_slow(address, f"; it may take {timeout_s:g} s (--timeout)"):
+            client = undo.enter_context(chosen(address, auth_mode, timeout_s))
+        yield client
+
+
+def timeout_of(context: click.Context) -> float:
+    """What `--timeout` says."""
+    return float(context.meta[TIMEOUT])
+
+
+def said_to_be_slow(address: str, deadline: str = "") -> Patience:
+    """Say on stderr while a Ray cluster does not answer that it does not."""
+
+    def say(seconds: float) -> None:
+        place = place_of(address)
+        click.echo(
+            f"fedpilot: {place} has not answered for {seconds:.0f} s ({load()} here){deadline}",
+            err=True,
+        )
+
+    return Patience(say, first_s=FIRST_S)
 
 
 def ask(
@@ -79,7 +125,11 @@ def ask(
     question: Callable[[Client], Answer],
 ) -> Answer:
     """Attach for one question."""
-    with Spinner(f"asking {place_of(address)}"), opened(attach, address, auth_mode) as client:
+    with (
+        Spinner(f"asking {place_of(address)}"),
+        opened(attach, address, auth_mode) as client,
+        said_to_be_slow(address),
+    ):
         return question(client)
 
 
@@ -97,7 +147,7 @@ class NextSteps:
 
 def place_of(address: str) -> str:
     """What a Ray cluster is called."""
-    return "the Ray of this machine" if address == "auto" else address
+    return "the Ray of this machine" if address == "auto" else f"the Ray at {address}"
 
 
 # -- printing, waiting, ending --------------------------------------------------------------------

@@ -86,6 +86,10 @@ class Cluster(Protocol):
         """A group that the manager of a shared cluster made; it is the manager who ends it."""
         ...
 
+    def worker_niceness(self) -> int | None:
+        """How nice the processes of workers are on this machine; None if that is not known."""
+        ...
+
     def put(self, value: Any) -> Any:
         """Store a value once and give a handle that stands for it as an argument of a call."""
         ...

@@ -44,12 +44,12 @@ SETTLE_S = 10.0
 
 
 @contextmanager
-def attached(address: str, auth_mode: str | None) -> Iterator[Jobs]:
+def attached(address: str, auth_mode: str | None, timeout_s: float) -> Iterator[Jobs]:
     """Be a driver of the Ray cluster at an address, and reach its job server."""
     from .jobs import Jobs
     from .ray_cluster import RayCluster
 
-    with RayCluster.connect(address, auth_mode):
+    with RayCluster.connect(address, auth_mode, timeout_s):
         jobs = Jobs()
         for each in TALKATIVE:
             logging.getLogger(each).setLevel(logging.WARNING)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 import socket
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from .core.records import Machine, MachineId
@@ -23,6 +25,49 @@ def local_machine(num_cpus: int | None = None, num_gpus: int | None = None) -> M
     }
     hostname = socket.gethostname()
     return Machine(id=MachineId(hostname), hostname=hostname, total=Resources.of(amounts))
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """How busy this computer is, which decides how long a start takes."""
+
+    average: float
+    """Processes that computed, or wanted to, in the last minute."""
+    cpus: int
+    niceness: int | None = None
+    """Of Ray's workers here, if it is known."""
+
+    def __str__(self) -> str:
+        cpus = "1 CPU" if self.cpus == 1 else f"{self.cpus} CPUs"
+        nice = "" if self.niceness is None else f", workers at niceness {self.niceness}"
+        return f"load {self.average:.1f} on {cpus}{nice}"
+
+
+def load(niceness: int | None = None) -> Load:
+    """How busy this computer is now."""
+    return Load(round(os.getloadavg()[0], 1), usable_cpus(), niceness)
+
+
+def niceness_of_workers(gcs_address: str, processes: Path = Path("/proc")) -> int | None:
+    """How nice the workers are that a Ray cluster has on this computer; None if it shows none."""
+    parents: dict[int, tuple[int, int, bytes]] = {}
+    for folder in processes.glob("[0-9]*"):
+        with suppress(OSError, ValueError, IndexError):  # it has just ended
+            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+            command = (folder / "cmdline").read_bytes()
+            parents[int(folder.name)] = int(fields[1]), int(fields[16]), command
+    flag = os.fsencode(f"--gcs-address={gcs_address}")
+    raylets = {
+        pid
+        for pid, (_, _, command) in parents.items()
+        if b"raylet" in command.partition(b"\0")[0] and flag in command.split(b"\0")
+    }
+    found = [
+        nice
+        for parent, nice, command in parents.values()
+        if parent in raylets and command.startswith(b"ray::")
+    ]
+    return max(found, default=None)
 
 
 def usable_cpus() -> int:

@@ -36,6 +36,7 @@ from .errors import (
     NeverFits,
     SpecError,
 )
+from .local import Load, load
 from .spec import FixedSizeNode, SchedulingPolicy, VirtualCluster
 
 if TYPE_CHECKING:
@@ -68,6 +69,10 @@ class Gang:
         worker = group.start_worker(vnode, bundle, f"{vnode.id}/{next(self._starts)}", cls, args)
         self._undo.callback(worker.kill)
         return worker
+
+    def load(self) -> Load:
+        """How busy this machine is, and how nice the workers are that would start here."""
+        return load(self._cluster.worker_niceness())
 
     def put(self, value: Any) -> Any:
         """Store a value once for all workers; what this returns stands for it in their calls."""

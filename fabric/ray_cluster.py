@@ -15,10 +15,9 @@ import importlib
 import os
 import pickle
 import re
-import socket
-import subprocess
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -42,14 +41,23 @@ from .errors import (
     WorkerFailed,
     WorkerLost,
 )
-from .local import usable_cpus, usable_gpus
-from .ray_start import QUIET, RayThread, quick_settings
+from .local import load, niceness_of_workers, usable_cpus, usable_gpus
+from .ray_probe import probe
+from .ray_start import (
+    NICENESS,
+    QUIET,
+    START_S,
+    RayThread,
+    TooSlow,
+    niceness,
+    quick_settings,
+)
 
 if TYPE_CHECKING:
     from ray.util.placement_group import PlacementGroup
 
-TCP_TIMEOUT_S = 2.0
-HEALTH_TIMEOUT_S = 18.0
+CONNECT_S = 120.0
+"""How long a Ray that runs may take to answer, and to let us in."""
 REASON_LENGTH = 400
 SMALL_ANSWER = 95_000
 """Bytes up to which an answer comes without the object store: Ray moves 100 KB at most so."""
@@ -82,12 +90,13 @@ class RayCluster:
         num_cpus: int | None = None,
         num_gpus: int | None = None,
         object_store_memory: int | None = None,
+        timeout_s: float = START_S,
     ) -> RayCluster:
         """Start a Ray of our own, on this machine, that nobody else can enter."""
         with ExitStack() as undo:
             cluster = cls.starting(num_cpus, num_gpus, object_store_memory)
             undo.callback(cluster.close)
-            cluster.wait()
+            cluster.wait(timeout_s)
             undo.pop_all()
         return cluster
 
@@ -111,6 +120,7 @@ class RayCluster:
             own = {
                 "RAY_AUTH_MODE": "token",
                 "RAY_AUTH_TOKEN_PATH": str(ray_home.write_token(folder)),
+                NICENESS: str(niceness()),
                 # Workers import what this process can import.
                 "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
             }
@@ -129,22 +139,32 @@ class RayCluster:
             return cls(undo.pop_all(), ray)
 
     @classmethod
-    def connect(cls, address: str, auth_mode: str | None = None) -> RayCluster:
+    def connect(
+        cls, address: str, auth_mode: str | None = None, timeout_s: float = CONNECT_S
+    ) -> RayCluster:
         """Attach to a Ray cluster that runs already: `host:port` of its head, or `auto`.
 
         Without an authentication mode, RAY_AUTH_MODE decides, and where that is not set, none is
-        used. In mode `token`, RAY_AUTH_TOKEN_PATH names the file of the token.
+        used. In mode `token`, RAY_AUTH_TOKEN_PATH names the file of the token. Raises
+        ClusterUnreachable at once where no Ray is, and after `timeout_s` where one is too slow.
         """
+        deadline = time.monotonic() + timeout_s
         mode = auth_mode or os.environ.get("RAY_AUTH_MODE") or "disabled"
         with ExitStack() as undo:
             _claim(undo)
             _set_environment(undo, {**QUIET, "RAY_AUTH_MODE": mode})
             found = address_of_this_machine() if address == "auto" else address
-            _check_reachable(found)
+            probe(found, mode, timeout_s)
             ray = RayThread(private=False, address=found)
             undo.callback(ray.end)
             try:
-                ray.wait()
+                ray.wait(deadline - time.monotonic())
+            except TooSlow:
+                reason = (
+                    f"it answers, but has not let us in within {timeout_s:g} s ({load()} here): "
+                    "its raylet on this machine may be missing, or overloaded"
+                )
+                raise ClusterUnreachable(found, reason) from None
             except Exception as error:
                 raise ClusterUnreachable(found, _brief(str(error))) from error
             return cls(undo.pop_all(), ray, shared=True)
@@ -158,13 +178,15 @@ class RayCluster:
             raise FabricError("no Ray to attach to: call ray.init() first, or use embedded()")
         return cls(ExitStack())
 
-    def wait(self) -> None:
+    def wait(self, timeout_s: float = START_S) -> None:
         """Wait until this cluster can be used; ClusterStartFailed if it cannot be started."""
         self._check_open()
         if self._started is None:
             return
         try:
-            self._started.wait()
+            self._started.wait(timeout_s)
+        except TooSlow:
+            raise ClusterStartFailed(f"it was not up after {timeout_s:g} s ({load()})") from None
         except Exception as error:
             raise ClusterStartFailed(_brief(str(error))) from error
 
@@ -220,6 +242,13 @@ class RayCluster:
         group = RayGroup(made, self._as_actor, self._groups.discard, adopted=True)
         self._groups.add(group)
         return group
+
+    def worker_niceness(self) -> int | None:
+        if self._started is not None and not self.shared:
+            return os.nice(0) + niceness()
+        import ray
+
+        return niceness_of_workers(ray.get_runtime_context().gcs_address)
 
     def put(self, value: Any) -> Any:
         self.wait()
@@ -606,34 +635,3 @@ def address_of_this_machine() -> str:
     except OSError as error:
         reason = "RAY_ADDRESS is not set, and no Ray was started on this machine"
         raise ClusterUnreachable("auto", reason) from error
-
-
-def _check_reachable(address: str) -> None:
-    """Refuse an address where no Ray answers, or where it refuses us.
-
-    Ray itself tries for minutes and prints as it does. So we knock at the port, then let Ray's own
-    health check ask in a process of its own, under a deadline.
-    """
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal() or "/" in host:
-        raise ClusterUnreachable(address, "expected host:port of the head's Ray, or 'auto'")
-    try:
-        socket.create_connection((host, int(port)), TCP_TIMEOUT_S).close()
-    except OSError as error:
-        raise ClusterUnreachable(address, f"nothing listens there: {error}") from error
-    ask = [sys.executable, "-m", "ray.scripts.scripts", "health-check", "--address", address]
-    try:
-        answer = subprocess.run(ask, capture_output=True, text=True, timeout=HEALTH_TIMEOUT_S)
-    except subprocess.TimeoutExpired as error:
-        reason = f"something listens there, but did not answer as Ray does in {HEALTH_TIMEOUT_S} s"
-        raise ClusterUnreachable(address, reason) from error
-    if answer.returncode == 0:
-        return
-    if "token" in answer.stderr.lower():
-        mode = os.environ["RAY_AUTH_MODE"]
-        reason = (
-            f"it refuses our token (authentication mode {mode!r}); set RAY_AUTH_MODE=token and "
-            "RAY_AUTH_TOKEN_PATH to the file with the cluster's token"
-        )
-        raise ClusterUnreachable(address, reason)
-    raise ClusterUnreachable(address, _brief(answer.stderr.strip().rpartition("\n")[2]))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import importlib
 import logging
+import os
 import shutil
 import signal
 import subprocess
@@ -25,7 +26,11 @@ from typing import Any
 from . import ray_home
 
 NAMESPACE = "fedpilot"
+START_S = 300.0
+"""How long a Ray of our own may take to start: on a busy machine minutes."""
 INIT_TIMEOUT_S = 60.0
+GIVE_UP_S = 2.0
+"""How long a Ray that somebody else runs is waited for when it is not wanted any more."""
 INIT_POLL_S = 0.05
 NODE_TIMEOUT_S = 30.0
 NODE_POLL_S = 0.01
@@ -37,6 +42,10 @@ STAND_IN = ("sh", "-c", "exec cat")
 PRELOAD = "FEDPILOT_PRELOAD"
 """What `preload` imports; that module is not imported here, since it does so at once."""
 LEFT_OUT = ("start_api_server", "start_log_monitor", "start_monitor")
+
+NICENESS = "RAY_worker_niceness"
+"""How much nicer workers are than their raylet. Ray's own default, 15, leaves them next to nothing
+of a machine on which others compute."""
 
 QUIET: Mapping[str, str] = {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
@@ -75,6 +84,16 @@ def quick_settings(preload: Sequence[str]) -> dict[str, str]:
     }
 
 
+def niceness() -> int:
+    """How much nicer than this process the workers of a private Ray are: as the user says, or 0."""
+    said = os.environ.get(NICENESS, "")
+    return int(said) if said.isdecimal() else 0
+
+
+class TooSlow(Exception):
+    """Ray has not started in the time that it had."""
+
+
 class RayThread:
     """Ray in this process, from its start to its end, in a thread of its own.
 
@@ -96,10 +115,11 @@ class RayThread:
         self._thread = threading.Thread(target=self._live, name="ray", daemon=True)
         self._thread.start()
 
-    def wait(self) -> None:
-        """Wait until Ray can be used; raises what kept it from starting."""
+    def wait(self, timeout_s: float) -> None:
+        """Wait until Ray can be used; raises TooSlow, or what kept it from starting."""
         if self._started.done():
             return self._started.result()
+        deadline = time.monotonic() + timeout_s
         handler = signal.getsignal(signal.SIGTERM)
         ours = threading.current_thread() is threading.main_thread() and handler is not None
         self._wanted.set()
@@ -108,17 +128,20 @@ class RayThread:
                 self._started.exception(INIT_POLL_S)
             if ours:
                 signal.signal(signal.SIGTERM, handler)
+            if time.monotonic() > deadline and not self._started.done():
+                raise TooSlow
         return self._started.result()
 
     def end(self) -> None:
         """End Ray, which may still be starting; its daemons end with it if they are ours."""
         self._ended = True
         self._wanted.set()
+        patience_s = INIT_TIMEOUT_S if self._private else GIVE_UP_S
         with suppress(TimeoutError):
-            self._started.exception(INIT_TIMEOUT_S)
+            self._started.exception(patience_s)
         importlib.import_module("ray").shutdown()
         self._over.set()
-        self._thread.join(INIT_TIMEOUT_S)
+        self._thread.join(INIT_TIMEOUT_S if self._started.done() else GIVE_UP_S)
 
     def _live(self) -> None:
         try:

@@ -6,6 +6,7 @@ an argument changes it for everybody, which Ray would not let happen.
 
 from __future__ import annotations
 
+import os
 import threading
 import traceback
 from collections import Counter, deque
@@ -233,6 +234,9 @@ class FakeCluster:
 
     def adopt_group(self, id: str, bundles: Sequence[Resources]) -> FakeGroup:
         raise FabricError("a fake cluster has no manager, so there are no groups of its to adopt")
+
+    def worker_niceness(self) -> int | None:
+        return os.nice(0)
 
     def put(self, value: Any) -> Stored:
         return Stored(value)

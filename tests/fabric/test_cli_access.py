@@ -1,14 +1,21 @@
-"""What commands share: an interruption is heard once, and again by those who ask again."""
+"""What commands share: how long they wait for Ray and what they say meanwhile; interruptions."""
 
 from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
+import click
 import pytest
+from click.testing import CliRunner
 
-from fedpilot.fabric.cli_access import UNDISTURBED_S, interruptions
+from fedpilot.fabric.cli_access import UNDISTURBED_S, ask, interruptions, with_access
+
+HANG_S = 60.0
 
 
 def test_what_follows_from_an_interruption_is_not_interrupted(
@@ -26,3 +33,41 @@ def test_what_follows_from_an_interruption_is_not_interrupted(
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGTERM)
     assert signal.getsignal(signal.SIGINT) is before
+
+
+@click.command()
+@with_access
+def look(address: str, auth_mode: str | None, as_json: bool) -> None:
+    """A command that asks Ray something."""
+    click.echo(ask(lambda *_: pytest.fail("no way of ours"), address, auth_mode, lambda said: said))
+
+
+def test_a_ray_that_is_slow_is_said_to_be_slow_while_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("fedpilot.fabric.cli_access.FIRST_S", 0.01)
+    spoken = threading.Event()
+    echo = click.echo
+
+    def heard(*what: object, **how: bool) -> None:
+        echo(*what, **how)  # type: ignore[arg-type]
+        spoken.set()
+
+    monkeypatch.setattr(click, "echo", heard)
+
+    @contextmanager
+    def slow(address: str, auth_mode: str | None, timeout_s: float) -> Iterator[str]:
+        assert spoken.wait(HANG_S)
+        yield f"{timeout_s:g}"
+
+    done = CliRunner().invoke(look, ["--timeout", "90", "--address", "10.0.0.5:6379"], obj=slow)
+    assert (done.exit_code, done.stdout) == (0, "90\n")
+    assert "the Ray at 10.0.0.5:6379 has not answered for 0 s (load " in done.stderr
+    assert "it may take 90 s (--timeout)" in done.stderr
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "soon"])
+def test_a_deadline_is_a_number_above_zero(text: str) -> None:
+    done = CliRunner().invoke(look, ["--timeout", text])
+    assert done.exit_code == 2
+    assert "--timeout" in done.stderr

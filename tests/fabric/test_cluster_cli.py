@@ -61,14 +61,16 @@ class FakeClusters(VirtualClusters):
 
 def opening(clusters: VirtualClusters) -> Callable[..., AbstractContextManager[VirtualClusters]]:
     @contextmanager
-    def opened(address: str, auth_mode: str | None) -> Iterator[VirtualClusters]:
+    def opened(address: str, auth_mode: str | None, timeout_s: float) -> Iterator[VirtualClusters]:
         yield clusters
 
     return opened
 
 
 def invoke(clusters: VirtualClusters | None, *arguments: str, stdin: str | None = None) -> Result:
-    def refused(address: str, auth_mode: str | None) -> AbstractContextManager[VirtualClusters]:
+    def refused(
+        address: str, auth_mode: str | None, timeout_s: float
+    ) -> AbstractContextManager[VirtualClusters]:
         raise ClusterUnreachable(address, "nothing listens there")
 
     obj = refused if clusters is None else opening(clusters)

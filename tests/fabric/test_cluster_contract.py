@@ -93,6 +93,9 @@ class Diary:
     def hang(self) -> None:
         threading.Event().wait(PATIENCE_S)
 
+    def niceness(self) -> int:
+        return os.nice(0)
+
     def thread(self) -> tuple[int, int]:
         return os.getpid(), threading.get_ident()
 
@@ -159,6 +162,12 @@ def test_a_name_is_taken_until_its_group_is_removed(cluster: Cluster, group: Gro
     again = cluster.create_group("contract", [ONE_CPU], SchedulingPolicy.PACK)
     assert again.wait(PATIENCE_S) is not None
     again.remove()
+
+
+def test_workers_are_as_nice_as_the_cluster_says(
+    cluster: Cluster, start: Callable[..., Worker]
+) -> None:
+    assert start().call("niceness").result(PATIENCE_S) == cluster.worker_niceness() == os.nice(0)
 
 
 def test_calls_run_in_the_order_they_were_made(start: Callable[..., Worker]) -> None:

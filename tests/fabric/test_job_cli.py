@@ -152,14 +152,16 @@ class FakeJobs(Jobs):
 
 def opening(jobs: Jobs) -> Callable[..., AbstractContextManager[Jobs]]:
     @contextmanager
-    def opened(address: str, auth_mode: str | None) -> Iterator[Jobs]:
+    def opened(address: str, auth_mode: str | None, timeout_s: float) -> Iterator[Jobs]:
         yield jobs
 
     return opened
 
 
 def invoke(jobs: Jobs | None, *arguments: str) -> Result:
-    def refused(address: str, auth_mode: str | None) -> AbstractContextManager[Jobs]:
+    def refused(
+        address: str, auth_mode: str | None, timeout_s: float
+    ) -> AbstractContextManager[Jobs]:
         raise ClusterUnreachable(address, "nothing listens there")
 
     return CliRunner().invoke(

@@ -8,7 +8,14 @@ import pytest
 
 from fedpilot.fabric import local_machine
 from fedpilot.fabric.core.resources import UNIT
-from fedpilot.fabric.local import _cpu_quota, usable_cpus, usable_gpus
+from fedpilot.fabric.local import (
+    Load,
+    _cpu_quota,
+    load,
+    niceness_of_workers,
+    usable_cpus,
+    usable_gpus,
+)
 
 
 def test_given_counts_are_taken_as_they_are() -> None:
@@ -69,3 +76,41 @@ def test_gpus_are_devices_that_cuda_may_see(
     else:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert usable_gpus(tmp_path) == count
+
+
+def test_how_busy_it_is_is_said_in_words() -> None:
+    assert str(Load(16.25, 2, 15)) == "load 16.2 on 2 CPUs, workers at niceness 15"
+    assert str(Load(0.0, 1)) == "load 0.0 on 1 CPU"
+    assert load(3).niceness == 3
+    assert load().cpus == usable_cpus()
+
+
+def processes(folder: Path, *found: tuple[int, int, int, str]) -> Path:
+    """What the system shows of processes: pid, parent, niceness, command line."""
+    for pid, parent, nice, command in found:
+        own = folder / str(pid)
+        own.mkdir()
+        fields = ["S", str(parent), *["0"] * 14, str(nice), "1"]
+        (own / "stat").write_text(f"{pid} (a (strange) name) {' '.join(fields)}\n")
+        (own / "cmdline").write_text("\0".join(command.split()))
+    (folder / "999").mkdir()  # one that has just ended
+    return folder
+
+
+RAYLET = "/site-packages/ray/core/src/ray/raylet/raylet --gcs-address=10.0.0.5:6379 --x"
+OTHER = "/site-packages/ray/core/src/ray/raylet/raylet --gcs-address=10.0.0.5:6380"
+
+
+def test_the_niceness_of_workers_is_that_of_their_own_ray(tmp_path: Path) -> None:
+    shown = processes(
+        tmp_path,
+        (1, 0, 0, RAYLET),
+        (2, 1, 15, "ray::IDLE"),
+        (3, 1, 0, "python dashboard_agent.py"),
+        (4, 0, 0, OTHER),
+        (5, 4, 19, "ray::IDLE"),
+        (6, 0, 3, "ray::somebody"),
+    )
+    assert niceness_of_workers("10.0.0.5:6379", shown) == 15
+    assert niceness_of_workers("10.0.0.5:6380", shown) == 19
+    assert niceness_of_workers("10.0.0.5:7", shown) is None
