@@ -294,7 +294,7 @@ class Coordinator:
             "train_loss": _number(total.tally.mean_loss),
             "seconds": round(seconds, 6),
             "training_seconds": round(took, 6),
-            "clients_per_second": round(total.clients / seconds, 1),
+            "clients_per_second": float(f"{total.clients / seconds:.5g}"),
             "model": new.digest,
         }
         if self._due(number):

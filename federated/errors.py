@@ -9,6 +9,7 @@ FederatedError
 ├── ClientFailed           a client's training or evaluation raised                (exit 1)
 ├── NoUsableUpdate         every update of a round was refused                     (exit 1)
 ├── WorkerNotMade          a worker cannot be started, and would fail again        (exit 1)
+├── WorkersNotUp           workers have not started in time                         (exit 4)
 ├── WorkersExhausted       the same work lost its worker too often                 (exit 1)
 └── InvalidTransition      a VirtualNode was asked for what its state forbids      (exit 1)
 """
@@ -19,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fedpilot.fabric.exit_codes import BAD_INPUT, FAILED, REFUSED
+from fedpilot.fabric.exit_codes import BAD_INPUT, FAILED, REFUSED, UNREACHABLE
 
 
 class FederatedError(Exception):
@@ -163,6 +164,22 @@ class WorkerNotMade(FederatedError):
 
     def __str__(self) -> str:
         return f"worker {self.worker} cannot be made: {self.reason}"
+
+
+class WorkersNotUp(FederatedError):
+    """Workers were still starting when their time was up, most often on a busy machine."""
+
+    exits_with = UNREACHABLE
+
+    def __init__(self, up: int, of: int, waited_s: float, busy: str) -> None:
+        super().__init__(up, of, waited_s, busy)
+        self.up, self.of, self.waited_s, self.busy = up, of, waited_s, busy
+
+    def __str__(self) -> str:
+        return (
+            f"{self.up} of {self.of} workers were up after {self.waited_s:g} s ({self.busy}); wait "
+            "longer (`resources.start_timeout`), ask for fewer workers, or free the machine"
+        )
 
 
 class WorkersExhausted(FederatedError):

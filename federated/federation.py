@@ -62,6 +62,7 @@ from .run_record import RunRecord, RunResult
 from .site_sources import SiteSource, sites_here
 from .sources import import_paths
 from .starting import gang_request, object_store_bytes, set_aside, uncollected
+from .step_watch import StepWatch
 from .user_code import UserCode, code_here
 from .virtual_node import VirtualNode
 from .workforce import Workforce
@@ -117,6 +118,9 @@ class Federation:
         else:
             parsed = config if isinstance(config, RunConfig) else parse_config(config, overrides)
             self.config = parsed
+        self._observers = list(observers)
+        self._emit_lock = threading.Lock()
+        self._watch = StepWatch(self._emit)
         with ExitStack() as undo:
             self._source = source or sites_here(self.config, sites, cluster)
             undo.callback(self._source.close)
@@ -125,14 +129,13 @@ class Federation:
             try:
                 self.code = code or code_here(self.config)
                 """What the config names of the user's own modules."""
-                self._materials = self._gathered()
+                with self._watch.step("loading"):
+                    self._materials = self._gathered()
             except ConfigError as error:
                 if isinstance(config, str | Path):
                     raise located(error, config, overrides) from error
                 raise
             self._undo = undo.pop_all()
-        self._observers = list(observers)
-        self._emit_lock = threading.Lock()
         self._hearing = Hearing()
         self._mediator: FederationMediator | None = None
         self._workforce = Workforce()
@@ -293,7 +296,11 @@ class Federation:
         started = time.perf_counter()
         request = gang_request(self.config, self._name)
         store = object_store_bytes(self._materials) + self.bytes_of_updates
-        sites = self._source.open(request, store, self._sites, undo)
+        start_s = self.config.resources.start_timeout
+        wait_s = self.config.participation.wait_for_sites_s
+        step, within_s = ("ray", start_s) if self._source.brings_ray else ("sites", wait_s)
+        with self._watch.step(step, within_s):
+            sites = self._source.open(request, store, self._sites, undo)
         self._emit("cluster_ready", seconds=round(time.perf_counter() - started, 3))
         stateful = self.config.training.client_update is not None
         mediator = FederationMediator(
@@ -305,11 +312,12 @@ class Federation:
         )
         undo.callback(self._forget_mediator)
         undo.callback(mediator.close)
-        promises = mediator.reserve(
-            request,
-            min_sites=self._source.least,
-            required=self.config.sites.required,
-        )
+        with self._watch.step("gang", request.timeout_s):
+            promises = mediator.reserve(
+                request,
+                min_sites=self._source.least,
+                required=self.config.sites.required,
+            )
         self._emit(
             "gang_reserved",
             vnodes={site: promise.vnodes for site, promise in promises.items()},
@@ -318,14 +326,16 @@ class Federation:
         union = self._materials.union
         mediator.assign(len(self), None if union is None else union.pinned)
         specs = {site: self.spec_of(site) for site in self._sites}
-        mediator.start(WORKLOAD, specs, self._on_site_event)
+        with self._watch.step("workers", start_s):
+            mediator.start(WORKLOAD, specs, self._on_site_event)
         self._compare_workers()
         self._emit(
             "workers_ready",
             workers=len(self.workers),
             seconds=round(time.perf_counter() - started, 3),
         )
-        self._choose_execution(mediator)
+        with self._watch.step("execution"):
+            self._choose_execution(mediator)
         self._source.follow(mediator, self.spec_of, lambda: self.round, undo)
         return mediator
 
@@ -462,7 +472,8 @@ class Federation:
                 folder.write_config(to_yaml(self.config))
                 folder.update_manifest(identity=self.identity)
                 began = True
-                finished = self._rounds(folder, resumed)
+                with self._watch.step("round"):
+                    finished = self._rounds(folder, resumed)
                 status = "finished"
             except BaseException as error:
                 if is_interruption(error):
@@ -482,7 +493,8 @@ class Federation:
                 }
                 if began:
                     metric = self.config.evaluation.metric
-                    record.ended(ending, curves=self.config.outputs.curves, metric=metric)
+                    with self._watch.step("ending"):
+                        record.ended(ending, curves=self.config.outputs.curves, metric=metric)
                 else:
                     record.never_began(ending)
         return record.result(finished, seconds)
@@ -656,6 +668,7 @@ class Federation:
 
     def _emit(self, name: str, **fields: Any) -> None:
         happened: Event = event(name, **fields)
+        self._watch.heard(name, **fields)
         with self._emit_lock:
             for observer in tuple(self._observers):
                 observer(happened)

@@ -21,6 +21,7 @@ from fedpilot.fabric import (
     check_feasible,
     local_machine,
 )
+from fedpilot.fabric.local import load
 from fedpilot.fabric.ray_home import own_folder, sweep
 from fedpilot.mediator import GangRequest, LinkedSite, Payload, SiteLost
 from fedpilot.mediator.blobs import LARGEST_BLOB, BlobStore
@@ -36,8 +37,6 @@ from fedpilot.mediator.runner import (
 from .config.schema import RunConfig
 from .starting import PRELOAD, SMALLEST_OBJECT_STORE, gang_request
 
-START_S = 180.0
-"""How long their Rays may take to start, which start side by side."""
 END_S = 15.0
 """How long they may take to end in order."""
 ORPHAN_S = 2.0
@@ -66,6 +65,7 @@ class LocalSites:
         _check(request, ray)
         machine = local_machine(ray.num_cpus, ray.num_gpus)
         fitting = int(machine.total["CPU"] / (config.resources.cpus_per_worker or 1))
+        self._start_s = config.resources.start_timeout
         self._undo = ExitStack()
         self._links: dict[str, RunnerLink] = {}
         self._processes: list[RunnerProcess] = []
@@ -110,12 +110,13 @@ class LocalSites:
             name: link.ask("attach", Payload(kind="attach"), key="attach")
             for name, link in self._links.items()
         }
-        deadline = time.monotonic() + START_S
+        deadline = time.monotonic() + self._start_s
         for name, answer in asked.items():
             try:
                 answer.result(max(0.0, deadline - time.monotonic()))
             except TimeoutError:
-                raise SiteLost(name, f"its Ray was not there after {START_S:g} s") from None
+                reason = f"its Ray was not there after {self._start_s:g} s ({load()})"
+                raise SiteLost(name, reason) from None
 
     def sites(self) -> tuple[LinkedSite, ...]:
         """The sites, in the order of their numbers."""

@@ -74,6 +74,7 @@ class MediatorSites:
     """The sites of a mediator, as a SiteSource of one run."""
 
     apart = True
+    brings_ray = False
 
     def __init__(
         self,

@@ -40,6 +40,9 @@ class SiteSource(Protocol):
     apart: bool
     """Whether sites are other processes, which load for themselves what the config names."""
 
+    brings_ray: bool
+    """Whether `open` waits for Ray, within `resources.start_timeout`, and not for sites."""
+
     @property
     def names(self) -> tuple[str, ...]:
         """Who may take part; of a mediator's without data of their own, known once opened."""
@@ -86,6 +89,7 @@ class HereSource:
     """What sites on this machine have in common: they are the config's, and stay to the end."""
 
     apart = False
+    brings_ray = True
     counted = None
 
     def __init__(self, config: RunConfig, names: Sequence[str]) -> None:

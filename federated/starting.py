@@ -87,15 +87,15 @@ def enter_ray(
     """
     from fedpilot.fabric import RayCluster
 
-    ray = config.resources.ray
+    ray, patience_s = config.resources.ray, config.resources.start_timeout
     if ray.address is not None:
-        return undo.enter_context(RayCluster.connect(ray.address, ray.auth_mode))
+        return undo.enter_context(RayCluster.connect(ray.address, ray.auth_mode, patience_s))
     machine = local_machine(ray.num_cpus, ray.num_gpus)
     nodes = (FixedSizeNode(resources=request.resources),) * (request.workers or 1)
     group = FixedSizeNodes(nodes=nodes, scheduling_policy=request.policy)
     check_feasible(VirtualCluster(fixed_size_nodes=(group,)), [machine], name=request.name)
     if begun is not None and store <= SMALLEST_OBJECT_STORE:
-        begun.wait()
+        begun.wait(patience_s)
         return begun
     if begun is not None:  # it has too little room for these data
         begun.close()
@@ -104,6 +104,7 @@ def enter_ray(
             num_cpus=ray.num_cpus,
             num_gpus=ray.num_gpus,
             object_store_memory=max(SMALLEST_OBJECT_STORE, store),
+            timeout_s=patience_s,
         )
     )
 

@@ -35,6 +35,18 @@ def _count(value: Any) -> int:
     return value
 
 
+def _amount(value: Any) -> float:
+    if type(value) not in (int, float) or not 0 <= value < MOST:
+        raise _Wrong
+    return float(value)
+
+
+def _niceness(value: Any) -> int:
+    if type(value) is not int or not -20 <= value <= 19:
+        raise _Wrong
+    return value
+
+
 def _worker(value: Any) -> int:
     if _count(value) >= MOST_WORKERS:
         raise _Wrong
@@ -66,6 +78,10 @@ KINDS: Mapping[str, _Kind] = {
     "worker_ready": _Kind(
         {"site": _text, "worker": _worker},
         {"pid": _count, "host": _text, "threads": _count, **dict.fromkeys(_ENVIRONMENT, _text)},
+    ),
+    "workers_starting": _Kind(
+        {"site": _text, "up": _count, "of": _count, "seconds": _amount},
+        {"within": _amount, "load": _amount, "cpus": _count, "niceness": _niceness},
     ),
     "worker_lost": _Kind({"site": _text, "worker": _worker, "reason": _text, "held": _texts}, {}),
     "clients_done": _Kind(

@@ -21,7 +21,9 @@ from ..events import Event
 from . import wording
 
 PLAIN_LINES = 40
-"""About how many rounds are printed where there is no terminal, however many there are."""
+"""About how many rounds are printed where there is no terminal, however many there are,"""
+QUIET_S = 10.0
+"""and how long nothing is printed at most while something happens."""
 
 
 class Display(Protocol):
@@ -82,25 +84,35 @@ class PlainLines(_Closing):
 
     def __init__(self, stream: TextIO = sys.stdout) -> None:
         self._stream = stream
+        self._printed: datetime | None = None
+        self._rounds = 0
 
     def __call__(self, event: Event) -> None:
-        """Print an event if it is worth a line."""
+        """Print an event if it is worth a line, or if nothing was printed for long."""
         fields = event.fields
+        quiet = self._is_quiet(event.time)
+        lines: list[str] = []
         match event.name:
             case "run_started":
-                self._print(*wording.headline(fields))
+                self._rounds = fields["rounds"]
+                lines = wording.headline(fields)
+            case "clients_done" if quiet:
+                lines = [wording.clients_line(fields, self._rounds)]
             case "round_finished":
                 every = max(1, fields["of"] // PLAIN_LINES)
-                if fields["round"] % every == 0 or fields["round"] in (1, fields["of"]):
-                    self._print(wording.round_line(fields))
+                if quiet or fields["round"] % every == 0 or fields["round"] in (1, fields["of"]):
+                    lines = [wording.round_line(fields)]
             case "run_finished":
-                self._print(*wording.summary(fields))
+                lines = wording.summary(fields)
             case name:
                 if (line := wording.remark(name, fields)) is not None:
-                    self._print(line)
+                    lines = [line]
+        if lines:
+            self._printed = event.time
+            _write(self._stream, *lines)
 
-    def _print(self, *lines: str) -> None:
-        _write(self._stream, *lines)
+    def _is_quiet(self, now: datetime) -> bool:
+        return self._printed is not None and (now - self._printed).total_seconds() >= QUIET_S
 
 
 def _write(stream: TextIO, *lines: str) -> None:
@@ -186,7 +198,7 @@ class LiveDisplay:
             Text(f"round {self._done}/{self._rounds}", style="bold"),
             ProgressBar(total=self._rounds, completed=self._done, width=32),
             Text(self._clients_now()),
-            Text(f"{self._last['clients_per_second']:,.0f} clients/s", style="cyan"),
+            Text(wording.rate(self._last["clients_per_second"]), style="cyan"),
             Text(f"{self._time_left()} left", style="dim"),
         )
         return Group(bar, self._metrics())

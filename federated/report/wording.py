@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fedpilot.fabric.local import Load
+
 from ..config.schema.running import ALONE
 
 BARS = "▁▂▃▄▅▆▇█"
@@ -66,6 +68,22 @@ def headline(fields: Mapping[str, Any]) -> list[str]:
     ]
 
 
+def rate(per_second: float) -> str:
+    """Clients per second; of slow rounds with digits enough to be no zero."""
+    if per_second >= 9.95 or per_second <= 0:
+        return f"{per_second:,.0f} clients/s"
+    return f"{per_second:.2g} clients/s"
+
+
+def clients_line(fields: Mapping[str, Any], rounds: int) -> str:
+    """How far a long round is, from `clients_done`."""
+    width = len(str(rounds))
+    site = fields.get("site", ALONE)
+    where = f" at {site}" if site != ALONE else ""
+    done = f"{fields['done']:,} of {counted(fields['of'], 'client')}{where} trained"
+    return f"round {fields['round']:>{width}}/{rounds}  {done}"
+
+
 def round_line(fields: Mapping[str, Any]) -> str:
     """One finished round."""
     width = len(str(fields["of"]))
@@ -74,16 +92,60 @@ def round_line(fields: Mapping[str, Any]) -> str:
         parts += [f"accuracy {number(fields['accuracy'])}", f"loss {number(fields['loss'])}"]
     parts += [
         f"train loss {number(fields['train_loss'])}",
-        f"{fields['clients_per_second']:,.0f} clients/s",
+        rate(fields["clients_per_second"]),
     ]
     if fields["refused"]:
         parts.append(f"{counted(fields['refused'], 'update')} refused")
     return "  ".join(parts)
 
 
+WAITS_FOR: Mapping[str, str] = {
+    "loading": "data and model to be loaded",
+    "ray": "Ray",
+    "sites": "sites",
+    "gang": "room for the workers",
+    "workers": "workers to start",
+    "execution": "training to be tried out or compiled",
+    "round": "round {round}",
+    "ending": "curves and records to be written",
+}
+"""What the steps are called that `waiting` names."""
+
+
+def waiting(fields: Mapping[str, Any]) -> str:
+    """What is waited for, how long by now, and how busy this machine is."""
+    what = WAITS_FOR.get(fields["step"], fields["step"]).format_map(fields)
+    return f"  waiting  for {what}, {_so_far(fields)}; {_busy(fields)}"
+
+
+def workers_starting(fields: Mapping[str, Any]) -> str:
+    """How many workers are up, and what keeps the others."""
+    site = fields.get("site", ALONE)
+    where = f" at {site}" if site != ALONE else ""
+    up = f"{fields['up']} of {counted(fields['of'], 'worker')}{where} up"
+    busy = f"; {_busy(fields)}" if "load" in fields else ""
+    nice = fields.get("niceness", 0)
+    advice = "; RAY_worker_niceness=0 where its raylet starts would help" if nice > 0 else ""
+    return f"  waiting  for workers: {up}, {_so_far(fields)}{busy}{advice}"
+
+
+def _so_far(fields: Mapping[str, Any]) -> str:
+    within = fields.get("within")
+    most = "" if within is None else f" of at most {duration(within)}"
+    return f"{duration(fields['seconds'])} so far{most}"
+
+
+def _busy(fields: Mapping[str, Any]) -> str:
+    return str(Load(fields["load"], fields["cpus"], fields.get("niceness")))
+
+
 def remark(name: str, fields: Mapping[str, Any]) -> str | None:
     """A line for what happens beside the rounds; None for what needs none."""
     match name:
+        case "waiting":
+            return waiting(fields)
+        case "workers_starting":
+            return workers_starting(fields)
         case "gang_reserved" if len(fields["vnodes"]) > 1:
             held = [f"{site} {counted(n, 'vnode')}" for site, n in fields["vnodes"].items()]
             return f"  sites    {len(held)}: {', '.join(held)}"

@@ -38,6 +38,7 @@ from ..errors import (
     FederatedError,
     WorkerNotMade,
     WorkersExhausted,
+    WorkersNotUp,
 )
 from .answers import Answer, or_fail
 
@@ -151,7 +152,7 @@ class Leaving:
         """An error as it leaves."""
         log.warning("an order failed: %s: %s", type(error).__name__, error)
         match error:
-            case PolicyRefused() | DataUnusable():
+            case PolicyRefused() | DataUnusable() | WorkersNotUp():
                 return error
             case ExecutionRefused():
                 return ExecutionRefused(error.execution, IN_THE_LOG)

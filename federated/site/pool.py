@@ -25,6 +25,8 @@ from .object_store import INLINE_BYTES
 
 TICK_S = 1.0
 """How often deadlines are looked at."""
+SLOW_S = 10.0
+"""How often it is said that workers are still starting."""
 CLOSE_S = 30.0
 """How long `close` waits for the pool's thread."""
 
@@ -108,6 +110,7 @@ class WorkerPool:
         self._ended: BaseException | None = None
         """Why no more work is taken; set once, under the door's lock."""
         self._all_up: Future[None] = Future()
+        self._began = self._said_slow = clock()
 
     @property
     def size(self) -> int:
@@ -116,12 +119,18 @@ class WorkerPool:
 
     def start(self) -> None:
         """Begin to start the workers; work may be submitted at once."""
+        self._began = self._said_slow = self._clock()
         self._inbox.put(self._dispatcher.start)
         self._thread.start()
 
     def wait_up(self, timeout_s: float) -> None:
-        """Wait until every worker has answered once; raises why that cannot be."""
+        """Wait until every worker has answered once; raises TimeoutError, or why it cannot be."""
         self._all_up.result(timeout_s)
+
+    @property
+    def up(self) -> int:
+        """How many workers have answered."""
+        return sum(seat.up for seat in self._seats)
 
     def usable(self) -> tuple[int, ...]:
         """The workers that are there or will be again; the others died too often."""
@@ -320,6 +329,10 @@ class WorkerPool:
 
     def _watch(self) -> None:
         now = self._clock()
+        if not self._all_up.done() and now - self._said_slow >= SLOW_S:
+            self._said_slow = now
+            waited = {"up": self.up, "of": self.size, "seconds": round(now - self._began)}
+            self._on_event("workers_starting", waited)
         for number, seat in enumerate(self._seats):
             waits = seat.worker is not None and (not seat.up or self._dispatcher.doing(number))
             if waits and now - seat.busy_since > self._timeout_s:

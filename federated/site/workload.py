@@ -33,7 +33,7 @@ from ..core.shares import held, part_name, taken
 from ..core.state import Array, State, nbytes
 from ..core.union import Place
 from ..engine.journal import Journal, RoundKey
-from ..errors import FederatedError
+from ..errors import FederatedError, WorkersNotUp
 from ..grouping import steps_of
 from ..importing import make_importable
 from ..materials import Materials, gather_here, take_over
@@ -56,8 +56,6 @@ STORE_BYTES = 1 << 30
 """Model states that a site keeps in memory; more go to disk."""
 TRIED_CLIENTS = 1024
 """Clients that a trial of executions looks at, at most."""
-START_TIMEOUT_S = 300.0
-"""How long the first workers may take to import PyTorch and load the model."""
 
 
 class FederatedWorkload:
@@ -138,7 +136,7 @@ class FederatedWorkload:
 
     def start(self, gang: Gang, notify: Notify) -> None:
         """Start a FederatedNode on every vnode and wait until all have answered."""
-        leaving = self._leaving
+        self._gang, leaving = gang, self._leaving
         self._notify = notify if leaving is None else lambda event: notify(leaving.event(event))
         self._store = GlobalObjectStore(gang.put, limit_bytes=STORE_BYTES)
         resources = self._config.resources
@@ -169,7 +167,10 @@ class FederatedWorkload:
         )
         self._pool.start()
         try:
-            self._pool.wait_up(START_TIMEOUT_S)
+            self._pool.wait_up(resources.start_timeout)
+        except TimeoutError:
+            up, size, seconds = self._pool.up, self._pool.size, resources.start_timeout
+            raise WorkersNotUp(up, size, seconds, str(gang.load())) from None
         except FederatedError as error:
             raise error if leaving is None else leaving.error(error) from None
 
@@ -460,6 +461,11 @@ class FederatedWorkload:
     def _on_pool_event(self, kind: str, details: dict[str, Any]) -> None:
         if kind == "worker_lost":
             self._hosting.lose(details["worker"], details["reason"])
+        if kind == "workers_starting":
+            busy = self._gang.load()
+            nice = {} if busy.niceness is None else {"niceness": busy.niceness}
+            details |= {"within": self._config.resources.start_timeout, "cpus": busy.cpus}
+            details |= {"load": busy.average, **nice}
         self._notify(Payload(kind=kind, header={"site": self._site, **details}))
 
 

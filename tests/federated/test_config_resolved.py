@@ -126,6 +126,7 @@ WITHOUT_EFFECT: dict[str, str] = {
     "resources.memory_per_worker": "1000000",
     "resources.placement_group_strategy": "PACK",
     "resources.reserve_timeout": "1",
+    "resources.start_timeout": "1",
     "resources.worker_timeout": "1",
     "resources.worker_restarts": "0",
     "resources.node_idle_timeout": "1",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +20,8 @@ from fedpilot.federated import (
     RunResult,
     WorkersExhausted,
 )
+from fedpilot.federated.errors import WorkersNotUp
+from fedpilot.federated.site.node import FederatedNode
 from fedpilot.mediator import ReservationRefused
 
 pytestmark = pytest.mark.timeout(60)
@@ -32,6 +36,25 @@ def test_after_a_client_failed_the_same_federation_works_on(lab: Lab, user_code:
     fine = next(each for each in federation if trains(federation, each))
     assert in_time(lambda: federation[fine].train()).samples > 0
     assert in_time(lambda: federation[caught.value.client_id].evaluate()).samples > 0
+
+
+def test_workers_that_are_not_up_in_time_end_the_run_with_how_busy_it_was(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may = threading.Event()
+    hello = FederatedNode.hello
+
+    def slow(self: FederatedNode) -> dict[str, Any]:
+        assert may.wait(60)
+        return hello(self)
+
+    monkeypatch.setattr(FederatedNode, "hello", slow)
+    federation = lab.federation(resources__start_timeout=0.05)
+    with pytest.raises(WorkersNotUp, match=r"0 of 2 workers were up after 0.05 s \(load ") as late:
+        federation.run(run_id="r")
+    may.set()
+    assert late.value.exits_with == 4
+    assert not (lab.runs / "r").exists()
 
 
 def test_a_client_whose_training_raises_ends_the_run_and_is_named(lab: Lab, user_code: str) -> None:

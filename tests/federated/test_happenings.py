@@ -22,7 +22,14 @@ from fedpilot.mediator import Payload
 READY = {"site": "rome", "worker": 1, "pid": 7, "host": "h", "torch": "2.4", "threads": 1}
 LOST = {"site": "rome", "worker": 0, "reason": "it died", "held": ["training 3 clients"]}
 DONE = {"site": "rome", "round": 3, "done": 4, "of": 6, "part": "abc"}
-HONEST = {"worker_ready": READY, "worker_lost": LOST, "clients_done": DONE}
+BUSY = {"load": 16.2, "cpus": 2, "niceness": 15}
+STARTING = {"site": "rome", "up": 1, "of": 2, "seconds": 10, **BUSY}
+HONEST = {
+    "workers_starting": STARTING,
+    "worker_ready": READY,
+    "worker_lost": LOST,
+    "clients_done": DONE,
+}
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -48,6 +55,11 @@ def test_fields_that_nobody_knows_are_left_out() -> None:
         pytest.param("worker_ready", {"pid": "7"}, id="a text for a process"),
         pytest.param("worker_lost", {"held": "all"}, id="a text for a list"),
         pytest.param("worker_lost", {"reason": {}}, id="an object for a reason"),
+        pytest.param("workers_starting", {"seconds": -1}, id="less than no time"),
+        pytest.param("workers_starting", {"load": float("nan")}, id="a load that is no number"),
+        pytest.param("workers_starting", {"load": "high"}, id="a word for a load"),
+        pytest.param("workers_starting", {"niceness": 20}, id="nicer than can be"),
+        pytest.param("workers_starting", {"niceness": 1.5}, id="half a step of niceness"),
         pytest.param("clients_done", {"done": -1}, id="less than nobody"),
         pytest.param("clients_done", {"done": True}, id="true for a number"),
         pytest.param("clients_done", {"done": 7}, id="more than there are"),

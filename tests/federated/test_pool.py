@@ -190,6 +190,28 @@ def test_workers_that_cannot_be_made_are_said_so(setting: Setting) -> None:
     refused(lambda late: pool.submit([late]))
 
 
+def test_workers_that_start_slowly_are_told_of_while_they_do(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin = threading.Event()
+
+    def slow(self: Node) -> dict[str, Any]:
+        assert begin.wait(SOON_S)
+        return {"pid": 1}
+
+    monkeypatch.setattr(Node, "hello", slow)
+    pool = setting.pool(workers=2)
+    with pytest.raises(TimeoutError):
+        pool.wait_up(0.0)
+    setting.clock.advance(pool_module.SLOW_S)
+    assert setting.next_event("workers_starting") == {"up": 0, "of": 2, "seconds": 10}
+    setting.clock.advance(pool_module.SLOW_S)
+    assert setting.next_event("workers_starting")["seconds"] == 20
+    begin.set()
+    pool.wait_up(SOON_S)
+    assert pool.up == 2
+
+
 def test_several_workers_that_cannot_be_made_at_once_are_said_so(setting: Setting) -> None:
     starts = itertools.count()
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from io import StringIO
 from pathlib import Path
@@ -25,7 +27,15 @@ from fedpilot.federated.report.progress import (
     display_for,
 )
 from fedpilot.federated.report.tensorboard import TensorBoardWriter
-from fedpilot.federated.report.wording import BARS, counted, duration, number, remark, sparkline
+from fedpilot.federated.report.wording import (
+    BARS,
+    counted,
+    duration,
+    number,
+    rate,
+    remark,
+    sparkline,
+)
 from fedpilot.federated.run_record import JUDGED
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -232,6 +242,55 @@ def test_plain_lines_are_few_however_many_rounds() -> None:
     assert len(lines) < 3 * PLAIN_LINES
     assert any("round    1/5000" in line for line in lines)
     assert any("round 5000/5000" in line for line in lines)
+
+
+def later(events: list[Event], *seconds: float) -> list[Event]:
+    """The same events, so long after one another."""
+    start = datetime(2026, 1, 2, tzinfo=UTC)
+    times = itertools.accumulate(seconds)
+    return [
+        replace(each, time=start + timedelta(seconds=at))
+        for each, at in zip(events, times, strict=True)
+    ]
+
+
+def test_plain_lines_are_never_silent_for_long_while_clients_are_trained() -> None:
+    started, *_ = a_run(100)
+    done = [event("clients_done", site="local", round=1, done=n, of=1000) for n in range(1, 7)]
+    lines = shown(later([started, *done], 0, 1, 5, 5, 1, 8, 3)).splitlines()
+    assert [line for line in lines if "trained" in line] == [
+        "round   1/100  3 of 1,000 clients trained",
+        "round   1/100  6 of 1,000 clients trained",
+    ]
+
+
+def test_rounds_that_take_long_are_all_printed_however_many_there_are() -> None:
+    started, *_ = a_run(400)
+    rounds = [event("round_finished", of=400, **row(n)) for n in range(1, 6)]
+    lines = shown(later([started, *rounds], 0, 1, 9, 9, 1, 11)).splitlines()
+    assert [line.split()[1] for line in lines if line.startswith("round")] == [
+        "1/400",
+        "3/400",
+        "5/400",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("per_second", "words"),
+    [
+        pytest.param(3457.2, "3,457 clients/s", id="fast"),
+        pytest.param(9.97, "10 clients/s", id="ten"),
+        pytest.param(3.14159, "3.1 clients/s", id="some"),
+        pytest.param(0.42, "0.42 clients/s", id="slower than one a second"),
+        pytest.param(0.0123, "0.012 clients/s", id="slower than one a minute"),
+        pytest.param(0.0, "0 clients/s", id="nobody"),
+    ],
+)
+def test_slow_rounds_are_not_called_nothing(per_second: float, words: str) -> None:
+    assert rate(per_second) == words
+    assert shown([event("round_finished", of=1, **row(1, clients_per_second=per_second))]).endswith(
+        f"{words}\n"
+    )
 
 
 def test_plain_lines_do_without_an_evaluation() -> None:

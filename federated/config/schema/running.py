@@ -64,6 +64,8 @@ class Resources(Section):
     """How the vnodes lie on the machines."""
     reserve_timeout: PositiveFloat = 60.0
     """Seconds to wait for a gang that fits the cluster but not at this moment."""
+    start_timeout: PositiveFloat = 300.0
+    """Seconds that Ray may take to start, or to answer if it runs already, and then the workers."""
     worker_timeout: PositiveFloat = 1800.0
     """Seconds after which a worker that does not answer is taken for dead."""
     worker_restarts: Annotated[int, Ge(0)] = 3

@@ -1,0 +1,59 @@
+"""StepWatch: says what a run waits for while nothing else is said, so that no step is silent.
+
+A step is told of by the event `waiting` once nobody has heard anything for `QUIET_S`, and again
+after every further `QUIET_S` of silence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from fedpilot.fabric.local import load
+from fedpilot.fabric.patience import Patience
+
+QUIET_S = 10.0
+
+
+class StepWatch:
+    """Knows the steps that a federation is at; tells of those that are silent."""
+
+    def __init__(self, emit: Callable[..., None]) -> None:
+        self._emit = emit
+        self._open: list[Patience] = []
+        self._round = 0
+
+    @contextmanager
+    def step(self, name: str, within_s: float | None = None) -> Iterator[None]:
+        """Tell of this step while it lasts; `within_s` is the deadline that it has."""
+        patience = Patience(
+            lambda seconds: self._say(name, seconds, within_s), first_s=QUIET_S, every_s=QUIET_S
+        )
+        with patience:
+            self._open.append(patience)
+            try:
+                yield
+            finally:
+                self._open.remove(patience)
+
+    def heard(self, event: str, **fields: Any) -> None:
+        """Something was said: whoever follows the run knows that it goes on."""
+        if event == "round_started":
+            self._round = fields["round"]
+        for patience in tuple(self._open):
+            patience.heard()
+
+    def _say(self, name: str, seconds: float, within_s: float | None) -> None:
+        busy = load()
+        about = {"round": self._round} if name == "round" else {}
+        with suppress(OSError):  # nobody reads any more, which the run itself finds out
+            self._emit(
+                "waiting",
+                step=name,
+                seconds=round(seconds, 1),
+                within=within_s,
+                load=busy.average,
+                cpus=busy.cpus,
+                **about,
+            )
