@@ -4,7 +4,8 @@ Counted at the network interfaces of hosts that are namespaces, headers, heartbe
 is one of `fedpilot run` over real Ray clusters, and its bytes are those of the whole run, from its
 submission to its end, divided by its rounds. Over the slow link one site that has no Ray behind it
 gets a model, and then sends one; the seconds are the coordinator's, so that to write, hash and
-check the file is part of them. Needs root, iproute2 and iptables.
+check the file is part of them. Rounds on pinned data over a link that a model fills for a minute
+are timed as a whole, against what their bytes take. Needs root, iproute2 and iptables.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from datetime import datetime
 from pathlib import Path
 from typing import IO, Any
 
@@ -39,6 +41,14 @@ federation: {{number_of_clients: {clients}, clients_per_round: {clients}, rounds
 model: {{model_type: mlp, options: {{hidden: [{hidden}]}}}}
 data: {{dataset_type: digits, data_distribution_kind: bootstrap, samples_per_client: 1}}
 training: {{batch_size: 1}}
+resources: {{workers: 1}}
+"""
+PINNED = """
+federation: {{clients_per_round: {clients}, rounds: {rounds}}}
+model: {{model_type: mlp, options: {{hidden: [{width}, {width}]}}}}
+data: {{from: sites, dataset: scans}}
+training: {{batch_size: 8, execution: sequential}}
+evaluation: {{where: sites, clients: all}}
 resources: {{workers: 1}}
 """
 RUN = "measured"
@@ -87,6 +97,63 @@ def needed(run: Run) -> float:
 def per_round(run: Run) -> float:
     """Bytes that a round took."""
     return float(sum(run["to_site_bytes"]) + sum(run["from_site_bytes"])) / run["rounds"]
+
+
+# -- rounds over a slow link ----------------------------------------------------------------------
+
+
+def rounds_over(megabits: float, rounds: int, width: int, sites: Sequence[str] = SITES) -> Run:
+    """Rounds on pinned data, each site behind a link of so much, beside the same without a limit.
+
+    `width` is that of two hidden layers: about its square is the number of parameters.
+    """
+    import faults
+    from fleet import fleet
+
+    config = PINNED.format(clients=3 * len(sites), rounds=rounds, width=width)
+    with fleet(*sites) as here:
+        for site in sites:
+            here.join(site, *faults.declare(here.folder, site))
+        here.until(dict.fromkeys(sites, "ready"), 120)
+        calm = _rounds_of(here, config, "calm")
+        for site in sites:
+            here.sites[site].limit(megabits, both_ways=True)
+        slow = _rounds_of(here, config, RUN)
+        here.until(dict.fromkeys(sites, "ready"))
+        return {
+            "megabits": megabits,
+            "rounds": rounds,
+            "sites": len(sites),
+            "parameters": _parameters(slow["events"]),
+            "seconds": slow["seconds"],
+            "same": calm["digest"] == slow["digest"],
+            "slow_links": [each for each in slow["events"] if each["event"] == "link_slow"],
+            "given_up": [each for each in slow["events"] if each["event"] == "site_lost"],
+        }
+
+
+def _rounds_of(here: Any, config: str, run: str) -> dict[str, Any]:
+    here.submit(config, run)
+    last = here.finished(run, RUN_S)
+    assert last["status"] == "finished", here.logs()
+    events = here.events(run)
+    begun = next(each for each in events if each["event"] == "round_started")
+    seconds = datetime.fromisoformat(last["time"]) - datetime.fromisoformat(begun["time"])
+    return {"digest": last["digest"], "seconds": seconds.total_seconds(), "events": events}
+
+
+def _parameters(events: Sequence[Mapping[str, Any]]) -> int:
+    return int(next(each for each in events if each["event"] == "run_started")["parameters"])
+
+
+def over_bandwidth(run: Run) -> float:
+    """How many times longer the rounds took than their models and Partials do by themselves.
+
+    A site gets each round's model once, to judge it and to train on, and the first one to begin.
+    """
+    models, partials = run["rounds"] + 1, run["rounds"]
+    nbytes = run["parameters"] * (models * MODEL_BYTES + partials * PARTIAL_BYTES)
+    return float(run["seconds"]) / (8e-6 * nbytes / float(run["megabits"]))
 
 
 # -- a slow link ----------------------------------------------------------------------------------

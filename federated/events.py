@@ -2,9 +2,9 @@
 
 `run_started`, `cluster_ready`, `gang_reserved`, `workers_starting`, `worker_ready`,
 `workers_differ`, `workers_ready`, `execution_trial`, `execution_chosen`, `worker_lost`,
-`site_lost`, `site_drained`, `site_returned`, `round_started`, `clients_done`, `round_quorum`,
-`update_refused`, `grid_coarsened`, `round_finished`, `run_finished`; `waiting` where nothing else
-is said for long. docs/reference/events.md lists their fields.
+`site_lost`, `site_drained`, `site_returned`, `link_slow`, `round_started`, `clients_done`,
+`round_quorum`, `update_refused`, `grid_coarsened`, `round_finished`, `run_finished`; `waiting`
+where nothing else is said for long. docs/reference/events.md lists their fields.
 """
 
 from __future__ import annotations

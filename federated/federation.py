@@ -25,6 +25,7 @@ import numpy as np
 
 from fedpilot.fabric.interruptions import is_interruption
 from fedpilot.mediator import FederationMediator, Payload
+from fedpilot.mediator.core.links import LinkUse, LinkWatch
 from fedpilot.mediator.mediator import ProblemOf
 from fedpilot.mediator.site import then
 
@@ -336,7 +337,9 @@ class Federation:
         )
         with self._watch.step("execution"):
             self._choose_execution(mediator)
-        self._source.follow(mediator, self.spec_of, lambda: self.round, undo)
+        links = LinkWatch(self._materials.costs(self.config).of_a_site)
+        used = partial(self._say_slow, links)
+        self._source.follow(mediator, self.spec_of, lambda: self.round, used, undo)
         return mediator
 
     def _compare_workers(self, before: Sequence[Facts] = ()) -> None:
@@ -679,6 +682,17 @@ class Federation:
         new = self._workforce.joined(fields) if payload.kind == "worker_ready" else ()
         self._emit(payload.kind, **fields)
         self._say_differing(new)
+
+    def _say_slow(self, links: LinkWatch, use: LinkUse) -> None:
+        """Name a link whose transfers hold the rounds up."""
+        if (slow := links.used(use, time.monotonic())) is not None:
+            self._emit(
+                "link_slow",
+                site=slow.site,
+                round=slow.round_number,
+                seconds=round(slow.seconds, 1),
+                bytes_per_second=round(slow.bytes_per_second),
+            )
 
     def _say_differing(self, new: Sequence[Difference]) -> None:
         for each in new:

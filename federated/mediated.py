@@ -24,6 +24,7 @@ from fedpilot.mediator import (
 )
 from fedpilot.mediator.coordinator_link import MediatorConnection
 from fedpilot.mediator.core.health import SiteState, works
+from fedpilot.mediator.core.links import LinkUse
 from fedpilot.mediator.wire import SiteStanding
 
 from .config.schema import RunConfig
@@ -151,6 +152,7 @@ class MediatorSites:
         mediator: FederationMediator,
         spec_of: Callable[[str], Payload],
         round_number: Callable[[], int],
+        link_used: Callable[[LinkUse], None],
         undo: ExitStack,
     ) -> None:
         """Bring in, drain and give up sites as they come, drain and go, until `undo`."""
@@ -189,6 +191,7 @@ class MediatorSites:
             )
             following.wake()
 
+        self._connection.on_link_use(link_used)
         self._connection.on_site_change(changed)
         changed()
 

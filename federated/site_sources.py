@@ -19,6 +19,7 @@ from fedpilot.mediator import (
     Site,
     SiteContext,
 )
+from fedpilot.mediator.core.links import LinkUse
 from fedpilot.mediator.core.traffic import Flow
 
 from .config.schema import RunConfig
@@ -77,9 +78,13 @@ class SiteSource(Protocol):
         mediator: FederationMediator,
         spec_of: Callable[[str], Payload],
         round_number: Callable[[], int],
+        link_used: Callable[[LinkUse], None],
         undo: ExitStack,
     ) -> None:
-        """From now on have a started mediator follow sites that come and go, until `undo`."""
+        """From now on have a started mediator follow sites that come and go, until `undo`.
+
+        `link_used` is told how long models and sums take over the sites' links.
+        """
 
     def close(self) -> None:
         """End what was begun and not opened; may be called twice."""
@@ -127,6 +132,7 @@ class HereSource:
         mediator: FederationMediator,
         spec_of: Callable[[str], Payload],
         round_number: Callable[[], int],
+        link_used: Callable[[LinkUse], None],
         undo: ExitStack,
     ) -> None:
         """Nothing: they live and end with this process."""

@@ -27,6 +27,7 @@ import grpc
 
 from .blobs import LARGEST_BLOB, BlobStore
 from .core.health import SiteState, takes_new_work
+from .core.links import LinkUse
 from .core.traffic import Direction, Flow, TrafficLedger
 from .errors import AnswerUnreadable, MediatorError, MediatorUnreachable, ReservationRefused
 from .local_socket import LocalSocket
@@ -122,6 +123,7 @@ class MediatorConnection:
         """Set once the sites are known."""
         self._ledger = TrafficLedger()
         self._on_site: Callable[[SiteStanding], None] = lambda standing: None
+        self._on_link: Callable[[LinkUse], None] = lambda use: None
         self._on_stop: Callable[[str], None] = lambda reason: None
         self._stop_reason: str | None = None
         self._over = ""
@@ -215,6 +217,10 @@ class MediatorConnection:
     def on_site_change(self, callback: Callable[[SiteStanding], None]) -> None:
         """Call this with each site that changes from now on; it must not wait for an answer."""
         self._on_site = callback
+
+    def on_link_use(self, callback: Callable[[LinkUse], None]) -> None:
+        """Call this with what blobs have used of sites' links, about once a second."""
+        self._on_link = callback
 
     # -- the run ----------------------------------------------------------------------------------
 
@@ -357,6 +363,8 @@ class MediatorConnection:
                         self._ledger.book(
                             Flow(each.round, each.site, direction, each.purpose), each.bytes
                         )
+                for used in message.bytes.links:
+                    self._on_link(LinkUse(used.round, used.site, used.bytes, used.seconds))
 
     def _take_sites(self, sites: pb.Sites) -> None:
         changed = [standing_of(each) for each in sites.sites]

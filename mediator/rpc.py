@@ -34,6 +34,18 @@ CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
 An attempt that is given up early is work for nothing on both sides: on slow links, and when
 hundreds of sites come at once, hardly one would succeed.
 """
+OWN_CONNECTION_OPTION = ("grpc.use_local_subchannel_pool", 1)
+"""Channels to one address with equal options share a connection otherwise."""
+DATA_CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
+    *(option for option in CHANNEL_OPTIONS if option[0] != "grpc.keepalive_timeout_ms"),
+    ("grpc.keepalive_timeout_ms", 30_000),
+    OWN_CONNECTION_OPTION,
+)
+"""For a connection that carries nothing but blobs.
+
+On a slow link a keepalive ping waits behind what gRPC and the kernel have taken of a blob already:
+12 s at 1 Mbit/s. With the usual timeout the ping would end the very connection that transfers.
+"""
 MANY_PEERS_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.http2.bdp_probe", 0),
     ("grpc.http2.lookahead_bytes", 4 << 20),

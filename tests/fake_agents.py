@@ -47,7 +47,7 @@ from fedpilot.mediator.wire import (
 
 Work = Callable[[pb.Order, Payload], Awaitable[Payload]]
 MIB = 1 << 20
-QUICK = TransferSettings(stall_s=5, floor_s=20, attempts=2, first_pause_s=0.05)
+QUICK = TransferSettings(piece_bytes=1 << 15, stall_s=5, floor_s=20, attempts=2, first_pause_s=0.05)
 
 
 async def promise_and_echo(order: pb.Order, payload: Payload) -> Payload:
@@ -86,6 +86,8 @@ class FakeAgent:
         self.capacity = Capacity(total={"CPU": 4.0}, free={"CPU": 4.0}, machines=1)
         self.silent = False
         """Whether it speaks, while the connection stands."""
+        self.blobs_only = False
+        """Whether it does not speak while it brings an answer."""
         self.hold_answers = hold_answers
         """Whether answers are kept back until `release_answers`."""
         self.agent = agent or secrets.token_hex(4)
@@ -284,7 +286,9 @@ class FakeAgent:
             return pb.Answer(id=id_message(id), failure=told(error))
         pushed = blob_of(done.blob)
         if pushed is not None:
+            self.silent = self.blobs_only
             await self._persist(lambda client: client.upload(pushed, run=id.run, key=id.key))
+            self.silent = False
         return pb.Answer(id=id_message(id), done=done)
 
     async def _persist(self, transfer: Callable[[BlobClient], Awaitable[object]]) -> None:

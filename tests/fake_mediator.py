@@ -248,6 +248,11 @@ class Wire:
         self.bytes = 0
         self.cut_after: int | None = None
         """Cut once so many bytes have passed."""
+        self.bytes_per_s: float | None = None
+        """What all connections together carry, in each direction, taking turns."""
+        self._turns: dict[bool, asyncio.Lock] = {}
+        self.connections = 0
+        """How many there were."""
         self.swallows = False
         """Nothing comes through any more, and nobody is told."""
         self.address = ""
@@ -276,8 +281,11 @@ class Wire:
         there = None
         try:
             if self._whole:
+                self.connections += 1
                 far, there = await asyncio.open_connection(*self._to)
-                await asyncio.gather(self._carry(reader, there), self._carry(far, writer))
+                await asyncio.gather(
+                    self._carry(reader, there, out=True), self._carry(far, writer, out=False)
+                )
         except (OSError, asyncio.CancelledError):
             pass
         finally:
@@ -286,9 +294,14 @@ class Wire:
                 if each is not None:
                     each.transport.abort()
 
-    async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _carry(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, out: bool
+    ) -> None:
         while data := await reader.read(1 << 14):
             self.bytes += len(data)
+            if self.bytes_per_s is not None:
+                async with self._turns.setdefault(out, asyncio.Lock()):
+                    await asyncio.sleep(len(data) / self.bytes_per_s)
             if self.cut_after is not None and self.bytes > self.cut_after:
                 self.cut()
             if not self.swallows:

@@ -96,12 +96,14 @@ class Host:
                 *("iptables", "-A", "INPUT", "-i", "uplink", *rule, "-j", "DROP"),
             )
 
-    def limit(self, megabits: int) -> None:
-        """Let no more than that come in per second."""
-        _run(
-            *("tc", "-n", self.switch, "qdisc", "add", "dev", self.port, "root", "tbf"),
-            *("rate", f"{megabits}mbit", "burst", "128kb", "latency", "400ms"),
-        )
+    def limit(self, megabits: float, *, both_ways: bool = False) -> None:
+        """Let no more than that come in per second; `both_ways`: nor go out."""
+        rate = f"{round(megabits * 1000)}kbit"
+        burst = "128kb" if megabits >= 10 else "16kb"
+        shape = ("root", "tbf", "rate", rate, "burst", burst, "latency", "400ms")
+        _run("tc", "-n", self.switch, "qdisc", "replace", "dev", self.port, *shape)
+        if both_ways:
+            _run("tc", "-n", self.namespace, "qdisc", "replace", "dev", "uplink", *shape)
 
     def traffic(self) -> Traffic:
         """Bytes over its uplink so far."""

@@ -90,6 +90,11 @@ class Costs:
         return self.of_order(with_model=True, clients=1).total
 
     @property
+    def of_a_site(self) -> int:
+        """Bytes that a round moves over one site's link, where updates are summed there."""
+        return self.of_order(with_model=True, clients=0).total
+
+    @property
     def late(self) -> Crossing:
         """What an order of an earlier round still has to bring, at most."""
         return Crossing(from_site=self.answer + self.headers)

@@ -176,6 +176,10 @@ def remark(name: str, fields: Mapping[str, Any]) -> str | None:
             clients = f"; {counted(moved, 'client')} moved to other sites" if moved else ""
             what = "takes no part any more" if name == "site_lost" else "is drained"
             return f"site {fields['site']} {what} ({fields['reason']}){clients}"
+        case "link_slow":
+            rate = fields["bytes_per_second"] * 8 / 1e6
+            took = f"{fields['seconds']:.0f} s a round at {rate:.2g} Mbit/s"
+            return f"the link of {fields['site']} is too slow: {took}"
         case "site_returned":
             return f"site {fields['site']} takes part from now on"
         case "round_quorum" if fields["clients"] < fields["of"]:

@@ -364,6 +364,8 @@ class SiteAgent:
             self._work.happened(run, event)
 
     def _crossed(self, direction: Direction, digest: str, nbytes: int) -> None:
+        if self._session is not None:
+            self._session.moved()
         if self._work is not None:
             self._work.crossed(direction, digest, nbytes)
 

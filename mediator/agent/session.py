@@ -1,8 +1,8 @@
 """One session with the mediator: from Hello to whatever ends it.
 
 The agent dials and speaks first. Messages are numbered in both directions; one that is repeated or
-left out ends the session, and so does silence. What a session was about survives it: all that is
-kept here is what was not sent yet.
+left out ends the session, and so does silence, unless blobs cross the link meanwhile. What a
+session was about survives it: all that is kept here is what was not sent yet.
 """
 
 from __future__ import annotations
@@ -125,6 +125,10 @@ class Session:
     def beat(self) -> None:
         """Send a heartbeat at once: something has changed."""
         self._beat.set()
+
+    def moved(self) -> None:
+        """Bytes of a blob have crossed the link: the mediator is there, however late its words."""
+        self._heard_at = self._clock()
 
     def leave(self) -> None:
         """End it, so that another one can begin."""

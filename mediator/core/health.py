@@ -1,5 +1,8 @@
 """Whether a site can be worked with: one table of states and events, and what time alone brings.
 
+A sign of life is a heartbeat, or bytes of a blob that cross the site's link: whoever transfers is
+there, however long its heartbeats wait in queues on the way.
+
 A site that falls silent is suspect first, since links flap, and lost when its grace is over. One
 that comes back from being lost waits out a stabilization window (`joining`) before it is ready
 again. What an admin wishes of it (cordoned, draining) is remembered through all that. `left` is
@@ -33,6 +36,8 @@ class SiteEvent(StrEnum):
     """What can happen to a site."""
 
     HEARD = "heard"
+    MOVED = "moved"
+    """Bytes of a blob have crossed its link."""
     TROUBLED = "troubled"
     """Its agent says that its Ray cluster cannot be worked with."""
     SILENT = "silent"
@@ -76,6 +81,7 @@ TABLE: dict[SiteState, dict[SiteEvent, SiteState | None]] = {
     _S.DRAINING: {**_IN_CONTACT, **_WISHES, _E.DRAINED: _S.CORDONED},
     _S.SUSPECT: {
         _E.HEARD: AS_WISHED,
+        _E.MOVED: AS_WISHED,
         _E.TROUBLED: _S.LOST,
         _E.GONE: _S.LOST,
         _E.REMOVE: _S.LEFT,
@@ -131,13 +137,14 @@ def after(standing: Standing, event: SiteEvent, now: float, reason: str) -> Stan
     wish = _WISH_OF.get(event, standing.wish)
     if standing.state is _S.LEFT and event is _E.HEARD:
         wish = Wish.OPEN
-    heard_at = now if event is _E.HEARD else standing.heard_at
+    alive = event is _E.HEARD or (event is _E.MOVED and works(standing.state))
+    heard_at = now if alive else standing.heard_at
     kept = replace(standing, wish=wish, heard_at=heard_at)
     if event not in TABLE[standing.state]:
         return kept
     to = TABLE[standing.state][event]
     state = _STATE_OF[wish] if to is AS_WISHED else to
-    if standing.state is _S.SUSPECT and event is _E.HEARD and standing.was_lost:
+    if standing.state is _S.SUSPECT and alive and standing.was_lost:
         state = _S.JOINING  # its window had not passed; it begins anew
     if state is standing.state:
         return kept

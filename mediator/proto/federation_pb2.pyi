@@ -379,10 +379,24 @@ class Stop(_message.Message):
     def __init__(self, reason: _Optional[str] = ...) -> None: ...
 
 class Bytes(_message.Message):
-    __slots__ = ("flows",)
+    __slots__ = ("flows", "links")
     FLOWS_FIELD_NUMBER: _ClassVar[int]
+    LINKS_FIELD_NUMBER: _ClassVar[int]
     flows: _containers.RepeatedCompositeFieldContainer[FlowBytes]
-    def __init__(self, flows: _Optional[_Iterable[_Union[FlowBytes, _Mapping]]] = ...) -> None: ...
+    links: _containers.RepeatedCompositeFieldContainer[LinkSeconds]
+    def __init__(self, flows: _Optional[_Iterable[_Union[FlowBytes, _Mapping]]] = ..., links: _Optional[_Iterable[_Union[LinkSeconds, _Mapping]]] = ...) -> None: ...
+
+class LinkSeconds(_message.Message):
+    __slots__ = ("round", "site", "bytes", "seconds")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    SITE_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    site: str
+    bytes: int
+    seconds: float
+    def __init__(self, round: _Optional[int] = ..., site: _Optional[str] = ..., bytes: _Optional[int] = ..., seconds: _Optional[float] = ...) -> None: ...
 
 class FlowBytes(_message.Message):
     __slots__ = ("round", "site", "direction", "purpose", "bytes")

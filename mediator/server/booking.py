@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 
+from ..core.links import LinkUse
 from ..core.traffic import Direction, Flow, TrafficLedger
 from ..proto import federation_pb2 as pb
 from ..wire import RunId
@@ -27,7 +28,8 @@ class Booking:
         self._database = database
         self._untold: defaultdict[RunId, TrafficLedger] = defaultdict(TrafficLedger)
         self._unwritten: defaultdict[RunId, TrafficLedger] = defaultdict(TrafficLedger)
-
+        self._links: dict[RunId, dict[tuple[int, str], LinkUse]] = {}
+        """How long bytes took, as far as that was not told yet; by round and site."""
         self._totals: Counter[tuple[str, Direction]] = Counter()
 
     def total(self, site: str) -> dict[str, int]:
@@ -45,10 +47,15 @@ class Booking:
         """A message that belongs to no run."""
         self.book(NO_RUN, Flow(0, site, direction, SESSION), nbytes + MESSAGE_BYTES)
 
+    def took(self, run: RunId, use: LinkUse) -> None:
+        """Bytes of a blob have taken so long to cross a site's link."""
+        links, of = self._links.setdefault(run, {}), (use.round_number, use.site)
+        links[of] = links[of] + use if of in links else use
+
     def tell(self, run: RunId) -> pb.ToCoordinator | None:
         """What the coordinator of a run was not told yet; None if that is nothing."""
-        ledger = self._untold.pop(run, None)
-        if ledger is None:
+        ledger, links = self._untold.pop(run, None), self._links.pop(run, {})
+        if ledger is None and not links:
             return None
         flows = [
             pb.FlowBytes(
@@ -58,13 +65,20 @@ class Booking:
                 purpose=flow.purpose,
                 bytes=nbytes,
             )
-            for flow, nbytes in ledger.rows()
+            for flow, nbytes in (ledger.rows() if ledger is not None else ())
         ]
-        return pb.ToCoordinator(bytes=pb.Bytes(flows=flows))
+        took = [
+            pb.LinkSeconds(
+                round=use.round_number, site=use.site, bytes=use.nbytes, seconds=use.seconds
+            )
+            for use in links.values()
+        ]
+        return pb.ToCoordinator(bytes=pb.Bytes(flows=flows, links=took))
 
     def forget(self, run: RunId) -> None:
         """A run is over: nobody is told any more."""
         self._untold.pop(run, None)
+        self._links.pop(run, None)
 
     def write(self, *, last: bool = False) -> None:
         """Add to the store what is not there yet; while that is away, only for the last time."""

@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+from collections.abc import Callable
 from typing import Protocol
 
 from ..blobs import Blob, BlobStore
 from ..core.health import Wish, works
+from ..core.links import LinkUse
 from ..core.traffic import Direction, Flow
 from ..errors import SiteLost, WorkFailed
 from ..proto import federation_pb2 as pb
@@ -44,9 +46,18 @@ class OrderDesk:
     """The orders of all sites."""
 
     def __init__(
-        self, sites: SiteTable, *, switchboard: Switchboard, booking: Booking, blobs: BlobStore
+        self,
+        sites: SiteTable,
+        *,
+        switchboard: Switchboard,
+        booking: Booking,
+        blobs: BlobStore,
+        clock: Callable[[], float],
+        moved: Callable[[SiteEntry], None] = lambda entry: None,
     ) -> None:
+        """`moved` is told of each site that bytes of a blob went to or came from."""
         self._sites = sites
+        self._clock, self._moved = clock, moved
         self._switchboard = switchboard
         self._booking = booking
         self._blobs = blobs
@@ -123,6 +134,7 @@ class OrderDesk:
         for order in entry.orders.unsent():
             message = pb.ToSite(order=order.message)
             order.sent = True
+            order.moving_at = self._clock() if order.blob else None
             self._book(entry, order, Direction.TO_SITE, message.ByteSize())
             entry.session.send(message)
 
@@ -134,6 +146,7 @@ class OrderDesk:
         order = entry.orders.open.get(id)
         if order is not None:
             self._book(entry, order, Direction.FROM_SITE, nbytes)
+            self._arrived(entry, order)
 
     def answered(self, name: SiteName, answer: pb.Answer, id: OrderId, nbytes: int) -> str:
         """An answer has come; gives why it is refused, or nothing."""
@@ -144,6 +157,7 @@ class OrderDesk:
         order = entry.orders.open.get(id)
         if order is not None:
             self._book(entry, order, Direction.FROM_SITE, nbytes)
+            self._arrived(entry, order)
             if order.answer is None and (problem := self._problem_of(entry, order, answer)):
                 return problem
         match entry.orders.answered(id, answer):
@@ -207,6 +221,8 @@ class OrderDesk:
             order.sent = False
             return f"nobody has asked for order {id.key} of run {id.run} yet: bring its blob later"
         self._expect(order, blob)
+        if order.moving_at is None:
+            order.moving_at = self._clock()
         return ""
 
     def _expect(self, order: OpenOrder, blob: Blob) -> None:
@@ -222,12 +238,28 @@ class OrderDesk:
         entry = self._sites.get(name)
         if entry is None:
             return
+        self._moved(entry)
         to_site = direction is Direction.TO_SITE
         order = entry.orders.naming(digest) if to_site else entry.orders.bringing(digest)
         if order is None:
             self._booking.session(name, direction, nbytes)
         else:
             self._book(entry, order, direction, nbytes)
+            self._took(entry, order, nbytes)
+
+    def _took(self, entry: SiteEntry, order: OpenOrder, nbytes: int) -> None:
+        """Bytes of an order's blob have crossed, since it began or last got further."""
+        now = self._clock()
+        if order.moving_at is not None:
+            use = LinkUse(order.round_number, entry.name, nbytes, now - order.moving_at)
+            self._booking.took(order.id.run, use)
+        order.moving_at = now
+
+    def _arrived(self, entry: SiteEntry, order: OpenOrder) -> None:
+        """An order's blob is across: what was still under way has taken until now."""
+        if order.moving_at is not None:
+            self._took(entry, order, 0)
+            order.moving_at = None
 
     # -- what coordinators ask --------------------------------------------------------------------
 

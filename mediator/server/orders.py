@@ -68,6 +68,8 @@ class OpenOrder:
     """Digest of the blob that the answer brings, once that was offered."""
     brought_bytes: int = 0
     """The size of that."""
+    moving_at: float | None = None
+    """While a blob of it crosses the link: when that began, or last got further."""
 
     @property
     def adopted(self) -> bool:

@@ -55,7 +55,14 @@ class Sites:
         self._switchboard = switchboard
         self.table = SiteTable()
         """What is known of each."""
-        self.orders = OrderDesk(self.table, switchboard=switchboard, booking=booking, blobs=blobs)
+        self.orders = OrderDesk(
+            self.table,
+            switchboard=switchboard,
+            booking=booking,
+            blobs=blobs,
+            clock=clock,
+            moved=self._moved,
+        )
         self._ticked_at = clock()
         self._untold: set[SiteName] = set()
         self._telling: asyncio.TimerHandle | None = None
@@ -137,6 +144,10 @@ class Sites:
             self._believe(entry, capacity, event, reason)
             entry.news_at = now if turns or grows else entry.news_at
         return sorted(self._switchboard.going_on)
+
+    def _moved(self, entry: SiteEntry) -> None:
+        """Bytes of a blob have crossed a site's link: it is there, however late its heartbeats."""
+        self._apply(entry, SiteEvent.MOVED, "its transfers go on")
 
     def _believe(self, entry: SiteEntry, capacity: Capacity, event: SiteEvent, reason: str) -> None:
         if entry.capacity.total != capacity.total:

@@ -1,7 +1,8 @@
 """BlobClient: a site's end of Fetch, Offer and Push, which gets a blob through or says why not.
 
-A stream that makes no progress is broken, one that broke is tried again within a budget, and the
-whole has a deadline that grows with bytes. What came before a break is not sent again.
+A stream that makes no progress is broken, and one that broke is tried again within a budget. A
+transfer may take as long as it goes on: its deadline is that of silence. What came before a break
+is not sent again.
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ _REFUSED = frozenset(
 link or the other side broke."""
 _MANY_RPCS = "concurrent rpc limit exceeded"
 """What gRPC itself says where a server has as many calls as it takes, of whomever."""
+Once = Callable[[Callable[[], None]], Awaitable[None]]
+"""One attempt at a transfer, which says whenever it went on."""
 
 
 class TransferRefused(MediatorError):
@@ -151,11 +154,13 @@ class BlobClient:
     async def _download(self, blob: Blob) -> Path:
         part: Part | None = None
 
-        def book(nbytes: int) -> None:
-            self._book(Direction.TO_SITE, blob.digest, nbytes)
-
-        async def once() -> None:
+        async def once(went_on: Callable[[], None]) -> None:
             nonlocal part
+
+            def book(nbytes: int) -> None:
+                went_on()
+                self._book(Direction.TO_SITE, blob.digest, nbytes)
+
             if part is None or part.closed:
                 part = await opened(self._store, blob)
             if part.size < blob.size:
@@ -181,11 +186,13 @@ class BlobClient:
             blob=pb.Blob(digest=blob.digest, size=blob.size), order=pb.OrderId(run=run, key=key)
         )
 
-        def book(nbytes: int) -> None:
-            self._book(Direction.FROM_SITE, blob.digest, nbytes)
-
-        async def once() -> None:
+        async def once(went_on: Callable[[], None]) -> None:
             nonlocal there
+
+            def book(nbytes: int) -> None:
+                went_on()
+                self._book(Direction.FROM_SITE, blob.digest, nbytes)
+
             patience = self._settings.piece_s
             there = (await self._stub.offer(offer, timeout=patience, wait_for_ready=True)).offset
             if there >= blob.size:
@@ -210,7 +217,7 @@ class BlobClient:
         self,
         what: str,
         blob: Blob,
-        once: Callable[[], Awaitable[None]],
+        once: Once,
         reached: Callable[[], int],
     ) -> None:
         """Do it once fewer are under way than may be, within its budget and its deadline."""
@@ -221,21 +228,25 @@ class BlobClient:
         self,
         what: str,
         blob: Blob,
-        once: Callable[[], Awaitable[None]],
+        once: Once,
         reached: Callable[[], int],
     ) -> None:
         """Try until it is done; each byte further than before renews the budget of attempts.
 
-        That the other side is busy counts for the deadline only.
+        Any byte that crosses renews the deadline. That the other side is busy counts for that only.
         """
-        settings = self._settings
+        settings, loop = self._settings, asyncio.get_running_loop()
         failures = corrupt = furthest = 0
         trouble = "it has not begun"
         try:
-            async with asyncio.timeout(settings.total_s(blob.size)):
+            async with asyncio.timeout(settings.floor_s) as limit:
+
+                def went_on() -> None:
+                    limit.reschedule(loop.time() + settings.floor_s)
+
                 while True:
                     try:
-                        return await once()
+                        return await once(went_on)
                     except grpc.aio.AioRpcError as error:
                         trouble = f"{error.code().name}: {error.details()}"
                         if busy(error):
@@ -264,7 +275,7 @@ class BlobClient:
                     log.info("%s of blob %s is tried again: %s", what, blob.digest, trouble)
                     await asyncio.sleep(settings.pause_s(failures, self._chance()))
         except TimeoutError:
-            trouble = f"{trouble}; {settings.total_s(blob.size):.0f} s are over"
+            trouble = f"{trouble}; {settings.floor_s:.0f} s are over without a byte"
         raise TransferFailed(
             f"{what} of blob {blob.digest} came to {reached()} of {blob.size} bytes: {trouble}"
         )

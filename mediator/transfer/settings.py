@@ -13,9 +13,10 @@ class TransferSettings:
     stall_s: float = 20.0
     """A stream is broken when a piece takes so much longer than at the slowest rate."""
     floor_s: float = 180.0
-    """What any transfer may take; outlives a link that is cut for a minute or two."""
-    slowest_bytes_per_s: float = 64 * 1024
-    """The slowest link that is worked with: a deadline grows by this."""
+    """How long no byte may get through; outlives a link that is cut for a minute or two."""
+    slowest_bytes_per_s: float = 16 * 1024
+    """The slowest stream that is worked with: what a piece, or all of a stream, may take grows by
+    this. A link of 1 Mbit/s has room for seven of them."""
     waiting_bytes: int = 64 << 20
     """What may wait in memory to be written, over all streams; of each a piece may beyond that."""
     at_once: int = 16
@@ -34,7 +35,7 @@ class TransferSettings:
         return self.stall_s + self.piece_bytes / self.slowest_bytes_per_s
 
     def total_s(self, nbytes: int) -> float:
-        """Seconds that a blob may take, with all its attempts."""
+        """Seconds that the other end may keep one stream of so many bytes open."""
         return self.floor_s + nbytes / self.slowest_bytes_per_s
 
     def pause_s(self, failures: int, chance: float) -> float:

@@ -80,6 +80,8 @@ class Breaks:
     cuts: list[int] = field(default_factory=list)
     spoiled: list[int] = field(default_factory=list)
     stalls: list[int] = field(default_factory=list)
+    pace_s: float = 0.0
+    """Before each piece of a download."""
     refusals: list[tuple[grpc.StatusCode, str]] = field(default_factory=list)
     """Of the next calls."""
 
@@ -134,7 +136,7 @@ class BreakingService(BlobService):
 
 class _Outlet:
     def __init__(self, context: Any, breaks: Breaks) -> None:
-        self._context, self._number = context, 0
+        self._context, self._number, self._breaks = context, 0, breaks
         self._cut, self._spoil = breaks.next(breaks.cuts), breaks.next(breaks.spoiled)
         self._stall = breaks.next(breaks.stalls)
 
@@ -143,6 +145,7 @@ class _Outlet:
             await self._context.abort(Code.UNAVAILABLE, "the link is cut")
         if self._number == self._stall:
             await asyncio.Event().wait()
+        await asyncio.sleep(self._breaks.pace_s)
         await self._context.write(_spoiled(piece) if self._number == self._spoil else piece)
         self._number += 1
 
@@ -427,6 +430,18 @@ def test_a_download_ends_with_its_deadline(tmp_path: Path) -> None:
         assert (await patient.download(blob)).read_bytes() == DATA
 
     in_a_world(tmp_path, act, settings=brief)
+
+
+def test_a_download_may_take_as_long_as_it_goes_on(tmp_path: Path) -> None:
+    patient = TransferSettings(piece_bytes=7_000, floor_s=4.0, slowest_bytes_per_s=10**9)
+
+    async def act(there: World) -> None:
+        there.breaks.pace_s = 0.4  # of 15 pieces
+        blob = put(there.mediator, DATA)
+        assert (await there.client.download(blob)).read_bytes() == DATA
+        assert there.service.streams == 1
+
+    in_a_world(tmp_path, act, settings=patient)
 
 
 def test_downloads_of_one_digest_at_once_fetch_it_once(tmp_path: Path) -> None:

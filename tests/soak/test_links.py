@@ -49,6 +49,15 @@ def test_a_large_model_fills_a_slow_link(link_bytes: Any) -> None:
     check_best(measure, 0.85)
 
 
+@pytest.mark.ray
+def test_pinned_rounds_over_a_saturated_link_take_what_their_bytes_take(link_bytes: Any) -> None:
+    run = link_bytes.rounds_over(1, rounds=5, width=1050)  # 9 MB up
+    assert run["same"], "another model than over a fast link"
+    assert not run["given_up"]
+    assert {each["site"] for each in run["slow_links"]} == set(link_bytes.SITES)
+    assert link_bytes.over_bandwidth(run) <= 1.3, run
+
+
 def test_a_transfer_keeps_pace_with_raw_streams(transfer: Any) -> None:
     """Hash, schema check, reading and writing included, at the size of pieces that is used."""
 

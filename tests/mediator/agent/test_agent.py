@@ -415,6 +415,27 @@ def test_a_link_that_swallows_everything_is_noticed_and_left(tmp_path: Path) -> 
     played(tmp_path, play)
 
 
+def test_a_link_that_a_model_fills_is_not_silent(tmp_path: Path) -> None:
+    async def play(lab: Lab) -> None:
+        quick = replace(QUICK, silent_s=2.0)
+        big = {"w": np.random.default_rng(1).random(200_000)}
+        async with (
+            wire(lab.mediator.address) as link,
+            running(lab.agent(link.address, settings=quick)),
+        ):
+            session = await lab.mediator.next_session()
+            await lab.prepared(session)
+            link.bytes_per_s = 1_600_000 / 6
+            await session.order(RUN, "work/1", "work", work("echo", **big), lab.mediator.store)
+            await session.wait_for("taken", key="work/1")
+            answer = await session.wait_for("answer", key="work/1")
+            assert answer.WhichOneof("result") == "done"
+            assert lab.told() == ["connected"], "the session ended meanwhile"
+            assert link.connections == 2, "control and data have a connection each"
+
+    played(tmp_path, play)
+
+
 def test_a_download_goes_on_where_the_link_was_cut(tmp_path: Path) -> None:
     async def play(lab: Lab) -> None:
         big = {"w": np.random.default_rng(1).random(500_000)}

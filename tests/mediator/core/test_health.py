@@ -46,7 +46,8 @@ def test_every_pair_is_decided(state: SiteState, event: SiteEvent) -> None:
         assert (found.since, found.reason) == (0, "")
     else:
         assert (found.since, found.reason) == (7.0, "why")
-    assert found.heard_at == (7.0 if event is E.HEARD else 0)
+    alive = event is E.HEARD or (event is E.MOVED and works(state))
+    assert found.heard_at == (7.0 if alive else 0)
 
 
 @pytest.mark.parametrize(
@@ -58,6 +59,14 @@ def test_every_pair_is_decided(state: SiteState, event: SiteEvent) -> None:
         pytest.param(standing(S.READY), [E.SILENT, E.GONE], S.LOST, id="its grace is over"),
         pytest.param(standing(S.READY), [E.TROUBLED], S.LOST, id="its Ray is gone"),
         pytest.param(standing(S.LOST), [E.HEARD], S.JOINING, id="it comes back, to wait"),
+        pytest.param(standing(S.READY), [E.SILENT, E.MOVED], S.READY, id="who transfers is there"),
+        pytest.param(
+            standing(S.SUSPECT, was_lost=True), [E.MOVED], S.JOINING,
+            id="who transfers in its window begins it anew",
+        ),
+        pytest.param(
+            standing(S.LOST), [E.MOVED], S.LOST, id="the rest of a transfer brings nobody back"
+        ),
         pytest.param(
             standing(S.CORDONED, Wish.CORDONED), [E.SILENT, E.GONE, E.HEARD, E.SETTLED],
             S.CORDONED, id="a cordoned site is so after being lost",

@@ -10,6 +10,7 @@ import pytest
 
 from fedpilot.mediator.blobs import Blob, BlobStore
 from fedpilot.mediator.core.health import joined
+from fedpilot.mediator.core.traffic import Direction
 from fedpilot.mediator.errors import AnswerUnreadable
 from fedpilot.mediator.proto import federation_pb2 as pb
 from fedpilot.mediator.runner import error_of
@@ -57,11 +58,24 @@ class Session:
         return [getattr(m, kind) for m in self.told if m.WhichOneof("content") == kind]
 
 
+def written(path: Path, data: bytes) -> Path:
+    path.write_bytes(data)
+    return path
+
+
+def told_of(world: World) -> pb.Bytes:
+    """What the coordinator is told of bytes."""
+    told = world.desk._booking.tell(RUN)
+    return pb.Bytes() if told is None else told.bytes
+
+
 class World:
     """One site, and two runs that go on with a coordinator each."""
 
     def __init__(self, folder: Path) -> None:
         self.blobs = BlobStore(folder / "blobs", 1 << 20)
+        self.now = 0.0
+        self.moved: list[str] = []
         self.switchboard = Switchboard()
         self.lines = {run: Line() for run in (RUN, OTHER)}
         for run, line in self.lines.items():
@@ -73,7 +87,12 @@ class World:
         table.add(self.site)
         booking = Booking(None)  # type: ignore[arg-type]
         self.desk = OrderDesk(
-            table, switchboard=self.switchboard, booking=booking, blobs=self.blobs
+            table,
+            switchboard=self.switchboard,
+            booking=booking,
+            blobs=self.blobs,
+            clock=lambda: self.now,
+            moved=lambda entry: self.moved.append(entry.name),
         )
 
     def hello(self, *runs: RunId, held: tuple[OrderId, ...] = ()) -> None:
@@ -146,6 +165,26 @@ def test_what_a_restarted_mediator_was_told_of_is_collected_when_the_run_is_over
     assert [each.id.key for each in world.session.of("order")] == ["release"]
     world.hello()  # nothing is left there
     assert world.site.owed == world.site.claimed == set()
+
+
+def test_a_coordinator_is_told_how_long_models_and_sums_take_over_a_link(world: World) -> None:
+    model = world.blobs.adopt(written(world.blobs.folder / "model", b"m" * 300))
+    order = pb.Order(id=id_message(ID), verb="work", round=3)
+    order.blob.CopyFrom(pb.Blob(digest=model.digest, size=model.size))
+    world.desk.ask(PARIS, order, ID)
+    for now in (2.0, 4.0):
+        world.now = now
+        world.desk.book_blob(PARIS, Direction.TO_SITE, model.digest, 150)
+    world.now = 5.0  # what the kernel had taken is there
+    world.desk.taken(PARIS, ID, 10)
+    world.now = 100.0  # it has worked for long
+    assert world.desk.refuses_push(PARIS, ID, BLOB) == ""
+    world.now = 107.0
+    world.desk.book_blob(PARIS, Direction.FROM_SITE, BLOB.digest, BLOB.size)
+    (took,) = told_of(world).links
+    assert (took.round, took.site, took.bytes, took.seconds) == (3, PARIS, 900, 12.0)
+    assert world.moved == [PARIS] * 3
+    assert not told_of(world).links, "it is told once"
 
 
 def test_blobs_of_orders_that_nobody_has_asked_for_are_let_go_with_them(world: World) -> None:

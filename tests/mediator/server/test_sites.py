@@ -12,9 +12,12 @@ from typing import Any
 
 import grpc
 import grpc.aio
+import numpy as np
 import pytest
 
 from fake_agents import FakeAgent
+from fake_mediator import wire
+from fedpilot.mediator.core.health import HealthSettings
 from fedpilot.mediator.identity import Credentials, Role, Token, new_request
 from fedpilot.mediator.identity.acts import LocalAct, record
 from fedpilot.mediator.identity.tls import joining_credentials
@@ -22,6 +25,7 @@ from fedpilot.mediator.proto import federation_pb2 as pb
 from fedpilot.mediator.rpc import JOIN, SITE, USER, Stub
 from fedpilot.mediator.store import SiteRecord, Store, StoreError
 from fedpilot.mediator.wire import PROTOCOL, Capacity
+from fedpilot.mediator.workload import Payload
 from mediators import QUICK, Here, channel_to, eventually, mediating
 
 Code = grpc.StatusCode
@@ -154,6 +158,34 @@ def test_a_site_falls_silent_is_lost_and_comes_back(tmp_path: Path) -> None:
                 "joining",
                 "ready",
             ]
+
+    run(test())
+
+
+def test_a_site_whose_link_its_answer_fills_is_there(tmp_path: Path) -> None:
+    health = HealthSettings(heartbeat_s=0.2, silent_after_s=1.0, grace_s=1.0, stabilization_s=0.5)
+
+    async def another_model(order: pb.Order, payload: Payload) -> Payload:
+        return Payload(kind="done", tensors={"x": payload.tensors["x"] + np.float32(1)})
+
+    async def test() -> None:
+        async with (
+            mediating(tmp_path / "m", health=health, piece_bytes=1 << 15) as here,
+            wire(here.address) as link,
+        ):
+            paris = here.agent("paris", work=another_model)
+            paris.address = link.address
+            paris.blobs_only = True  # no heartbeat gets through while an answer is brought
+            async with paris:
+                await here.state("paris", "ready")
+                link.bytes_per_s = 200_000
+                order = {"site": "paris", "key": "work/1", "numbers": 200_000}
+                await here.submit("run", [order])
+                assert (await here.ended("run", 60))["status"] == "finished"
+            (answer,) = [each for each in here.seen("run") if each["what"] == "answer"]
+            assert answer["sum"] == pytest.approx(sum(range(1, 200_001)))
+            states = [each["state"] for each in await here.events() if each.get("site")]
+            assert "lost" not in states
 
     run(test())
 
