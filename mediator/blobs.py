@@ -1,4 +1,6 @@
-"""BlobStore: a folder of files that are named by the SHA-256 of their bytes, within a limit.
+"""BlobStore: a folder of files that are named by the SHA-256 of their bytes, within two limits.
+
+It holds so many bytes at most, and leaves some of its disk free (core/disk.py).
 
 A file under its digest is complete and was checked. What is under way lies beside it as
 `<digest>.part`, is locked by whoever writes it, and goes on where an earlier process left it.
@@ -13,13 +15,15 @@ import fcntl
 import hashlib
 import os
 import re
+import shutil
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from .core.disk import Space
 from .errors import MediatorError
 
 LARGEST_BLOB = 1 << 40
@@ -40,6 +44,10 @@ class BlobBusy(MediatorError):
 
 class NoRoom(MediatorError):
     """A blob does not fit into the store, beside what is pinned there."""
+
+
+class NoRoomOnDisk(NoRoom):
+    """The store may hold it, but the disk has no room for it now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,9 +158,13 @@ class Part:
 class BlobStore:
     """Blobs in one folder, `limit_bytes` of them at most; may be used from any thread."""
 
-    def __init__(self, folder: Path, limit_bytes: int) -> None:
+    def __init__(
+        self, folder: Path, limit_bytes: int, *, space: Callable[[Path], Space] | None = None
+    ) -> None:
+        """`space` says what the disk of a folder has."""
         self.folder = folder
         self.limit_bytes = limit_bytes
+        self._space = space or _space_of
         self._lock = threading.RLock()
         self._pins: Counter[str] = Counter()
         self._held: dict[str, int] = {}
@@ -247,6 +259,12 @@ class BlobStore:
         """The same for bytes whose digest is not known yet."""
         with self._lock:
             self._make_room(nbytes, "a new blob", beside=None)
+
+    def give_way(self) -> None:
+        """Remove unpinned blobs, the longest unused first, until the disk has room for others."""
+        with self._lock, suppress(NoRoom):
+            self._spare = -1  # look
+            self._make_room(0, "nothing", beside=None)
 
     def pin(self, digest: str) -> None:
         """Keep a blob, there or still to come, until it was unpinned as often."""
@@ -346,8 +364,13 @@ class BlobStore:
             self._spare -= needed
             return
         sizes = {path: found.st_size for path, found in self._files() if path != beside}
-        sizes |= {path: size for path, size in self._parts.items() if path != beside}
-        over = sum(sizes.values()) + needed - self.limit_bytes
+        promised = {path: size for path, size in self._parts.items() if path != beside}
+        space = self._space(self.folder)
+        unwritten = sum(size - sizes.get(path, 0) for path, size in promised.items())
+        unwritten += needed - (_size(beside) if beside else 0)
+        sizes |= promised
+        on_disk = unwritten + space.kept_free - space.free
+        over = max(sum(sizes.values()) + needed - self.limit_bytes, on_disk)
         # To look costs more the more there is. Half is left to whoever shares the folder.
         self._spare = max(0, -over // 2)
         for path, size in sizes.items():
@@ -355,12 +378,31 @@ class BlobStore:
                 return
             removable = path.suffix == ".part" or _DIGEST.fullmatch(path.name)
             if removable and not self._pins[path.name] and _remove_unused(path):
-                over -= size
+                over, on_disk = over - size, on_disk - size
+        if on_disk > 0:
+            raise NoRoomOnDisk(
+                f"{what} has {needed} bytes, and the disk of {self.folder} has"
+                f" {space.free / 1e6:.0f} MB free, of which {space.kept_free / 1e6:.0f} MB stay"
+                " free"
+            )
         if over > 0:
             raise NoRoom(
                 f"{what} has {needed} bytes, {over} more than are free or unpinned of the"
                 f" {self.limit_bytes} that {self.folder} may hold"
             )
+
+
+def _size(path: Path) -> int:
+    """Bytes of a file; none where there is no such file."""
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def _space_of(folder: Path) -> Space:
+    found = shutil.disk_usage(folder)
+    return Space(total=found.total, free=found.free)
 
 
 def _locked(path: Path) -> int:

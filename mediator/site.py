@@ -22,6 +22,7 @@ from fedpilot.fabric import (
 )
 
 from .core.reservation import Answer, Promise, Refusal
+from .errors import SiteUnreachable
 from .workload import Notify, Payload, SiteContext, SiteWorkload, load_workload
 
 LONGEST_WHY = 2_000
@@ -155,7 +156,12 @@ class InProcessSite:
         """Hand an order to the workload; in this process none is ever asked for twice."""
         if self._workload is None:
             raise RuntimeError("the site's workload has not been started")
-        return self._workload.deliver(order)
+        try:
+            return self._workload.deliver(order)
+        except SiteUnreachable as error:  # as if it had been far away
+            lost: Future[Payload] = Future()
+            lost.set_exception(error)
+            return lost
 
 
 class Link(Protocol):

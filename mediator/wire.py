@@ -50,6 +50,10 @@ class BadMessage(MediatorError):
     """A message that says something impossible; the text names what."""
 
 
+class MissingBlob(BadMessage):
+    """A message names a blob that is not in the store that both sides share."""
+
+
 class OrderId(NamedTuple):
     """Which order of which run; the same after the coordinator was restarted."""
 
@@ -280,6 +284,6 @@ def payload_of(
     """The payload of a message whose blob is in the store. Raises BadPayload and BadMessage."""
     blob = blob_of(found.blob)
     if blob is not None and not blobs.has(blob):
-        raise BadMessage(f"blob {blob.digest} is not there")
+        raise MissingBlob(f"blob {blob.digest} is not there")
     path = None if blob is None else blobs.path(blob.digest)
     return read(found.kind, found.header_json, path, limits)

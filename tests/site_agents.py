@@ -28,6 +28,8 @@ from fedpilot.mediator.agent import (
     Watch,
 )
 from fedpilot.mediator.agent.runners import Start
+from fedpilot.mediator.core.disk import Space
+from fedpilot.mediator.disk import space_of
 from fedpilot.mediator.identity import Credentials
 from fedpilot.mediator.runner import RayChoice
 from fedpilot.mediator.wire import Capacity, SiteName
@@ -78,6 +80,7 @@ def agent(
     ray: RayChoice | None = None,
     start: Start = fake_runner.start,
     say: Any = lambda *_, **__: None,
+    space: Callable[[Path], Space] = space_of,
 ) -> SiteAgent:
     """An agent of paris, with puppets for runners unless the test brings others."""
     site = Site(
@@ -101,6 +104,7 @@ def agent(
         wall_clock=time.time,
         chance=random.random,
         start=start,
+        space=space,
     )
 
 

@@ -27,7 +27,8 @@ from typing import Any
 
 from fedpilot.mediator import Payload
 from fedpilot.mediator.core.disclosure import Declaration, Disclosure, Residency
-from fedpilot.mediator.errors import PolicyRefused
+from fedpilot.mediator.errors import PolicyRefused, SiteLost
+from fedpilot.mediator.runner import machine_trouble
 
 from ..core.lifecycle import NodeEvent
 from ..engine.trainers import OWN_REASONS
@@ -151,6 +152,8 @@ class Leaving:
     def error(self, error: BaseException) -> Exception:
         """An error as it leaves."""
         log.warning("an order failed: %s: %s", type(error).__name__, error)
+        if isinstance(lost := machine_trouble(self._site, error), SiteLost):
+            return lost
         match error:
             case PolicyRefused() | DataUnusable() | WorkersNotUp():
                 return error

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from fedpilot.fabric import Gang
-from fedpilot.mediator import Notify, Payload, SiteContext
+from fedpilot.mediator import Notify, Payload, SiteContext, SiteLost
 from fedpilot.mediator.core.disclosure import Declaration
 from fedpilot.mediator.core.policy import Wants
 
@@ -444,7 +444,12 @@ class FederatedWorkload:
         return self._store
 
     def _model(self, key: str, state: State) -> tuple[State, SharedModel]:
-        """A global model: the one that came along, or one that came before."""
+        """A global model: the one that came along, or one that came before.
+
+        SiteLost where neither is so: whoever sent it is to send it again, or have others do it.
+        """
+        if not state and key not in self._states:
+            raise SiteLost(self._site, f"model {key[:12]} has not arrived there")
         if state and key not in self._states:
             self._states.put(next(self._slots), state, known=key)
         return self._states.get(key), SharedModel(key, self._states.shared(key))

@@ -19,8 +19,10 @@ from typing import Any, Protocol
 
 from ..blobs import BlobStore
 from ..core.disclosure import Declaration
+from ..core.disk import Space, disk_trouble
 from ..core.policy import DAY_S
 from ..core.traffic import Direction
+from ..disk import space_of
 from ..errors import MediatorError, MediatorUnreachable, SiteLost
 from ..identity import Credentials
 from ..proto import federation_pb2 as pb
@@ -36,6 +38,7 @@ from .session import Greeting, Session, hello_message
 from .settings import AgentSettings, pause_s
 from .traffic import Spending
 from .watchdog import Look, Watch
+from .words import in_short
 from .work import Work
 
 log = logging.getLogger(__name__)
@@ -86,12 +89,17 @@ class SiteAgent:
         wall_clock: Callable[[], float],
         chance: Callable[[], float],
         start: Start = RunnerProcess.start,
+        space: Callable[[Path], Space] = space_of,
     ) -> None:
-        """`clock` is the event loop's, `wall_clock` gives epoch seconds, `chance` is in [0, 1)."""
+        """`clock` is the event loop's, `wall_clock` gives epoch seconds, `chance` is in [0, 1).
+
+        `space` says what the disk of a folder has.
+        """
         self._site, self._home, self._watch = site, home, watch
         self._credentials, self._settings = credentials, settings
         self._say, self._clock, self._wall_clock = say, clock, wall_clock
-        self._chance = chance
+        self._chance, self._space = chance, space
+        self._disk_trouble = ""
         self._greeting = Greeting(
             site=site.name,
             version=site.version,
@@ -124,7 +132,7 @@ class SiteAgent:
         settings = self._settings
         reason = "the site's agent was ended"
         async with AsyncExitStack() as undo:
-            store = BlobStore(self._home.blobs, settings.blob_bytes)
+            store = BlobStore(self._home.blobs, settings.blob_bytes, space=self._space)
             line = Line(self._site.mediator, self._credentials)
             undo.push_async_callback(line.close)
             blobs = BlobClient(line.blobs, store, self._crossed, chance=self._chance)
@@ -176,6 +184,7 @@ class SiteAgent:
             self._keep_leases(),
             self._keep_certified(line, blobs),
             self._keep_tidy(store),
+            self._keep_room(store),
         ]
         doing = [asyncio.create_task(each) for each in (*beside, self._speak(line, looked))]
         try:
@@ -271,6 +280,30 @@ class SiteAgent:
                 log.warning("what nobody needs any more could not be removed: %s", error)
             await asyncio.sleep(TIDY_S)
 
+    async def _keep_room(self, store: BlobStore) -> None:
+        """Have models give way to what else fills the disk; a full one is the site's trouble."""
+        while True:
+            try:
+                found = await asyncio.to_thread(self._look_at_disk, store)
+            except OSError as error:
+                found = f"the disk of its home cannot be looked at: {in_short(error)}"
+            before, self._disk_trouble = self._disk_trouble, found
+            if bool(found) is not bool(before):
+                if found:
+                    self._say("disk_in_trouble", reason=found)
+                else:
+                    self._say("disk_has_room")
+                if self._session is not None:
+                    self._session.beat()
+            await asyncio.sleep(self._settings.watch_s)
+
+    def _look_at_disk(self, store: BlobStore) -> str:
+        space = self._space(self._home.folder)
+        if space.free < space.kept_free:
+            store.give_way()
+            space = self._space(self._home.folder)
+        return disk_trouble(space, "its home", before=bool(self._disk_trouble))
+
     # -- what a session asks ----------------------------------------------------------------------
 
     def hello(self) -> pb.Hello:
@@ -280,8 +313,8 @@ class SiteAgent:
         )
 
     def state(self) -> tuple[Capacity, str]:
-        """What the Ray cluster has, and why it cannot be worked with."""
-        return self._watch.look.capacity, self._watch.look.trouble
+        """What the Ray cluster has, and why the site cannot be worked with."""
+        return self._watch.look.capacity, self.trouble()
 
     def begin(self, welcome: pb.Welcome, send: Callable[[pb.FromSite], None]) -> None:
         """The mediator has answered."""
@@ -312,8 +345,8 @@ class SiteAgent:
     # -- what work asks ---------------------------------------------------------------------------
 
     def trouble(self) -> str:
-        """Why the Ray cluster cannot be worked with."""
-        return self._watch.look.trouble
+        """Why the site cannot be worked with: its Ray cluster, or its disk."""
+        return self._watch.look.trouble or self._disk_trouble
 
     def environment(self) -> Mapping[str, str]:
         """What leads a command to the site's Ray; empty where there is none."""

@@ -32,7 +32,7 @@ from ..core.traffic import Direction
 from ..errors import MediatorError, PolicyRefused, SiteLost
 from ..payloads import header_json, read
 from ..proto import federation_pb2 as pb
-from ..runner import AsyncRunner, told
+from ..runner import AsyncRunner, machine_trouble, told
 from ..site_policy import policy_of
 from ..transfer import BlobClient, TransferFailed, TransferRefused
 from ..wire import (
@@ -69,10 +69,10 @@ Send = Callable[[pb.FromSite], None]
 
 
 class Ray(Protocol):
-    """What work needs to know of the site's Ray."""
+    """What work needs to know of the site's machines."""
 
     def trouble(self) -> str:
-        """Why it cannot be worked with; empty if it can."""
+        """Why its Ray or its disk cannot be worked with; empty if both can."""
 
     def environment(self) -> Mapping[str, str]:
         """What leads a command to it; empty where there is none that it could be led to."""
@@ -439,8 +439,12 @@ class Work:
 
     def _failed(self, held: Held, error: Exception) -> pb.Answer:
         """The answer of an order that failed; of what nobody foresaw the details stay here."""
+        found = machine_trouble(self._site, error)
         if isinstance(error, PolicyRefused):
             log.warning("refused %s of %s: %s", held.verb, held.run or "the mediator", error)
+        elif isinstance(found, SiteLost):
+            log.warning("order %s of %s failed: %s", held.id.key, held.run, error)
+            error = found
         elif not isinstance(error, MediatorError):
             log.error("order %s of %s failed in the agent", held.id.key, held.run, exc_info=error)
             broken = SiteLost if isinstance(error, OSError) else AgentFailed

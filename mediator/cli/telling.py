@@ -28,6 +28,8 @@ _TEXTS = {
     "disconnected": "the session has ended and is begun anew: {reason}",
     "ray_in_trouble": "the Ray cluster cannot be worked with: {reason}",
     "ray_is_back": "the Ray cluster at {address} can be worked with; machines: {machines}",
+    "disk_in_trouble": "no work is taken: {reason}",
+    "disk_has_room": "the disk has room again",
     "runner_adopted": "the runner of {run} (pid {pid}) is taken over",
     "runner_ended": "the runner of {run} has ended: {reason}",
     "runners_left": "left running for the next `site join`: {runs}; they end by themselves when "

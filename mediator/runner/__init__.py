@@ -5,7 +5,7 @@ Importing this package imports no Ray: that is what the process does when it is 
 
 from .driving import AsyncRunner
 from .errors import BadFrame, BadSettings, OutOfOrder, ReservationLapsed, RunnerExists
-from .failures import error_of, told
+from .failures import error_of, machine_trouble, told
 from .keeping import Keeping
 from .link import Outbox, RunnerLink
 from .process import RayChoice, RunnerProcess, RunnerSettings
@@ -24,5 +24,6 @@ __all__ = [
     "RunnerProcess",
     "RunnerSettings",
     "error_of",
+    "machine_trouble",
     "told",
 ]

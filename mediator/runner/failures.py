@@ -13,8 +13,11 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
+from ..blobs import NoRoom
+from ..disk import is_full
 from ..errors import SiteLost, WorkFailed
 from ..proto import federation_pb2 as pb
+from ..wire import MissingBlob
 
 OURS = "fedpilot."
 LONGEST_TEXT = 4_000
@@ -22,14 +25,21 @@ LONGEST_TEXT = 4_000
 LARGEST_ARGS = 64 << 10
 """Bytes of what makes an error again; one that needs more is told in words."""
 RECORD = "record"
-OF_A_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO})
-"""What a disk says that is full or broken: the work may be done elsewhere."""
+BROKEN = frozenset({errno.EROFS, errno.EIO})
+"""What a disk says that cannot be used: the work may be done elsewhere, as with a full one."""
 
 
 def machine_trouble(site: str, error: BaseException) -> BaseException:
     """SiteLost in the place of an error that is of a machine's disk, and not of the work on it."""
-    if isinstance(error, OSError) and error.errno in OF_A_DISK:
-        return SiteLost(site, error.strerror or type(error).__name__)
+    if is_full(error):
+        said = error.strerror if isinstance(error, OSError) else type(error).__name__
+        return SiteLost(site, f"its disk is full: {said}")  # where that is, its own log says
+    if isinstance(error, MissingBlob):
+        return SiteLost(site, "what it was sent is not there any more")
+    if isinstance(error, NoRoom):
+        return SiteLost(site, "its store of models is full")
+    if isinstance(error, OSError) and error.errno in BROKEN:
+        return SiteLost(site, f"its disk is broken: {error.strerror or type(error).__name__}")
     return error
 
 

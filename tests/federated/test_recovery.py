@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from federations import Lab, in_time, raising, timeless
 from fedpilot.federated import Event, Federation
 from fedpilot.federated.coordinator import Coordinator, GlobalModel
 from fedpilot.federated.core.participation import TooFewSites
+from fedpilot.mediator import Payload
 from shaky_sites import SITES, Moments, Region, ShakySite
 
 
@@ -70,6 +73,27 @@ def test_whatever_is_lost_when_the_model_is_the_same(
     result = in_time(region.federation(moments, amid=amid, **keys).run)
     assert result.digest == region.expected  # type: ignore[attr-defined]
     assert all(row["clients"] == 6 for row in result.rows)
+
+
+def test_a_site_that_a_model_never_reached_is_lost_and_the_run_goes_on(
+    lab: Lab, region: Region, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its disk was full when the model came; the next order names a model that it has not."""
+    reached = ShakySite.deliver
+
+    def deliver(site: ShakySite, order: Payload, key: str, purpose: str) -> Future[Payload]:
+        if site.name == "west" and order.kind == "round":
+            order = replace(order, tensors={})
+        return reached(site, order, key, purpose)
+
+    monkeypatch.setattr(ShakySite, "deliver", deliver)
+    expected = lab.run(resources__workers=1).digest
+    result = in_time(region.federation().run)
+    assert result.digest == expected
+    (lost,) = region.log.of("site_lost")
+    assert lost["site"] == "west"
+    assert lost["reason"].startswith("model ")
+    assert lost["reason"].endswith(" has not arrived there")
 
 
 def test_a_lost_sites_clients_are_said_to_be_elsewhere(lab: Lab, region: Region) -> None:

@@ -12,8 +12,15 @@ import pytest
 from hypothesis import given, strategies as st
 
 from fedpilot.fabric import GangTimeout, WorkerLost
-from fedpilot.federated.errors import ClientFailed, ConfigError, NoUsableUpdate, Problem
+from fedpilot.federated.errors import (
+    ClientFailed,
+    ConfigError,
+    FederatedError,
+    NoUsableUpdate,
+    Problem,
+)
 from fedpilot.mediator import MediatorError, ReservationRefused, SiteLost, WorkFailed
+from fedpilot.mediator.blobs import NoRoom, NoRoomOnDisk
 from fedpilot.mediator.proto import federation_pb2 as pb
 from fedpilot.mediator.runner import (
     BadFrame,
@@ -27,6 +34,7 @@ from fedpilot.mediator.runner.failures import LARGEST_ARGS, LONGEST_TEXT, machin
 from fedpilot.mediator.runner.leases import Act, Leases
 from fedpilot.mediator.runner.protocol import LARGEST_MESSAGE, Frames, framed
 from fedpilot.mediator.runner.serving import Runner
+from fedpilot.mediator.wire import MissingBlob
 
 
 def order(key: str) -> pb.Order:
@@ -226,12 +234,20 @@ def test_whatever_a_site_sends_is_an_error(kind: str, message: str, args: str) -
     ("error", "lost"),
     [
         pytest.param(OSError(errno.ENOSPC, "No space left", "/data/x"), True, id="a full disk"),
+        pytest.param(NoRoomOnDisk("the disk of /data has 0 MB"), True, id="no room for a model"),
+        pytest.param(MissingBlob("blob /data/1 is not there"), True, id="a model that is gone"),
+        pytest.param(NoRoom("/data may hold 5: raise its limit"), True, id="a full store"),
+        pytest.param(
+            FederatedError("model 1 must go to disk"), True, id="a model that cannot be spilled"
+        ),
         pytest.param(OSError(errno.EIO, "Input/output error", "/data/x"), True, id="a broken one"),
         pytest.param(FileNotFoundError(2, "No such file", "/data/x"), False, id="a missing file"),
         pytest.param(ValueError("x"), False, id="anything else"),
     ],
 )
 def test_a_disk_in_trouble_is_the_sites_and_not_the_works(error: Exception, lost: bool) -> None:
+    if isinstance(error, FederatedError):
+        error.__cause__ = OSError(errno.ENOSPC, "No space left", "/data/x")
     found = machine_trouble("paris", error)
     assert isinstance(found, SiteLost) is lost
     assert ("/data" in str(found)) is (not lost and "/data" in str(error))

@@ -27,6 +27,7 @@ import site_agents
 from fake_mediator import Conversation, FakeMediator, fake_mediator, wire
 from fedpilot.mediator.agent import Look, RunnerDied, SiteAgent, SiteDismissed, SiteHome
 from fedpilot.mediator.agent.watchdog import NOT_LOOKED
+from fedpilot.mediator.core.disk import Space
 from fedpilot.mediator.errors import PolicyRefused, SiteLost
 from fedpilot.mediator.identity.files import write_text
 from fedpilot.mediator.proto import federation_pb2 as pb
@@ -471,6 +472,59 @@ def test_a_runner_that_dies_is_told_of_with_the_end_of_its_log(tmp_path: Path) -
             (lab.run_folder / "worked").unlink()
             await lab.prepared(session)
             assert lab.worked() == ["prepare"]
+
+    played(tmp_path, play)
+
+
+class Disk:
+    """A disk of 1 GB, of which others leave so much to the site."""
+
+    def __init__(self, blobs: Path, left: int) -> None:
+        self.blobs, self.left = blobs, left
+
+    def __call__(self, folder: Path) -> Space:
+        mine = sum(each.stat().st_size for each in self.blobs.iterdir())
+        return Space(total=1_000_000_000, free=self.left - mine)
+
+
+def test_a_full_disk_is_the_sites_trouble_until_it_has_room(tmp_path: Path) -> None:
+    async def play(lab: Lab) -> None:
+        disk = Disk(lab.home.blobs, 60_000_000)
+        async with running(lab.agent(space=disk)):
+            session = await lab.mediator.next_session()
+            assert not (await session.wait_for("heartbeat")).trouble
+            disk.left = 10_000_000
+            while not (found := (await session.wait_for("heartbeat")).trouble):
+                pass
+            said = "the disk of its home is full: 10 of 1000 MB are free, and 50 MB have to be"
+            assert found == said
+            await session.order(RUN, "prepare", "prepare", GANG, lab.mediator.store)
+            refused = await session.wait_for("answer", key="prepare")
+            assert said in refused.done.header_json
+            await session.take(RUN, "prepare")
+            disk.left = 60_000_000
+            while (await session.wait_for("heartbeat")).trouble:
+                pass
+            await lab.prepared(session)
+            assert lab.told().count("disk_in_trouble") == lab.told().count("disk_has_room") == 1
+
+    played(tmp_path, play)
+
+
+def test_models_that_nobody_needs_give_way_before_the_site_is_in_trouble(tmp_path: Path) -> None:
+    async def play(lab: Lab) -> None:
+        disk = Disk(lab.home.blobs, 90_000_000)
+        old = lab.home.blobs / ("a" * 64)
+        with old.open("wb") as file:
+            file.truncate(30_000_000)
+        async with running(lab.agent(space=disk)):
+            session = await lab.mediator.next_session()
+            await session.wait_for("heartbeat")
+            assert old.exists()
+            disk.left = 60_000_000
+            await until(lambda: not old.exists(), "the model is removed")
+            assert not (await session.wait_for("heartbeat")).trouble
+            assert "disk_in_trouble" not in lab.told()
 
     played(tmp_path, play)
 
