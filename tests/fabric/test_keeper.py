@@ -187,6 +187,20 @@ class TestTheQueue:
         assert not world.wrong()
 
     @story
+    async def test_who_asks_is_answered_when_its_wait_is_over(self, world: World) -> None:
+        await world.begins(*two())
+        await world.create(asks("all", nodes(4, 4)))
+        asked = world.clock()
+        assert await world.do(world.keeper.create(asks("now", nodes(2)))) == "waiting"
+        assert world.clock() == asked
+        waits = asyncio.ensure_future(world.keeper.create(asks("next", nodes(2)), wait_s=30))
+        await world.passes(29)
+        assert not waits.done()
+        await world.passes(2)
+        assert await world.do(answer_of(waits)) == "waiting"
+        assert world.state("next") == "waiting", "it goes on waiting"
+
+    @story
     async def test_who_waits_is_told_when_it_gets_in(self, world: World) -> None:
         await world.begins(*two())
         await world.create(asks("all", nodes(4, 4)))

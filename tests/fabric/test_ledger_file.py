@@ -103,6 +103,35 @@ def test_who_comes_back_into_the_queue_stands_where_it_stood(tmp_path: Path) -> 
     assert LedgerFile(path).load().waiting == [ONE, TWO]
 
 
+def test_who_asks_after_a_restart_stands_behind_those_of_before(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    file, books = LedgerFile(path), Books()
+    for entry in ENTRIES:
+        books.enter(entry)
+    file.save(books)
+    file.close()
+    file = LedgerFile(path)
+    books = file.load()
+    books.enter(Entry(request=replace(ONE, id=ClusterId("three"))))
+    file.save(books)
+    books.admit(ClusterId("two"), waiting=False)
+    file.save(books)
+    assert list(LedgerFile(path).load().entries) == ["one", "two", "three"]
+
+
+def test_who_was_deleted_and_asks_again_stands_at_the_end(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    file, books = LedgerFile(path), Books()
+    for entry in ENTRIES:
+        books.enter(entry)
+    file.save(books)
+    books.strike(ClusterId("one"))
+    file.save(books)
+    books.enter(ENTRIES[0])
+    file.save(books)
+    assert list(LedgerFile(path).load().entries) == ["two", "one"]
+
+
 KILLED = """
 import sys
 from pathlib import Path
