@@ -7,10 +7,11 @@ takes it from here, and so are the late updates that counted, which nobody could
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from fedpilot.fabric.whole_files import replacing
 
 from .asking import Answers
 from .core.late import Late
@@ -52,9 +53,8 @@ class CountedRounds:
             late=kept,
         )
         path = self._path_of(what, round_number)
-        aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-        aside.write_text(json.dumps(made.to_json()) + "\n")
-        aside.replace(path)
+        with replacing(path) as aside:
+            aside.write_text(json.dumps(made.to_json()) + "\n")
         return made
 
     def read(self, what: str, round_number: int, model: str) -> Counted | None:

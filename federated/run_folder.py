@@ -26,6 +26,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from fedpilot.fabric.whole_files import replacing
+
 from .core.state import Array, State
 from .engine.tensor_files import read_tensors, write_tensors
 from .errors import RunRefused
@@ -219,12 +221,10 @@ class RunFolder:
 
     def write_csv(self) -> None:
         """Write metrics.csv from the rows."""
-        aside = self.path / ".metrics.csv.tmp"
-        with aside.open("w", newline="") as file:
+        with replacing(self.path / "metrics.csv") as aside, aside.open("w", newline="") as file:
             writer = csv.DictWriter(file, METRIC_COLUMNS, extrasaction="ignore")
             writer.writeheader()
             writer.writerows(self.rows())
-        aside.replace(self.path / "metrics.csv")
 
     def append_traffic(self, rows: Iterable[Sequence[object]]) -> None:
         """Add bytes per (round, site, direction, purpose)."""
@@ -356,9 +356,8 @@ def check_run_id(run_id: str) -> str:
 
 
 def _replace(path: Path, text: str) -> None:
-    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    aside.write_text(text)
-    aside.replace(path)
+    with replacing(path) as aside:
+        aside.write_text(text)
 
 
 def is_locked(path: Path) -> bool:

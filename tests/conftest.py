@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import own_process
+from power_cuts import Disk
 from untouched import untouched
 
 settings.register_profile("default", deadline=None)
@@ -56,6 +57,12 @@ def _leaves_no_trace(request: pytest.FixtureRequest) -> Iterator[None]:
     else:
         with untouched():
             yield
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
+    """What is synced and renamed from now on."""
+    return Disk(monkeypatch)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

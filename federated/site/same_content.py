@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 from pathlib import Path
+
+from fedpilot.fabric.whole_files import replacing
 
 from ..errors import DataUnusable
 
@@ -29,7 +30,8 @@ def hold_to(folder: Path, site: str, dataset: str, digest: str) -> None:
     try:
         kept = json.loads(path.read_text())
     except FileNotFoundError:
-        _write(path, json.dumps(wanted) + "\n")
+        with replacing(path, durable=True) as aside:
+            aside.write_text(json.dumps(wanted) + "\n")
         return
     except ValueError:
         kept = None
@@ -40,16 +42,3 @@ def hold_to(folder: Path, site: str, dataset: str, digest: str) -> None:
             "begin a new run"
         )
         raise DataUnusable(site, dataset, problem)
-
-
-def _write(path: Path, text: str) -> None:
-    """So that it is there as a whole or not at all, a power cut later too."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with aside.open("w") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        aside.replace(path)
-    finally:
-        aside.unlink(missing_ok=True)

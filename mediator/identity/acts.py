@@ -16,6 +16,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from fedpilot.fabric.whole_files import sync
+
 from .errors import IdentityError
 
 ACTS = "acts.jsonl"
@@ -54,8 +56,11 @@ def record(folder: Path, act: LocalAct) -> None:
         owner = folder.stat()
         with suppress(PermissionError):  # one who is not root cannot give it away, nor needs to
             os.fchown(descriptor, owner.st_uid, owner.st_gid)
+        first = not os.fstat(descriptor).st_size
         os.write(descriptor, json.dumps(shown).encode() + b"\n")
         os.fsync(descriptor)
+        if first:
+            sync(folder)
     finally:
         os.close(descriptor)
 

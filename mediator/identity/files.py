@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import secrets
 from pathlib import Path
+
+from fedpilot.fabric.whole_files import replacing
 
 from .certificates import LARGEST_PEM
 from .errors import IdentityError
@@ -14,22 +14,8 @@ SECRET, PUBLIC = 0o600, 0o644
 
 def write_text(path: Path, text: str, mode: int) -> None:
     """Replace what was there; after a power cut there is the one or the other."""
-    aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    descriptor = os.open(aside, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode)
-    try:
-        with os.fdopen(descriptor, "w") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        aside.rename(path)
-    except BaseException:
-        aside.unlink(missing_ok=True)
-        raise
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    with replacing(path, mode, durable=True) as aside:
+        aside.write_text(text)
 
 
 def read_text(path: Path) -> str:

@@ -19,6 +19,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from fedpilot.fabric.whole_files import sync
+
 from ..core.roles import Role
 from .errors import IdentityError
 
@@ -66,6 +68,7 @@ class CertificateIndex:
             file.write(_line({"format": FORMAT}))
             file.flush()
             os.fsync(file.fileno())
+        sync(path.parent)
         return cls(path)
 
     def entries(self) -> Mapping[str, Issued]:
