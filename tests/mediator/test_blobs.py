@@ -308,3 +308,64 @@ def test_whoever_removes_an_old_file_spares_the_new_one_of_its_name(
     assert store.remove(blob.digest)
     adopting.join(60)
     assert elsewhere.has(blob)
+
+
+def test_a_blob_that_is_pinned_is_finished_by_whoever_writes_it(store: BlobStore) -> None:
+    """Its writer's lock and the pin's are on one file, and must go together."""
+    blob = blob_of(b"right")
+    done: list[Path] = []
+    with store.pinned(blob.digest):
+        part = store.open_part(blob)
+        part.write(b"right")
+        finishing = threading.Thread(target=lambda: done.append(part.finish()), daemon=True)
+        finishing.start()
+        finishing.join(60)
+        assert done == [store.path(blob.digest)]
+
+
+@pytest.mark.parametrize("comes_again", [True, False])
+def test_a_pin_is_on_the_file_that_has_the_name(
+    store: BlobStore, monkeypatch: pytest.MonkeyPatch, comes_again: bool
+) -> None:
+    blob = put(store, b"right")
+    elsewhere = BlobStore(store.folder, 100)
+    lock, removed = fcntl.flock, list[bool]()
+
+    def locked(file: int, how: int) -> None:
+        if how == fcntl.LOCK_SH and not removed:
+            # The file is open here and not locked yet: another process removes it now.
+            removed.append(True)
+            assert elsewhere.remove(blob.digest)
+            if comes_again:
+                put(elsewhere, b"right")
+        lock(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", locked)
+    with store.pinned(blob.digest):
+        assert store.has(blob) == comes_again
+        if not comes_again:
+            put(elsewhere, b"right")
+            assert store.has(blob)
+        assert not elsewhere.remove(blob.digest)
+    assert elsewhere.remove(blob.digest)
+
+
+def test_a_part_is_written_to_the_file_that_has_the_name(
+    store: BlobStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blob = blob_of(b"right")
+    path = store.folder / f"{blob.digest}.part"
+    lock, removed = fcntl.flock, list[bool]()
+
+    def locked(file: int, how: int) -> None:
+        if how == fcntl.LOCK_EX | fcntl.LOCK_NB and not removed:
+            # The part is open here and not locked yet: another process removes it now.
+            removed.append(True)
+            path.unlink()
+        lock(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", locked)
+    part = store.open_part(blob)
+    part.write(b"right")
+    assert path.read_bytes() == b"right"
+    assert part.finish().read_bytes() == b"right"

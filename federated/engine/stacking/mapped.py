@@ -32,9 +32,13 @@ class MappedModule:
             f"{path}.{local}" if path else local: first[id(parameter)]
             for path, layer in self._module.named_modules()
             for local, parameter in layer.named_parameters(recurse=False, remove_duplicate=False)
-            if parameter.requires_grad
         }
-        """Of every trained parameter's place in a layer: the row that holds it."""
+        """Of every parameter's place in a layer: the name of what is there."""
+        self._frozen = {
+            name: parameter.detach()
+            for name, parameter in self._module.named_parameters()
+            if not parameter.requires_grad
+        }
         self._rows = {
             name: parameter.detach().new_empty((capacity, *parameter.shape))
             for name, parameter in module.named_parameters()
@@ -56,8 +60,7 @@ class MappedModule:
     @property
     def fixed(self) -> Mapping[str, Tensor]:
         """Frozen parameters and buffers."""
-        frozen = {n: p.detach() for n, p in self._module.named_parameters() if not p.requires_grad}
-        return frozen | dict(self._module.named_buffers(remove_duplicate=False))
+        return self._frozen | dict(self._module.named_buffers(remove_duplicate=False))
 
     def seed(self, generators: Sequence[torch.Generator]) -> None:
         """Nothing random is let through."""
@@ -70,7 +73,11 @@ class MappedModule:
         try:
             with warnings.catch_warnings():  # the trial measures what it costs
                 warnings.filterwarnings("ignore", "There is a performance drop", UserWarning)
-                out: Tensor = self._forward(self._leaves, x.reshape(clients, -1, *x.shape[1:]))
+                # A weight that is one for all would be multiplied with all clients at once, whose
+                # number then decides bits on some processors.
+                one_each = {n: p.expand(clients, *p.shape) for n, p in self._frozen.items()}
+                parameters = {**self._leaves, **one_each}
+                out: Tensor = self._forward(parameters, x.reshape(clients, -1, *x.shape[1:]))
         except (RuntimeError, ValueError, NotImplementedError) as error:
             raise NotStackable(f"vmap: {str(error).splitlines()[0][:120]}") from error
         return out.flatten(0, 1)
