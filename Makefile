@@ -3,7 +3,7 @@
 PYTHON ?= $(firstword $(shell command -v python3.11 python3 2>/dev/null))
 VENV   ?= .venv
 BIN    := $(VENV)/bin
-TESTS  := $(BIN)/python -m pytest -q -n 2 --dist loadfile
+TESTS  := $(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder
 PIP    := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
 .PHONY: help quickstart test check soak proto docs bench install dev clean
