@@ -2,15 +2,16 @@
 
 Each site gets one order about its share. A site that is lost leaves its share behind: what may move
 of it goes to the others as further orders, whose answers add up with the rest; what may not waits
-for the site. So every client is in exactly one answer, whatever is lost when. Who may be done
-without, and when, is decided in `core.participation`.
+for the site. So every client is in exactly one answer, whatever is lost when. A site whose answer
+does not count is asked nothing more of this question; its share is treated like that of a lost one.
+Who may be done without, and when, is decided in `core.participation`.
 """
 
 from __future__ import annotations
 
 import queue
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -27,6 +28,7 @@ from .core.participation import (
     Fail,
     Forgo,
     Rules,
+    SiteRefused,
     Standing,
     TooFewSites,
     Wait,
@@ -80,6 +82,12 @@ class Question(Protocol):
 
     def most(self, share: Share) -> int:
         """How many of these clients it is about."""
+
+    def review(self, answered: Sequence[Answered]) -> Mapping[str, Exception]:
+        """The sites whose answers do not count beside all the others, and why."""
+
+    def refused(self, site: str, error: Exception) -> bool:
+        """Note that an answer of a site does not count; whether it takes no further part."""
 
     def site_changed(self) -> None:
         """Sites were lost or came back."""
@@ -145,6 +153,8 @@ class Asking:
         self._closed: float | None = None
         self._answered: list[Answered] = []
         self._missing: list[Part] = []
+        self._left_out: dict[str, str] = {}
+        """Sites whose answers do not count, and why."""
         self._reason = ""
 
     def answers(self, parts: Sequence[Part]) -> Answers:
@@ -165,8 +175,12 @@ class Asking:
         now = self._clock()
         match step(self._standing(), now, self._rules):
             case Done():
+                if self._left_some_out():
+                    return False
                 self._missing += [each.part for each in self._open.values()]
                 return True
+            case Fail(lacking, never=True):
+                raise SiteRefused(self._question.name, lacking)
             case Fail(lacking):
                 raise TooFewSites(self._question.name, lacking, self._rules.wait_s)
             case Close(reason):
@@ -189,9 +203,13 @@ class Asking:
     def _standing(self) -> Standing:
         vital = self._mediator.lacking()
         lacking = None
+        never = [part for part in self._waiting if self._is_never_answered(part)]
         if self._waiting:
             sites = ", ".join(sorted({part.site for part in self._waiting}))
             lacking = vital or f"clients wait for site {sites}, which is not there"
+        if never and not vital:
+            refused, sites_left = self._refused(), sorted({part.site for part in never})
+            lacking = "; ".join(f"site {site}: {refused[site]}" for site in sites_left)
         return Standing(
             started=self._started,
             open=len(self._open),
@@ -200,6 +218,8 @@ class Asking:
             lacking=lacking,
             vital=vital is not None,
             lacking_since=self._waiting_since or 0.0,
+            some_never=bool(never),
+            all_never=bool(never) and len(never) == len(self._waiting),
             closed=self._closed,
         )
 
@@ -214,12 +234,12 @@ class Asking:
         if self._mediator.lacking() is not None:
             self._waiting = waiting
         else:
-            there = set(self._mediator.sites)
+            there = set(self._mediator.sites) - set(self._left_out)
             for part in waiting:
                 if part.site in there:
                     self._send(part)
                     continue
-                dealt = self._mediator.share_out(part.moves)
+                dealt = self._mediator.share_out(part.moves, without=self._left_out)
                 for site, share in dealt.items():
                     self._send(Part(site=site, moves=share))
                 rest = replace(part, moves=()) if dealt else part
@@ -246,15 +266,53 @@ class Asking:
         except SiteUnreachable as error:
             self._mediator.lose(part.site, error.reason, round_number=number)
         except (AnswerRefused, AnswerUnreadable) as error:
-            self._mediator.distrust(part.site, str(error), round_number=number)
+            self._leave_out(part.site, error)
         else:
             self._answered.append(Answered(part, payload, clients))
             return
         self._question.site_changed()
+        self._is_open_again(part)
+
+    def _is_open_again(self, part: Part) -> None:
         if self._closed is None:
             self._waiting.append(part)
         else:
             self._missing.append(part)
+
+    # -- answers that do not count ----------------------------------------------------------------
+
+    def _leave_out(self, site: str, error: Exception) -> None:
+        """Ask a site nothing more: of this question, or of all."""
+        self._left_out[site] = str(error)
+        if self._question.refused(site, error):
+            number = self._question.round_number
+            self._mediator.distrust(site, str(error), round_number=number)
+
+    def _left_some_out(self) -> bool:
+        """Whether there are answers that do not count beside the others; who gave them is asked
+        nothing more.
+        """
+        problems = self._question.review(self._answered)
+        for site, error in problems.items():
+            self._leave_out(site, error)
+        left = [each for each in self._answered if each.part.site in problems]
+        self._answered = [each for each in self._answered if each.part.site not in problems]
+        for each in left:
+            self._is_open_again(each.part)
+        if left:
+            self._question.site_changed()
+        return bool(left)
+
+    def _is_never_answered(self, part: Part) -> bool:
+        """Whether no site will answer for some of these clients, however long one waits."""
+        refused = self._refused()
+        if part.site not in refused:
+            return False
+        return bool(part.stays) or set(self._mediator.sites) <= set(refused)
+
+    def _refused(self) -> Mapping[str, str]:
+        """The sites whose answers do not count, to this question or to any, and why."""
+        return {**self._mediator.distrusted, **self._left_out}
 
     # -- what happens meanwhile -------------------------------------------------------------------
 

@@ -25,10 +25,11 @@ import numpy as np
 from fedpilot.mediator import ChangeKind, FederationMediator, Payload, Share
 from fedpilot.mediator.core.assignment import size
 
-from .asking import Answers, Asking, Part
+from .asking import Answered, Answers, Asking, Part
 from .budgets import budget_of, judges_of
 from .config.schema import RunConfig
 from .core.algorithm import Algorithm, Needs, ServerState
+from .core.contributions import Told
 from .core.late import Late, with_late
 from .core.members import Members, Membership
 from .core.partial import COARSER_STEP, COARSEST, Partial, Tally, grid
@@ -45,10 +46,12 @@ from .core.shares import packed, part_name, told, unpacked
 from .core.state import Array, Roles, State, digest
 from .core.stopping import Progress
 from .counted_rounds import CountedRounds
-from .errors import FederatedError, NoUsableUpdate
+from .errors import FederatedError, ModelNotFinite, NoUsableUpdate
 from .late_orders import LateOrders
 from .metering import Meter
+from .overflow_proof import partial_of, unproven
 from .run_folder import Checkpoint, RunFolder
+from .site_limits import SiteLimits
 from .write_behind import WriteBehind
 
 GIVEN_BACK = 0.1
@@ -142,8 +145,25 @@ class _Orders:
             return members.among(unpacked(counted, len(members.mask)))
         return members
 
+    def review(self, answered: Sequence[Answered]) -> Mapping[str, Exception]:
+        return self.coordinator.review(self, answered) if self.kind == "round" else {}
+
+    def refused(self, site: str, error: Exception) -> bool:
+        return self.coordinator.limits.refused(site, error, self.number)
+
     def site_changed(self) -> None:
         self.coordinator.tell_changes()
+
+    @property
+    def coarser(self) -> int:
+        return int(self.header["coarser"])
+
+    def repeated(self, coarser: int, answer: Payload) -> _Orders:
+        """The same on a coarser grid, about the clients that an answer counts."""
+        header = {**self.header, "coarser": coarser}
+        if header.pop("tells_covered", False):
+            header["counted"] = answer.header["covered"]
+        return replace(self, header=header, variant=str(coarser))
 
     def _order(self, kind: str, share: Share) -> Payload:
         about = {"round": self.number, "model": self.model.digest, "share": told(share)}
@@ -169,10 +189,11 @@ class Coordinator:
         emit: Emit,
         cohort: tuple[int, int],
         membership: Membership,
+        told: Callable[[str], Told] = lambda site: Told.EXACT,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         """`cohort`: the clients that a round asks, and how many of them are enough; `membership`
-        says who they are.
+        says who they are, `told` how a site's part of the samples may be told.
         """
         self._asked, self._enough = cohort
         self.members = membership.of
@@ -193,6 +214,7 @@ class Coordinator:
         self._at_sites: dict[str, str] = {}
         """Digest of the model that each site was sent last."""
         self._counted = CountedRounds(folder.journal)
+        self.limits = SiteLimits(config.robustness, folder.journal, emit, told)
         self._late = LateOrders(config.participation, mediator, emit)
         self._meter: Meter | None = None
         """Whom to ask before anything is sent, while a run goes on."""
@@ -250,11 +272,20 @@ class Coordinator:
     def _round(self, model: GlobalModel) -> GlobalModel:
         self._ask_for_round(model, model.round_number + 1)
         row, new = self.step(model)
+        self._check_finite(row, new)
         if self._client_digests:
             number, digests = new.round_number, self._client_digests
             self._writes.put(partial(self._folder.append_clients, number, digests))
         self._record(row, new)
         return new
+
+    def _check_finite(self, row: Mapping[str, Any], new: GlobalModel) -> None:
+        """ModelNotFinite for a model that no round could mend; the one before it stays the last."""
+        name = next((n for n, a in new.state.items() if not np.isfinite(a).all()), None)
+        if name is None and row.get("loss", 0.0) is not None:
+            return
+        what = "its loss is not finite" if name is None else f"{name} is not finite"
+        raise ModelNotFinite(new.round_number, what, self.limits.blamed())
 
     def _ask_for_round(self, model: GlobalModel, number: int) -> None:
         """Have the budget allow all that the round is known to cost; TrafficSpent."""
@@ -278,9 +309,10 @@ class Coordinator:
         self.tell_changes()
         self._emit("round_started", round=number, of=self._config.federation.rounds)
         started = self._clock()
-        total, late, took = self._train(model, number)
+        total, late, took, added = self._train(model, number)
         update = self._algorithm.combine(total)
-        state, memory = self._algorithm.apply(model.state, self._roles, model.memory, update)
+        with np.errstate(over="ignore"):  # whether the model is finite is looked at as a whole
+            state, memory = self._algorithm.apply(model.state, self._roles, model.memory, update)
         for name, largest in total.largest.items():
             state[name] = np.maximum(state[name], largest)
         seconds = self._clock() - started
@@ -296,17 +328,20 @@ class Coordinator:
             "training_seconds": round(took, 6),
             "clients_per_second": float(f"{total.clients / seconds:.5g}"),
             "model": new.digest,
+            **added,
         }
         if self._due(number):
             tally = self._evaluate(new)
             row |= {"accuracy": tally.accuracy, "loss": _number(tally.mean_loss)}
         return row, new
 
-    def _train(self, model: GlobalModel, number: int) -> tuple[Partial, list[Late], float]:
+    def _train(
+        self, model: GlobalModel, number: int
+    ) -> tuple[Partial, list[Late], float, Mapping[str, Any]]:
         """The round's sum over all sites, on a coarser grid whenever it overflows.
 
-        With the late updates in it, which weigh what they say and stand for nobody, and the seconds
-        that workers spent in the arithmetic of training, all together.
+        With the late updates in it, which weigh what they say and stand for nobody, the seconds
+        that workers spent in the arithmetic of training, all together, and what each site added.
         """
         rules = self._rules_of_training()
         counted = self._counted.read("counted", number, model.digest)
@@ -334,6 +369,7 @@ class Coordinator:
                 counted = self._counted.write(
                     "counted", answers, _covered(answers, self._asked), late=late, **orders.about
                 )
+            added = self._added(number, answers.all)
             total = _merged([each.payload for each in answers.all])
             trained = total.weight
             if not with_late(total, late).overflowed:
@@ -351,7 +387,23 @@ class Coordinator:
             raise NoUsableUpdate(number, total.refused)
         headers = [each.payload.header for each in answers.all]
         self._client_digests = {k: v for header in headers for k, v in header["digests"].items()}
-        return total, late, sum(header["training_seconds"] for header in headers)
+        return total, late, sum(header["training_seconds"] for header in headers), added
+
+    def _added(self, number: int, answers: Sequence[Answered]) -> Mapping[str, Any]:
+        """What each site added to a round, for its row; nothing where a sum has left its range."""
+        parts = [(each.part.site, partial_of(each.payload)) for each in answers]
+        if any(partial.overflowed for _, partial in parts):
+            return {}
+        return self.limits.measure(number, parts)
+
+    def review(self, orders: _Orders, answered: Sequence[Answered]) -> Mapping[str, Exception]:
+        """The sites whose part of a round does not count beside the others', and why."""
+        if problems := unproven(orders, answered, self._config.participation.deadline_s):
+            return problems
+        return self.limits.exceeded(
+            (orders.number, orders.coarser),
+            [(each.part.site, partial_of(each.payload)) for each in answered],
+        )
 
     def _evaluate(self, model: GlobalModel) -> Tally:
         """Judge a model on the coordinator's test set, or at the sites."""
@@ -395,7 +447,7 @@ class Coordinator:
         all_of_them: bool,
     ) -> None:
         """AnswerRefused for what cannot be a site's part of a round, about these clients."""
-        checked_partial(
+        partial = checked_partial(
             answer.header,
             answer.tensors,
             exponents=self._grid(model, coarser),
@@ -405,6 +457,7 @@ class Coordinator:
             all_of_them=all_of_them,
             keeps_updates=self._algorithm.needs is Needs.EVERY_UPDATE,
         )
+        self.limits.check(partial)
 
     def _grid(self, model: GlobalModel, coarser: int) -> Mapping[str, int]:
         """The grid that the answers of a round are on."""

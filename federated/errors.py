@@ -8,6 +8,7 @@ FederatedError
 ├── DataUnusable           a site's data cannot be used as its admin declared it   (exit 1)
 ├── ClientFailed           a client's training or evaluation raised                (exit 1)
 ├── NoUsableUpdate         every update of a round was refused                     (exit 1)
+├── ModelNotFinite         a round ended in a model that is no use to any other     (exit 1)
 ├── WorkerNotMade          a worker cannot be started, and would fail again        (exit 1)
 ├── WorkersNotUp           workers have not started in time                         (exit 4)
 ├── WorkersExhausted       the same work lost its worker too often                 (exit 1)
@@ -152,6 +153,22 @@ class NoUsableUpdate(FederatedError):
         return (
             f"round {self.round_number} has no usable update: all {len(self.refused)} were not "
             f"finite ({names}); a smaller `training.learning_rate` usually helps"
+        )
+
+
+class ModelNotFinite(FederatedError):
+    """A round ended in a model whose numbers, or whose loss, are not finite."""
+
+    def __init__(self, round_number: int, what: str, whose: str) -> None:
+        super().__init__(round_number, what, whose)
+        self.round_number, self.what, self.whose = round_number, what, whose
+
+    def __str__(self) -> str:
+        return (
+            f"round {self.round_number} ended in a model that no round can mend: {self.what}; "
+            f"{self.whose}. The model before it is kept. A smaller `training.learning_rate` helps "
+            "where the training diverged, `robustness.max_update_norm` against a site that sends "
+            "too much"
         )
 
 

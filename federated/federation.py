@@ -42,6 +42,7 @@ from .config import (
     with_execution,
 )
 from .config.schema import RunConfig
+from .config.schema.rules import share_conflicts
 from .coordinator import Coordinator, Finished, GlobalModel, execution_of
 from .core.algorithm import Needs
 from .core.groups import Groups
@@ -132,6 +133,8 @@ class Federation:
                 """What the config names of the user's own modules."""
                 with self._watch.step("loading"):
                     self._materials = self._gathered()
+                if source is None or self.has_site_data:
+                    self._check_shares(len(self._sites))
             except ConfigError as error:
                 if isinstance(config, str | Path):
                     raise located(error, config, overrides) from error
@@ -153,6 +156,15 @@ class Federation:
         return _checked(
             self.config, {site: held[site] for site in self._source.names if site in held}
         )
+
+    def _check_shares(self, sites: int) -> None:
+        """ConfigError for a limit on shares that so many sites cannot keep."""
+        found = [
+            Problem(key=each.key, found=each.found, allowed=each.allowed)
+            for each in share_conflicts(self.config.robustness, sites)
+        ]
+        if found:
+            raise ConfigError(found)
 
     @property
     def _sites(self) -> tuple[str, ...]:
@@ -302,6 +314,7 @@ class Federation:
         step, within_s = ("ray", start_s) if self._source.brings_ray else ("sites", wait_s)
         with self._watch.step(step, within_s):
             sites = self._source.open(request, store, self._sites, undo)
+        self._check_shares(len(sites))
         self._emit("cluster_ready", seconds=round(time.perf_counter() - started, 3))
         stateful = self.config.training.client_update is not None
         mediator = FederationMediator(
@@ -558,6 +571,7 @@ class Federation:
             emit=self._emit,
             cohort=(self._materials.cohort_size, self._materials.enough),
             membership=self._membership(),
+            told=self._materials.told_of,
         )
 
     def _membership(self) -> Membership:

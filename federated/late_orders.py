@@ -40,6 +40,9 @@ class Asked(Protocol):
     def check(self, share: Share, answer: Payload) -> None:
         """AnswerRefused for what cannot be an answer to the order about these clients."""
 
+    def refused(self, site: str, error: Exception) -> bool:
+        """Note that an answer of a site does not count; whether it takes no further part."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Order:
@@ -136,7 +139,8 @@ class LateOrders:
             each.question.check(each.order.part.share, answer)
         except (AnswerRefused, AnswerUnreadable) as error:
             self._discard(round_number, each, str(error))
-            self._mediator.distrust(site, str(error), round_number=round_number)
+            if each.question.refused(site, error):
+                self._mediator.distrust(site, str(error), round_number=round_number)
             return None
         except CancelledError:
             self._discard(round_number, each, "its site gave it up")

@@ -28,6 +28,7 @@ from .algorithms import algorithm_of
 from .budgets import check_budget
 from .config.schema import RunConfig, Training
 from .core import partition as partitions
+from .core.contributions import Told
 from .core.groups import Groups
 from .core.members import SamplesOf
 from .core.participation import asked
@@ -134,6 +135,10 @@ class Materials:
             return self.data.partition.sizes
         exact = self.union.exact_samples()
         return None if exact is None else exact.__getitem__
+
+    def told_of(self, site: str) -> Told:
+        """How the samples of a site's clients may be told; exactly in a simulation."""
+        return Told.EXACT if self.union is None else self.union.told.get(site, Told.NONE)
 
     def costs(self, config: RunConfig) -> Costs:
         """What a round of the run moves, counted by its tensors."""

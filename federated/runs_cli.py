@@ -139,7 +139,7 @@ def _list_here(folder: Path, most: int, as_json: bool) -> None:
 @JSON
 @with_mediator
 def show(run_id: str, folder: Path | None, access: Access, as_json: bool) -> None:
-    """Show RUN: its status, its last metrics, and where its files are.
+    """Show RUN: its status, its last metrics, what each site added, and where its files are.
 
     \b
     Examples:
@@ -169,11 +169,16 @@ def _show_here(run_id: str, folder: Path, as_json: bool) -> None:
     path = folder / run_id
     if not (path / "config.yaml").is_file():
         fail(f"no run {run_id!r} in {folder}; see `fedpilot runs list`", BAD_INPUT)
-    brief, manifest = _brief(path), _read_manifest(path)
-    from .report.wording import resume_command
+    from .report.wording import refusal_lines, resume_command, site_lines
+    from .run_folder import RunFolder
+    from .site_limits import read_refusals
 
+    brief, manifest = _brief(path), _read_manifest(path)
+    rows = RunFolder(path).rows()
+    sites = rows[-1].get("sites", {}) if rows else {}
+    refused = [each.to_json() for each in read_refusals(path / "journal")]
     if as_json:
-        print_json({**brief, "manifest": manifest})
+        print_json({**brief, "sites": sites, "refused": refused, "manifest": manifest})
         return
     for name in ("run_id", "status", "failure", "rounds", "accuracy", "loss", "digest"):
         value = brief.get(name)
@@ -182,6 +187,9 @@ def _show_here(run_id: str, folder: Path, as_json: bool) -> None:
     for name in ("started", "ended", "seconds", "identity"):
         if name in manifest:
             click.echo(f"{name:<10} {manifest[name]}")
+    for name, lines in (("sites", site_lines(sites)), ("refused", refusal_lines(refused))):
+        for number, line in enumerate(lines):
+            click.echo(f"{'' if number else name:<10} {line}")
     files = sorted(entry.name for entry in path.iterdir() if not entry.name.startswith("."))
     click.echo(f"{'files':<10} {', '.join(files)}")
     if brief["status"] != "finished":

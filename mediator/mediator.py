@@ -228,13 +228,17 @@ class FederationMediator:
             return None
         there = self._promises
         if gone := sorted(self._required - set(there)):
-            return f"site {gone[0]} is required and not there"
+            why = {site: why for site, why in self._distrusted.items() if site == gone[0]}
+            return f"site {gone[0]} is required and not there{self._in_words(why)}"
         if len(there) < self._least:
             return (
                 f"at least {self._least} of {len(self._sites)} sites are needed, "
-                f"{len(there)} are there"
+                f"{len(there)} are there{self._in_words(self._distrusted)}"
             )
         return None
+
+    def _in_words(self, distrusted: Mapping[str, str]) -> str:
+        return "".join(f"; site {site}: {why}" for site, why in sorted(distrusted.items()))
 
     def lose(self, site: str, reason: str, *, round_number: int = 0) -> None:
         """Go on without a site; does nothing if that is so already.
@@ -375,12 +379,12 @@ class FederationMediator:
         """Whether a lost site's clients that may move belong to others."""
         return self._replacement
 
-    def share_out(self, share: Share) -> dict[str, Share]:
+    def share_out(self, share: Share, *, without: Collection[str] = ()) -> dict[str, Share]:
         """Deal clients out to the sites that are there, in proportion to their vnodes.
 
-        Nothing is dealt out where all of those are left alone.
+        Nothing is dealt out where all of those are left alone or among `without`.
         """
-        if not (open_ := self._open_capacities()):
+        if not (open_ := [each for each in self._open_capacities() if each.name not in without]):
             return {}
         return {site: its for site, its in shared_out(share, open_).items() if its}
 

@@ -229,7 +229,7 @@ class Lab:
 
 def timeless(rows: Any) -> list[dict[str, Any]]:
     """The metrics that must not depend on when and where."""
-    timing = ("seconds", "training_seconds", "clients_per_second", "time")
+    timing = ("seconds", "training_seconds", "clients_per_second", "time", "sites", "left_out")
     return [{k: v for k, v in row.items() if k not in timing} for row in rows]
 
 

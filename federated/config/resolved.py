@@ -1,7 +1,8 @@
 """Decides what of a config makes the bits of a run's result, and writes a config down in full.
 
 The identity covers the federation and its hierarchy, the model, data, training and evaluation, the
-seed, the threads of a worker and whether workers have GPUs; with the digests of code and data.
+limits on what a site may add, the seed, the threads of a worker and whether workers have GPUs; with
+the digests of code and data.
 Names, folders, numbers of workers, timeouts and the Ray cluster are no part of it: a run may be
 resumed with others.
 """
@@ -26,7 +27,15 @@ from .words import value_in_words
 IDENTITY_FORMAT = 2
 """Grows when the same config must get another identity."""
 
-DECIDING_SECTIONS = ("federation", "hierarchy", "model", "data", "training", "evaluation")
+DECIDING_SECTIONS = (
+    "federation",
+    "hierarchy",
+    "model",
+    "data",
+    "training",
+    "evaluation",
+    "robustness",
+)
 
 
 def to_yaml(config: RunConfig) -> str:

@@ -12,6 +12,7 @@ A weight decides how much a site owns of the next model; a bound decides the gri
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -74,6 +75,31 @@ def bound_problem(partial: Partial, model: State) -> Wrong | None:
                 wanted = f"{reached}, the largest of its only client"
                 return Wrong(f"the bound of {name}", f"{bound}", wanted)
     return None
+
+
+def size_problem(before: Partial, after: Partial) -> Wrong | None:
+    """What is wrong with a sum on a coarser grid than before, of the same clients' same training.
+
+    Each client's largest move is rounded once on either grid, by half a unit at most.
+    """
+    if before.weight != after.weight:
+        return Wrong("`weight`", f"{after.weight}", f"{before.weight}, as on the grid before")
+    for name, bound in before.bounds.items():
+        bits = before.exponents[name] - after.exponents[name]
+        again = after.bounds.get(name, 0) << bits
+        if abs(bound - again) > before.weight << bits:
+            found = f"{_short(bound)} on one grid and {_short(again)} on a coarser one"
+            return Wrong(f"the bound of {name}", found, "the same on both")
+    return None
+
+
+def leaves_range(partials: Iterable[Partial]) -> bool:
+    """Whether the sum of these leaves its range."""
+    bounds: dict[str, int] = {}
+    for partial in partials:
+        for name, bound in partial.bounds.items():
+            bounds[name] = bounds.get(name, 0) + bound
+    return any(bound >= 1 << RANGE_BITS for bound in bounds.values())
 
 
 def largest(total: Array) -> int:

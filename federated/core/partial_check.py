@@ -39,6 +39,17 @@ class AnswerRefused(FederatedError):
         return f"its answer is refused: {self.what} is {self.found}, wanted {self.wanted}"
 
 
+class LimitExceeded(AnswerRefused):
+    """A site handed up more than the run's config lets one site add to a round."""
+
+    def __init__(self, reason: str) -> None:
+        FederatedError.__init__(self, reason)
+        self.what = self.found = self.wanted = self.reason = reason
+
+    def __str__(self) -> str:
+        return self.reason
+
+
 def checked_partial(
     header: Mapping[str, Any],
     tensors: Mapping[str, Array],

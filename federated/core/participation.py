@@ -36,6 +36,20 @@ class TooFewSites(FederatedError):
         )
 
 
+class SiteRefused(FederatedError):
+    """Clients that a round needs are at a site whose answer does not count."""
+
+    def __init__(self, what: str, lacking: str) -> None:
+        super().__init__(what, lacking)
+        self.what, self.lacking = what, lacking
+
+    def __str__(self) -> str:
+        return (
+            f"{self.what}: {self.lacking}; all clients that are asked have to count "
+            "(a smaller `participation.quorum` lets rounds do without that site's)"
+        )
+
+
 class BelowQuorum(FederatedError):
     """A round was closed with fewer clients than it needs; the run can be resumed."""
 
@@ -99,6 +113,10 @@ class Standing:
     vital: bool = False
     """Whether no round may do without what is lacking."""
     lacking_since: float = 0.0
+    some_never: bool = False
+    """Whether some of it are clients of sites whose answers do not count: they never come."""
+    all_never: bool = False
+    """Whether all of it are."""
     closed: float | None = None
     """When the open orders were asked for what they have."""
 
@@ -131,9 +149,11 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Fail:
-    """The sites that it needs have not come back in time."""
+    """The sites that it needs have not come back in time, or do not count."""
 
     lacking: str
+    never: bool = False
+    """Whether waiting would have been in vain."""
 
 
 Step = Wait | Close | Forgo | Done | Fail
@@ -151,7 +171,10 @@ def step(standing: Standing, now: float, rules: Rules) -> Step:
             return Close(f"the deadline of {rules.deadline_s:g} s has passed")
     if standing.lacking:
         fewer_do = rules.least < rules.whole and not standing.vital
-        if fewer_do and not standing.open and standing.covered >= rules.least:
+        if standing.some_never and not standing.vital and not fewer_do:
+            return Fail(standing.lacking, never=True)
+        enough = standing.covered >= rules.least or standing.all_never
+        if fewer_do and not standing.open and enough:
             return Forgo(standing.lacking)
         if now >= standing.lacking_since + rules.wait_s:
             some = standing.open or standing.covered

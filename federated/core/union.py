@@ -34,6 +34,7 @@ from numpy.typing import ArrayLike, NDArray
 from fedpilot.fabric.exit_codes import BAD_INPUT
 from fedpilot.federated.errors import FederatedError
 
+from .contributions import Told
 from .partition import (
     ClientIds,
     Disjoint,
@@ -111,6 +112,13 @@ class Declared:
     """Samples of each client, as far as the site tells the truth of them."""
     exact: bool = False
     """Whether it says that those are the very numbers."""
+
+    @property
+    def told(self) -> Told:
+        """How the samples of its clients may be told."""
+        if self.counts is None:
+            return Told.NONE
+        return Told.EXACT if self.exact else Told.ABOUT
 
     @classmethod
     def from_json(cls, site: str, dataset: str, values: Any) -> Declared:
@@ -219,6 +227,8 @@ class Union:
     """Sites that keep the ids of their clients to themselves."""
     digest: str
     """SHA-256 over all that the sites disclose."""
+    told: Mapping[str, Told]
+    """By site, how the samples of its clients may be told."""
 
     @property
     def population(self) -> int:
@@ -296,6 +306,7 @@ def united(dataset: str, declared: Mapping[str, Declared], *, pattern: str) -> U
         pattern=pattern,
         without_ids=tuple(name for name in names if declared[name].ids is None),
         digest=_digest(declared),
+        told={name: declared[name].told for name in names},
     )
 
 

@@ -180,6 +180,12 @@ def remark(name: str, fields: Mapping[str, Any]) -> str | None:
             rate = fields["bytes_per_second"] * 8 / 1e6
             took = f"{fields['seconds']:.0f} s a round at {rate:.2g} Mbit/s"
             return f"the link of {fields['site']} is too slow: {took}"
+        case "site_refused":
+            kept = "; it takes no further part" if fields["quarantined"] else ""
+            what = f"what site {fields['site']} hands up does not count"
+            return f"round {fields['round']}: {what}: {fields['reason']}{kept}"
+        case "site_stands_out":
+            return f"round {fields['round']}: site {fields['site']} stands out: {fields['reason']}"
         case "site_returned":
             return f"site {fields['site']} takes part from now on"
         case "round_quorum" if fields["clients"] < fields["of"]:
@@ -198,6 +204,27 @@ def remark(name: str, fields: Mapping[str, Any]) -> str | None:
             tensors = ", ".join(fields["tensors"])
             return f"round {fields['round']}: sum of {tensors} out of range, repeated more coarsely"
     return None
+
+
+def site_lines(sites: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """What each site added to a round, from the round's row; one site alone says nothing."""
+    if len(sites) < 2:
+        return []
+    width = max(map(len, sites))
+    return [
+        f"{site:<{width}}  {counted(told['clients'], 'client')}, share {number(told['share'])}, "
+        f"norm {number(told['norm'])}, cosine {number(told['cosine'], 2)}"
+        for site, told in sites.items()
+    ]
+
+
+def refusal_lines(refusals: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Which answers of sites did not count, from the run's journal."""
+    return [
+        f"{each['site']} in round {each['round']}: {each['reason']}"
+        f"{'; it takes no further part' if each['quarantined'] else ''}"
+        for each in refusals
+    ]
 
 
 def resume_command(folder: str) -> str:

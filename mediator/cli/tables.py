@@ -213,9 +213,38 @@ def run_details(run: Document, now: float) -> RenderableType:
         facts.add_row("restarts", f"its coordinator died {many(run['restarts'], 'time')}")
     if run.get("interactive"):
         facts.add_row("serves", "requests about its VirtualNodes; it trains nothing by itself")
+    for name, lines in (("sites", _added_lines(run)), ("refused", _refused_lines(run))):
+        for number, line in enumerate(lines):
+            facts.add_row("" if number else name, Text(line))
     if run.get("folder"):
         facts.add_row("folder", Text(f"{_text(run, 'folder')}, at the mediator"))
     return Group(head(_text(run, "run_id"), run_status(run)), facts)
+
+
+def _added_lines(run: Document) -> list[str]:
+    """What each site added to the last round."""
+    sites = run.get("sites")
+    if not isinstance(sites, dict) or len(sites) < 2:
+        return []
+    return [
+        f"{site}: {many(told.get('clients') or 0, 'client')}, share {_figure(told.get('share'))}, "
+        f"norm {_figure(told.get('norm'))}, cosine {_figure(told.get('cosine'))}"
+        for site, told in sites.items()
+    ]
+
+
+def _refused_lines(run: Document) -> list[str]:
+    """The answers that did not count, and of whom."""
+    refused = run.get("refused")
+    return [
+        f"{each.get('site')} in round {each.get('round')}: {each.get('reason')}"
+        f"{'; it takes no further part' if each.get('quarantined') else ''}"
+        for each in (refused if isinstance(refused, list) else [])
+    ]
+
+
+def _figure(value: object) -> str:
+    return f"{value:g}" if isinstance(value, int | float) else DASH
 
 
 def run_status(run: Document) -> Text:

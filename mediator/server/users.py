@@ -359,7 +359,22 @@ def _run_json(record: RunRecord, folder: Path, whole: bool) -> str:
         "started_at": record.started_at,
         "ended_at": record.ended_at,
     }
-    return json.dumps(facts | ({"manifest": manifest} if whole else {}))
+    if whole:
+        sites = last.get("sites")
+        facts["sites"] = sites if isinstance(sites, dict) else {}
+        facts["refused"] = _refused(folder)
+        facts["manifest"] = manifest
+    return json.dumps(facts)
+
+
+def _refused(folder: Path) -> list[dict[str, Any]]:
+    """The answers of sites that did not count in a run; a half-written line is none."""
+    try:
+        lines = (folder / "journal" / "refusals.jsonl").read_bytes().rpartition(b"\n")[0]
+        found = [json.loads(line) for line in lines.splitlines()]
+    except (OSError, ValueError):
+        return []
+    return [each for each in found if isinstance(each, dict)]
 
 
 def _manifest(folder: Path) -> dict[str, Any]:

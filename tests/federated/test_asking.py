@@ -12,9 +12,14 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from fedpilot.federated.asking import Asking, Part
-from fedpilot.federated.core.partial_check import AnswerRefused
-from fedpilot.federated.core.participation import BelowQuorum, Rules, TooFewSites
+from fedpilot.federated.asking import Answered, Asking, Part
+from fedpilot.federated.core.partial_check import AnswerRefused, LimitExceeded
+from fedpilot.federated.core.participation import (
+    BelowQuorum,
+    Rules,
+    SiteRefused,
+    TooFewSites,
+)
 from fedpilot.federated.core.shares import part_name
 from fedpilot.mediator import (
     FederationMediator,
@@ -76,6 +81,9 @@ class World:
         self.closing: list[tuple[str, Share]] = []
         self.sent: list[tuple[str, Share]] = []
         self.lost: list[str] = []
+        self.refusals: list[tuple[str, str]] = []
+        self.excessive: tuple[str, ...] = ()
+        """Sites whose answers do not count beside the others."""
         self.now = 0.0
         self.changes = 0
 
@@ -94,6 +102,16 @@ class World:
     def check(self, share: Share, answer: Payload) -> None:
         if answer.kind == "lie":
             raise AnswerRefused("the sum", "a lie", "the truth")
+        if answer.kind == "excess":
+            raise LimitExceeded("it is too much")
+
+    def review(self, answered: Sequence[Answered]) -> Mapping[str, Exception]:
+        found, self.excessive = self.excessive, ()
+        return {site: LimitExceeded("its share is too large") for site in found}
+
+    def refused(self, site: str, error: Exception) -> bool:
+        self.refusals.append((site, str(error)))
+        return not isinstance(error, LimitExceeded)
 
     def covered(self, share: Share, answer: Payload) -> int:
         return int(answer.header["clients"])
@@ -111,9 +129,9 @@ class World:
         count = sum(map(len, share)) if clients is None else clients
         future.set_result(Payload(kind="answer", header={"clients": count}))
 
-    def lie(self, site: str) -> None:
+    def lie(self, site: str, kind: str = "lie") -> None:
         place = next(i for i, (_, at, _) in enumerate(self.pending) if at == site)
-        self.pending.pop(place)[0].set_result(Payload(kind="lie"))
+        self.pending.pop(place)[0].set_result(Payload(kind=kind))
 
     def garble(self, site: str) -> None:
         place = next(i for i, (_, at, _) in enumerate(self.pending) if at == site)
@@ -163,6 +181,8 @@ class Stepped(Asking):
                 self.world.lose(rest)
             case "lie":
                 self.world.lie(rest)
+            case "exceed":
+                self.world.lie(rest, "excess")
             case "garble":
                 self.world.garble(rest)
             case "open":
@@ -425,3 +445,52 @@ def test_what_the_work_raised_is_raised() -> None:
     world = World()
     with pytest.raises(ValueError, match="no good"):
         Failing(world, WHOLE).answers(world.parts())
+
+
+# -- answers that are too much --------------------------------------------------------------------
+
+SOME = Rules(whole=EVERYBODY, enough=EVERYBODY, least=4)
+
+
+@pytest.mark.parametrize("how", ["at once", "beside the others"])
+def test_a_site_that_adds_too_much_is_left_out_and_stays(how: str) -> None:
+    world = World("abc")
+    script = ["exceed b", *["answer"] * 4]
+    if how == "beside the others":
+        world.excessive = ("b",)
+        script = ["answer"] * 5
+    found = Stepped(world, WHOLE, script).answers(world.parts())
+    assert members([each.part.share for each in found.all]) == Counter(range(EVERYBODY))
+    assert {each.part.site for each in found.all} == {"a", "c"}
+    assert world.mediator.sites == ("a", "b", "c")
+    assert [site for site, _ in world.refusals] == ["b"]
+    assert not world.mediator.distrusted
+
+
+def test_its_clients_that_may_not_move_are_missing_at_once() -> None:
+    world = World("abc", {"b": [range(5)]})
+    found = Stepped(world, SOME, ["exceed b", *["answer"] * 4]).answers(world.parts())
+    assert members([part.share for part in found.missing]) == Counter(range(5))
+    assert found.reason == "site b: it is too much"
+    assert world.now == 0.0
+
+
+@pytest.mark.parametrize("word", ["exceed", "lie", "garble"])
+def test_where_they_have_to_count_nobody_waits_for_them(word: str) -> None:
+    world = World("abc", {"b": [range(5)]})
+    with pytest.raises(SiteRefused, match="round 3: site b: "):
+        Stepped(world, WHOLE, [f"{word} b"]).answers(world.parts())
+    assert world.now == 0.0
+
+
+def test_who_was_not_believed_before_is_not_waited_for_either() -> None:
+    world = World("abc", {"b": [range(5)]})
+    world.mediator.distrust("b", "it lied in round 2")
+    found = Stepped(world, SOME, ["answer"] * 2).answers(world.parts())
+    assert found.reason == "site b: it lied in round 2"
+
+
+def test_where_nobody_else_is_left_it_ends() -> None:
+    world = World("a")
+    with pytest.raises(SiteRefused, match="site a: it is too much"):
+        Stepped(world, WHOLE, ["exceed a"]).answers(world.parts())

@@ -113,6 +113,8 @@ CHANGES: dict[str, tuple[str, ...]] = {
     "resources.cpus_per_worker": ("resources.cpus_per_worker=2",),
     "resources.gpus_per_worker": ("resources.gpus_per_worker=0.5",),
     "participation.over_sampling": ("participation.over_sampling=0.5",),
+    "robustness.max_site_share": ("robustness.max_site_share=0.5",),
+    "robustness.max_update_norm": ("robustness.max_update_norm=5",),
     "participation.late_updates": CARRIED,
     "participation.staleness_exponent": (*CARRIED, "participation.staleness_exponent=1"),
     "participation.most_rounds_late": (*CARRIED, "participation.most_rounds_late=2"),

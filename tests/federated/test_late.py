@@ -17,7 +17,7 @@ from fedpilot.federated.asking import Part, Unanswered
 from fedpilot.federated.config.schema import Participation
 from fedpilot.federated.core.late import Late, as_late, weight_of, with_late
 from fedpilot.federated.core.partial import Partial, Reference, Tally
-from fedpilot.federated.core.partial_check import AnswerRefused
+from fedpilot.federated.core.partial_check import AnswerRefused, LimitExceeded
 from fedpilot.federated.core.state import Role, Roles, State
 from fedpilot.federated.events import event
 from fedpilot.federated.late_orders import LateOrders, read_late, write_late
@@ -151,6 +151,11 @@ class Asked:
     def check(self, share: Share, answer: Payload) -> None:
         if answer.kind == "lie":
             raise AnswerRefused("the sum", "a lie", "the truth")
+        if answer.kind == "excess":
+            raise LimitExceeded("it is too much")
+
+    def refused(self, site: str, error: Exception) -> bool:
+        return not isinstance(error, LimitExceeded)
 
 
 class Lateness:
@@ -238,6 +243,14 @@ def test_an_answer_that_cannot_be_is_discarded_and_its_site_distrusted() -> None
     assert lateness.orders.take(4) == []
     assert "a lie" in lateness.reasons()[0]
     assert "a lie" in lateness.mediator.distrusted["a"]
+
+
+def test_a_late_answer_that_is_too_much_is_discarded_and_its_site_stays() -> None:
+    lateness = Lateness()
+    lateness.expect("a").set_result(Payload(kind="excess"))
+    assert lateness.orders.take(4) == []
+    assert lateness.reasons() == ["it is too much"]
+    assert not lateness.mediator.distrusted
 
 
 @pytest.mark.parametrize("cancelled", [True, False], ids=["given up", "failed"])

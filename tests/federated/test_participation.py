@@ -65,6 +65,7 @@ def at(**facts: Any) -> Standing:
 
 
 GONE: dict[str, Any] = {"lacking": "west is gone", "lacking_since": 20.0}
+LEFT_OUT: dict[str, Any] = {**GONE, "lacking": "west lies", "some_never": True, "all_never": True}
 
 
 @pytest.mark.parametrize(
@@ -90,6 +91,31 @@ GONE: dict[str, Any] = {"lacking": "west is gone", "lacking_since": 20.0}
         pytest.param(SOME, at(**GONE), 80.0, Forgo("west is gone"), id="gone for too long"),
         pytest.param(SOME, at(**GONE, vital=True), 80.0, Fail("west is gone"), id="and required"),
         pytest.param(SOME, at(**GONE, open=0), 80.0, Fail("west is gone"), id="nobody is left"),
+        pytest.param(
+            ALL,
+            at(**LEFT_OUT),
+            20.0,
+            Fail("west lies", never=True),
+            id="who lies is not waited for",
+        ),
+        pytest.param(SOME, at(**LEFT_OUT), 20.0, Wait(60.0), id="others work though one lies"),
+        pytest.param(
+            SOME, at(**LEFT_OUT, open=0), 20.0, Forgo("west lies"), id="who lies does not count"
+        ),
+        pytest.param(
+            SOME,
+            at(**{**LEFT_OUT, "all_never": False}, open=0),
+            20.0,
+            Wait(60.0),
+            id="one lies and another may come back",
+        ),
+        pytest.param(
+            SOME,
+            at(**LEFT_OUT, open=0, vital=True),
+            20.0,
+            Wait(60.0),
+            id="another may come in the place of who lies",
+        ),
         pytest.param(TIMED, at(), 10.0, Wait(20.0), id="until the deadline"),
         pytest.param(
             TIMED, at(), 30.0, Close("the deadline of 30 s has passed"), id="at the deadline"

@@ -21,10 +21,19 @@ from .rules import (
     hierarchy_conflicts,
     late_conflicts,
     population_conflicts,
+    share_conflicts,
     site_conflicts,
     site_data_conflicts,
 )
-from .running import SITES_IN_WORDS, Outputs, Participation, Resources, Sites, Traffic
+from .running import (
+    SITES_IN_WORDS,
+    Outputs,
+    Participation,
+    Resources,
+    Robustness,
+    Sites,
+    Traffic,
+)
 from .values import Conflict, Section
 
 __all__ = [
@@ -36,6 +45,7 @@ __all__ = [
     "Outputs",
     "Participation",
     "Resources",
+    "Robustness",
     "Run",
     "RunConfig",
     "Sites",
@@ -57,6 +67,7 @@ class RunConfig(Section):
     resources: Resources = Resources()
     sites: Annotated[Sites, SITES_IN_WORDS] = Sites()
     participation: Participation = Participation()
+    robustness: Robustness = Robustness()
     traffic: Traffic = Traffic()
     outputs: Outputs = Outputs()
 
@@ -66,3 +77,5 @@ class RunConfig(Section):
         yield from late_conflicts(self)
         yield from site_data_conflicts(self.data, self.evaluation, self.sites)
         yield from site_conflicts(self.sites, self.resources)
+        if self.sites.count is not None:
+            yield from share_conflicts(self.robustness, self.sites.count)

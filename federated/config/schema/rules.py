@@ -7,11 +7,14 @@ from typing import TYPE_CHECKING
 
 from .data import Data
 from .learning import Evaluation, Federation
-from .running import Resources, Sites
+from .running import Resources, Robustness, Sites
 from .values import Conflict
 
 if TYPE_CHECKING:
     from . import RunConfig
+
+_ROUNDING = 1e-9
+"""Three times 0.3333333333 is 1."""
 
 
 def hierarchy_conflicts(config: RunConfig) -> Iterator[Conflict]:
@@ -91,6 +94,17 @@ def late_conflicts(config: RunConfig) -> Iterator[Conflict]:
             found="`carry` with a `client_update`, whose clients remember: a late one would "
             "remember a round that is over",
             allowed="`discard`",
+        )
+
+
+def share_conflicts(robustness: Robustness, sites: int) -> Iterator[Conflict]:
+    """The rules about what each of so many sites may add; keys from the top."""
+    most = robustness.max_site_share
+    if most is not None and most * sites < 1.0 - _ROUNDING:
+        yield Conflict(
+            key="robustness.max_site_share",
+            found=f"{most:g} of a round for each of {sites} sites, which is less than a round",
+            allowed=f"at least 1 / sites ({1 / sites:.4g}), or no limit",
         )
 
 

@@ -185,6 +185,19 @@ class Participation(Section):
                 )
 
 
+class Robustness(Section):
+    """The most that one site may add to a round, whatever it says. A site that adds more is named
+    and left out of the round, and for good when it does so in another round too. Without limits a
+    site that stands out is named. Answers that cannot be right are refused in any case."""
+
+    max_site_share: Fraction | None = Field(default=None, examples=[0.5])
+    """A site's part of the samples of a round (of the clients, where the algorithm looks at every
+    update), at least 1 / sites. It is not applied while fewer sites than it needs are there; see
+    `sites.min_sites`."""
+    max_update_norm: PositiveFloat | None = Field(default=None, examples=[10.0])
+    """The Euclidean norm of a site's mean update, over all tensors that are averaged."""
+
+
 class Traffic(Section):
     """The most bytes that a run may send to its sites and get from them, both directions together.
     A round that would need more is not begun: the run ends, and can be resumed with other limits.
