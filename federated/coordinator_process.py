@@ -20,17 +20,22 @@ from fedpilot.fabric import FabricError
 from fedpilot.fabric.interruptions import Interruptions
 from fedpilot.mediator import MediatorError
 from fedpilot.mediator.coordinator_link import MediatorConnection
+from fedpilot.mediator.disk import is_full
 from fedpilot.mediator.errors import RequestRefused
 
 from .errors import CodeRefused, FederatedError
-from .events import Event
+from .events import Event, event as happened
 
 if TYPE_CHECKING:
     from .config.schema import RunConfig
 
 log = logging.getLogger(__name__)
 
-FINISHED, FAILED, STOPPED = 0, 1, 130
+FINISHED, FAILED, NO_ROOM, STOPPED = 0, 1, 75, 130
+KNOWN = (FederatedError, FabricError, MediatorError, OSError)
+"""Errors that say themselves what is wrong."""
+DISK_FULL = "the disk is full"
+ENDED = "its coordinator was ended, and goes on as soon as the mediator is back"
 CODE = "code.zip"
 """The user's own modules, as the mediator has kept them."""
 
@@ -44,13 +49,19 @@ def main(folder: Path, run: str, user_code: bool = True) -> int:
     with Interruptions() as interruptions:
         try:
             with MediatorConnection(folder, run) as connection:
-                connection.on_stop(_stop)
                 telling = Telling(connection)
+                connection.on_stop(telling.stop)
                 try:
                     place = folder / "runs" / run
                     _serve(place, connection, telling, interruptions, user_code)
                     return FINISHED
-                except (FederatedError, FabricError, MediatorError, OSError) as error:
+                except Exception as error:
+                    if is_full(error):
+                        log.error("%s: %s", DISK_FULL, error)
+                        telling.waiting(run, f"{DISK_FULL}, at the mediator")
+                        return NO_ROOM
+                    if not isinstance(error, KNOWN):
+                        raise
                     log.error("%s", error)
                     if not telling.ended:
                         _tell_failure(connection, run, error, time.monotonic() - began_at)
@@ -62,22 +73,38 @@ def main(folder: Path, run: str, user_code: bool = True) -> int:
             return FAILED
 
 
-def _stop(reason: str) -> None:
-    log.info("to be stopped: %s", reason)
-    os.kill(os.getpid(), signal.SIGTERM)
-
-
 class Telling:
-    """Tells the mediator of a run's events, as an observer."""
+    """Tells the mediator of a run's events, as an observer.
+
+    A run that is interrupted goes on with the next coordinator, unless somebody has stopped it: so
+    whoever follows it is told what it waits for, and not that it has ended.
+    """
 
     def __init__(self, connection: MediatorConnection) -> None:
         self._connection = connection
+        self._stopped = False
         self.ended = False
         """Whether it was told how the run ended."""
 
     def __call__(self, event: Event) -> None:
-        self.ended = self.ended or event.name == "run_finished"
+        ends = event.name == "run_finished"
+        if ends and event.fields["status"] == "interrupted" and not self._stopped:
+            failure = str(event.fields["failure"])
+            why = failure if failure.startswith(DISK_FULL) else ENDED
+            self.waiting(str(event.fields["run_id"]), why)
+            return
+        self.ended = self.ended or ends
         self._connection.emit(event.to_json())
+
+    def waiting(self, run: str, reason: str) -> None:
+        """Tell what a run waits for that goes on later."""
+        self._connection.emit(happened("run_waiting", run_id=run, reason=reason).to_json())
+
+    def stop(self, reason: str) -> None:
+        """Somebody wants the run to end."""
+        log.info("to be stopped: %s", reason)
+        self._stopped = True
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _serve(

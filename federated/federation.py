@@ -26,6 +26,7 @@ import numpy as np
 from fedpilot.fabric.interruptions import is_interruption
 from fedpilot.mediator import FederationMediator, Payload
 from fedpilot.mediator.core.links import LinkUse, LinkWatch
+from fedpilot.mediator.disk import is_full
 from fedpilot.mediator.mediator import ProblemOf
 from fedpilot.mediator.site import then
 
@@ -494,6 +495,8 @@ class Federation:
             except BaseException as error:
                 if is_interruption(error):
                     status, failure = "interrupted", "interrupted by the user"
+                elif is_full(error):
+                    status, failure = "interrupted", f"the disk is full: {error}"
                 else:
                     failure = f"{type(error).__name__}: {error}"
                 raise

@@ -72,6 +72,8 @@ A message that does not fit would end a coordinator, and each that is started in
 """
 TOO_MANY_CALLS = "too many calls at once"
 """What a refusal begins with that has nothing to do with what was asked. Its code: UNAVAILABLE."""
+NO_ROOM_NOW = "no room now"
+"""And what it begins with where a disk is full."""
 
 
 def snake(name: str) -> str:

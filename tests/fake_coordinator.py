@@ -1,8 +1,9 @@
 """A coordinator without torch: it asks what its config says and writes down what it got.
 
 The config is JSON: `orders`, a list of {"site", "key", "numbers" (of a tensor), "verb"};
-`events`, how many it tells; `wait_for`, so many sites; `then`, one of "finish", "wait", "fail" and
-"serve". A line of `seen.jsonl` in the run's folder for each answer, failure, and change of a site.
+`events`, how many it tells; `wait_for`, so many sites; `then`, one of "finish", "wait", "fail",
+"serve" and "no room" (until there is a file called room). A line of `seen.jsonl` in the folder of
+the run for each answer, failure, and change of a site.
 """
 
 from __future__ import annotations
@@ -90,6 +91,8 @@ def main(folder: Path, run: str) -> int:
 
 def _then(what: str, mediator: MediatorConnection, stopped: threading.Event) -> int:
     match what:
+        case "no room":
+            return 0 if Path(mediator.blobs.folder.parent / "room").exists() else 75
         case "wait":
             return 130 if stopped.wait(60) else 1
         case "fail":

@@ -188,6 +188,8 @@ def remark(name: str, fields: Mapping[str, Any]) -> str | None:
             return f"round {fields['round']}: site {fields['site']} stands out: {fields['reason']}"
         case "site_returned":
             return f"site {fields['site']} takes part from now on"
+        case "run_waiting":
+            return f"run {fields['run_id']} waits: {fields['reason']}"
         case "round_quorum" if fields["clients"] < fields["of"]:
             counts = f"{fields['clients']} of {counted(fields['of'], 'client')}"
             return f"round {fields['round']}: closed with {counts}: {fields['reason']}"

@@ -70,7 +70,8 @@ def error_of(site: str, failure: pb.Failure) -> Exception:
             str(made)  # what cannot even say what it is was made of something else
         except Exception:
             return _failed(site, failure)
-        return made
+        lost = machine_trouble(site, made)  # or it would pass for the trouble of our own disk
+        return lost if isinstance(lost, SiteLost) else made
     return _failed(site, failure)
 
 

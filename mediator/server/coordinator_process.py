@@ -15,8 +15,9 @@ from pathlib import Path
 
 from .fated import fated
 
-FINISHED, FAILED, STOPPED = 0, 1, 130
-"""The exit codes by which a coordinator says itself how it ended."""
+FINISHED, FAILED, NO_ROOM, STOPPED = 0, 1, 75, 130
+"""The exit codes by which a coordinator says itself how it ended. One that found the disk full says
+`NO_ROOM`: it is started again once that has room."""
 
 
 class CoordinatorProcess:

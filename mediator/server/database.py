@@ -88,7 +88,7 @@ class Database:
         self.store = store
         self._again_s = again_s
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="store")
-        self._away: tuple[float, str] | None = None
+        self._away: tuple[float, StoreAway] | None = None
         """Since when, of the monotonic clock, and why; changed in the thread only."""
         self._kept: deque[_Job] = deque()
         self._characters = self._made_up_for = self._dropped = 0
@@ -181,10 +181,11 @@ class Database:
             job.result.result()
 
     def _refusal(self) -> StoreAway:
-        since = self._away[0] if self._away is not None else time.monotonic()
+        since, error = self._away or (time.monotonic(), StoreAway(""))
         return StoreAway(
-            f"its database has been away for {time.monotonic() - since:.0f} s; what runs goes on, "
-            "and its log says more"
+            f"its database has been away for {time.monotonic() - since:.0f} s, since {error.why}; "
+            "what runs goes on",
+            error.why,
         )
 
     # -- in the thread ----------------------------------------------------------------------------
@@ -224,7 +225,7 @@ class Database:
 
     def _gone(self, error: StoreAway) -> None:
         if self._away is None:
-            self._away = time.monotonic(), str(error)
+            self._away = time.monotonic(), error
             self._made_up_for = self._dropped = 0
             log.error("the database is away; what is to be written waits for it: %s", error)
         if not self._closed:
@@ -257,9 +258,9 @@ class Database:
     def _back(self) -> None:
         if self._away is None:
             return
-        (since, reason), self._away = self._away, None
+        (since, error), self._away = self._away, None
         absence = Absence(
-            reason=reason,
+            reason=str(error),
             seconds=time.monotonic() - since,
             kept=self._made_up_for,
             dropped=self._dropped,

@@ -21,6 +21,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from ..blobs import BadBlob, BlobBusy, NoRoom
 from ..core.roles import Act, Role, act_of_change, act_of_command, may, refusal
+from ..disk import is_full
 from ..errors import (
     BadRequest,
     MediatorError,
@@ -52,6 +53,7 @@ from .settings import ServerSettings
 log = logging.getLogger(__name__)
 
 Call = Callable[..., Any]
+FULL = "the mediator's disk is full; what runs waits until it has room"
 LONGEST_REASON = 1_000
 """Characters of what a caller is told and the log shows."""
 FIRST_S = 30.0
@@ -91,6 +93,8 @@ _CODES: tuple[
 
 def code_of(error: BaseException) -> grpc.StatusCode:
     """The code that a call ends with which fails by this."""
+    if is_full(error):
+        return grpc.StatusCode.UNAVAILABLE
     for kinds, code in _CODES:
         if isinstance(error, kinds):
             return code
@@ -253,7 +257,10 @@ async def refuse(context: Any, act: str, error: Exception, peer: Peer | None) ->
         raise error
     code = code_of(error)
     who = f"{peer.name} ({peer.role})" if peer else "a stranger"
-    if code is grpc.StatusCode.INTERNAL and not isinstance(error, MediatorError):
+    if is_full(error):
+        log.debug("refused %s of %s: %s", act, who, error)  # the log has said it once
+        text = FULL
+    elif code is grpc.StatusCode.INTERNAL and not isinstance(error, MediatorError):
         log.error("%s of %s at %s failed", act, who, context.peer(), exc_info=error)
         text = f"{act} failed in the mediator: its log tells more"
     else:

@@ -25,6 +25,7 @@ import grpc.aio
 from fedpilot.fabric.exit_codes import BAD_INPUT
 
 from ..blobs import BlobStore
+from ..disk import space_of
 from ..errors import MediatorError
 from ..identity import Credentials
 from ..identity.certificates import DAY_S
@@ -54,6 +55,7 @@ from .joining import LARGEST_REQUEST, Joining
 from .own_identity import OwnIdentity, own_identity
 from .questions import Questions
 from .renewing import Renewing
+from .room import Room
 from .runs import Runs
 from .sessions import SiteSessions
 from .settings import ServerSettings
@@ -187,6 +189,7 @@ class Mediator:
             booking=booking,
             blobs=blobs,
         )
+        room = Room(settings.folder, space_of)
         runs = Runs(
             settings,
             clock=clock,
@@ -194,6 +197,7 @@ class Mediator:
             events=events,
             switchboard=switchboard,
             sites=sites,
+            room=room,
         )
         coordinators = Coordinators(
             settings, runs=runs, sites=sites, switchboard=switchboard, booking=booking
@@ -267,7 +271,7 @@ class Mediator:
         await door.start()
 
         ticking = asyncio.create_task(
-            self._tick(own, sites, coordinators, booking, database, events)
+            self._tick(own, sites, coordinators, booking, database, events, room)
         )
         undo.push_async_callback(_cancelled, ticking)
         host = _public_host(settings.host, credentials)
@@ -281,6 +285,7 @@ class Mediator:
         booking: Booking,
         database: Database,
         events: EventLog,
+        room: Room,
     ) -> None:
         """What comes with time: silence of sites, counts that are told and written, warnings."""
         pause = max(0.02, min(1.0, self.settings.health.heartbeat_s / 4))
@@ -297,6 +302,9 @@ class Mediator:
                     told_at = time.monotonic()
                     coordinators.tell_bytes()
                     booking.write()
+                    if await asyncio.to_thread(room.look):
+                        name = "disk_full" if room.trouble else "disk_has_room"
+                        events.say(name, reason=room.trouble)
                     for each in database.absences():
                         lost = {"dropped": each.dropped} if each.dropped else {}
                         events.say("store_back", seconds=round(each.seconds, 1), **lost)

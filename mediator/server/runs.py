@@ -20,13 +20,15 @@ from typing import Any
 from ..coordinator import NO_USER_CODE
 from ..core.restarts import pause_before_restart
 from ..core.roles import Role
+from ..disk import is_full
 from ..errors import BadRequest, NoSuchRun, RequestRefused, RunExists
 from ..proto import federation_pb2 as pb
 from ..store import RunRecord, RunState, StoreError
 from ..wire import RunId, check_run
-from .coordinator_process import FINISHED, STOPPED, CoordinatorProcess
+from .coordinator_process import FINISHED, NO_ROOM, STOPPED, CoordinatorProcess
 from .database import Database
 from .events import EventLog
+from .room import LONGEST_PAUSE_S, Room
 from .settings import ServerSettings
 from .sites import Sites
 from .switchboard import Switchboard
@@ -88,6 +90,7 @@ class Runs:
         events: EventLog,
         switchboard: Switchboard,
         sites: Sites,
+        room: Room,
     ) -> None:
         self._settings = settings
         self._clock = clock
@@ -96,6 +99,7 @@ class Runs:
         self._events = events
         self._switchboard = switchboard
         self._sites = sites
+        self._room = room
         self._going: dict[RunId, _Going] = {}
         self._ending = False
 
@@ -262,10 +266,17 @@ class Runs:
 
     async def _watch(self, run: RunId, going: _Going) -> tuple[RunState, str]:
         """Start coordinators until one says how the run ended; that, and why."""
+        no_room = 0
         while True:
+            began_at = self._clock()
             code = await self._one(run, going)
             if self._ending:
                 return RunState.INTERRUPTED, ""
+            if code == NO_ROOM and not going.stopping.is_set():
+                no_room = 0 if self._clock() - began_at > LONGEST_PAUSE_S else no_room
+                await self._wait_for_room(run, going, no_room)
+                no_room += 1
+                continue
             if code == FINISHED:
                 return RunState.FINISHED, str(going.told.get("reason") or "")
             if going.stopping.is_set():
@@ -290,8 +301,27 @@ class Runs:
             except TimeoutError:
                 await self._note(run, RunState.RUNNING, restarted=True)
 
+    async def _wait_for_room(self, run: RunId, going: _Going, failures: int) -> None:
+        """Have a run wait until the disk has room again, and say so."""
+        reason = self._room.trouble or "a disk of the mediator is full"
+        if not failures:
+            log.warning("run %s waits: %s", run, reason)
+            self._events.say("run_waiting", run=run, reason=reason)
+        await self._note(run, RunState.RUNNING, reason=f"it waits: {reason}")
+        await self._room.wait(failures, going.stopping)
+        if not going.stopping.is_set():
+            await self._note(run, RunState.RUNNING)
+
     async def _one(self, run: RunId, going: _Going) -> int:
         """One coordinator, from its start to its exit code."""
+        try:
+            return await self._coordinated(run, going)
+        except OSError as error:
+            if not is_full(error):
+                raise
+            return NO_ROOM
+
+    async def _coordinated(self, run: RunId, going: _Going) -> int:
         command = [*self._settings.coordinator, str(self._settings.folder.resolve()), run]
         command += [] if self._settings.user_code else [NO_USER_CODE]
         going.user = await asyncio.to_thread(_user_of, self.folder(run))

@@ -112,6 +112,15 @@ def is_away(error: SQLAlchemyError) -> bool:
     return broken and not _NO_SUCH.search(str(cause))
 
 
+def why_away(error: SQLAlchemyError) -> str:
+    """What users may be told of a database that is away."""
+    cause = error.orig if isinstance(error, DBAPIError) else None
+    code = getattr(cause, "sqlite_errorcode", 0) & 0xFF
+    if code == sqlite3.SQLITE_FULL or getattr(cause, "sqlstate", None) == "53100":
+        return "its disk is full"
+    return "others hold it" if code == sqlite3.SQLITE_BUSY else "it does not answer"
+
+
 def patiently(act: Callable[[], object]) -> None:
     """Do what SQLite refuses at once, whatever its timeout, while another connection is there.
 

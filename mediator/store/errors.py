@@ -21,3 +21,8 @@ class StoreAway(StoreError):
     """The database does not answer, is full or is busy: the same may succeed later."""
 
     exits_with = UNREACHABLE
+
+    def __init__(self, message: str, why: str = "it does not answer") -> None:
+        """`why` is what users may be told of it."""
+        super().__init__(message)
+        self.why = why

@@ -25,7 +25,7 @@ from ..core.roles import Role
 from ..core.traffic import Direction, Flow
 from ..errors import RunExists
 from ..identity.errors import TokenRefused
-from .engines import engine_for, is_away
+from .engines import engine_for, is_away, why_away
 from .errors import StoreAway, StoreError
 from .records import AuditEntry, EventRecord, RunRecord, RunState, SiteRecord
 from .tables import AUDIT, EVENTS, RUNS, SITES, TOKENS, TRAFFIC, migrate
@@ -340,8 +340,8 @@ class Store:
     def _explained(self, error: SQLAlchemyError) -> StoreError:
         """In the words of the database, without the statement and what was to be written."""
         cause = str(getattr(error, "orig", None) or error) or type(error).__name__
-        kind = StoreAway if is_away(error) else StoreError
-        return kind(f"{self._name}: {' '.join(cause.split())}")
+        text_ = f"{self._name}: {' '.join(cause.split())}"
+        return StoreAway(text_, why_away(error)) if is_away(error) else StoreError(text_)
 
     def _insert(self, table: Table) -> postgresql.Insert | sqlite.Insert:
         if self._engine.dialect.name == "postgresql":

@@ -22,7 +22,7 @@ from ..blobs import BadBlob, Blob, BlobBusy, BlobStore, Part
 from ..core.traffic import Direction
 from ..errors import MediatorError
 from ..proto import federation_pb2 as pb
-from ..rpc import SITE, TOO_MANY_CALLS
+from ..rpc import NO_ROOM_NOW, SITE, TOO_MANY_CALLS
 from .pieces import BadPiece, ended_early, pack, unpack
 from .settings import USUAL, TransferSettings
 from .streams import Room, opened, receive, send
@@ -57,9 +57,10 @@ class TransferFailed(MediatorError):
 
 
 def busy(error: grpc.aio.AioRpcError) -> bool:
-    """Whether the other side has too many calls now: that says nothing of the blob or the link."""
+    """Whether the other side has too many calls, or no room, now: that says nothing of the blob."""
     code, said = error.code(), (error.details() or "").lower()
-    return (code is grpc.StatusCode.UNAVAILABLE and said.startswith(TOO_MANY_CALLS)) or (
+    not_now = (TOO_MANY_CALLS, NO_ROOM_NOW)
+    return (code is grpc.StatusCode.UNAVAILABLE and said.startswith(not_now)) or (
         code is grpc.StatusCode.RESOURCE_EXHAUSTED and said.startswith(_MANY_RPCS)
     )
 

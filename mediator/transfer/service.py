@@ -16,8 +16,9 @@ import grpc
 
 from ..blobs import BadBlob, Blob, BlobBusy, BlobStore, NoRoom, Part, check_digest
 from ..core.traffic import Direction
+from ..disk import is_full
 from ..proto import federation_pb2 as pb
-from ..rpc import SITE
+from ..rpc import NO_ROOM_NOW, SITE
 from .pieces import BadPiece, Piece, pack, unpack
 from .settings import USUAL, TransferSettings
 from .streams import Room, opened, receive, send
@@ -26,6 +27,8 @@ log = logging.getLogger(__name__)
 
 Context = Any
 """A `grpc.aio.ServicerContext`, whose stubs do not say what `write` takes."""
+FULL = f"{NO_ROOM_NOW}: the mediator's disk is full"
+"""What a site is told that brings a blob then; the log has it once (server/room.py)."""
 OFFERS_PER_SITE = 256
 """What a site may have offered and not pushed; the oldest is forgotten, and offered again."""
 
@@ -159,7 +162,11 @@ class BlobService:
             await _refuse(context, site, code.DEADLINE_EXCEEDED, "the pieces come too slowly")
         except BlobBusy as error:
             await _refuse(context, site, code.ABORTED, str(error))
-        except NoRoom as error:
+        except (NoRoom, OSError) as error:
+            if is_full(error):
+                await context.abort(code.UNAVAILABLE, FULL)
+            if not isinstance(error, NoRoom):
+                raise
             await _refuse(context, site, code.RESOURCE_EXHAUSTED, str(error))
         except BadBlob as error:
             await _refuse(context, site, code.DATA_LOSS, str(error))
