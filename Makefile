@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 TESTS  := $(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder
 PIP    := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
-.PHONY: help quickstart test check soak proto docs bench install dev clean
+.PHONY: help quickstart test floor check soak proto docs bench install dev clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -37,6 +37,24 @@ quickstart: $(VENV)/.runtime ## train a federation on the digits data set and dr
 test: $(VENV)/.dev ## run the tests a contributor runs (minutes)
 	@echo "==> pytest (without the slow ones, which .ci/run adds)"
 	@$(TESTS) -m "not slow and not soak" $(ARGS)
+
+# The oldest Ray that pyproject.toml admits, beside the pinned one: found first by whoever imports it.
+FLOOR     := $(shell sed -n 's/^ *"ray>=\([0-9.]*\),.*/\1/p' pyproject.toml)
+FLOOR_RAY := $(VENV)/ray-$(FLOOR)
+CONTRACTS := tests/fabric/test_private_ray.py tests/fabric/test_cluster_contract.py \
+  tests/integration/test_virtual_clusters.py::test_ray_holds_what_the_manager_says_until_it_is_deleted \
+  tests/integration/test_virtual_clusters.py::test_a_child_holds_part_of_what_its_parent_has \
+  tests/integration/test_jobs.py::test_work_that_names_a_machine_runs_there_or_is_refused
+
+$(FLOOR_RAY)/.installed: $(VENV)/.dev
+	@echo "==> installing Ray $(FLOOR) beside the pinned one"
+	@$(BIN)/python -m pip --disable-pip-version-check install --quiet --no-deps --upgrade \
+	  --target $(FLOOR_RAY) ray==$(FLOOR)
+	@touch $@
+
+floor: $(FLOOR_RAY)/.installed ## fabric's contract tests on the oldest Ray that is supported
+	@echo "==> pytest on Ray $(FLOOR)"
+	@PYTHONPATH=$(abspath $(FLOOR_RAY)) $(BIN)/python -m pytest -q $(CONTRACTS)
 
 check: $(VENV)/.dev ## ruff, mypy --strict, import-linter
 	@echo "==> ruff check" && $(BIN)/ruff check .

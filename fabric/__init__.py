@@ -27,6 +27,7 @@ from .errors import (
     NotYours,
     SpecError,
     TooLarge,
+    UnsupportedRay,
     WorkerFailed,
     WorkerLost,
 )
@@ -73,6 +74,7 @@ __all__ = [
     "SchedulingPolicy",
     "SpecError",
     "TooLarge",
+    "UnsupportedRay",
     "VNode",
     "VNodeId",
     "VirtualCluster",

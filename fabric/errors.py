@@ -14,6 +14,7 @@ FabricError
 ├── TooLarge             work could never run in its virtual cluster
 ├── ManagerUnreachable   the manager of a Ray cluster does not answer
 ├── ClusterStartFailed   an embedded Ray did not start
+├── UnsupportedRay       the Ray that is installed lacks what is needed
 ├── ClusterUnreachable   a Ray cluster could not be attached to
 ├── WorkerLost           the process or the machine of a worker is gone
 └── WorkerFailed         the code inside a worker raised
@@ -230,6 +231,25 @@ class ClusterUnreachable(FabricError):
 
     def __str__(self) -> str:
         return f"no Ray cluster could be attached to at {self.address!r}: {self.reason}"
+
+
+class UnsupportedRay(FabricError):
+    """The Ray that is installed has changed where the fabric uses its private parts."""
+
+    exits_with = UNREACHABLE
+
+    def __init__(
+        self, version: str, purpose: str, lacks: Sequence[str], oldest: str, newest: str
+    ) -> None:
+        super().__init__(version, purpose, tuple(lacks), oldest, newest)
+        self.version, self.purpose, self.lacks = version, purpose, tuple(lacks)
+        self.oldest, self.newest = oldest, newest
+
+    def __str__(self) -> str:
+        return (
+            f"Ray {self.version} lacks what {self.purpose} of virtual clusters needs: "
+            f"{', '.join(self.lacks)}; tried are Ray {self.oldest} to {self.newest}"
+        )
 
 
 class WorkerLost(FabricError):

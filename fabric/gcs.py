@@ -2,22 +2,21 @@
 
 Ray's Python API lets Ray choose the id of a placement group. The manager has to choose it: then a
 group can be written down before it exists, asked for again after a crash, and given to work that
-waits for it. So this speaks to the GCS by the messages that Ray's own API sends (Ray ships them as
-`ray.core.generated`); it imports Ray, and is imported only where Ray is.
+waits for it. So this speaks to the GCS by the messages that Ray's own API sends, which
+Ray ships; it imports Ray, and is imported only where Ray is.
 """
 
 from __future__ import annotations
 
 import asyncio
-import importlib
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import grpc
-from ray._private.grpc_utils import init_grpc_channel
 
+from . import private_ray
 from .control import Observed, Seen, clear, seen_on
 from .core.audit import NAMES, Running
 from .core.books import JobId
@@ -27,10 +26,10 @@ from .core.resources import Resources
 from .core.selectors import to_ray
 from .errors import FabricError
 
-common: Any = importlib.import_module("ray.core.generated.common_pb2")
-tables: Any = importlib.import_module("ray.core.generated.gcs_pb2")
-messages: Any = importlib.import_module("ray.core.generated.gcs_service_pb2")
-services: Any = importlib.import_module("ray.core.generated.gcs_service_pb2_grpc")
+common = private_ray.generated("common_pb2")
+tables = private_ray.generated("gcs_pb2")
+messages = private_ray.generated("gcs_service_pb2")
+services = private_ray.generated("gcs_service_pb2_grpc")
 
 ANY_LENGTH = (("grpc.max_receive_message_length", -1),)
 """Answers of Ray grow with what there is; the usual 4 MB are a few thousand tasks."""
@@ -55,7 +54,7 @@ class Gcs:
         self._raylets: dict[MachineId, tuple[str, int]] = {}
         self._names: dict[GroupId, str] = {}
         """Of placement groups that are somewhere and were not known, so as to ask for each once."""
-        channel = init_grpc_channel(address, options=ANY_LENGTH, asynchronous=True)
+        channel = private_ray.channel(address, ANY_LENGTH)
         self._channel = channel
         self._groups = services.PlacementGroupInfoGcsServiceStub(channel)
         self._nodes = services.NodeInfoGcsServiceStub(channel)

@@ -11,13 +11,13 @@ This is cooperation, not a wall: who wants to, gets round it (docs/reference/con
 from __future__ import annotations
 
 import functools
-import importlib
 import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from . import private_ray
 from .core.books import JobId
 from .core.records import ClusterId
 from .introspection import available_resources_of, cluster_resources_of, nodes_of
@@ -34,16 +34,20 @@ _lock = threading.Lock()
 
 
 def install() -> None:
-    """Wrap what submits and what makes placement groups; calling it again changes nothing."""
+    """Wrap what submits and what makes placement groups; calling it again changes nothing.
+
+    UnsupportedRay before anything is wrapped, for a Ray that lacks what that needs.
+    """
     with _lock:
         if originals:
             return
+        private_ray.require(private_ray.INSIDE)
         import ray
         from ray.actor import ActorClass
         from ray.remote_function import RemoteFunction
 
-        groups = importlib.import_module("ray.util.placement_group")
-        state = importlib.import_module("ray._private.state")
+        groups = private_ray.module("ray.util.placement_group")
+        state = private_ray.state()
         for cls, actor in ((RemoteFunction, False), (ActorClass, True)):
             wrap(cls, "_remote", submission(actor))
             wrap(cls, "options", with_labels)
@@ -89,10 +93,10 @@ def _announced(original: Callable[..., Any], cluster: str) -> Callable[..., Any]
 
 
 def _introspection(answer: Callable[..., Any]) -> Callable[..., Any]:
-    def asked(original: Callable[[], Any]) -> Any:
+    def asked(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         cluster = current_id()
         if cluster is None:
-            return original()
+            return original(*args, **kwargs)
         return answer(clusters(), cluster, original)
 
     return asked

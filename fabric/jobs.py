@@ -7,7 +7,6 @@ Ray's job server is part of the dashboard, so the head has to run one (`pip inst
 from __future__ import annotations
 
 import contextlib
-import importlib
 import json
 import secrets
 import shlex
@@ -16,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from . import private_ray
 from .confine import SAYS
 from .core.audit import NAMES
 from .core.records import ROOT
@@ -81,6 +81,7 @@ class Jobs:
     """The jobs of the Ray cluster that this process is in."""
 
     def __init__(self) -> None:
+        private_ray.require(private_ray.JOBS, private_ray.INSIDE)
         from ray.job_submission import JobSubmissionClient
 
         self.clusters = VirtualClusters()
@@ -262,8 +263,7 @@ def _dashboard() -> str:
     """Where Ray's dashboard is. ClusterUnreachable without one."""
     import ray
 
-    worker: Any = importlib.import_module("ray._private.worker")
-    url = worker.get_dashboard_url()
+    url = private_ray.dashboard_url()
     if not url:
         raise ClusterUnreachable(
             ray.get_runtime_context().gcs_address,

@@ -8,7 +8,6 @@ called twice. Its books are a file in the folder of Ray's session on that machin
 from __future__ import annotations
 
 import asyncio
-import importlib
 import inspect
 import logging
 import os
@@ -19,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from . import private_ray
 from .calling import Address, Port
 from .core.admission import Request
 from .core.books import Entry, JobId
@@ -146,6 +146,7 @@ class ManagerActor:
     async def _begin(self) -> Keeper:
         import ray
 
+        private_ray.require(private_ray.MANAGER)
         from .gcs import Gcs
 
         context = ray.get_runtime_context()
@@ -197,6 +198,7 @@ def publish(demand: Sequence[Resources]) -> None:
 
 def find_or_create(settings: KeeperSettings | None = None) -> Any:
     """The manager of the Ray cluster that this process is in; it is made if there is none."""
+    private_ray.require(private_ray.MANAGER)
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -220,8 +222,7 @@ def find_or_create(settings: KeeperSettings | None = None) -> Any:
 
 
 def _head() -> str:
-    ray_state: Any = importlib.import_module("ray._private.state")
-    for node in ray_state.state.node_table():  # inside a virtual cluster `ray.nodes` tells of that
+    for node in private_ray.node_table():
         if node["Alive"] and "node:__internal_head__" in node["Resources"]:
             return str(node["NodeID"])
     raise FabricError("this Ray cluster has no head machine that is alive")
@@ -229,7 +230,4 @@ def _head() -> str:
 
 def _folder() -> str:
     """A folder that lives as long as this Ray cluster: of its session, the same on all machines."""
-    from ray._private.worker import global_worker
-
-    node: Any = global_worker.node
-    return str(Path(node.get_session_dir_path()) / "fedpilot")
+    return str(Path(private_ray.session_folder()) / "fedpilot")

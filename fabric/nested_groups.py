@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from . import private_ray
 from .core.records import NODE_LABEL
 from .core.selectors import parse
 from .errors import NoSuchCluster
@@ -14,29 +16,25 @@ from .spec import FixedSizeNode, FixedSizeNodes, SchedulingPolicy, VirtualCluste
 from .virtual_clusters import VirtualClusters
 from .where import enclosing, owner_of
 
+UNDERSTOOD = {
+    "bundles",
+    "strategy",
+    "lifetime",
+    "_soft_target_node_id",
+    "bundle_label_selector",
+    "topology_strategy",
+}
+"""What is heeded of a placement group's options; a Ray to come may have more."""
 
-def make_group(
-    original: Callable[..., Any],
-    bundles: Sequence[Mapping[str, float]],
-    strategy: str | None = None,
-    name: str = "",
-    lifetime: str | None = None,
-    _soft_target_node_id: str | None = None,
-    bundle_label_selector: Sequence[Mapping[str, str]] | None = None,
-    topology_strategy: Mapping[str, str] | None = None,
-) -> Any:
+
+def make_group(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """A placement group inside a virtual cluster is a virtual cluster of its own in there."""
-    asked: dict[str, Any] = {
-        "bundles": bundles,
-        "strategy": strategy,
-        "lifetime": lifetime,
-        "_soft_target_node_id": _soft_target_node_id,
-        "bundle_label_selector": bundle_label_selector,
-        "topology_strategy": topology_strategy,
-    }
     cluster = enclosing()
     if cluster is None:
-        return original(name=name, **asked)
+        return original(*args, **kwargs)
+    given = inspect.signature(original).bind(*args, **kwargs)
+    given.apply_defaults()
+    asked = {name: value for name, value in given.arguments.items() if name != "name"}
     spec = spec_of(**asked)
     id = new_group_id()
     VirtualClusters().create(
@@ -44,18 +42,21 @@ def make_group(
         spec,
         parent=cluster,
         wait_s=0.0,
-        detached=lifetime == "detached",
+        detached=asked.get("lifetime") == "detached",
         with_process=_in_actor(),
         group=id,
     )
-    return known_group(id, [dict(bundle) for bundle in bundles])
+    return known_group(id, [dict(bundle) for bundle in asked["bundles"]])
 
 
 def spec_of(**asked: Any) -> VirtualCluster:
     """What a placement group asks for; ValueError where Ray or a virtual cluster refuses it."""
     from ray.util.placement_group import validate_placement_group
 
-    validate_placement_group(**asked)
+    known = inspect.signature(validate_placement_group).parameters  # not the same on every Ray
+    validate_placement_group(**{name: value for name, value in asked.items() if name in known})
+    if new := sorted(name for name in asked.keys() - UNDERSTOOD if asked[name]):
+        raise ValueError(f"placement_group({', '.join(new)}): not known inside a virtual cluster")
     topology = dict(asked.get("topology_strategy") or {})
     strategy = topology.pop(NODE_LABEL, None) or asked.get("strategy") or SchedulingPolicy.PACK
     if topology:
@@ -99,9 +100,4 @@ def new_group_id() -> str:
 
 def known_group(id: str, sizes: Sequence[Mapping[str, float]]) -> Any:
     """A placement group of this id, whose bundles Ray need not be asked for."""
-    from ray._raylet import PlacementGroupID
-    from ray.util.placement_group import PlacementGroup
-
-    return PlacementGroup(
-        PlacementGroupID(bytes.fromhex(id)), bundle_cache=[dict(size) for size in sizes]
-    )
+    return private_ray.group_handle(id, sizes)

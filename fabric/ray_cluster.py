@@ -11,7 +11,6 @@ from __future__ import annotations
 import atexit
 import functools
 import gc
-import importlib
 import os
 import pickle
 import re
@@ -19,7 +18,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -27,7 +26,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from . import ray_home
+from . import private_ray, ray_home
 from .cluster import GroupState
 from .core.records import Bundle, Machine, MachineId, SchedulingPolicy, VNode
 from .core.resources import Resources
@@ -234,11 +233,7 @@ class RayCluster:
         return group
 
     def adopt_group(self, id: str, bundles: Sequence[Resources]) -> RayGroup:
-        from ray._raylet import PlacementGroupID
-        from ray.util.placement_group import PlacementGroup
-
-        sizes = [bundle.to_ray() for bundle in bundles]
-        made = PlacementGroup(PlacementGroupID(bytes.fromhex(id)), bundle_cache=sizes)
+        made = private_ray.group_handle(id, [bundle.to_ray() for bundle in bundles])
         group = RayGroup(made, self._as_actor, self._groups.discard, adopted=True)
         self._groups.add(group)
         return group
@@ -312,7 +307,9 @@ class RayGroup:
                 return GroupState.REMOVED
             case _:
                 infeasible = table["stats"]["scheduling_state"] == "INFEASIBLE"
-                return GroupState.INFEASIBLE if infeasible else GroupState.PENDING
+                if infeasible or _is_too_large(table["bundles"].values()):
+                    return GroupState.INFEASIBLE
+                return GroupState.PENDING
 
     def wait(self, timeout_s: float) -> tuple[MachineId, ...] | None:
         import ray
@@ -599,6 +596,15 @@ def _claim(undo: ExitStack) -> None:
         raise FabricError(SECOND_RAY)
 
 
+def _is_too_large(bundles: Iterable[Mapping[str, float]]) -> bool:
+    """Whether a bundle fits no machine, even an idle one: Ray 2.53 and older do not say so."""
+    machines = [each["Resources"] for each in private_ray.node_table() if each["Alive"]]
+    return any(
+        all(any(amount > has.get(name, 0.0) for name, amount in bundle.items()) for has in machines)
+        for bundle in bundles
+    )
+
+
 def _as_actor(cls: type[Any]) -> Any:
     import ray
 
@@ -620,9 +626,7 @@ def _reread_environment() -> None:
     if "ray" not in sys.modules:
         return
     with suppress(AttributeError):  # a Ray from before token authentication
-        raylet = importlib.import_module("ray._raylet")
-        raylet.AuthenticationTokenLoader.instance().reset_cache()
-        raylet.Config.initialize("")
+        private_ray.reread_authentication()
 
 
 def address_of_this_machine() -> str:

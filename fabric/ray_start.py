@@ -23,7 +23,7 @@ from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from importlib.metadata import version
 from typing import Any
 
-from . import ray_home
+from . import private_ray, ray_home
 
 NAMESPACE = "fedpilot"
 START_S = 300.0
@@ -185,7 +185,7 @@ def _daemons_apart() -> Iterator[None]:
     What is sent to our group (`timeout`, a terminal, a batch system) then ends us alone, and we end
     them in order; together with them we would wait a minute for a cluster that is gone.
     """
-    services: Any = importlib.import_module("ray._private.services")
+    services: Any = private_ray.starting()[1]
     popen = getattr(services, "ConsolePopen", None)
     if popen is None:  # another Ray: it ends less gracefully then
         yield
@@ -197,9 +197,7 @@ def _daemons_apart() -> Iterator[None]:
 @contextmanager
 def _short_cuts(processes: int, until_wanted: Callable[[], None]) -> Iterator[None]:
     """Start a head in its lightest form, with so many worker processes, and connect when wanted."""
-    node: Any = importlib.import_module("ray._private.node")
-    services: Any = importlib.import_module("ray._private.services")
-    worker: Any = importlib.import_module("ray._private.worker")
+    node, services, worker, _ = private_ray.starting()
     with ExitStack() as undo:
         for name in LEFT_OUT:
             undo.enter_context(_replaced(node.Node, name, lambda *_, **__: None))
@@ -219,7 +217,7 @@ def _launch(popen: Callable[..., Any], processes: int, command: list[str], **opt
     )
     if "dashboard_agent_command" not in flags:
         return popen(command, **options)
-    raylet: Any = importlib.import_module("ray._raylet")
+    raylet: Any = private_ray.starting()[3]
     for name in (
         raylet.DASHBOARD_AGENT_LISTEN_PORT_NAME,
         raylet.METRICS_AGENT_PORT_NAME,
@@ -240,7 +238,8 @@ def _launch(popen: Callable[..., Any], processes: int, command: list[str], **opt
 
 def _get_node(get_node: Callable[..., Any], gcs_address: str, node_id: str) -> Any:
     """Ask for our node once it is there: Ray asks again after one second, then another."""
-    client = importlib.import_module("ray._raylet").GcsClient(address=gcs_address)
+    raylet: Any = private_ray.starting()[3]
+    client = raylet.GcsClient(address=gcs_address)
     deadline = time.monotonic() + NODE_TIMEOUT_S
     while not client.get_all_node_info(timeout=NODE_TIMEOUT_S) and time.monotonic() < deadline:
         time.sleep(NODE_POLL_S)

@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from . import inside, reaching, where
+from . import inside, private_ray, reaching, where
 from .core.records import ROOT
 from .errors import FabricError, NameTaken, NoSuchCluster, NotInTime, SpecError
 from .introspection import VirtualClusterInfo, VirtualNodeInfo
@@ -47,6 +47,7 @@ def init(
     `wait_s` seconds at most in the queue; then raises NotInTime. SpecError, NeverFits,
     NoSuchCluster.
     """
+    private_ray.require(private_ray.INSIDE, private_ray.MANAGER)
     import ray
 
     if not ray.is_initialized():

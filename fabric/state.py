@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from . import where
+from . import private_ray, where
 from .errors import FabricError
 from .snapshot import find
 from .virtual_clusters import VirtualClusters
@@ -104,11 +104,11 @@ def _rows(what: str) -> list[Row]:
 
 
 async def _ask(what: str, address: str) -> Any:
-    grpc_utils: Any = importlib.import_module("ray._private.grpc_utils")
+    private_ray.require(private_ray.STATE)
     aggregator: Any = importlib.import_module("ray.dashboard.state_aggregator")
     manager: Any = importlib.import_module("ray.util.state.state_manager")
     common: Any = importlib.import_module("ray.util.state.common")
-    channel, source = grpc_utils.init_grpc_channel(address, CHANNEL, True), None
+    channel, source = private_ray.channel(address, CHANNEL), None
     try:
         source = manager.StateDataSourceClient(channel, manager.GcsClient(address=address))
         for method in ("get_all_task_info", "get_all_actor_info", "get_object_info"):

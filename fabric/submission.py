@@ -16,9 +16,10 @@ from .core.selectors import Condition, DoesNotExist, Exists, In, parse
 from .errors import SpecError, TooLarge
 from .introspection import attainable_of
 from .nested_groups import known_group
+from .private_ray import captures
 from .reaching import ask, clusters, reporter
 from .router import Ask, Placed
-from .where import captures, current_id, is_placement_group, own_bundle, own_group
+from .where import current_id, is_placement_group, own_bundle, own_group
 from .wrapping import originals
 
 OURS = "fedpilot.fabric.manager_actor"

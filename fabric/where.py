@@ -15,6 +15,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
+from . import private_ray
 from .core.groups import GroupId
 from .core.records import ClusterId
 from .reaching import ask, on_forget
@@ -184,7 +185,7 @@ def bundle_of(resources: Iterable[str], group: str) -> int | None:
 
 def own_bundle(group: str) -> int | None:
     """The bundle of a placement group that this worker runs in."""
-    return bundle_of(_held(), group)
+    return bundle_of(private_ray.resource_names(), group)
 
 
 def enclosing() -> str | None:
@@ -199,28 +200,7 @@ def enclosing() -> str | None:
 
 def own_group() -> str | None:
     """The placement group that this worker runs in."""
-    from ray._private import worker
-
-    ours: Any = worker.global_worker
-    if not ours.connected or ours.mode != worker.WORKER_MODE:
-        return None
-    id = ours.core_worker.get_placement_group_id()
-    return None if id.is_nil() else str(id.hex())
-
-
-def captures() -> bool:
-    from ray._private.worker import global_worker
-
-    return bool(global_worker.should_capture_child_tasks_in_placement_group)
-
-
-def _held() -> Iterable[str]:
-    """The names of the resources that this worker holds, as Ray has them inside."""
-    from ray._private.worker import global_worker
-
-    worker: Any = global_worker
-    held: Mapping[str, Any] = worker.core_worker.resource_ids()
-    return held
+    return private_ray.own_group()
 
 
 def _of_this_worker() -> str | None:

@@ -15,8 +15,8 @@ from fedpilot.fabric import wrapping
 PATIENCE_S = 60.0
 """How long threads that end may take to do so."""
 
-MAY_CHANGE = {"PYTEST_CURRENT_TEST", "MKL_CBWR"}
-"""Set by pytest, and by the first import of the training engine."""
+MAY_CHANGE = {"PYTEST_CURRENT_TEST", "MKL_CBWR", "PYTHONBREAKPOINT", "RAY_CLIENT_MODE"}
+"""Set by pytest, by the first import of the training engine, by Ray when it is used."""
 
 
 @contextlib.contextmanager

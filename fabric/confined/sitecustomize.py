@@ -29,12 +29,21 @@ class _WhenRayComes(importlib.abc.MetaPathFinder):
 
         def exec_module(module: ModuleType) -> None:
             execute(module)
-            from fedpilot.fabric import inside
-
-            inside.install()
+            _wrap()
 
         spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
+
+
+def _wrap() -> None:
+    """Wrap Ray. One that cannot be wrapped can be imported; `ray.init` then refuses it, by `hook`,
+    so that nothing runs outside of the virtual cluster unsaid."""
+    try:
+        from fedpilot.fabric import inside
+
+        inside.install()
+    except Exception as error:
+        print(f"fedpilot: this Ray cannot work in a virtual cluster: {error}", file=sys.stderr)
 
 
 def _others() -> None:

@@ -22,7 +22,7 @@ from fedpilot.fabric import (
     WorkerFailed,
     WorkerLost,
 )
-from fedpilot.fabric.errors import ManagerUnreachable, NoSuchJob, NotYours
+from fedpilot.fabric.errors import ManagerUnreachable, NoSuchJob, NotYours, UnsupportedRay
 
 ERRORS = [
     SpecError("no nodes"),
@@ -34,6 +34,7 @@ ERRORS = [
     WorkerLost("g/0/0", "its process died"),
     NameTaken("team"),
     NoSuchCluster("team", ("a", "b")),
+    UnsupportedRay("2.50.1", "jobs", ["ray.gone"], "2.52.0", "2.60.0"),
     NotYours("vision", {"vision": "alice"}, "bob"),
     NoSuchJob("job-1"),
     NeverFits("team", "it needs 9 CPU", 0),
