@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any, cast
 
 import numpy as np
 import pytest
 
+from federations import Lab
 from fedpilot.federated.engine.journal import RoundKey
 from fedpilot.federated.site.cohorts import Cohort
-from fedpilot.federated.site.pool import SharedModel
-from fedpilot.federated.site.rounds import RoundQueue, SiteRound
+from fedpilot.federated.site.pool import Piece, SharedModel, WorkerPool
+from fedpilot.federated.site.rounds import Pace, RoundQueue, SiteRound
 from fedpilot.mediator import Payload
 
 MODEL = SharedModel("m", None)
@@ -104,3 +106,55 @@ def test_an_order_that_cannot_begin_fails_and_the_next_begins() -> None:
     with pytest.raises(OSError, match="no room"):
         broken.answer.result(0)
     assert after.begun
+
+
+@pytest.mark.parametrize(
+    ("parts", "at_once"),
+    [
+        pytest.param(1, True, id="fewer pieces than workers"),
+        pytest.param(2, True, id="a piece for each worker"),
+        pytest.param(3, False, id="a worker gets another one"),
+    ],
+)
+def test_a_worker_hands_its_sum_up_with_its_only_piece(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, parts: int, at_once: bool
+) -> None:
+    monkeypatch.setattr(
+        "fedpilot.federated.site.rounds.pieces",
+        lambda costs, workers, pace: np.array_split(np.arange(len(costs)), parts),
+    )
+    sent: list[Piece] = []
+    submit = WorkerPool.submit
+
+    def submitting(pool: WorkerPool, pieces: Sequence[Piece], **how: Any) -> None:
+        sent.extend(piece for piece in pieces if piece.method == "train")
+        submit(pool, pieces, **how)
+
+    monkeypatch.setattr(WorkerPool, "submit", submitting)
+    lab.run(resources__workers=2, federation__rounds=1)
+    assert [piece.args[-1] for piece in sent] == [at_once] * parts
+
+
+def test_the_pace_is_what_workers_needed_for_the_samples_of_the_round(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured: list[tuple[int, float]] = []
+    busy: list[float] = []
+    monkeypatch.setattr(Pace, "measured", lambda _, *told: measured.append(told))
+    finish = SiteRound._finish
+
+    def finishing(self: SiteRound) -> None:
+        finish(self)
+        busy.append(self.answer.result(0).header["busy_seconds"])
+
+    monkeypatch.setattr(SiteRound, "_finish", finishing)
+    result = lab.run(federation__rounds=2)
+    samples = [row["samples"] for row in result.rows]
+    assert measured == list(zip(samples, busy, strict=True))
+
+
+def test_a_round_without_samples_says_nothing_of_the_pace() -> None:
+    pace = Pace()
+    pace.measured(10, 2.0)
+    pace.measured(0, 1.0)
+    assert pace.seconds_per_sample == 0.2

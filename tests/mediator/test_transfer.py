@@ -7,18 +7,20 @@ import hashlib
 import logging
 import os
 import random
+import threading
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import grpc
 import grpc.aio
 import pytest
 from hypothesis import given, strategies as st
 
-from fedpilot.mediator.blobs import BadBlob, Blob, BlobStore, NoRoom
+from fedpilot.mediator.blobs import BadBlob, Blob, BlobStore, NoRoom, Part
 from fedpilot.mediator.core.traffic import Direction
 from fedpilot.mediator.proto import federation_pb2 as pb
 from fedpilot.mediator.rpc import TOO_MANY_CALLS
@@ -36,6 +38,7 @@ from fedpilot.mediator.transfer import (
     unpack,
 )
 from fedpilot.mediator.transfer.pieces import Envelope
+from fedpilot.mediator.transfer.streams import Room, receive
 
 DATA = random.Random(5).randbytes(100_000)
 BLOB_DIGEST = hashlib.sha256(DATA).hexdigest()
@@ -383,6 +386,95 @@ def test_a_download_ends_with_its_budget_of_attempts(tmp_path: Path) -> None:
         assert there.service.streams == 1 + QUICK.attempts - 1
 
     in_a_world(tmp_path, act)
+
+
+def test_each_byte_further_renews_the_budget_of_attempts(tmp_path: Path) -> None:
+    few = TransferSettings(piece_bytes=7_000, first_pause_s=0.001, longest_pause_s=0.01, attempts=2)
+
+    async def act(there: World) -> None:
+        blob = put(there.mediator, DATA)
+        there.breaks.cuts = [1] * 10
+        assert (await there.client.download(blob)).read_bytes() == DATA
+        assert there.service.streams == 11
+
+    in_a_world(tmp_path, act, settings=few)
+
+
+def test_a_blob_that_has_just_come_does_not_make_room_for_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finish = Part.finish
+
+    def finishing(part: Part) -> Path:
+        path = finish(part)
+        # Another process of the site needs the whole folder now.
+        with pytest.raises(NoRoom):
+            BlobStore(path.parent, len(DATA)).make_room_for(len(DATA))
+        return path
+
+    async def act(there: World) -> None:
+        blob = put(there.mediator, DATA)
+        monkeypatch.setattr(Part, "finish", finishing)
+        assert (await there.client.download(blob)).read_bytes() == DATA
+
+    in_a_world(tmp_path, act)
+
+
+class SlowPart:
+    """A part on a disk that writes when the test says so."""
+
+    def __init__(self) -> None:
+        self.blob, self.size = blob_of(DATA), 0
+        self.writing, self.may_write = threading.Event(), threading.Event()
+        self.written = b""
+
+    def write(self, *data: bytes) -> None:
+        self.writing.set()
+        assert self.may_write.wait(60)
+        time.sleep(0.05)  # whoever does not wait for the disk is ahead of it
+        self.written += b"".join(data)
+
+
+@pytest.mark.parametrize(
+    ("count", "room_bytes"),
+    [
+        pytest.param(2, 10**6, id="as it waits for more"),
+        pytest.param(6, 10**6, id="as it waits for the disk"),
+        pytest.param(1, 0, id="as it waits for memory"),
+    ],
+)
+def test_what_has_come_is_written_in_its_order_though_the_stream_is_given_up(
+    count: int, room_bytes: int
+) -> None:
+    part, room = SlowPart(), Room(room_bytes)
+    taken = 0
+
+    async def pieces() -> AsyncIterator[Piece]:
+        nonlocal taken
+        for number in range(count):
+            start = number * 1_000
+            taken = start + 1_000
+            yield Piece(
+                DATA[start:taken], "" if number else BLOB_DIGEST, start if not number else 0
+            )
+        await asyncio.Event().wait()
+
+    async def act() -> None:
+        receiving = asyncio.create_task(
+            receive(pieces(), cast("Part", part), lambda _: None, QUICK, room)
+        )
+        await asyncio.to_thread(part.writing.wait, 60)
+        for _ in range(100):
+            await asyncio.sleep(0)
+        receiving.cancel()
+        await asyncio.sleep(0)
+        part.may_write.set()
+        with pytest.raises(asyncio.CancelledError):
+            await receiving
+        assert part.written == DATA[:taken]
+        assert room.free == room_bytes
+
+    asyncio.run(act())
 
 
 @pytest.mark.parametrize(

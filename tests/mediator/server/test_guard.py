@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from fedpilot.mediator.identity import Authority, Role
 from fedpilot.mediator.proto import federation_pb2 as pb
 from fedpilot.mediator.rpc import USER
 from fedpilot.mediator.server.database import Database
-from fedpilot.mediator.server.guard import Guard, TooManyCalls, code_of, refuse
+from fedpilot.mediator.server.guard import LONGEST_REASON, Guard, TooManyCalls, code_of, refuse
 from fedpilot.mediator.server.settings import ServerSettings
 from fedpilot.mediator.store import AuditEntry, Store, StoreError
 
@@ -147,6 +149,94 @@ def test_an_act_is_on_disk_before_its_caller_hears_of_it(
 
     asyncio.run(test())
     assert heard == ["written", "answered"]
+
+
+def test_an_act_whose_caller_leaves_as_it_is_written_down_is_written_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_write, writing = threading.Event(), asyncio.Event()
+    record = Database.ask
+
+    async def make_token(request: Any, context: Call, peer: Any) -> pb.MakeTokenReply:
+        return pb.MakeTokenReply(token="t")
+
+    async def slowly(database: Database, act: Any, *args: Any) -> Any:
+        if act.__name__ == "record_audit":
+            writing.set()
+            await asyncio.to_thread(may_write.wait, 60)
+        return await record(database, act, *args)
+
+    async def test() -> None:
+        authority = Authority.create(tmp_path / "certs", now=NOW)
+        shown = authority.issue("otto", Role.ADMIN, now=NOW, valid_s=1e9)
+        database = Database(Store(f"sqlite:///{tmp_path / 'db.sqlite'}"))
+        monkeypatch.setattr(Database, "ask", slowly)
+        call = Call(shown.certificate, database)
+        guarded = guard_of(authority, database).guarded(
+            USER.methods_by_name["MakeToken"], make_token
+        )
+        asked = pb.MakeTokenRequest(site="paris", valid_s=60).SerializeToString()
+        calling = asyncio.create_task(guarded(asked, call))
+        await writing.wait()
+        calling.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await calling
+        may_write.set()
+        while not call.audited:
+            await call.look()
+        database.close()
+        assert call.audited == [("otto", "make_token", "done")]
+
+    asyncio.run(test())
+
+
+def test_a_long_refusal_is_shortened_in_the_audit(tmp_path: Path) -> None:
+    async def make_token(request: Any, context: Call, peer: Any) -> pb.MakeTokenReply:
+        raise BadRequest("x" * (2 * LONGEST_REASON))
+
+    async def test() -> None:
+        authority = Authority.create(tmp_path / "certs", now=NOW)
+        shown = authority.issue("otto", Role.ADMIN, now=NOW, valid_s=1e9)
+        database = Database(Store(f"sqlite:///{tmp_path / 'db.sqlite'}"))
+        call = Call(shown.certificate, database)
+        guarded = guard_of(authority, database).guarded(
+            USER.methods_by_name["MakeToken"], make_token
+        )
+        with pytest.raises(grpc.aio.AbortError):
+            await guarded(pb.MakeTokenRequest(site="paris").SerializeToString(), call)
+        database.close()
+        ((_, _, outcome),) = call.audited
+        assert outcome == "x" * LONGEST_REASON
+
+    asyncio.run(test())
+
+
+def test_a_stream_ends_when_its_caller_is_revoked(tmp_path: Path) -> None:
+    """Whoever has followed a run for a day is looked at again with every event."""
+
+    async def follow(request: Any, context: Call, peer: Any) -> AsyncIterator[int]:
+        yield 1
+        yield 2
+        yield 3
+
+    async def test() -> None:
+        authority = Authority.create(tmp_path / "certs", now=NOW)
+        shown = authority.issue("otto", Role.OPERATOR, now=NOW, valid_s=1e9)
+        database = Database(Store(f"sqlite:///{tmp_path / 'db.sqlite'}"))
+        call = Call(shown.certificate, database)
+        guarded = guard_of(authority, database).guarded(USER.methods_by_name["FollowRun"], follow)
+        seen = []
+        with contextlib.suppress(grpc.aio.AbortError):
+            async for each in guarded(pb.FollowRequest(run="r").SerializeToString(), call):
+                seen.append(each)
+                authority.revoke("otto", now=time.time())
+        database.close()
+        assert seen == [1]
+        ((code, text),) = call.refused
+        assert code is grpc.StatusCode.UNAUTHENTICATED
+        assert "revoked" in text
+
+    asyncio.run(test())
 
 
 def test_what_cannot_be_audited_is_not_said_to_be_done(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from pathlib import Path
 from typing import Any
@@ -228,3 +229,30 @@ def test_an_answer_too_large_to_be_passed_on_has_failed() -> None:
     error = error_of(PARIS, failed.failure)
     assert isinstance(error, AnswerUnreadable)
     assert "bytes beside its tensors" in str(error)
+
+
+def test_a_command_that_nobody_answers_ends_with_its_time_and_leaves_nothing(world: World) -> None:
+    world.hello()
+    with pytest.raises(TimeoutError, match=r"site paris did not answer within 0\.05 s"):
+        asyncio.run(world.desk.command(PARIS, "cluster.list", "{}", timeout_s=0.05))
+    (asked,) = world.session.of("order")
+    assert (asked.verb, asked.kind) == ("command", "cluster.list")
+    assert world.site.orders.open == {}
+    assert world.site.holding == {}
+
+
+def test_a_command_is_answered_once_its_site_has(world: World) -> None:
+    world.hello()
+
+    async def act() -> pb.Answer:
+        asking = asyncio.create_task(world.desk.command(PARIS, "cluster.list", "{}", timeout_s=60))
+        while not world.session.of("order"):
+            await asyncio.sleep(0)
+        (order,) = world.session.of("order")
+        answer = pb.Answer(id=order.id, done=pb.Done(kind="listed"))
+        id = OrderId(RunId(order.id.run), order.id.key)
+        assert world.desk.answered(PARIS, answer, id, 10) == ""
+        return await asking
+
+    assert asyncio.run(act()).done.kind == "listed"
+    assert world.site.orders.open == {}
