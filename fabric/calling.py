@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .errors import FabricError, ManagerAway, ManagerGone, ManagerUnreachable
+from .machine_check import not_installed
 
 log = logging.getLogger(__name__)
 
@@ -212,7 +213,7 @@ def call(manager: Any, method: str, args: Sequence[Any], timeout_s: float) -> An
     """Have the manager do something. FabricError, also where it does not answer in time.
 
     ManagerAway while Ray starts this actor again; ManagerGone if it is dead for good: another may
-    have its name, or get it.
+    have its name, or get it. NotInstalled if it could not be made for want of fedpilot.
     """
     key = _key(manager)
     line = _line_to(manager, key)
@@ -251,6 +252,8 @@ def _through_ray(manager: Any, method: str, args: Sequence[Any], timeout_s: floa
             raise error.cause from None
         raise FabricError(f"the manager failed: {error}") from error
     except (ActorDiedError, ActorUnschedulableError) as error:
+        if lacks := not_installed(str(error)):
+            raise lacks from error
         raise ManagerGone(brief(str(error))) from error
     except ActorUnavailableError as error:
         raise ManagerAway(brief(str(error))) from error

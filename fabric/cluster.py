@@ -36,8 +36,8 @@ class Worker(Protocol):
     def call(self, method: str, /, *args: Any) -> Future[Any]:
         """Call a method; calls run one at a time, in the order they were made.
 
-        The future ends in the result, `WorkerFailed` or `WorkerLost`. Its callbacks run in a thread
-        of the cluster's: they must not block. It cannot be cancelled.
+        The future ends in the result, `WorkerFailed`, `WorkerLost` or `NotInstalled`. Its callbacks
+        run in a thread of the cluster's: they must not block. It cannot be cancelled.
         """
         ...
 

@@ -16,6 +16,7 @@ FabricError
 ├── ClusterStartFailed   an embedded Ray did not start
 ├── UnsupportedRay       the Ray that is installed lacks what is needed
 ├── ClusterUnreachable   a Ray cluster could not be attached to
+├── NotInstalled         a machine of a Ray cluster lacks fedpilot, or what it needs
 ├── WorkerLost           the process or the machine of a worker is gone
 └── WorkerFailed         the code inside a worker raised
 
@@ -249,6 +250,23 @@ class UnsupportedRay(FabricError):
         return (
             f"Ray {self.version} lacks what {self.purpose} of virtual clusters needs: "
             f"{', '.join(self.lacks)}; tried are Ray {self.oldest} to {self.newest}"
+        )
+
+
+class NotInstalled(FabricError):
+    """A machine of a Ray cluster cannot import fedpilot, or what it needs."""
+
+    exits_with = UNREACHABLE
+
+    def __init__(self, machine: str, module: str) -> None:
+        super().__init__(machine, module)
+        self.machine, self.module = machine, module
+
+    def __str__(self) -> str:
+        return (
+            f"machine {self.machine} of the Ray cluster cannot import {self.module!r}: install "
+            "fedpilot there, in the environment that Ray runs in; `fedpilot doctor --address` "
+            "looks at every machine"
         )
 
 

@@ -36,11 +36,13 @@ from .errors import (
     ClusterUnreachable,
     FabricError,
     GangExists,
+    NotInstalled,
     SpecError,
     WorkerFailed,
     WorkerLost,
 )
 from .local import load, niceness_of_workers, usable_cpus, usable_gpus
+from .machine_check import not_installed
 from .ray_probe import probe
 from .ray_start import (
     NICENESS,
@@ -520,7 +522,9 @@ def _hosted(cls: type[Any]) -> type[Any]:
     return type(cls.__name__, (cls,), added)
 
 
-def _explained(worker: str, method: str, error: BaseException) -> WorkerFailed | WorkerLost:
+def _explained(
+    worker: str, method: str, error: BaseException
+) -> WorkerFailed | WorkerLost | NotInstalled:
     """Say what an error of Ray's means: the code raised, or nobody is there to run it."""
     from ray.exceptions import RayActorError, RayError, RayTaskError
 
@@ -532,6 +536,9 @@ def _explained(worker: str, method: str, error: BaseException) -> WorkerFailed |
         return explained
     if isinstance(error, RayActorError) and error.actor_init_failed:
         trace = _plain(str(error))  # all that Ray keeps of it
+        if lacks := not_installed(trace):
+            lacks.__cause__ = error
+            return lacks
         kind, _, message = trace.strip().rpartition("\n")[2].partition(": ")
         explained = WorkerFailed(worker, "__init__", kind, message, trace)
     elif isinstance(error, RayError):

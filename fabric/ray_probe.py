@@ -32,7 +32,9 @@ def probe(address: str, auth_mode: str, timeout_s: float, silent_s: float = SILE
         raise ClusterUnreachable(address, "expected host:port of the head's Ray, or 'auto'")
     deadline = time.monotonic() + timeout_s
     try:
-        socket.create_connection((host, int(port)), min(timeout_s, TCP_TIMEOUT_S)).close()
+        socket.create_connection(
+            (host.strip("[]"), int(port)), min(timeout_s, TCP_TIMEOUT_S)
+        ).close()
     except (OSError, OverflowError) as error:
         raise ClusterUnreachable(address, f"nothing listens there: {error}") from error
     options = (

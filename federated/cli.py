@@ -5,13 +5,21 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import redirect_stdout
+from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from fedpilot.fabric.cli_access import BAD_INPUT, FAILED, exit_codes, fail
+from fedpilot.fabric.cli_access import (
+    BAD_INPUT,
+    FAILED,
+    exit_codes,
+    fail,
+    said_to_be_slow,
+    timeout_of,
+    with_timeout,
+)
 from fedpilot.fabric.interruptions import Interruptions
 from fedpilot.mediator.cli.access import Access, with_mediator
 
@@ -327,16 +335,31 @@ def init(path: Path, force: bool, as_json: bool) -> None:
 
 
 @click.command()
-@click.option("--address", metavar="HOST:PORT", help="Also see whether this Ray can be reached.")
+@click.option("--address", metavar="HOST:PORT", help="Also attach to this Ray, as a run would.")
+@click.option(
+    "--auth-mode",
+    type=click.Choice(["disabled", "token"]),
+    help="How that Ray authenticates; by default RAY_AUTH_MODE, or else disabled.",
+)
+@with_timeout
 @JSON
-def doctor(address: str | None, as_json: bool) -> None:
-    """Look at this machine: versions, cores, memory, disk, ports, Ray's settings.
+def doctor(address: str | None, auth_mode: str | None, as_json: bool) -> None:
+    """Look at this machine: versions, cores, load, memory, disk, ports, Ray's settings.
+
+    With --address also at a Ray cluster: whether a run can attach, what is free there, and whether
+    fedpilot can work on each of its machines.
+
+    \b
+    Examples:
+      fedpilot doctor
+      fedpilot doctor --address 10.0.0.5:6379 --auth-mode token
 
     Exits 1 if something would keep runs from working.
     """
     from .doctor import examine
 
-    findings = examine(address)
+    with said_to_be_slow(address) if address else nullcontext():
+        findings = examine(address, auth_mode, timeout_of(click.get_current_context()))
     if as_json:
         rows = [
             {"name": f.name, "status": str(f.status), "found": f.found, "advice": f.advice}

@@ -1,7 +1,8 @@
-"""Decides whether this host is fit for a run, without starting or importing what the run will use.
+"""Decides whether this host is fit for a run, and the Ray cluster that is named for it.
 
 Each check is a function of facts that returns a finding; `examine` gathers the facts. A `fail`
-stops a run; a `warn` slows it down or surprises; an `ok` is worth knowing.
+stops a run; a `warn` slows it down or surprises; an `ok` is worth knowing. Nothing is started or
+imported that a run would use, unless a Ray cluster is named: that is attached to as a run does.
 """
 
 from __future__ import annotations
@@ -12,14 +13,20 @@ import shutil
 import socket
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
+
+from fedpilot.fabric.local import Load, load
+from fedpilot.fabric.ray_start import niceness
+
+if TYPE_CHECKING:
+    from fedpilot.fabric.machine_check import ClusterReport, MachineReport
 
 Status = Literal["ok", "warn", "fail"]
 
@@ -38,7 +45,10 @@ LONGEST_SOCKET = 107
 """Bytes of a Unix socket's path on Linux."""
 SOCKET_BELOW_TMP = "/ray/session_2026-01-31_23-59-59_999999_4194304/sockets/plasma_store"
 
-REACH_WITHIN_S = 0.25
+BUSY = 2.0
+"""Processes per CPU beyond which starts take minutes."""
+NEEDED_THERE = ("fedpilot.federated.site.node",)
+"""What a machine of a Ray cluster has to import: what a worker is made of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,12 +62,15 @@ class Finding:
     """What to do, when there is something to do."""
 
 
-def examine(ray_address: str | None = None) -> tuple[Finding, ...]:
-    """Look at this host; with an address, also whether that Ray cluster can be reached."""
+def examine(
+    ray_address: str | None = None, auth_mode: str | None = None, timeout_s: float = 120.0
+) -> tuple[Finding, ...]:
+    """Look at this host; with an address, also at that Ray cluster, as a run would find it."""
     environment = os.environ
     findings = [
         *_installation(),
         cpus(_visible_cpus(), _cpu_quota()),
+        busyness(load(niceness())),
         memory(_available_memory()),
         shared_memory(_free("/dev/shm")),
         disk(Path.cwd(), shutil.disk_usage(Path.cwd())),
@@ -69,8 +82,83 @@ def examine(ray_address: str | None = None) -> tuple[Finding, ...]:
         temporary_folder(environment.get("RAY_TMPDIR") or environment.get("TMPDIR") or "/tmp"),
     ]
     if ray_address is not None:
-        findings.append(reachable(ray_address, _connect))
+        findings += ray_cluster(ray_address, auth_mode, timeout_s)
     return tuple(findings)
+
+
+def ray_cluster(address: str, auth_mode: str | None, timeout_s: float) -> Iterator[Finding]:
+    """Whether a run could use a Ray cluster, and each of its machines."""
+    from fedpilot.fabric import ClusterUnreachable, RayCluster
+    from fedpilot.fabric.machine_check import check_cluster
+
+    try:
+        with RayCluster.connect(address, auth_mode, timeout_s):
+            report = check_cluster(NEEDED_THERE, timeout_s)
+    except ClusterUnreachable as error:
+        yield unreachable(error.address, error.reason)
+        return
+    mode = auth_mode or os.environ.get("RAY_AUTH_MODE") or "disabled"
+    yield reached(address, mode, report)
+    here = _installed("fedpilot")
+    for each in report.machines:
+        yield machine(each, here or "")
+
+
+def unreachable(address: str, reason: str) -> Finding:
+    """Why a run could not attach to a Ray cluster."""
+    found = f"{address}: {reason}"
+    advice = "is Ray's head running there (`ray status`), and does the network let you through?"
+    return Finding(name="ray cluster", status="fail", found=found, advice=advice)
+
+
+def reached(address: str, mode: str, report: ClusterReport) -> Finding:
+    """What a Ray cluster offers, and how it lets one in."""
+    count = len(report.machines)
+    machines = "1 machine" if count == 1 else f"{count} machines"
+    python = next((each.python for each in report.machines if each.python), "?")
+    found = (
+        f"{address}: {machines} with {report.cpus:g} CPU, {report.free_cpus:g} of them free; Ray "
+        f"{report.ray}, Python {python}, authentication {mode}"
+    )
+    if not report.free_cpus:
+        advice = "others hold all of it: a run waits for `resources.reserve_timeout`"
+        return Finding(name="ray cluster", status="warn", found=found, advice=advice)
+    return Finding(name="ray cluster", status="ok", found=found)
+
+
+def machine(report: MachineReport, here: str) -> Finding:
+    """Whether workers can run on a machine of a Ray cluster; `here` is our version of fedpilot."""
+    name = f"machine {report.hostname}"
+    if report.problem:
+        found = f"fedpilot cannot work there: {report.problem}"
+        advice = f"install fedpilot {here} there, in the environment that Ray runs in"
+        if not report.python:
+            advice = "is the machine overloaded, or Ray's raylet there (`ray status`)?"
+        return Finding(name=name, status="fail", found=found, advice=advice)
+    found = (
+        f"{report.cpus:g} CPU, fedpilot {report.fedpilot}, load {report.load:.1f}, workers at "
+        f"niceness {report.niceness}"
+    )
+    if report.fedpilot != here:
+        advice = f"here it is fedpilot {here}: install the same version on both"
+        return Finding(name=name, status="warn", found=found, advice=advice)
+    if (report.niceness or 0) > 0:
+        advice = (
+            "beside busy processes such workers hardly start: set RAY_worker_niceness=0 where its "
+            "raylet is started"
+        )
+        return Finding(name=name, status="warn", found=found, advice=advice)
+    return Finding(name=name, status="ok", found=found)
+
+
+def busyness(busy: Load) -> Finding:
+    """How busy this host is, and how nice the workers of a private Ray would be."""
+    if busy.average <= BUSY * busy.cpus:
+        return Finding(name="load", status="ok", found=str(busy))
+    advice = "others compute here: starts take minutes and rounds longer"
+    if (busy.niceness or 0) > 0:
+        advice += "; unset RAY_worker_niceness, or workers get next to nothing"
+    return Finding(name="load", status="warn", found=str(busy), advice=advice)
 
 
 def python(version: tuple[int, int, int], required: str) -> Finding:
@@ -210,25 +298,6 @@ def temporary_folder(folder: str) -> Finding:
     return Finding(name="temporary folder", status="fail", found=found, advice=advice)
 
 
-def reachable(address: str, connect: Callable[[str, int], None]) -> Finding:
-    """Whether something answers at the address of a Ray cluster."""
-    if address == "auto":
-        found = "`auto`: Ray finds the cluster of this host itself"
-        return Finding(name="ray cluster", status="ok", found=found)
-    parts = re.fullmatch(r"\[?([^\[\]/]+?)\]?:([0-9]{1,5})", address)
-    if not parts or not 0 < int(parts[2]) < 2**16:
-        advice = "write `host:port`, such as `10.0.0.5:6379`, or `auto`"
-        return Finding(name="ray cluster", status="fail", found=f"`{address}`", advice=advice)
-    try:
-        connect(parts[1], int(parts[2]))
-    except (OSError, UnicodeError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        found = f"{address} cannot be reached: {reason}"
-        advice = "is Ray's head running there (`ray status`), and does the network let you through?"
-        return Finding(name="ray cluster", status="fail", found=found, advice=advice)
-    return Finding(name="ray cluster", status="ok", found=f"{address} answers")
-
-
 def _installation() -> Iterator[Finding]:
     try:
         fedpilot = metadata.distribution("fedpilot")
@@ -297,7 +366,3 @@ def _is_taken(port: int) -> bool:
         except OSError:
             return True
     return False
-
-
-def _connect(host: str, port: int) -> None:
-    socket.create_connection((host, port), timeout=REACH_WITHIN_S).close()

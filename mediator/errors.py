@@ -2,6 +2,7 @@
 
 MediatorError
 ├── ReservationRefused     too few sites could promise their part of the gang      (exit 3)
+│   └── RaysUnusable       since none of their Rays can be used at all             (exit 4)
 ├── SiteUnreachable        a site does not answer                                  (exit 4)
 │   └── SiteLost           it was given up while it worked: to be done elsewhere  (exit 1)
 ├── WorkFailed             a site's part of a run failed there                     (exit 1)
@@ -53,6 +54,12 @@ class ReservationRefused(MediatorError):
             reason if site == self.NO_SITE else f"site {site}: {reason}"
             for site, reason in self.refusals.items()
         )
+
+
+class RaysUnusable(ReservationRefused):
+    """No Ray of those that refused can be used at all: nobody is there, or fedpilot is not."""
+
+    exits_with = UNREACHABLE
 
 
 class SiteUnreachable(MediatorError):

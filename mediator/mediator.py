@@ -32,7 +32,13 @@ from .core.assignment import (
 )
 from .core.reservation import Answer, Ask, Outcome, Promise, Refusal, Verb, reserve
 from .core.traffic import Direction, Flow, TrafficLedger
-from .errors import AnswerUnreadable, MediatorError, ReservationRefused, SiteUnreachable
+from .errors import (
+    AnswerUnreadable,
+    MediatorError,
+    RaysUnusable,
+    ReservationRefused,
+    SiteUnreachable,
+)
 from .site import GangRequest, Site
 from .workload import Notify, Payload
 
@@ -155,7 +161,8 @@ class FederationMediator:
             self.close()
             raise
         if not outcome.granted:
-            raise ReservationRefused(outcome.refusals)
+            refused = RaysUnusable if outcome.unreachable else ReservationRefused
+            raise refused(outcome.refusals)
         self._request, self._promises = request, outcome.promises
         return self._promises
 

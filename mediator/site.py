@@ -20,6 +20,7 @@ from fedpilot.fabric import (
     VirtualCluster,
     VirtualClusterManager,
 )
+from fedpilot.fabric.exit_codes import UNREACHABLE
 
 from .core.reservation import Answer, Promise, Refusal
 from .errors import SiteUnreachable
@@ -116,7 +117,7 @@ class InProcessSite:
                 timeout_s=request.timeout_s,
             )
         except FabricError as error:
-            return Refusal(self._name, str(error))
+            return refusal(self._name, error)
         return Promise(self._name, len(self._gang.vnodes))
 
     def commit(self) -> Future[None]:
@@ -237,10 +238,14 @@ def promised(site: str, answer: Payload, request: GangRequest) -> Answer:
                 return Promise(site, vnodes)
             return Refusal(site, f"it promised {vnodes!r:.60} vnodes of the {most} asked for")
         case "refused":
-            return Refusal(
-                site, str(answer.header.get("reason", "it gave no reason"))[:LONGEST_WHY]
-            )
+            reason = str(answer.header.get("reason", "it gave no reason"))[:LONGEST_WHY]
+            return Refusal(site, reason, answer.header.get("unreachable") is True)
     return Refusal(site, f"it answered with {answer.kind!r:.60}, which is no promise")
+
+
+def refusal(site: str, error: FabricError) -> Refusal:
+    """What a site says that could not reserve its part."""
+    return Refusal(site, str(error), unreachable=error.exits_with == UNREACHABLE)
 
 
 def then(asked: Future[Told], made: Callable[[Told], Result]) -> Future[Result]:

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -48,30 +48,60 @@ def eventually(
         time.sleep(every_s)
 
 
+LIGHT = (
+    *("--disable-usage-stats", "--dashboard-agent-listen-port=0"),
+    *("--object-store-memory=104857600", "--min-worker-port=0", "--max-worker-port=0"),
+)
+
+
 @contextlib.contextmanager
-def ray_head(num_cpus: int = 4) -> Iterator[str]:
-    """The address of a Ray head that is not ours."""
+def ray_head(num_cpus: int = 4, **env: str) -> Iterator[str]:
+    """The address of a Ray head that is not ours; `env` is what its processes see besides."""
     folder = tempfile.mkdtemp(prefix="ray-")
     port = free_port()
-    command = [
-        str(Path(sys.executable).parent / "ray"),
-        *("start", "--head", "--block", f"--port={port}", f"--num-cpus={num_cpus}"),
-        *(f"--temp-dir={folder}", "--include-dashboard=false", "--include-log-monitor=false"),
-        *("--disable-usage-stats", "--dashboard-agent-listen-port=0"),
-        *("--object-store-memory=104857600", "--min-worker-port=0", "--max-worker-port=0"),
+    options = [
+        *("--head", f"--port={port}", f"--num-cpus={num_cpus}", f"--temp-dir={folder}"),
+        *("--include-dashboard=false", "--include-log-monitor=false"),
     ]
-    with open(Path(folder) / "head.log", "w") as log:
-        head = subprocess.Popen(
-            command, env=ENVIRONMENT, stdout=log, stderr=log, start_new_session=True
+    try:
+        with _started(folder, options, env) as head:
+            eventually(lambda: _listens(port) or head.poll() is not None, 60, "the head listens")
+            assert head.poll() is None, (Path(folder) / "ray.log").read_text()
+            yield f"127.0.0.1:{port}"
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def ray_machine(address: str, num_cpus: int = 1, **env: str) -> Iterator[None]:
+    """One machine more for a Ray cluster; whoever needs it waits until Ray knows it."""
+    folder = tempfile.mkdtemp(prefix="ray-")
+    try:
+        with _started(folder, [f"--address={address}", f"--num-cpus={num_cpus}"], env):
+            yield
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _started(
+    folder: str, options: Sequence[str], env: Mapping[str, str]
+) -> Iterator[subprocess.Popen[bytes]]:
+    """`ray start` in a session of its own, whose processes end with the block."""
+    ray = str(Path(sys.executable).parent / "ray")
+    with open(Path(folder) / "ray.log", "w") as log:
+        process = subprocess.Popen(
+            [ray, "start", "--block", *options, *LIGHT],
+            env={**ENVIRONMENT, **env},
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
         )
     try:
-        eventually(lambda: _listens(port) or head.poll() is not None, 60, "the head listens")
-        assert head.poll() is None, (Path(folder) / "head.log").read_text()
-        yield f"127.0.0.1:{port}"
+        yield process
     finally:
-        end_session(head.pid)
-        head.wait(60)
-        shutil.rmtree(folder, ignore_errors=True)
+        end_session(process.pid)
+        process.wait(10)
 
 
 def _listens(port: int) -> bool:

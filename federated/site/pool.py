@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedpilot.fabric import Gang, Worker, WorkerFailed, WorkerLost
+from fedpilot.fabric import Gang, NotInstalled, Worker, WorkerFailed, WorkerLost
 
 from ..core.dispatch import Action, Dispatcher, GiveUp, Send, Start
 from ..core.likeness import Facts, unlike
@@ -271,6 +271,8 @@ class WorkerPool:
         if generation != seat.generation:
             return []
         error = done.exception()
+        if isinstance(error, NotInstalled) and not self._all_up.done():
+            raise error
         if isinstance(error, WorkerFailed) and not self._all_up.done():
             raise WorkerNotMade(number, f"{error.kind}: {error.message}") from error
         if error is not None:

@@ -43,6 +43,8 @@ class Refusal:
 
     site: str
     reason: str
+    unreachable: bool = False
+    """Whether its Ray cannot be used at all, so that another time may do no better."""
 
 
 Answer = Promise | Refusal | None
@@ -55,6 +57,8 @@ class Outcome:
     granted: bool
     promises: Mapping[str, Promise]
     refusals: Mapping[str, str]
+    unreachable: bool = False
+    """Whether nothing was granted for no other reason than Rays that cannot be used."""
 
 
 def reserve(
@@ -75,12 +79,15 @@ def reserve(
 
     answers = yield tuple(Ask(Verb.PREPARE, site) for site in sites)
     promises: dict[str, Promise] = {}
+    unreachable: set[str] = set()
     for site in sites:
         answer = answers.get(site)
         if isinstance(answer, Promise):
             promises[site] = answer
         else:
             refusals[site] = answer.reason if isinstance(answer, Refusal) else "no answer"
+            if isinstance(answer, Refusal) and answer.unreachable:
+                unreachable.add(site)
     held = tuple(promises)
     if enough(promises):
         answers = yield tuple(Ask(Verb.COMMIT, site) for site in held)
@@ -96,4 +103,4 @@ def reserve(
         return Outcome(True, promises, refusals)
     if held:
         yield tuple(Ask(Verb.RELEASE, site) for site in held)
-    return Outcome(False, {}, refusals)
+    return Outcome(False, {}, refusals, unreachable=unreachable == refusals.keys())

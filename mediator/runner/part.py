@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from fedpilot.fabric import FabricError
 
 from ..core.reservation import Promise, Refusal
-from ..site import GangRequest, Site, done
+from ..site import GangRequest, Site, done, refusal
 from ..workload import Notify, Payload
 from .errors import OutOfOrder, ReservationLapsed
 
@@ -125,10 +125,11 @@ class Part:
             try:
                 answer = self._at_hand.prepare(request).result()
             except FabricError as error:
-                answer = Refusal(self._name, str(error))
+                answer = refusal(self._name, error)
             if not isinstance(answer, Promise):
-                reason = answer.reason if isinstance(answer, Refusal) else "it gave no answer"
-                return Payload(kind="refused", header={"reason": reason})
+                refused = answer or Refusal(self._name, "it gave no answer")
+                told = {"reason": refused.reason, "unreachable": refused.unreachable}
+                return Payload(kind="refused", header=told)
             self._request, self._promise = request, answer
             self._lapsed_s, self.state = 0.0, State.PROMISED
         vnodes = 0 if self._promise is None else self._promise.vnodes

@@ -551,6 +551,16 @@ def test_whatever_a_site_fails_with_when_it_is_asked_to_promise_is_its_refusal()
         pytest.param(
             Payload(kind="refused"), Refusal("s", "it gave no reason"), id="one without a reason"
         ),
+        pytest.param(
+            Payload(kind="refused", header={"reason": "no Ray", "unreachable": True}),
+            Refusal("s", "no Ray", unreachable=True),
+            id="a Ray that cannot be used",
+        ),
+        pytest.param(
+            Payload(kind="refused", header={"reason": "busy", "unreachable": 1}),
+            Refusal("s", "busy"),
+            id="one that says so wrongly",
+        ),
         pytest.param(Payload(kind="promised"), None, id="a promise of nothing"),
         pytest.param(Payload(kind="promised", header={"vnodes": 0}), None, id="of no vnodes"),
         pytest.param(Payload(kind="promised", header={"vnodes": 10**9}), None, id="of too many"),

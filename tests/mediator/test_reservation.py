@@ -164,3 +164,23 @@ def test_whatever_sites_answer_what_is_promised_is_kept_or_released(
     assert set(outcome.promises) == (standing if outcome.granted else set())
     assert sorted([*outcome.promises, *released]) == sorted(promised), "each ends one way, once"
     assert set(outcome.promises) <= set(committed)
+
+
+CUT_OFF = Refusal("b", "no Ray there", unreachable=True)
+
+
+@pytest.mark.parametrize(
+    ("answers", "unreachable"),
+    [
+        pytest.param({"a": CUT_OFF, "b": CUT_OFF}, True, id="no Ray can be used"),
+        pytest.param({"a": Promise("a", 1), "b": CUT_OFF}, True, id="the missing one cannot"),
+        pytest.param({"a": Refusal("a", "full"), "b": CUT_OFF}, False, id="another is full"),
+        pytest.param({"a": None, "b": CUT_OFF}, False, id="another says nothing"),
+    ],
+)
+def test_what_cannot_be_used_at_all_is_told_from_what_is_full(
+    answers: dict[str, Answer], unreachable: bool
+) -> None:
+    _, outcome = talk(answers, sites=("a", "b"), min_sites=2)
+    assert not outcome.granted
+    assert outcome.unreachable is unreachable

@@ -21,6 +21,7 @@ from fedpilot.federated.errors import (
 )
 from fedpilot.mediator import MediatorError, ReservationRefused, SiteLost, WorkFailed
 from fedpilot.mediator.blobs import NoRoom, NoRoomOnDisk
+from fedpilot.mediator.errors import RaysUnusable
 from fedpilot.mediator.proto import federation_pb2 as pb
 from fedpilot.mediator.runner import (
     BadFrame,
@@ -153,6 +154,7 @@ def test_what_is_due(leases: Leases, now: float, due: Act | None) -> None:
         GangTimeout("g", 2.5, "others hold it"),
         WorkerLost("w", "it died"),
         ReservationRefused({"a": "no", "b": "never"}),
+        RaysUnusable({"a": "nobody there"}),
         ReservationLapsed("a", 60.0),
         SiteLost("a", "gone"),
         ClientFailed("client_3", "training", "ValueError: ä"),
