@@ -181,8 +181,8 @@ class Asking:
                 return True
             case Fail(lacking, never=True):
                 raise SiteRefused(self._question.name, lacking)
-            case Fail(lacking):
-                raise TooFewSites(self._question.name, lacking, self._rules.wait_s)
+            case Fail(lacking, waited_s=waited_s):
+                raise TooFewSites(self._question.name, lacking, waited_s)
             case Close(reason):
                 self._reason, self._closed = reason, now
                 self._forgo()
@@ -205,8 +205,12 @@ class Asking:
         lacking = None
         never = [part for part in self._waiting if self._is_never_answered(part)]
         if self._waiting:
-            sites = ", ".join(sorted({part.site for part in self._waiting}))
-            lacking = vital or f"clients wait for site {sites}, which is not there"
+            sites = sorted({part.site for part in self._waiting})
+            whys = "; ".join(filter(None, map(self._mediator.why_gone, sites)))
+            lacking = vital or (
+                f"clients wait for site {', '.join(sites)}, which is not there"
+                f"{f': {whys}' if whys else ''}"
+            )
         if never and not vital:
             refused, sites_left = self._refused(), sorted({part.site for part in never})
             lacking = "; ".join(f"site {site}: {refused[site]}" for site in sites_left)
@@ -217,6 +221,7 @@ class Asking:
             reported=sum(each.done for each in self._open.values()),
             lacking=lacking,
             vital=vital is not None,
+            hopeless=vital is not None and self._mediator.hopeless(),
             lacking_since=self._waiting_since or 0.0,
             some_never=bool(never),
             all_never=bool(never) and len(never) == len(self._waiting),
@@ -264,7 +269,7 @@ class Asking:
             counts = self._rules.by_clock
             clients = self._question.covered(part.share, payload) if counts else 0
         except SiteUnreachable as error:
-            self._mediator.lose(part.site, error.reason, round_number=number)
+            self._mediator.give_up(part.site, error, round_number=number)
         except (AnswerRefused, AnswerUnreadable) as error:
             self._leave_out(part.site, error)
         else:
@@ -311,8 +316,8 @@ class Asking:
         return bool(part.stays) or set(self._mediator.sites) <= set(refused)
 
     def _refused(self) -> Mapping[str, str]:
-        """The sites whose answers do not count, to this question or to any, and why."""
-        return {**self._mediator.distrusted, **self._left_out}
+        """The sites that are asked nothing more, in this question or in any, and why."""
+        return {**self._mediator.excluded, **self._left_out}
 
     # -- what happens meanwhile -------------------------------------------------------------------
 

@@ -10,6 +10,8 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
+from fedpilot.mediator import Payload
+
 log = logging.getLogger(__name__)
 
 LOOK_S = 5.0
@@ -40,6 +42,11 @@ class Following:
     def wake(self) -> None:
         """Look soon: something may have changed."""
         self._news.set()
+
+    def hear(self, site: str, payload: Payload | None) -> None:
+        """Look soon if this is news of a site: it was lost, or it came back."""
+        if payload is None:
+            self.wake()
 
     def close(self) -> None:
         """End; may be called twice."""

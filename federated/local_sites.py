@@ -1,17 +1,21 @@
 """LocalSites: several sites on this machine, each a Ray cluster of its own behind a runner.
 
 They share the machine out evenly unless the config says what each has. They end with the process
-that started them, however it ends: its connection to them is their lease.
+that started them, however it ends: its connection to them is their lease. A runner that dies is the
+loss of its site until the next one is started, which happens within a budget.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future
 from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
 from typing import Any, Self
 
 from fedpilot.fabric import (
@@ -33,6 +37,7 @@ from fedpilot.mediator.runner import (
     RunnerProcess,
     RunnerSettings,
 )
+from fedpilot.mediator.runner.link import CLOSED
 
 from .config.schema import RunConfig
 from .starting import PRELOAD, SMALLEST_OBJECT_STORE, gang_request
@@ -69,6 +74,8 @@ class LocalSites:
         self._undo = ExitStack()
         self._links: dict[str, RunnerLink] = {}
         self._processes: list[RunnerProcess] = []
+        self._starting = threading.Lock()
+        self._ended = False
         with ExitStack() as undo:
             folder = undo.enter_context(own_folder())
             undo.callback(sweep, folder.parent)  # what a runner that was killed has left
@@ -94,15 +101,27 @@ class LocalSites:
                     orphan_s=ORPHAN_S,
                     workload=WORKLOAD,
                 )
-                process = RunnerProcess.start(
-                    folder / name,
-                    settings,
-                    own_session=False,
-                    environment=_environment(number, ray.num_gpus or 0),
-                )
-                self._processes.append(process)
-                self._links[name] = RunnerLink(process, outbox)
+                environment = _environment(number, ray.num_gpus or 0)
+                start = partial(self._start, folder / name, settings, environment)
+                self._links[name] = RunnerLink(start(), outbox, start_next=start)
             self._undo = undo.pop_all()
+
+    def _start(
+        self, folder: Path, settings: RunnerSettings, environment: Mapping[str, str]
+    ) -> RunnerProcess:
+        """Start a runner that `close` ends. SiteLost if that was called."""
+        with self._starting:
+            if self._ended:
+                raise SiteLost(settings.site, CLOSED)
+            process = RunnerProcess.start(
+                folder, settings, own_session=False, environment=environment
+            )
+            self._processes.append(process)
+            return process
+
+    def died(self, site: str) -> bool:
+        """Whether a site waits for somebody to ask for it again, since its runner has died."""
+        return self._links[site].died
 
     def wait(self) -> None:
         """Wait until every site's Ray is there; ClusterStartFailed or SiteLost if one is not."""
@@ -127,6 +146,8 @@ class LocalSites:
         self._undo.close()
 
     def _end(self) -> None:
+        with self._starting:
+            self._ended = True
         for link in self._links.values():
             link.close()
         deadline = time.monotonic() + END_S

@@ -163,7 +163,7 @@ class MediatorSites:
             standings = {str(name): each for name, each in self._connection.sites.items()}
             states = {name: each.state for name, each in standings.items()}
             begun: dict[str, Future[Any]] = {}
-            left = {*busy, *mediator.distrusted}
+            left = {*busy, *mediator.excluded}
             for site, move in moves(states, mediator.sites, among=among, busy=left).items():
                 reason = standings[site].reason
                 log.info("site %s: %s (%s)", site, move, reason)
@@ -193,6 +193,7 @@ class MediatorSites:
 
         self._connection.on_link_use(link_used)
         self._connection.on_site_change(changed)
+        undo.enter_context(mediator.heard_by(following.hear))  # lost, though its agent is there
         changed()
 
     def close(self) -> None:

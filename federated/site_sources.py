@@ -6,6 +6,7 @@ The third, a mediator, is in `mediated.py`.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -184,6 +185,7 @@ class RayEach(HereSource):
         """The sites that the config asks for. Raises BadFile."""
         super().__init__(config, config.sites.names)
         self._begun: LocalSites | None = None
+        self._opened: tuple[LocalSites, tuple[str, ...]] | None = None
 
     def begin(self) -> None:
         """Begin to start all of them, with as little room for objects as there may be."""
@@ -200,7 +202,36 @@ class RayEach(HereSource):
         sites = begun or self._started(store)
         undo.callback(sites.close)
         sites.wait()
-        return [site for site in sites.sites() if site.name in among]
+        there = [site for site in sites.sites() if site.name in among]
+        self._opened = sites, tuple(site.name for site in there)
+        return there
+
+    def follow(
+        self,
+        mediator: FederationMediator,
+        spec_of: Callable[[str], Payload],
+        round_number: Callable[[], int],
+        link_used: Callable[[LinkUse], None],
+        undo: ExitStack,
+    ) -> None:
+        """From now on bring in the sites whose runners died: that starts the next ones."""
+        from .following import Following
+
+        if self._opened is None:
+            return
+        sites, names = self._opened
+
+        def look(busy: Collection[str]) -> dict[str, Future[Any]]:
+            out = {*busy, *mediator.sites, *mediator.excluded}
+            return {
+                site: mediator.readmit(site)
+                for site in names
+                if site not in out and sites.died(site)
+            }
+
+        following = Following(look)
+        undo.callback(following.close)
+        undo.enter_context(mediator.heard_by(following.hear))
 
     def _started(self, store: int) -> LocalSites:
         from .local_sites import LocalSites

@@ -9,6 +9,8 @@ from .core.traffic import TrafficLedger
 from .errors import (
     MediatorError,
     ReservationRefused,
+    RunnerDied,
+    RunnersSpent,
     SiteLost,
     SiteUnreachable,
     UnknownWorkload,
@@ -34,6 +36,8 @@ __all__ = [
     "Promise",
     "Refusal",
     "ReservationRefused",
+    "RunnerDied",
+    "RunnersSpent",
     "Share",
     "Site",
     "SiteCapacity",

@@ -5,6 +5,8 @@ MediatorError
 │   └── RaysUnusable       since none of their Rays can be used at all             (exit 4)
 ├── SiteUnreachable        a site does not answer                                  (exit 4)
 │   └── SiteLost           it was given up while it worked: to be done elsewhere  (exit 1)
+│       └── RunnerDied     the run's own process there was killed, or crashed      (exit 1)
+│           └── RunnersSpent  so often that it is not started again for this run   (exit 1)
 ├── WorkFailed             a site's part of a run failed there                     (exit 1)
 │   └── AnswerUnreadable   what it answered is no message: it may be broken, or lie (exit 1)
 ├── UnknownWorkload        no installed package brings that site workload          (exit 2)
@@ -82,6 +84,17 @@ class SiteLost(SiteUnreachable):
 
     def __str__(self) -> str:
         return f"site {self.site} is lost: {self.reason}"
+
+
+class RunnerDied(SiteLost):
+    """The process of a run at a site ended abnormally; what it had not handed over is gone.
+
+    The site may take part in the run again, with another process.
+    """
+
+
+class RunnersSpent(RunnerDied):
+    """The processes of a run at a site died so often that none is started again for this run."""
 
 
 class WorkFailed(MediatorError):

@@ -37,6 +37,9 @@ from .errors import (
     MediatorError,
     RaysUnusable,
     ReservationRefused,
+    RunnerDied,
+    RunnersSpent,
+    SiteLost,
     SiteUnreachable,
 )
 from .site import GangRequest, Site
@@ -116,6 +119,11 @@ class FederationMediator:
         self._returning: set[str] = set()
         """Sites that may be owed clients since they came back."""
         self._distrusted: dict[str, str] = {}
+        self._spent: dict[str, str] = {}
+        """Sites where the run's processes died too often."""
+        self._gone: dict[str, str] = {}
+        """Why each site that was lost or drained takes no part."""
+        self._closed = False
         self._left_alone: frozenset[str] = frozenset()
         """Sites that get nothing new."""
         self._at_work: Counter[str] = Counter()
@@ -214,18 +222,46 @@ class FederationMediator:
         """
         self._started = workload, specs, notify
         there = [site for site in specs if site in self._promises]
-        self._each({site: self._sites[site].check(workload, specs[site]) for site in there})
+        died = self._each({site: self._sites[site].check(workload, specs[site]) for site in there})
         there = [site for site in there if site in self._promises]
-        self._each({site: self._sites[site].start(self._telling(site)) for site in there})
+        died |= self._each({site: self._sites[site].start(self._telling(site)) for site in there})
+        for site, error in died.items():
+            if self._too_few():
+                self._begin_again(site, error)
 
-    def _each(self, answers: Mapping[str, Future[None]]) -> None:
+    def _each(self, answers: Mapping[str, Future[None]]) -> dict[str, RunnerDied]:
+        """Wait for all answers; the sites whose runners died, and can be started again.
+
+        Any other loss that leaves too few sites is raised.
+        """
+        died: dict[str, RunnerDied] = {}
         for site, answer in answers.items():
             try:
                 answer.result()
             except (SiteUnreachable, AnswerUnreadable) as error:
-                self._give_up(site, error)
-                if len(self._promises) < self._wanted or self.lacking() is not None:
+                self.give_up(site, error)
+                if isinstance(error, RunnerDied) and site not in self._spent:
+                    died[site] = error
+                elif self._too_few():
                     raise
+        return died
+
+    def _too_few(self) -> bool:
+        """Whether the sites that are there are not enough to begin with."""
+        return len(self._promises) < self._wanted or self.lacking() is not None
+
+    def _begin_again(self, site: str, error: SiteUnreachable) -> None:
+        """Have a site whose runner died start another one, until that works or is given up."""
+        while True:
+            try:
+                self.readmit(site).result()
+                return
+            except RunnersSpent:
+                raise
+            except RunnerDied as again:
+                error = again
+            except ReservationRefused:
+                raise error from None
 
     # -- sites that go and come back --------------------------------------------------------------
 
@@ -235,17 +271,25 @@ class FederationMediator:
             return None
         there = self._promises
         if gone := sorted(self._required - set(there)):
-            why = {site: why for site, why in self._distrusted.items() if site == gone[0]}
-            return f"site {gone[0]} is required and not there{self._in_words(why)}"
+            why = self._gone.get(gone[0], "")
+            return f"site {gone[0]} is required and not there{f': {why}' if why else ''}"
         if len(there) < self._least:
+            whys = "".join(f"; site {site} is gone: {why}" for site, why in self._gone.items())
             return (
                 f"at least {self._least} of {len(self._sites)} sites are needed, "
-                f"{len(there)} are there{self._in_words(self._distrusted)}"
+                f"{len(there)} are there{whys}"
             )
         return None
 
-    def _in_words(self, distrusted: Mapping[str, str]) -> str:
-        return "".join(f"; site {site}: {why}" for site, why in sorted(distrusted.items()))
+    def hopeless(self) -> bool:
+        """Whether no site that may return could make up a gang."""
+        out = self.excluded
+        may = [site for site in self._sites if site not in out]
+        return len(may) < self._least or not self._required.isdisjoint(out)
+
+    def why_gone(self, site: str) -> str:
+        """Why a site takes no part; empty if it does, or never did."""
+        return self._gone.get(site, "")
 
     def lose(self, site: str, reason: str, *, round_number: int = 0) -> None:
         """Go on without a site; does nothing if that is so already.
@@ -260,6 +304,9 @@ class FederationMediator:
             if site not in self._promises:
                 return
             self._promises = {s: p for s, p in self._promises.items() if s != site}
+            self._gone[site] = reason
+            if kind is ChangeKind.DRAINED:
+                self._draining.setdefault(site, Future())
             self._returning.discard(site)
             clients = 0
             if self._assignment is not None and self._replacement:
@@ -281,9 +328,14 @@ class FederationMediator:
         self._distrusted[site] = reason
         self.lose(site, reason, round_number=round_number)
 
-    def _give_up(
-        self, site: str, error: SiteUnreachable | AnswerUnreadable, round_number: int = 0
+    def give_up(
+        self, site: str, error: SiteUnreachable | AnswerUnreadable, *, round_number: int = 0
     ) -> None:
+        """Go on without a site that failed so: for good where it cannot be believed, or where its
+        processes died too often.
+        """
+        if isinstance(error, RunnersSpent):
+            self._spent[site] = error.reason
         if isinstance(error, SiteUnreachable):
             self.lose(site, error.reason, round_number=round_number)
         else:
@@ -291,14 +343,19 @@ class FederationMediator:
 
     @property
     def distrusted(self) -> Mapping[str, str]:
-        """The sites that are not taken back, and why."""
+        """The sites whose answers cannot be believed, and why."""
         return self._distrusted
+
+    @property
+    def excluded(self) -> Mapping[str, str]:
+        """The sites that take no part any more in this run, and why."""
+        return {**self._spent, **self._distrusted}
 
     def drain(self, site: str, reason: str, *, round_number: int = 0) -> Future[None]:
         """Have a site finish what it is at work on, and no more; the end of its release."""
         self._do_without(site, ChangeKind.DRAINED, reason, round_number)
         with self._lock:
-            drained = self._draining.setdefault(site, Future())
+            drained = self._draining.setdefault(site, Future())  # one that was lost is released
         self._release_if_drained(site)
         return drained
 
@@ -326,8 +383,8 @@ class FederationMediator:
         if promised is not None:
             future.set_result(promised)
             return future
-        if site in self._distrusted:
-            future.set_exception(ReservationRefused({site: self._distrusted[site]}))
+        if (why := self.excluded.get(site)) is not None:
+            future.set_exception(ReservationRefused({site: why}))
             return future
         if self._request is None or self._started is None:
             raise RuntimeError("a site comes back to a federation that has been started")
@@ -349,6 +406,9 @@ class FederationMediator:
                 future.set_result(made[0])
             else:
                 there.release()
+                if isinstance(error, RunnersSpent):
+                    self._spent[site] = self._gone[site] = error.reason
+                    self._tell(site, None)
                 future.set_exception(error or MediatorError("the federation has ended meanwhile"))
 
         steps = _followed(there.prepare(self._request), commit)
@@ -365,6 +425,7 @@ class FederationMediator:
                 for s in self._sites
                 if s == site or s in self._promises
             }
+            self._gone.pop(site, None)
             self._returning.add(site)
             back = Change(site=site, kind=ChangeKind.RETURNED, reason="it is back", clients=0)
             self._changes.append(back)
@@ -457,8 +518,9 @@ class FederationMediator:
         """Send an order to a site; the future of its answer. Both are booked as traffic.
 
         Orders with the same `key` are one order, whoever sends it again; without one it is new.
+        A site that is lost meanwhile gets none: the future fails with SiteLost. One that drains
+        does while it is at work, and is released after that.
         """
-        self._book(Flow(round_number, site, Direction.TO_SITE, purpose), order)
         back = Flow(round_number, site, Direction.FROM_SITE, purpose)
         booked: Future[Payload] = Future()
 
@@ -475,10 +537,26 @@ class FederationMediator:
             self._release_if_drained(site)
 
         with self._lock:
-            self._at_work[site] += 1
+            absent = self._absent(site)
+            if not absent:
+                self._at_work[site] += 1
+        if absent:
+            booked.set_exception(SiteLost(site, absent))
+            return booked
+        self._book(Flow(round_number, site, Direction.TO_SITE, purpose), order)
         answer = self._sites[site].deliver(order, key or secrets.token_hex(8), purpose)
         answer.add_done_callback(book)
         return booked
+
+    def _absent(self, site: str) -> str:
+        """Why a site takes no order; empty if it does. The lock is held."""
+        if self._closed:
+            return "the federation has ended"
+        if self._request is None or site in self._promises:
+            return ""
+        if site in self._draining and self._at_work[site]:
+            return ""
+        return self._gone.get(site, "it holds no part of the gang")
 
     def deliver_to_client(
         self,
@@ -522,7 +600,7 @@ class FederationMediator:
                 if problem := problem_of(found):
                     raise AnswerUnreadable(site, "AnswerRefused", problem)
             except (SiteUnreachable, AnswerUnreadable) as error:
-                self._give_up(site, error, round_number)
+                self.give_up(site, error, round_number=round_number)
                 try:
                     if self.lacking() is not None or where() == site:
                         raise error
@@ -561,7 +639,9 @@ class FederationMediator:
 
         What a site that is out of reach still holds ends with its lease.
         """
-        self._promises, self._request, self._started = {}, None, None
+        with self._lock:
+            self._closed = True
+            self._promises, self._request, self._started = {}, None, None
         releasing: list[Future[None]] = []
         with ExitStack() as asking:
             for site in self._sites.values():

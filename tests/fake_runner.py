@@ -1,6 +1,7 @@
 """A runner without Ray: `python fake_runner.py FOLDER LOCK`, with the real one's office and desk.
 
-Its orders say what it does: `echo` what came, `wait` for a file called `go` in its folder, `die`.
+Its orders say what it does: `echo` what came, `wait` for a file called `go` in its folder, `die`,
+be `killed`.
 What it works on it writes down in `worked`.
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -81,6 +83,8 @@ class Puppet:
             case "die":
                 print("the roof has fallen in", file=sys.stderr, flush=True)
                 os._exit(1)
+            case "killed":
+                os.kill(os.getpid(), signal.SIGKILL)
             case "wait":
                 while not (self.folder / "go").exists():
                     time.sleep(0.02)

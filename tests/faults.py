@@ -114,8 +114,14 @@ COORDINATOR = Fault(
     strike=lambda fleet, site, run: fleet.kill_coordinator(run),
     mend=lambda fleet, site, run: None,  # the mediator starts the next
 )
+RUNNER = Fault(
+    what="a runner is killed",
+    strike=lambda fleet, site, run: fleet.kill_runner(site, run),
+    mend=lambda fleet, site, run: None,  # its agent starts the next
+    loses=True,
+)
 SHORT_CUT, LONG_CUT = _cut(5.0, loses=False), _cut(60.0, loses=True)
-FAULTS = (AGENT, RAY, MEDIATOR, COORDINATOR, SHORT_CUT, LONG_CUT)
+FAULTS = (AGENT, RAY, MEDIATOR, COORDINATOR, SHORT_CUT, LONG_CUT, RUNNER)
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ from real_ray import ENVIRONMENT, eventually, session_of
 FEDPILOT = (sys.executable, "-m", "fedpilot")
 PORT, RAY_PORT = 7443, 6379
 COORDINATOR, PROBE = "fedpilot.mediator.coordinator", "fedpilot.mediator.agent.probe"
+RUNNER = "fedpilot.mediator.runner"
 OF_RAY = ("ray::IDLE", "ray::DashboardAgent", "ray::RuntimeEnvAgent", "ray::ManagerActor")
 """The actors' processes that a Ray cluster has whether a run is there or not."""
 ALWAYS_THERE = ("", "actor ManagerActor", "virtual cluster default")
@@ -145,6 +146,22 @@ class Fleet:
         of = [pid for pid, words in self._at_hub() if COORDINATOR in words and words[-1] == run]
         assert len(of) == 1, f"run {run} has one coordinator: {of}"
         os.kill(of[0], signal.SIGKILL)
+
+    def kill_runner(self, site: str, run: str) -> None:
+        """SIGKILL of the one that a run has at a site now, as soon as it has one."""
+        of: list[int] = []
+
+        def there() -> bool:
+            of[:] = [
+                pid
+                for pid, words in _processes(self.sites[site])
+                if RUNNER in words and Path(words[-2]).name == run
+            ]
+            return bool(of)
+
+        eventually(there, 60, f"{run} has a runner at {site}")
+        for pid in of:
+            os.kill(pid, signal.SIGKILL)
 
     def end(self, name: str) -> int:
         """SIGTERM; its exit code."""

@@ -25,11 +25,17 @@ _ROUNDING = 1e-9
 class TooFewSites(FederatedError):
     """The sites that a round needs were not there in time; the run can be resumed."""
 
-    def __init__(self, what: str, lacking: str, waited_s: float) -> None:
+    def __init__(self, what: str, lacking: str, waited_s: float | None) -> None:
+        """`waited_s` is None where no site was left to wait for."""
         super().__init__(what, lacking, waited_s)
         self.what, self.lacking, self.waited_s = what, lacking, waited_s
 
     def __str__(self) -> str:
+        if self.waited_s is None:
+            return (
+                f"{self.what}: {self.lacking}. No site may return to this run; resuming it asks "
+                "all of them again"
+            )
         return (
             f"{self.what}: {self.lacking}; waited {self.waited_s:g} s for a return "
             "(`participation.wait_for_sites_s`). Resume the run once the site is back"
@@ -112,6 +118,8 @@ class Standing:
     """Why some clients can be asked nowhere at the moment."""
     vital: bool = False
     """Whether no round may do without what is lacking."""
+    hopeless: bool = False
+    """Whether no site that may return could make up for it."""
     lacking_since: float = 0.0
     some_never: bool = False
     """Whether some of it are clients of sites whose answers do not count: they never come."""
@@ -153,7 +161,9 @@ class Fail:
 
     lacking: str
     never: bool = False
-    """Whether waiting would have been in vain."""
+    """Whether these are clients of a site that is asked nothing more."""
+    waited_s: float | None = None
+    """None where nobody was left to wait for."""
 
 
 Step = Wait | Close | Forgo | Done | Fail
@@ -176,9 +186,11 @@ def step(standing: Standing, now: float, rules: Rules) -> Step:
         enough = standing.covered >= rules.least or standing.all_never
         if fewer_do and not standing.open and enough:
             return Forgo(standing.lacking)
-        if now >= standing.lacking_since + rules.wait_s:
-            some = standing.open or standing.covered
-            return Forgo(standing.lacking) if fewer_do and some else Fail(standing.lacking)
+        if standing.hopeless or now >= standing.lacking_since + rules.wait_s:
+            if fewer_do and (standing.open or standing.covered):
+                return Forgo(standing.lacking)
+            waited_s = None if standing.hopeless else rules.wait_s
+            return Fail(standing.lacking, waited_s=waited_s)
     elif not standing.open:
         return Done()
     ends = [standing.lacking_since + rules.wait_s] if standing.lacking else []

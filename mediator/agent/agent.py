@@ -115,6 +115,7 @@ class SiteAgent:
             policy=site.policy,
             happened=self._happened,
             ended=self._ended,
+            at_work=self._place_of,
             clock=clock,
             start=start,
         )
@@ -395,6 +396,9 @@ class SiteAgent:
     def _happened(self, run: RunId, event: pb.Happened) -> None:
         if self._work is not None:
             self._work.happened(run, event)
+
+    def _place_of(self, run: RunId) -> str:
+        return "" if self._work is None else self._work.place_of(run)
 
     def _crossed(self, direction: Direction, digest: str, nbytes: int) -> None:
         if self._session is not None:

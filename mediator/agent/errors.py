@@ -3,7 +3,6 @@
 MediatorError
 ├── HomeBusy         another agent works in the home folder               (exit 2)
 ├── BadHome          the home folder is not what is wanted                (exit 2)
-├── RunnerDied       a run's part at the site ended by itself             (exit 1)
 ├── AgentFailed      the agent could not do its part of an order          (exit 1)
 ├── BadCommand       no command that may come through the mediator        (exit 2)
 ├── SurveyFailed     a declared data set cannot be read                   (exit 2)
@@ -29,17 +28,6 @@ class BadHome(MediatorError):
     """The home folder holds something else than what is wanted of it."""
 
     exits_with = BAD_INPUT
-
-
-class RunnerDied(MediatorError):
-    """A run's part at a site ended by itself; all that it had done and not handed over is gone."""
-
-    def __init__(self, site: str, run: str, reason: str) -> None:
-        super().__init__(site, run, reason)
-        self.site, self.run, self.reason = site, run, reason
-
-    def __str__(self) -> str:
-        return f"the runner of {self.run} at site {self.site} has ended: {self.reason}"
 
 
 class AgentFailed(MediatorError):

@@ -3,6 +3,9 @@
 One is started when a run is first prepared here, and found again by an agent's successor. It ends
 when its run does not want it any more, when nobody renews its lease, or when its Ray is gone: calls
 to that hang for ever, so it is killed. Why one is gone is remembered for those who still ask.
+
+One that dies by itself is the loss of this site for its run. When the run is prepared here again,
+the next one is started: after a growing pause, and within a budget (`core.restarts`).
 """
 
 from __future__ import annotations
@@ -11,17 +14,17 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-from ..errors import MediatorError, SiteLost
+from ..errors import SiteLost
 from ..proto import federation_pb2 as pb
 from ..runner import AsyncRunner, BadSettings, RayChoice, RunnerProcess, RunnerSettings
+from ..runner.deaths import AT_ITS_START, Deaths
 from ..wire import RunId, SiteName
 from ..workload import ENTRY_POINTS
-from .errors import RunnerDied
 from .home import SiteHome
 from .settings import AgentSettings
 
@@ -36,6 +39,8 @@ REMEMBERED = 256
 Start = Callable[[Path, RunnerSettings], RunnerProcess]
 Happened = Callable[[RunId, pb.Happened], None]
 Ended = Callable[[RunId, str], None]
+AtWork = Callable[[RunId], str]
+"""What the runner of a run is at work on, in words; empty if on nothing."""
 
 
 @dataclass(slots=True)
@@ -47,6 +52,8 @@ class Live:
     renewed_at: float
     ending: bool = False
     """Whether it gives everything back, and takes no more orders."""
+    why: SiteLost | None = None
+    """Why it is gone, once that is known."""
 
 
 @dataclass(slots=True)
@@ -56,6 +63,8 @@ class _Turn:
     lock: asyncio.Lock
     wanted: int = 0
     """How many have it, or wait for it."""
+    released: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set while a release waits: then nobody waits to start a runner."""
 
 
 class Runners:
@@ -72,12 +81,14 @@ class Runners:
         policy: Path | None,
         happened: Happened,
         ended: Ended,
+        at_work: AtWork,
         clock: Callable[[], float],
         start: Start = RunnerProcess.start,
     ) -> None:
         self._home, self._site, self._settings = home, site, settings
         self._ray, self._data, self._policy = ray, data, policy
         self._happened, self._ended = happened, ended
+        self._at_work = at_work
         self._clock, self._start = clock, start
         self.lease_s = settings.lease_s
         """What a renewal is worth, as the mediator says."""
@@ -86,7 +97,8 @@ class Runners:
         """Those that this very process has started, and has to bury."""
         self._turns: dict[RunId, _Turn] = {}
         """Of the runs that somebody wants a runner for just now."""
-        self._ends: dict[RunId, MediatorError] = {}
+        self._ends: dict[RunId, SiteLost] = {}
+        self._deaths: dict[RunId, Deaths] = {}
         self._closed = False
 
     def runs(self) -> tuple[RunId, ...]:
@@ -103,26 +115,37 @@ class Runners:
         return None if live is None or live.ending else live.runner
 
     async def settled(self, run: RunId) -> AsyncRunner | None:
-        """The same, once one that is just being started is there."""
-        if run in self._turns:
+        """The same, once one that is just being started is there; none is that has to wait."""
+        if (starting := self._turns.get(run)) is not None:
+            starting.released.set()
             async with self._turn(run):
-                pass
+                starting.released.clear()
         return self.of(run)
 
-    def why_gone(self, run: RunId, said: str) -> MediatorError:
-        """Why the runner of a run is gone, of which its connection only said this much."""
-        return self._ends.get(run) or RunnerDied(self._site, run, said)
+    async def why_gone(self, run: RunId, runner: AsyncRunner, said: str) -> SiteLost:
+        """Why a runner is gone, of which its connection only said this much."""
+        live = self._live.get(run)
+        if live is None or live.runner is not runner:
+            return self._ends.get(run) or SiteLost(self._site, said)
+        await asyncio.wait([live.watcher], timeout=3 * self._settings.runner_end_s)
+        return live.why or SiteLost(self._site, said)
+
+    def deaths(self, run: RunId) -> Deaths:
+        """The abnormal ends of a run's runners here, as far as they count."""
+        if (found := self._deaths.get(run)) is None:
+            found = self._deaths[run] = Deaths(self._site, self._settings.restarts, self._clock)
+            while len(self._deaths) > REMEMBERED:
+                del self._deaths[next(iter(self._deaths))]
+        return found
 
     def why_none(self, run: RunId) -> SiteLost:
         """Why a run that is at work here has no runner: it ended, perhaps with the whole machine.
 
         Whatever it was, the run may go on without this site, and reserve here again.
         """
-        found = self._ends.get(run)
-        if isinstance(found, SiteLost):
-            return found
-        why = "its part has ended, or was never prepared" if found is None else found
-        return SiteLost(self._site, f"it holds nothing for {run}: {why}")
+        return self._ends.get(run) or SiteLost(
+            self._site, f"it holds nothing for {run}: its part has ended, or was never prepared"
+        )
 
     def no_room_for(self, run: RunId) -> str:
         """Why another run cannot have a runner here; empty if it can."""
@@ -172,26 +195,45 @@ class Runners:
         self._ended(run, reason)
 
     async def ensure(self, run: RunId) -> AsyncRunner:
-        """The runner of a run, started if there is none. SiteLost, RunnerExists.
+        """The runner of a run, started if there is none.
 
-        One that is just ending is waited for: what it held is free then.
+        One that is just ending is waited for: what it held is free then. After one that died the
+        pause is waited for. RunnerDied, RunnersSpent, other SiteLost, RunnerExists.
         """
-        async with self._turn(run):
+        async with self._turn(run) as turn:
             if (there := self.of(run)) is not None:
                 return there
             if (ending := self._live.get(run)) is not None:
                 # It is killed after that long, and then waited for: RunnerExists if all is in vain.
                 await asyncio.wait([ending.watcher], timeout=3 * self._settings.runner_end_s)
+            await self._pause(run, turn)
             folder = self._home.run_folder(run)
             process = await self._started(folder, self._settings_of(run, folder))
             self._children[run] = process
-            self._ends.pop(run, None)
             try:
                 return await self._connect(run, folder)
+            except SiteLost as error:
+                ended = not process.alive()
+                process.kill()
+                await self._bury(process)
+                del self._children[run]
+                how = process.how_it_ended() if ended else "did not listen in time"
+                why = self.deaths(run).died(process, AT_ITS_START, how)
+                self._remember(run, why)
+                raise why from error
             except BaseException:
                 process.kill()
                 await self._bury(process)
                 raise
+
+    async def _pause(self, run: RunId, turn: _Turn) -> None:
+        """Wait until the next runner may be started. RunnersSpent; SiteLost if it is not wanted."""
+        deaths = self.deaths(run)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(deaths.pause_s()):
+                await turn.released.wait()
+        if turn.released.is_set() and deaths:
+            raise SiteLost(self._site, f"{run} was released while its next runner waited")
 
     async def _started(self, folder: Path, settings: RunnerSettings) -> RunnerProcess:
         """Start a process; it is killed again if nobody waits for it any more."""
@@ -203,19 +245,20 @@ class Runners:
             raise
 
     @asynccontextmanager
-    async def _turn(self, run: RunId) -> AsyncIterator[None]:
+    async def _turn(self, run: RunId) -> AsyncIterator[_Turn]:
         turn = self._turns.setdefault(run, _Turn(asyncio.Lock()))
         turn.wanted += 1
         try:
             async with turn.lock:
-                yield
+                yield turn
         finally:
             turn.wanted -= 1
             if not turn.wanted:
                 del self._turns[run]
 
     def renew(self, runs: Collection[str]) -> None:
-        """The mediator wants these to go on."""
+        """The mediator wants these to go on; the deaths in others count no more."""
+        self._deaths = {run: deaths for run, deaths in self._deaths.items() if run in runs}
         for run, live in self._live.items():
             if run in runs:
                 live.renewed_at = self._clock()
@@ -227,12 +270,12 @@ class Runners:
             late = self._clock() - live.renewed_at - self.lease_s
             if late > self._settings.lapse_grace_s:
                 reason = f"its lease of {self.lease_s:g} s lapsed"
-                self.kill(run, RunnerDied(self._site, run, reason))
+                self.kill(run, SiteLost(self._site, f"its part of {run} has ended: {reason}"))
 
-    def kill(self, run: RunId, why: MediatorError) -> None:
+    def kill(self, run: RunId, why: SiteLost) -> None:
         """End a runner at once."""
         if (live := self._live.get(run)) is not None:
-            self._remember(run, why)
+            live.why = live.why or why
             live.runner.process.kill()
 
     async def end(self, run: RunId, reason: str) -> None:
@@ -244,7 +287,8 @@ class Runners:
         live.runner.end(reason)
         await asyncio.wait([live.watcher], timeout=self._settings.runner_end_s)
         if not live.watcher.done():
-            self.kill(run, RunnerDied(self._site, run, f"{reason}; it did not end in time"))
+            why = f"its part of {run} has ended: {reason}; it did not end in time"
+            self.kill(run, SiteLost(self._site, why))
             await asyncio.wait([live.watcher], timeout=self._settings.runner_end_s)
 
     async def close(self, *, release: bool, reason: str) -> None:
@@ -286,22 +330,24 @@ class Runners:
 
     async def _watch(self, run: RunId, runner: AsyncRunner) -> None:
         """Wait for the end of a runner, or of the connection to it, and clean up after it."""
-        lost = await runner.gone()
-        process = runner.process
-        ended = await asyncio.to_thread(process.wait, self._settings.runner_end_s)
-        if not ended:
+        gone = await runner.gone()
+        live, place = self._live[run], self._at_work(run)
+        process = self._children.pop(run, runner.process)
+        if not await asyncio.to_thread(process.wait, self._settings.runner_end_s):
             process.kill()
             await asyncio.to_thread(process.wait, self._settings.runner_end_s)
-        if run not in self._ends:
-            self._remember(run, RunnerDied(self._site, run, lost.reason))
-        if (child := self._children.pop(run, None)) is not None:
-            await self._bury(child)
+        await self._bury(process)
+        if live.why is None and (live.ending or runner.farewell):
+            live.why = SiteLost(self._site, f"its part of {run} has ended: {gone.reason}")
+        if live.why is None:
+            live.why = self.deaths(run).died(process, place, process.how_it_ended())
+        self._remember(run, live.why)
         await runner.close()
         with suppress(OSError):
             (process.folder / "runner.sock").unlink()
         self._live.pop(run, None)  # now another one may have the folder
         if not self._closed:
-            self._ended(run, lost.reason)
+            self._ended(run, live.why.reason)
 
     async def _bury(self, child: RunnerProcess) -> None:
         """Leave no zombie: its lock is free a moment before the process can be waited for."""
@@ -309,7 +355,7 @@ class Runners:
         while child.pid is not None and self._clock() < deadline:
             await asyncio.sleep(POLL_S)
 
-    def _remember(self, run: RunId, why: MediatorError) -> None:
+    def _remember(self, run: RunId, why: SiteLost) -> None:
         self._ends.pop(run, None)
         self._ends[run] = why
         while len(self._ends) > REMEMBERED:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from ..core.restarts import RestartSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +43,8 @@ class AgentSettings:
     runner_start_s: float = 60.0
     runner_end_s: float = 20.0
     """How long a runner may take to give everything back before it is killed."""
+    restarts: RestartSettings = field(default_factory=RestartSettings)
+    """How often the runner of a run is started again that has died."""
 
     blob_bytes: int = 64 << 30
     """Room for blobs in the home folder."""

@@ -29,10 +29,11 @@ from ..core.policy import (
     most_vnodes,
 )
 from ..core.traffic import Direction
-from ..errors import MediatorError, PolicyRefused, SiteLost
+from ..errors import MediatorError, PolicyRefused, RunnerDied, RunnersSpent, SiteLost
 from ..payloads import header_json, read
 from ..proto import federation_pb2 as pb
 from ..runner import AsyncRunner, machine_trouble, told
+from ..runner.deaths import place_of
 from ..site_policy import policy_of
 from ..transfer import BlobClient, TransferFailed, TransferRefused
 from ..wire import (
@@ -242,7 +243,8 @@ class Work:
         try:
             answer = await runner.answer_of(held.message)
         except SiteLost as error:
-            answer = self._failed(held, self._runners.why_gone(held.run, error.reason))
+            why = await self._runners.why_gone(held.run, runner, error.reason)
+            answer = self._failed(held, why)
         except Exception as error:
             answer = self._failed(held, error)
         await self._answer(held, answer)
@@ -260,7 +262,7 @@ class Work:
                 header = header_json({"reason": refusal})
                 done = pb.Done(kind="refused", header_json=header)
                 return pb.Answer(id=held.message, done=done)
-            runner = await self._runners.ensure(held.run)
+            return await self._prepared(held, order)
         else:
             if order.verb == "release":  # of a run that was over before its runner was there, too
                 there = await self._runners.settled(held.run)
@@ -274,15 +276,39 @@ class Work:
         if order.verb == "work":
             self._spending.take(self._policy(), held.id, held.round_number)
         await self._fetch(held, order)
+        return await self._asked(held, order, runner)
+
+    async def _prepared(self, held: Held, order: pb.Order) -> pb.Answer:
+        """Have a runner promise; one that dies before it has is started again within its budget."""
+        while True:
+            try:
+                runner = await self._runners.ensure(held.run)
+                return await self._asked(held, order, runner)
+            except RunnersSpent:
+                raise
+            except RunnerDied as error:
+                log.warning("run %s: %s", held.run, error)
+
+    async def _asked(self, held: Held, order: pb.Order, runner: AsyncRunner) -> pb.Answer:
+        """Have a runner work on an order. SiteLost with the reason if the runner goes."""
         asking = asyncio.ensure_future(runner.ask(order))
         held.reached = True
         self._report(held)
         try:
             return await asking
         except SiteLost as error:
-            raise self._runners.why_gone(held.run, error.reason) from error
+            raise await self._runners.why_gone(held.run, runner, error.reason) from error
         finally:
             asking.cancel()
+
+    def place_of(self, run: RunId) -> str:
+        """What a run's runner is at work on: the last round of its work, or its preparation."""
+        orders = self._orders.values()
+        return place_of(
+            (each.verb, each.round_number)
+            for each in orders
+            if each.run == run and each.answer is None
+        )
 
     def _prepare(self, order: pb.Order) -> str:
         """Why the site promises nothing; empty if its runner may try, within the site's caps."""

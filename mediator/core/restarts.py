@@ -1,4 +1,9 @@
-"""Whether a process that was killed is started again: after a growing pause, within a budget."""
+"""Decide whether a process that was killed is started again: after a growing pause, in a budget.
+
+A budget has two parts. The one counts deaths within a window, whatever the process was doing. The
+other counts deaths at one place of its work, however long ago: a crash that repeats there would
+otherwise go on for ever if each attempt takes long enough.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +21,48 @@ class RestartSettings:
     first_pause_s: float = 0.5
     """Before the first restart of a window; doubles with each up to `longest_pause_s`."""
     longest_pause_s: float = 20.0
+    most_at_a_place: int = 3
+    """Deaths at one place of the work; then there is no restart."""
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """The abnormal end of a process."""
+
+    at: float
+    place: str
+    """What it was doing, such as `work of round 3`; empty if nothing."""
+    cause: str
+    """How it ended, such as `was killed by SIGKILL`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """Start the next process, not before a moment."""
+
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """Start no other process."""
+
+    reason: str
+
+
+def next_start(deaths: Sequence[Death], settings: RestartSettings) -> Restart | GiveUp:
+    """Whether a process is started after these deaths, in their order, and when."""
+    if not deaths:
+        return Restart(float("-inf"))
+    last = deaths[-1]
+    here = sum(each.place == last.place for each in deaths) if last.place else 0
+    if here >= settings.most_at_a_place:
+        return GiveUp(f"it {last.cause}, and died {here} times at {last.place}")
+    pause = pause_before_restart([each.at for each in deaths], last.at, settings)
+    if pause is None:
+        recent = sum(each.at > last.at - settings.window_s for each in deaths)
+        return GiveUp(f"it {last.cause}, and died {recent} times within {settings.window_s:g} s")
+    return Restart(last.at + pause)
 
 
 def pause_before_restart(

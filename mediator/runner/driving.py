@@ -43,7 +43,8 @@ class AsyncRunner:
         self._on_event = on_event
         self._open: dict[str, asyncio.Future[pb.Answer]] = {}
         self._held: asyncio.Future[pb.Held] = asyncio.get_running_loop().create_future()
-        self._farewell = ""
+        self.farewell = ""
+        """Why it ended, if it could say so."""
         self._lost: SiteLost | None = None
         self._listener = asyncio.create_task(self._listen())
 
@@ -146,7 +147,7 @@ class AsyncRunner:
             reason = f"its runner does not speak as it should: {error}"
         except OSError:
             pass  # it was killed while bytes of ours were on their way
-        self._fail(lost(self.process, self._farewell or reason))
+        self._fail(lost(self.process, self.farewell or reason))
         self._writer.close()
 
     def _take(self, message: pb.FromRunner) -> None:
@@ -162,7 +163,7 @@ class AsyncRunner:
             case "happened" if self._on_event is not None:
                 self._on_event(message.happened)
             case "farewell":
-                self._farewell = message.farewell.reason
+                self.farewell = message.farewell.reason
 
     def _unanswered(self) -> asyncio.Future[pb.Answer]:
         future: asyncio.Future[pb.Answer] = asyncio.get_running_loop().create_future()
@@ -187,13 +188,5 @@ class AsyncRunner:
 
 
 def lost(process: RunnerProcess, reason: str) -> SiteLost:
-    """A site whose runner is gone, with what its log said last.
-
-    The log of a site that has data or a policy of its own stays there: it may speak of them.
-    """
-    settings = process.settings
-    if settings.asks_policy and (settings.data or settings.policy is not None):
-        return SiteLost(settings.site, reason)
-    words = process.last_words()
-    told = f"; the last of {process.folder / 'runner.log'}: {words}" if words else ""
-    return SiteLost(settings.site, f"{reason}{told}")
+    """A site whose runner is gone, with what its log said last."""
+    return SiteLost(process.settings.site, f"{reason}{process.quoted()}")

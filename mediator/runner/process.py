@@ -22,6 +22,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
+from .endings import how_it_ended, oom_kills
 from .errors import BadSettings, RunnerExists
 
 log = logging.getLogger(__name__)
@@ -145,6 +146,7 @@ class RunnerProcess:
         self.folder = folder
         self.settings = RunnerSettings.read(folder)
         self._process = process
+        self._oom_kills = oom_kills()
 
     @classmethod
     def start(
@@ -213,9 +215,18 @@ class RunnerProcess:
 
     def alive(self) -> bool:
         """Whether the process is there."""
-        if self._process is not None:
-            self._process.poll()  # else it would stay as a zombie
+        if self._process is not None and self._process.poll() is None:
+            return True  # its lock is free a moment before it can be waited for
         return _is_held(self.folder)
+
+    @property
+    def exit_code(self) -> int | None:
+        """Its exit code, or minus the signal that ended it; None unless we have started it."""
+        return None if self._process is None else self._process.poll()
+
+    def how_it_ended(self) -> str:
+        """What became of it, for a sentence that begins with the runner."""
+        return how_it_ended(self.exit_code, out_of_memory=oom_kills() > self._oom_kills)
 
     def last_words(self) -> str:
         """The last lines of its log, on one line."""
@@ -225,6 +236,17 @@ class RunnerProcess:
                 text = file.read(LOG_BYTES).decode(errors="replace")
             return " | ".join(line.strip() for line in text.splitlines()[-LOG_LINES:] if line)
         return ""
+
+    def quoted(self) -> str:
+        """The same as the end of a sentence; empty where there are none that may be told.
+
+        The log of a site that has data or a policy of its own stays there: it may speak of them.
+        """
+        settings = self.settings
+        if settings.asks_policy and (settings.data or settings.policy is not None):
+            return ""
+        words = self.last_words()
+        return f"; the last of {self.folder / LOG}: {words}" if words else ""
 
     def terminate(self) -> None:
         """Ask it to end in order."""

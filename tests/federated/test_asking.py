@@ -28,6 +28,7 @@ from fedpilot.mediator import (
     Payload,
     Promise,
     ReservationRefused,
+    RunnersSpent,
     Share,
     SiteLost,
 )
@@ -145,6 +146,13 @@ class World:
         for future, _, _ in there:
             future.set_exception(SiteLost(site, "a storm"))
 
+    def spend(self, site: str) -> None:
+        """Its runner has died once too often."""
+        there = [each for each in self.pending if each[1] == site]
+        self.pending = [each for each in self.pending if each[1] != site]
+        for future, _, _ in there:
+            future.set_exception(RunnersSpent(site, "it was killed by SIGKILL"))
+
     def bring_back(self, site: str) -> None:
         self.lost.remove(site)
         self.mediator.returned(site, Promise(site, self.sites[site].vnodes))
@@ -179,6 +187,8 @@ class Stepped(Asking):
                 self.world.answer()
             case "lose":
                 self.world.lose(rest)
+            case "spend":
+                self.world.spend(rest)
             case "lie":
                 self.world.lie(rest)
             case "exceed":
@@ -235,6 +245,27 @@ def test_a_site_that_answers_with_what_cannot_be_is_done_without_for_good() -> N
     assert "a lie" in world.mediator.distrusted["b"]
     with pytest.raises(ReservationRefused, match="a lie"):
         world.mediator.readmit("b").result(1)
+
+
+def test_where_every_site_has_spent_its_runners_nobody_is_waited_for() -> None:
+    world = World("ab")
+    asking = Stepped(world, WHOLE, ["spend a", "spend b"])
+    with pytest.raises(TooFewSites, match=r"site b is gone: it was killed by SIGKILL.*resuming"):
+        asking.answers(world.parts())
+    assert world.now == 0.0
+
+
+def test_clients_of_a_site_that_has_spent_its_runners_are_not_waited_for() -> None:
+    world = World("abc", pinned={"b": [range(3)]})
+    asking = Stepped(world, WHOLE, ["spend b", *["answer"] * 4])
+    with pytest.raises(SiteRefused, match="site b: it was killed by SIGKILL"):
+        asking.answers(world.parts())
+    assert world.now == 0.0
+    world = World("abc", pinned={"b": [range(3)]})
+    rules = Rules(whole=EVERYBODY, enough=EVERYBODY, least=EVERYBODY // 2)
+    found = Stepped(world, rules, ["spend b", *["answer"] * 4]).answers(world.parts())
+    assert [part.site for part in found.missing] == ["b"]
+    assert "killed by SIGKILL" in found.reason
 
 
 def members(shares: Sequence[Share]) -> Counter[int]:

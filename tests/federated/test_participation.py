@@ -74,7 +74,9 @@ LEFT_OUT: dict[str, Any] = {**GONE, "lacking": "west lies", "some_never": True, 
         pytest.param(ALL, at(), 1e6, Wait(None), id="whoever works is waited for"),
         pytest.param(ALL, at(open=0), 0.0, Done(), id="no order is open"),
         pytest.param(ALL, at(**GONE), 20.0, Wait(60.0), id="a site may come back"),
-        pytest.param(ALL, at(**GONE), 80.0, Fail("west is gone"), id="it did not come back"),
+        pytest.param(
+            ALL, at(**GONE), 80.0, Fail("west is gone", waited_s=60.0), id="it did not come back"
+        ),
         pytest.param(SOME, at(**GONE), 50.0, Wait(30.0), id="a quorum is waited for"),
         pytest.param(
             SOME, at(**GONE, covered=4), 21.0, Wait(59.0), id="others work while a site is gone"
@@ -89,8 +91,6 @@ LEFT_OUT: dict[str, Any] = {**GONE, "lacking": "west lies", "some_never": True, 
             SOME, at(**GONE, open=0, covered=4, vital=True), 21.0, Wait(59.0), id="not without it"
         ),
         pytest.param(SOME, at(**GONE), 80.0, Forgo("west is gone"), id="gone for too long"),
-        pytest.param(SOME, at(**GONE, vital=True), 80.0, Fail("west is gone"), id="and required"),
-        pytest.param(SOME, at(**GONE, open=0), 80.0, Fail("west is gone"), id="nobody is left"),
         pytest.param(
             ALL,
             at(**LEFT_OUT),
@@ -115,6 +115,23 @@ LEFT_OUT: dict[str, Any] = {**GONE, "lacking": "west lies", "some_never": True, 
             20.0,
             Wait(60.0),
             id="another may come in the place of who lies",
+        ),
+        pytest.param(
+            SOME,
+            at(**GONE, vital=True),
+            80.0,
+            Fail("west is gone", waited_s=60.0),
+            id="and required",
+        ),
+        pytest.param(
+            SOME, at(**GONE, open=0), 80.0, Fail("west is gone", waited_s=60.0), id="nobody is left"
+        ),
+        pytest.param(
+            SOME,
+            at(**GONE, vital=True, hopeless=True),
+            20.0,
+            Fail("west is gone"),
+            id="and nobody is left who may return",
         ),
         pytest.param(TIMED, at(), 10.0, Wait(20.0), id="until the deadline"),
         pytest.param(

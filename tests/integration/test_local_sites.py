@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import signal
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -43,14 +44,34 @@ def running(folder: Path, *arguments: str) -> Iterator[Command]:
     assert temporary_folders() <= before
 
 
-def runner_of(run: Command, site: str) -> psutil.Process:
-    """The process of a site's runner."""
-    (found,) = [
+def runners_of(run: Command) -> list[psutil.Process]:
+    """The processes of all sites' runners."""
+    return [
         process
         for process in session_of(run.pid)
-        if "fedpilot.mediator.runner" in (told := process.cmdline()) and site in told[-2]
+        if "fedpilot.mediator.runner" in _words_of(process)
     ]
+
+
+def _words_of(process: psutil.Process) -> list[str]:
+    with suppress(psutil.NoSuchProcess):
+        return list(process.cmdline())
+    return []
+
+
+def runner_of(run: Command, site: str) -> psutil.Process:
+    """The process of a site's runner."""
+    (found,) = [process for process in runners_of(run) if site in _words_of(process)[-2]]
     return found
+
+
+def kill_runners(run: Command) -> None:
+    """Kill every runner of a run again and again, until the run ends."""
+    while run.process.poll() is None:
+        for process in runners_of(run):
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        time.sleep(0.5)
 
 
 @pytest.fixture(scope="module")
@@ -71,16 +92,39 @@ def test_three_sites_make_the_model_that_one_makes(alone: str, tmp_path: Path) -
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["r"]
 
 
-def test_a_site_that_is_killed_is_done_without(tmp_path: Path) -> None:
-    arguments = ("--set", "sites=3", "--set", "federation.rounds=60")
-    with running(tmp_path, *arguments) as run:
+@pytest.mark.slow
+def test_a_site_whose_runner_is_killed_is_done_without_and_comes_back(tmp_path: Path) -> None:
+    killed, calm = tmp_path / "killed", tmp_path / "calm"
+    killed.mkdir()
+    calm.mkdir()
+    with running(killed, "--set", "sites=3", *LONG) as run:
         run.wait_for("round_finished", round=2)
         runner_of(run, "site_2").kill()
-        assert run.finish() == 0, run.error()
+        run.wait_for("site_returned", site="site_2")
+        run.wait_for("round_finished", round=run.last("round_finished")["round"] + 2)
+        run.signal(signal.SIGINT, whole_group=True)
+        assert run.finish(60) == 130, run.error()
     (lost,) = [event for event in run.events if event["event"] == "site_lost"]
     assert lost["site"] == "site_2"
-    assert "has ended" in lost["reason"]
-    assert run.last("run_finished")["rounds"] == 60
+    assert "killed by SIGKILL" in lost["reason"]
+    last = run.last("run_finished")
+    with running(calm, "--set", f"federation.rounds={last['rounds']}") as run:
+        assert run.finish() == 0, run.error()
+    assert run.last("run_finished")["digest"] == last["digest"]
+
+
+@pytest.mark.slow
+def test_where_every_runner_keeps_dying_the_run_fails_and_says_of_what(tmp_path: Path) -> None:
+    """At once: nobody waits for sites that may not come back."""
+    waits = ("--set", "participation.wait_for_sites_s=3600")
+    with running(tmp_path, "--set", "sites=2", *waits, *LONG) as run:
+        run.wait_for("round_finished", round=2)
+        killer = threading.Thread(target=kill_runners, args=(run,))
+        killer.start()
+        assert run.finish(240) == 1
+        killer.join(60)
+        assert "killed by SIGKILL" in run.error()
+        assert "not started again" in run.error()
 
 
 @pytest.mark.soak

@@ -69,6 +69,21 @@ def test_what_passes_and_what_an_admin_does_change_no_model(three: Fleet, alone:
     faults.check_in_order(three)
 
 
+def test_runners_are_killed_and_the_next_ones_join_in(three: Fleet, alone: Command) -> None:
+    dice = random.Random(3)
+    run, first, second = "runners", "oslo", "tokyo"
+    three.submit(faults.config(ROUNDS), run)
+    three.wait_for(run, "round_started", 180)
+    for site in (first, second):
+        in_the_middle(three, run, dice)
+        happens(faults.RUNNER, three, site, run)
+        lost = three.wait_for(run, "site_lost", site=site)
+        assert "killed by SIGKILL" in lost["reason"]
+        three.wait_for(run, "site_returned", site=site)
+    faults.check_finished(three, run, digest_of(alone))
+    faults.check_in_order(three)
+
+
 def test_two_of_three_sites_are_lost_and_come_back(three: Fleet, alone: Command) -> None:
     dice = random.Random(7)
     run, (dead, cut) = "losing", dice.sample(SITES, 2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import pickle
 import threading
 from collections.abc import Callable
@@ -27,6 +28,8 @@ from fedpilot.mediator import (
     Promise,
     Refusal,
     ReservationRefused,
+    RunnerDied,
+    RunnersSpent,
     Site,
     SiteContext,
     SiteLost,
@@ -460,6 +463,102 @@ def test_a_site_that_is_lost_at_the_start_is_done_without_if_it_may(
         mediator.start("w", dict.fromkeys("ab", Payload(kind="s")), lambda _: None)
     if not fails:
         assert sizes(mediator) == {"a": 12, "b": 0}
+
+
+def dies(site: FakeSite, verb: str, times: int, last: Exception | None = None) -> None:
+    """Have a site's runner die so often when it is asked for this."""
+    do, left = site._do, itertools.count(times, -1)
+
+    def dying(asked: str) -> None:
+        do(asked)
+        if asked == verb and (rest := next(left)) > 0:
+            raise last if last is not None and rest == 1 else RunnerDied(site.name, "killed")
+
+    site._do = dying  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("verb", ["check w", "start"])
+def test_a_site_whose_runner_dies_at_the_start_begins_again(verb: str) -> None:
+    a, b = FakeSite("a"), FakeSite("b")
+    dies(b, verb, 2)
+    mediator = mediator_of(a, b)
+    mediator.reserve(REQUEST)
+    mediator.assign(12)
+    mediator.start("w", dict.fromkeys("ab", Payload(kind="s")), lambda _: None)
+    assert mediator.sites == ("a", "b")
+    assert b.held
+
+
+def test_a_site_whose_runners_are_spent_at_the_start_is_the_reason_why_it_fails() -> None:
+    a, b = FakeSite("a"), FakeSite("b")
+    dies(b, "start", 3, last=RunnersSpent("b", "killed by SIGKILL"))
+    mediator = mediator_of(a, b)
+    mediator.reserve(REQUEST)
+    mediator.assign(12)
+    with pytest.raises(RunnersSpent, match="site b is lost: killed by SIGKILL"):
+        mediator.start("w", dict.fromkeys("ab", Payload(kind="s")), lambda _: None)
+
+
+def test_a_site_whose_runners_are_spent_is_not_asked_again() -> None:
+    mediator, sites = started(*"ab")
+    mediator.give_up("b", RunnersSpent("b", "killed by SIGKILL"))
+    assert mediator.excluded == {"b": "killed by SIGKILL"}
+    sites["b"].log.clear()
+    with pytest.raises(ReservationRefused, match="killed by SIGKILL"):
+        mediator.readmit("b").result(5)
+    assert sites["b"].log == []
+    assert not mediator.hopeless()
+    mediator.give_up("a", RunnersSpent("a", "killed by SIGSEGV"))
+    assert mediator.hopeless()
+    assert "site a is gone: killed by SIGSEGV" in str(mediator.lacking())
+
+
+def test_a_site_that_spends_its_runners_while_it_comes_back_is_out() -> None:
+    mediator, sites = started(*"ab")
+    mediator.lose("b", "its runner was killed")
+    sites["b"].fail_on["start"] = RunnersSpent("b", "killed by SIGKILL")
+    with pytest.raises(RunnersSpent):
+        mediator.readmit("b").result(5)
+    assert list(mediator.excluded) == ["b"]
+
+
+@pytest.mark.parametrize("what", ["drain", "lose"])
+def test_a_site_that_has_gone_is_sent_no_order(what: str) -> None:
+    """Whoever sends it has seen the site there a moment before."""
+    mediator, sites = started(*"ab")
+    getattr(mediator, what)("b", "its admin wants it empty")
+    sites["b"].log.clear()
+    answer = mediator.deliver("b", Payload(kind="train"), purpose="training")
+    with pytest.raises(SiteLost, match="its admin wants it empty"):
+        answer.result(5)
+    assert "deliver" not in sites["b"].log
+    assert mediator.drain_traffic() == []
+
+
+def test_a_site_that_drains_takes_orders_while_it_is_at_work_and_is_released_after_them() -> None:
+    mediator, sites = started(*"ab")
+    first: Future[Payload] = Future()
+    second: Future[Payload] = Future()
+    sites["b"].make_answer = lambda order: first if order.kind == "train" else second
+    mediator.deliver("b", Payload(kind="train"), purpose="training")
+    drained = mediator.drain("b", "its admin wants it empty")
+    mediator.deliver("b", Payload(kind="close"), purpose="training")
+    first.set_result(Payload(kind="done"))
+    assert sites["b"].held
+    assert not drained.done()
+    second.set_result(Payload(kind="done"))
+    drained.result(5)
+    assert not sites["b"].held
+    with pytest.raises(SiteLost):
+        mediator.deliver("b", Payload(kind="close"), purpose="training").result(5)
+
+
+def test_after_the_end_no_order_is_sent() -> None:
+    mediator, sites = started(*"ab")
+    mediator.close()
+    with pytest.raises(SiteLost, match="has ended"):
+        mediator.deliver("a", Payload(kind="train"), purpose="node").result(5)
+    assert "deliver" not in sites["a"].log
 
 
 def test_a_clients_order_follows_it_to_its_next_site() -> None:

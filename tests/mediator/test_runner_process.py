@@ -141,7 +141,7 @@ def test_one_that_cannot_even_start_is_a_lost_site_that_says_why(tmp_path: Path)
     store = BlobStore(tmp_path / "blobs", 1 << 20)
     link = RunnerLink(started, Outbox(Keeping(store, discard=True)))
     try:
-        with pytest.raises(SiteLost, match=r"has ended; the last of .*runner\.log: "):
+        with pytest.raises(SiteLost, match=r"ended with exit code 1; the last of .*runner\.log: "):
             ask(link, "release")
     finally:
         link.close()

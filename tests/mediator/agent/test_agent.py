@@ -25,10 +25,11 @@ import pytest
 import fake_runner
 import site_agents
 from fake_mediator import Conversation, FakeMediator, fake_mediator, wire
-from fedpilot.mediator.agent import Look, RunnerDied, SiteAgent, SiteDismissed, SiteHome
+from fedpilot.mediator.agent import Look, SiteAgent, SiteDismissed, SiteHome
 from fedpilot.mediator.agent.watchdog import NOT_LOOKED
 from fedpilot.mediator.core.disk import Space
-from fedpilot.mediator.errors import PolicyRefused, SiteLost
+from fedpilot.mediator.core.restarts import RestartSettings
+from fedpilot.mediator.errors import PolicyRefused, RunnerDied, RunnersSpent, SiteLost
 from fedpilot.mediator.identity.files import write_text
 from fedpilot.mediator.proto import federation_pb2 as pb
 from fedpilot.mediator.runner import RayChoice, RunnerProcess, RunnerSettings, error_of
@@ -456,7 +457,9 @@ def test_a_download_goes_on_where_the_link_was_cut(tmp_path: Path) -> None:
     played(tmp_path, play)
 
 
-def test_a_runner_that_dies_is_told_of_with_the_end_of_its_log(tmp_path: Path) -> None:
+def test_a_runner_that_dies_is_the_loss_of_the_site_with_the_end_of_its_log(
+    tmp_path: Path,
+) -> None:
     async def play(lab: Lab) -> None:
         async with running(lab.agent()):
             session = await lab.mediator.next_session()
@@ -467,11 +470,97 @@ def test_a_runner_that_dies_is_told_of_with_the_end_of_its_log(tmp_path: Path) -
                 answer = await session.wait_for("answer", key=key)
                 error = error_of(PARIS, answer.failure)
                 assert isinstance(error, RunnerDied)
-                assert "the roof has fallen in" in str(error)
+                assert isinstance(error, SiteLost), "the run may go on without it"
+                assert "ended with exit code 1" in error.reason
+                assert "the roof has fallen in" in error.reason
             await until(lambda: lab.last() == "runner_ended", "it is said")
             (lab.run_folder / "worked").unlink()
             await lab.prepared(session)
             assert lab.worked() == ["prepare"]
+
+    played(tmp_path, play)
+
+
+HASTY = replace(QUICK, restarts=RestartSettings(first_pause_s=0.01, longest_pause_s=0.02))
+"""Starts the next runner at once."""
+
+
+async def killed_at_work(lab: Lab, session: Conversation, number: int) -> Exception:
+    """Have the run's runner be started, and be killed by an order; the answer."""
+    await lab.prepared(session)
+    await session.order(RUN, f"work/{number}", "work", work("killed"), lab.mediator.store)
+    answer = await session.wait_for("answer", key=f"work/{number}")
+    return error_of(PARIS, answer.failure)
+
+
+def test_a_crash_that_repeats_at_the_same_place_does_not_loop(tmp_path: Path) -> None:
+    async def play(lab: Lab) -> None:
+        async with running(lab.agent(settings=HASTY)):
+            session = await lab.mediator.next_session()
+            for number in (1, 2):
+                error = await killed_at_work(lab, session, number)
+                assert type(error) is RunnerDied
+                assert "killed by SIGKILL" in error.reason
+            error = await killed_at_work(lab, session, 3)
+            assert isinstance(error, RunnersSpent)
+            assert "3 times at work of round 3" in error.reason
+            assert "killed by SIGKILL" in error.reason
+            await session.order(RUN, "prepare", "prepare", GANG, lab.mediator.store)
+            refused = await session.wait_for("answer", key="prepare")
+            assert isinstance(error_of(PARIS, refused.failure), RunnersSpent)
+            assert not lab.runs_here()
+
+    played(tmp_path, play)
+
+
+def test_a_run_that_was_over_has_its_whole_budget_again(tmp_path: Path) -> None:
+    async def play(lab: Lab) -> None:
+        agent = lab.agent(settings=HASTY)
+        async with running(agent):
+            session = await lab.mediator.next_session()
+            for number in (1, 2, 3):
+                error = await killed_at_work(lab, session, number)
+            assert isinstance(error, RunnersSpent)
+            lab.mediator.runs = []  # it has failed, and is resumed later
+            await until(lambda: not agent._runners.deaths(RUN), "the deaths are forgotten")
+            lab.mediator.runs = [RUN]
+            await lab.prepared(session)
+
+    played(tmp_path, play)
+
+
+def test_a_runner_that_dies_before_it_has_promised_is_started_again(tmp_path: Path) -> None:
+    started: list[Path] = []
+
+    def start(folder: Path, settings: RunnerSettings) -> RunnerProcess:
+        process = fake_runner.start(folder, settings)
+        started.append(folder)
+        if len(started) == 1:
+            process.kill()
+        return process
+
+    async def play(lab: Lab) -> None:
+        async with running(lab.agent(start=start)):
+            session = await lab.mediator.next_session()
+            await lab.prepared(session)
+            assert len(started) == 2
+
+    played(tmp_path, play)
+
+
+def test_a_run_that_is_released_while_its_next_runner_waits_gets_none(tmp_path: Path) -> None:
+    patient = replace(QUICK, restarts=RestartSettings(first_pause_s=3600.0, longest_pause_s=3600.0))
+
+    async def play(lab: Lab) -> None:
+        async with running(lab.agent(settings=patient)):
+            session = await lab.mediator.next_session()
+            await killed_at_work(lab, session, 1)
+            await session.order(RUN, "prepare", "prepare", GANG, lab.mediator.store)
+            await session.order(RUN, "release", "release", work("echo"), lab.mediator.store)
+            answer = await session.wait_for("answer", key="prepare")
+            assert "was released" in str(error_of(PARIS, answer.failure))
+            await session.wait_for("answer", key="release")
+            assert not lab.runs_here()
 
     played(tmp_path, play)
 
