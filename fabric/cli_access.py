@@ -95,7 +95,7 @@ def opened(attach: Attach[Client], address: str, auth_mode: str | None) -> Itera
     chosen: Attach[Client] = context.obj or attach
     timeout_s = timeout_of(context)
     with ExitStack() as undo:
-        with said_to_be_slow(address, f"; it may take {timeout_s:g} s (--timeout)"):
+        with said_to_be_slow(address, timeout_s):
             client = undo.enter_context(chosen(address, auth_mode, timeout_s))
         yield client
 
@@ -105,8 +105,9 @@ def timeout_of(context: click.Context) -> float:
     return float(context.meta[TIMEOUT])
 
 
-def said_to_be_slow(address: str, deadline: str = "") -> Patience:
+def said_to_be_slow(address: str, timeout_s: float | None = None) -> Patience:
     """Say on stderr while a Ray cluster does not answer that it does not."""
+    deadline = "" if timeout_s is None else f"; it may take {timeout_s:g} s (--timeout)"
 
     def say(seconds: float) -> None:
         place = place_of(address)

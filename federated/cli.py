@@ -358,8 +358,9 @@ def doctor(address: str | None, auth_mode: str | None, as_json: bool) -> None:
     """
     from .doctor import examine
 
-    with said_to_be_slow(address) if address else nullcontext():
-        findings = examine(address, auth_mode, timeout_of(click.get_current_context()))
+    timeout_s = timeout_of(click.get_current_context())
+    with said_to_be_slow(address, timeout_s) if address else nullcontext():
+        findings = examine(address, auth_mode, timeout_s)
     if as_json:
         rows = [
             {"name": f.name, "status": str(f.status), "found": f.found, "advice": f.advice}

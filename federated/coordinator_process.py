@@ -145,7 +145,14 @@ def _serve(
         declared=declarations(config, connection, place / "declared.json"),
         code=code,
     )
-    federation = Federation(config, source=source, name=place.name, observers=[telling], code=code)
+    federation = Federation(
+        config,
+        source=source,
+        name=place.name,
+        user=str(submitted.get("user", {}).get("name", "")),
+        observers=[telling],
+        code=code,
+    )
     try:
         with Answering(federation, connection.questions) as answering:
             if submitted["interactive"]:

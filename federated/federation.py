@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from fedpilot.fabric.interruptions import is_interruption
+from fedpilot.fabric.users import current_user
 from fedpilot.mediator import FederationMediator, Payload
 from fedpilot.mediator.core.links import LinkUse, LinkWatch
 from fedpilot.mediator.disk import is_full
@@ -96,6 +97,7 @@ class Federation:
         sites: Sequence[str] | None = None,
         source: SiteSource | None = None,
         name: str = "",
+        user: str = "",
         ahead: bool = False,
         code: UserCode | None = None,
     ) -> None:
@@ -107,6 +109,7 @@ class Federation:
         place of those that the config asks for; so are the config's on a `cluster`.
         `source` provides the sites in the place of all that; folders here are nothing to them.
         `name` is what gangs and runs are called that have no other; left out, the file's.
+        `user` is whose gangs they are; left out, the user of this process.
         `ahead` begins to start private Rays as soon as the config is read, beside all other
         loading: for those who will run at once. `code` is what the config names of the user's own
         modules; left out, as it lies in folders. Raises ConfigError for anything that is wrong,
@@ -115,6 +118,8 @@ class Federation:
         self._paths = () if source is not None else import_paths(config, search)
         sys.path.extend(path for path in self._paths if path not in sys.path)
         self._name = name or "federation"
+        self._user = user or current_user()
+        self._run_id = ""
         if isinstance(config, str | Path):
             self._name = name or Path(config).stem
             self.config = load_config(config, overrides)
@@ -308,7 +313,7 @@ class Federation:
 
     def _start(self, undo: ExitStack) -> FederationMediator:
         started = time.perf_counter()
-        request = gang_request(self.config, self._name)
+        request = gang_request(self.config, self._run_id or self._name, self._user)
         store = object_store_bytes(self._materials) + self.bytes_of_updates
         start_s = self.config.resources.start_timeout
         wait_s = self.config.participation.wait_for_sites_s
@@ -476,6 +481,7 @@ class Federation:
     def _run(self, folder: RunFolder, *, resumed: bool) -> RunResult:
         started = time.perf_counter()
         record = RunRecord(folder, self._emit)
+        self._run_id = folder.run_id
         status, failure, began = "failed", "", False
         finished: Finished | None = None
         with ExitStack() as undo:

@@ -64,7 +64,7 @@ class LocalSites:
         GangInfeasible if none could hold its gang.
         """
         self.store = store
-        request = gang_request(config, "")
+        request = gang_request(config)
         names = config.sites.names
         ray = _each(config)
         _check(request, ray)

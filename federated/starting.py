@@ -30,14 +30,14 @@ PRELOAD = "fedpilot.federated.site.node"
 """What a private Ray's workers import while nobody needs them yet."""
 
 
-def gang_request(config: RunConfig, name: str) -> GangRequest:
-    """A site's part of the gang, under a name of its own."""
+def gang_request(config: RunConfig, *names: str) -> GangRequest:
+    """A site's part of the gang, named after whose it is, under a name of its own."""
     resources = config.resources
     each = {"CPU": resources.cpus_per_worker, "GPU": resources.gpus_per_worker}
     if resources.memory_per_worker is not None:
         each["memory"] = float(resources.memory_per_worker)
     return GangRequest(
-        name=f"{name}-{secrets.token_hex(3)}",
+        name="-".join([*names, secrets.token_hex(3)]),
         resources={name: amount for name, amount in each.items() if amount},
         workers=None if resources.workers == "auto" else resources.workers,
         policy=SchedulingPolicy(resources.placement_group_strategy),
@@ -61,7 +61,7 @@ def begin_ray(config: RunConfig) -> RayCluster | None:
     resources, ray = config.resources, config.resources.ray
     if ray.address is not None:
         return None
-    request = gang_request(config, "")
+    request = gang_request(config)
     cpus = local_machine(ray.num_cpus, ray.num_gpus).total["CPU"]
     fitting = int(cpus / (resources.cpus_per_worker or 1))
     return RayCluster.starting(

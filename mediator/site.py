@@ -20,6 +20,7 @@ from fedpilot.fabric import (
     VirtualCluster,
     VirtualClusterManager,
 )
+from fedpilot.fabric.core.names import joined_name
 from fedpilot.fabric.exit_codes import UNREACHABLE
 
 from .core.reservation import Answer, Promise, Refusal
@@ -113,7 +114,7 @@ class InProcessSite:
         try:
             self._gang = self._manager.reserve(
                 VirtualCluster(fixed_size_nodes=(group,)),
-                name=f"{request.name}-{self._name}",
+                name=joined_name(request.name, self._name),
                 timeout_s=request.timeout_s,
             )
         except FabricError as error:

@@ -42,7 +42,7 @@ def wants(spec: Payload, site: SiteContext) -> Wants:
         _refuse_reaching(config, site)
     user = spec.header.get("user")
     said = user if isinstance(user, dict) else {}
-    request = gang_request(config, "")
+    request = gang_request(config)
     search = [*sys.path, *map(str, spec.header.get("paths", ()))]
     code = code_of(spec, config, search)
     comes = IN_A_SPEC in spec.header or bool(spec.header.get("paths"))

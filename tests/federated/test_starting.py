@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -10,7 +11,7 @@ import pytest
 import torch
 
 from federations import CLIENTS, COHORT, Lab, Log
-from fedpilot.federated import NodeState, register_model
+from fedpilot.federated import Event, NodeState, register_model
 from fedpilot.federated.starting import set_aside
 
 pytestmark = pytest.mark.timeout(60)
@@ -34,6 +35,22 @@ def test_nothing_is_started_until_somebody_needs_it(lab: Lab) -> None:
         assert node.state is NodeState.MATERIALIZED
     assert lab.cluster.groups() == ()
     federation.close()
+
+
+def test_a_gang_bears_the_id_of_its_run_its_user_and_its_site(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FEDPILOT_USER", "alice@example.org")
+    names: list[str] = []
+
+    def look(event: Event) -> None:
+        if event.name == "gang_reserved":
+            names.extend(group.name for group in lab.cluster.groups())
+
+    with lab.federation(look) as federation:
+        federation.run(run_id="try-7")
+    (name,) = names
+    assert re.fullmatch(r"try-7-alice-example\.org-[0-9a-f]{6}-local/0", name)
 
 
 def test_a_federation_starts_once_whoever_asks(lab: Lab) -> None:
