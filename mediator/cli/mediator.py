@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 import sys
+import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from ..server import Mediator, ServerSettings
 
 LISTEN, JOIN_PORT = "127.0.0.1:7461", 7462
+CONNECTIONS, PER_ADDRESS = 4_096, 1_024
 
 
 @click.group()
@@ -78,6 +80,23 @@ def mediator() -> None:
     help="Refuse runs that bring code of their own, or name any that is installed here: their "
     "coordinators load it, and have the rights of this account.",
 )
+@click.option(
+    "--max-connections",
+    metavar="N",
+    type=click.IntRange(min=64),
+    default=CONNECTIONS,
+    show_default=True,
+    help="Connections of sites and users at once, as far as RLIMIT_NOFILE allows; a site has two. "
+    "Those that have not shown a certificate get a quarter of them at most.",
+)
+@click.option(
+    "--max-connections-per-address",
+    metavar="N",
+    type=click.IntRange(min=1),
+    default=PER_ADDRESS,
+    show_default=True,
+    help="Of one address, once a certificate was shown. Sites behind one firewall share one.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON line when it is ready.")
 def start(
     folder: Path,
@@ -86,13 +105,15 @@ def start(
     hosts: Sequence[str],
     store: str,
     no_user_code: bool,
+    max_connections: int,
+    max_connections_per_address: int,
     as_json: bool,
 ) -> None:
     """Serve until Ctrl-C or SIGTERM; then runs are held, and go on at the next start.
 
     The first start makes a certificate authority, and certificates for the mediator and its admin,
     whose credentials lie in DIR/admin then. Everything that is refused is said in one line on
-    stderr.
+    stderr; of one kind at most six lines a minute.
 
     \b
     Examples:
@@ -105,10 +126,17 @@ def start(
     taken; 130 interrupted.
     """
     host, port = _host_and_port(listen)
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
+    # gRPC names no peer where a handshake fails, and says so for each; the door does both.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     with exit_codes():
-        from ..server import ServerSettings
+        from ..server import LogPace, ServerSettings, raise_descriptors
         from ..transfer import keep_freed_memory
+
+        handler = logging.StreamHandler()
+        handler.addFilter(LogPace(time.monotonic))
+        shown = "%(asctime)s %(levelname)s %(message)s"
+        logging.basicConfig(format=shown, level=logging.INFO, handlers=[handler])
+        raise_descriptors()
 
         settings = ServerSettings(
             folder=folder,
@@ -117,6 +145,8 @@ def start(
             join_port=join_port,
             store=store,
             user_code=not no_user_code,
+            connections=max_connections,
+            connections_per_address=max_connections_per_address,
         )
         keep_freed_memory()
         ended_by = asyncio.run(_serve(settings, hosts, as_json))

@@ -3,7 +3,9 @@
 The store and the disks are worked on in threads; everything else happens between two awaits.
 """
 
+from .door import raise_descriptors
+from .log_pace import LogPace
 from .process import Mediator, Ready
 from .settings import ServerSettings
 
-__all__ = ["Mediator", "Ready", "ServerSettings"]
+__all__ = ["LogPace", "Mediator", "Ready", "ServerSettings", "raise_descriptors"]

@@ -104,7 +104,16 @@ def code_of(error: BaseException) -> grpc.StatusCode:
 class Guard:
     """Admits callers, one call at a time."""
 
-    def __init__(self, authority: Authority, database: Database, settings: ServerSettings) -> None:
+    def __init__(
+        self,
+        authority: Authority,
+        database: Database,
+        settings: ServerSettings,
+        *,
+        admitted: Callable[[str], None] = lambda peer: None,
+    ) -> None:
+        """`admitted` is told where each call comes from whose certificate counts."""
+        self._admitted = admitted
         self._authority = authority
         self._database = database
         self._most = {Role.SITE: settings.site_calls}
@@ -119,6 +128,7 @@ class Guard:
         peer = peer_of(context)
         if objection := self.objection(peer):
             raise PeerRefused(objection)
+        self._admitted(context.peer())
         caller, most = (peer.role, peer.name), self._most.get(peer.role, self._most_of_users)
         if not self._open.begin(caller, most):
             raise TooManyCalls(f"{peer.role} {peer.name}", most)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from typing import Any
 
 from ..core.roles import Role
@@ -30,7 +31,16 @@ LONGEST_TOKEN = 4_096
 class Joining:
     """Serves `Join`."""
 
-    def __init__(self, authority: Authority, database: Database, events: EventLog) -> None:
+    def __init__(
+        self,
+        authority: Authority,
+        database: Database,
+        events: EventLog,
+        *,
+        admitted: Callable[[str], None] = lambda peer: None,
+    ) -> None:
+        """`admitted` is told from where a site has joined."""
+        self._admitted = admitted
         self._authority = authority
         self._database = database
         self._events = events
@@ -38,7 +48,9 @@ class Joining:
     async def join(self, data: bytes, context: Any) -> pb.JoinReply | None:
         """The certificate, once the token is used up; it is not for a request that is wrong."""
         try:
-            return await self._join(parsed(pb.JoinRequest, data))
+            reply = await self._join(parsed(pb.JoinRequest, data))
+            self._admitted(context.peer())
+            return reply
         except MediatorError as error:
             await refuse(context, "join", error, None)
 

@@ -25,6 +25,7 @@ import grpc.aio
 from fedpilot.fabric.exit_codes import BAD_INPUT
 
 from ..blobs import BlobStore
+from ..core.door import Limits, Room, fitting
 from ..disk import space_of
 from ..errors import MediatorError
 from ..identity import Credentials
@@ -49,6 +50,7 @@ from .blob_handlers import blob_handlers
 from .booking import Booking
 from .coordinators import Coordinators
 from .database import Database
+from .door import Door, descriptors
 from .events import EventLog
 from .guard import Guard
 from .joining import LARGEST_REQUEST, Joining
@@ -212,7 +214,8 @@ class Mediator:
         undo.push_async_callback(inner.stop, 0)
         await inner.start()
 
-        guard = Guard(authority, database, settings)
+        door, fits = _door(settings, clock)
+        guard = Guard(authority, database, settings, admitted=door.admitted)
         sessions = SiteSessions(settings, clock=clock, guard=guard, sites=sites, booking=booking)
         transfers = BlobService(
             blobs,
@@ -232,7 +235,10 @@ class Mediator:
             booking=booking,
             join_address=lambda: self.ready.join_address,
         )
-        outer = grpc.aio.server(options=SERVER_OPTIONS, maximum_concurrent_rpcs=CALLS)
+        outer = grpc.aio.server(
+            options=(*SERVER_OPTIONS, *_limits(settings, fits.connections, settings.idle_s)),
+            maximum_concurrent_rpcs=CALLS,
+        )
         outer.add_generic_rpc_handlers(
             (
                 blob_handlers(transfers),
@@ -244,31 +250,35 @@ class Mediator:
         port = _listen(outer, _at(settings.host, settings.port), server_credentials(credentials))
         undo.push_async_callback(outer.stop, END_S)
         undo.callback(sites.end_all, "the mediator ends")
-        joining = Joining(authority, database, events)
-        door = grpc.aio.server(
+        joining = Joining(authority, database, events, admitted=door.admitted)
+        entry = grpc.aio.server(
             options=(
                 ("grpc.max_receive_message_length", LARGEST_REQUEST),
                 ("grpc.so_reuseport", 0),
+                *_limits(settings, fits.strangers, settings.handshake_s),
             ),
             maximum_concurrent_rpcs=256,
         )
         join: Any = grpc.unary_unary_rpc_method_handler(
             joining.join, None, pb.JoinReply.SerializeToString
         )
-        door.add_generic_rpc_handlers(
+        entry.add_generic_rpc_handlers(
             (grpc.method_handlers_generic_handler(JOIN.full_name, {"Join": join}),)
         )
         join_port = _listen(
-            door,
+            entry,
             _at(settings.host, settings.join_port),
             server_credentials(credentials, require_clients=False),
         )
-        undo.push_async_callback(door.stop, 0)
+        undo.push_async_callback(entry.stop, 0)
+        undo.callback(door.close)
+        door.begin((port, join_port))
+        undo.push_async_callback(_cancelled, asyncio.create_task(door.watch()))
         # Before any site speaks: what it holds for a run that goes on is kept.
         undo.push_async_callback(runs.close)
         await runs.load()
         await outer.start()
-        await door.start()
+        await entry.start()
 
         ticking = asyncio.create_task(
             self._tick(own, sites, coordinators, booking, database, events, room)
@@ -311,6 +321,37 @@ class Mediator:
             except Exception:
                 # Without the next turn no site would ever be given up.
                 log.exception("a turn of the mediator's clock failed")
+
+
+def _door(settings: ServerSettings, clock: Callable[[], float]) -> tuple[Door, Room]:
+    """The door, and what this process has descriptors for."""
+    may = descriptors()
+    fits = fitting(may, settings.connections, settings.strangers)
+    if fits.connections < settings.connections:
+        log.warning(
+            "this process may have %d descriptors (RLIMIT_NOFILE): %d connections are taken at "
+            "once, not %d; a higher hard limit lets more in",
+            may,
+            fits.connections,
+            settings.connections,
+        )
+    limits = Limits(
+        strangers=fits.strangers,
+        of_address=settings.connections_per_address,
+        stranger_s=settings.stranger_s,
+    )
+    return Door(limits, clock), fits
+
+
+def _limits(
+    settings: ServerSettings, connections: int, idle_s: float
+) -> tuple[tuple[str, int], ...]:
+    """What gRPC itself sees to, before anything of ours is asked."""
+    return (
+        ("grpc.max_allowed_incoming_connections", connections),
+        ("grpc.server_handshake_timeout_ms", round(1_000 * settings.handshake_s)),
+        ("grpc.max_connection_idle_ms", round(1_000 * idle_s)),
+    )
 
 
 def steady_clock() -> Callable[[], float]:

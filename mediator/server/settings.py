@@ -45,6 +45,20 @@ class ServerSettings:
     """Calls that one site may have open; more are refused, to be tried again."""
     user_calls: int = 256
     """And one user."""
+    connections: int = 4_096
+    """TCP connections of sites and users at once, as far as RLIMIT_NOFILE lets us; a site has two.
+    More are closed as they come."""
+    strangers: int = 512
+    """Of those and of the ones that join, on which no call was admitted yet; a quarter of
+    `connections` at most. The rest is kept for who is known."""
+    connections_per_address: int = 1_024
+    """On which calls were admitted, of one address. Sites behind one firewall share one."""
+    handshake_s: float = 10.0
+    """How long a TLS handshake may take."""
+    stranger_s: float = 30.0
+    """How long a connection may stay on which no call is admitted."""
+    idle_s: float = 600.0
+    """How long a connection may stay that has no call open; a site always has one."""
     held_back: int = 4_096
     """Messages to one peer that may wait; one that takes them too slowly has to come again."""
     ask_s: float = 600.0

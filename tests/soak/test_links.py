@@ -1,5 +1,5 @@
 """What crosses the sites' interfaces in a round, how much of a slow link a model gets, and how much
-of what raw gRPC streams could carry on this machine."""
+of what raw gRPC streams could carry on this machine; what strangers cost those who work."""
 
 from __future__ import annotations
 
@@ -66,6 +66,15 @@ def test_a_transfer_keeps_pace_with_raw_streams(transfer: Any) -> None:
         return {way: transfer.share(run, way) for way in ("down", "up")}
 
     check_best(measure, 0.60)
+
+
+def test_strangers_delay_neither_rounds_nor_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    strangers: Any = importlib.import_module("strangers")
+    run = strangers.beside_strangers(turns=10, turn_s=15)
+    assert strangers.heartbeats_slower(run) <= 1.2, run
+    assert strangers.slower(run, "round_s") <= 1.2, run
+    assert run["log_bytes_per_hour"] <= 1e6, run
 
 
 def check_best(measure: Callable[[], dict[str, float]], least: float) -> None:

@@ -1,0 +1,332 @@
+"""What strangers cost a mediator: rounds and heartbeats beside thousands of connections that idle.
+
+The mediator is a process with the settings, the log and the descriptors that `fedpilot mediator
+start` gives it. Three sites without Ray work for it over loopback. From a process of their own come
+strangers, 1,500 that connect and say nothing and 500 that stop after the first message of a TLS
+handshake; whoever is closed comes again some seconds later. Turns with and without them alternate,
+on one and the same mediator.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import random
+import ssl
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from measuring import HERE, Failed, Run, end, spread
+
+sys.path.insert(0, str(HERE.parent / "tests"))  # where sites without Ray are
+
+IDLE, HALF_OPEN = 1_500, 500
+AGAIN_S = 10.0
+"""After so long a stranger comes again."""
+COME_S = 5.0
+"""Within this all of them come."""
+SITES, PARAMETERS = 3, 1_000_000
+HEARTBEAT_S = 0.5
+TURN_S, TURNS = 20.0, 3
+PATIENCE_S = 300.0
+RUN = "measured"
+
+
+# -- the mediator's process -----------------------------------------------------------------------
+
+
+async def serve(folder: Path) -> None:
+    """A mediator; prints where it is, and ends when stdin does."""
+    from fedpilot.mediator.core.health import HealthSettings
+    from fedpilot.mediator.server import LogPace, Mediator, ServerSettings, raise_descriptors
+    from fedpilot.mediator.transfer import keep_freed_memory
+
+    handler = logging.StreamHandler()
+    handler.addFilter(LogPace(time.monotonic))
+    shown = "%(asctime)s %(levelname)s %(message)s"
+    logging.basicConfig(format=shown, level=logging.INFO, handlers=[handler])
+    raise_descriptors()
+    keep_freed_memory()
+    settings = ServerSettings(
+        folder=folder,
+        coordinator=(sys.executable, __file__, "--coordinate"),
+        health=HealthSettings(heartbeat_s=HEARTBEAT_S, grace_s=PATIENCE_S),
+    )
+    async with Mediator(settings) as mediator:
+        print(mediator.ready.address, mediator.ready.join_address, flush=True)
+        await asyncio.to_thread(sys.stdin.read)
+
+
+def coordinate(folder: Path, run: str) -> None:
+    """Rounds with all sites, one after the other; writes when each began, and how long it took."""
+    import numpy as np
+
+    from fedpilot.mediator import Payload
+    from fedpilot.mediator.coordinator import end_with_stdin
+    from fedpilot.mediator.coordinator_link import MediatorConnection
+
+    end_with_stdin()
+    stopped: list[str] = []
+    with (
+        MediatorConnection(folder, run) as connection,
+        (folder.parent / "rounds").open("w", buffering=1) as file,
+    ):
+        connection.on_stop(stopped.append)
+        ready = connection.wait_for_sites(SITES, timeout_s=PATIENCE_S)
+        number = 0
+        while not stopped:
+            number += 1
+            began, started = time.time(), time.perf_counter()
+            model = np.full(PARAMETERS, number, np.float32)
+            payload = Payload(kind="round", tensors={"model": model})
+            answers = [
+                connection.link(each.name).ask(
+                    "work", payload, key=f"round/{number}", round_number=number, purpose="training"
+                )
+                for each in ready
+            ]
+            for answer in answers:
+                answer.result(PATIENCE_S)
+            print(json.dumps([began, time.perf_counter() - started]), file=file)
+            time.sleep(0.1)
+
+
+# -- the sites' process ---------------------------------------------------------------------------
+
+
+async def sites(folder: Path, address: str) -> None:
+    """Join, and answer; writes when each heartbeat went out, and how long its answer took."""
+    import numpy as np
+
+    from fake_agents import FakeAgent
+    from fedpilot.mediator import Payload
+    from fedpilot.mediator.identity import Authority, Role
+    from fedpilot.mediator.proto import federation_pb2 as pb
+    from fedpilot.mediator.rpc import USER, Stub
+    from fedpilot.mediator.wire import PROTOCOL
+    from mediators import channel_to
+
+    authority = Authority.open(folder / "certs")
+    file = (folder.parent / "beats").open("w", buffering=1)
+
+    class Timed(FakeAgent):
+        """Tells how long each heartbeat took."""
+
+        async def _beat(self, every_s: float) -> None:
+            async def sent() -> None:
+                self.sent_at = time.time()
+
+            while True:
+                await asyncio.sleep(every_s)
+                await sent()
+                self._outgoing.put_nowait(pb.FromSite(heartbeat=pb.Heartbeat()))
+
+        def _take(self, message: pb.ToSite) -> bool:
+            if message.HasField("renewal"):
+                print(json.dumps([self.sent_at, time.time() - self.sent_at]), file=file)
+            return super()._take(message)
+
+    async def answer(order: pb.Order, payload: Payload) -> Payload:
+        model = np.array(payload.tensors["model"])
+        model[-1] = random.random()
+        return Payload(kind="done", tensors={"model": model})
+
+    agents = []
+    for number in range(SITES):
+        credentials = authority.issue(f"site-{number}", Role.SITE, now=time.time())
+        agents.append(Timed(address, credentials, folder.parent / f"site-{number}", work=answer))
+        agents[-1].blobs.limit_bytes = 16 * PARAMETERS
+        await agents[-1].start()
+    admin = authority.issue("ada", Role.ADMIN, now=time.time())
+    async with channel_to(address, admin) as channel:
+        request = pb.SubmitRequest(protocol=PROTOCOL, run=RUN, config_yaml="{}", name=RUN)
+        await Stub(channel, USER).submit(request)
+        await asyncio.Event().wait()
+
+
+# -- the strangers' process -----------------------------------------------------------------------
+
+
+async def strangers(addresses: Sequence[str]) -> None:
+    """Connect, again and again, until this process is ended."""
+    half = hello()
+
+    async def stranger(number: int, say: bytes) -> None:
+        host, _, port = addresses[number % len(addresses)].rpartition(":")
+        from_ = (f"127.0.1.{1 + number % 8}", 0)
+        await asyncio.sleep(random.random() * COME_S)
+        while True:
+            with contextlib.suppress(OSError):
+                reader, writer = await asyncio.open_connection(host, int(port), local_addr=from_)
+                try:
+                    writer.write(say)
+                    while await reader.read(1 << 16):
+                        pass
+                finally:
+                    writer.close()
+            await asyncio.sleep(AGAIN_S * (0.5 + random.random()))
+
+    says = [b""] * IDLE + [half] * HALF_OPEN
+    await asyncio.gather(*(stranger(number, say) for number, say in enumerate(says)))
+
+
+def hello() -> bytes:
+    """What a TLS client says first."""
+    out = ssl.MemoryBIO()
+    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).wrap_bio(
+        ssl.MemoryBIO(), out, server_hostname="localhost"
+    )
+    with contextlib.suppress(ssl.SSLWantReadError):
+        client.do_handshake()
+    return out.read()
+
+
+# -- all of them ----------------------------------------------------------------------------------
+
+
+def beside_strangers(turns: int = TURNS, turn_s: float = TURN_S) -> Run:
+    """Seconds of rounds and heartbeats in turns with and without strangers, and bytes of log."""
+    with ExitStack() as stack:
+        place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="strangers-")))
+        log = stack.enter_context((place / "log").open("w"))
+        other = stack.enter_context((place / "others.log").open("w"))
+
+        def start(*words: object, **options: Any) -> subprocess.Popen[str]:
+            started = subprocess.Popen(
+                [sys.executable, __file__, *map(str, words)],
+                text=True,
+                start_new_session=True,
+                **options,
+            )
+            stack.callback(end, started)
+            return started
+
+        mediator = start(
+            *("--serve", place / "hub"),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            env={"GRPC_VERBOSITY": "NONE", **os.environ},
+        )
+        assert mediator.stdout is not None
+        addresses = mediator.stdout.readline().split()
+        if not addresses:
+            raise Failed((place / "log").read_text()[-2000:])
+        start("--sites", place / "hub", *addresses, stdout=other, stderr=other)
+        deadline = time.monotonic() + PATIENCE_S
+        while len(_rows(place / "rounds")) < 3:
+            if time.monotonic() > deadline:
+                raise Failed((place / "log").read_text()[-2000:])
+            time.sleep(0.2)
+        found: Run = {"calm": [], "beside": [], "turns": turns, "strangers": []}
+        began, size = time.time(), (place / "log").stat().st_size
+        for _ in range(turns):
+            found["calm"].append(_turn(place, turn_s))
+            there = start("--strangers", *addresses, stdout=other, stderr=other)
+            time.sleep(COME_S)
+            found["strangers"].append(_connections(mediator.pid))
+            found["beside"].append(_turn(place, turn_s))
+            end(there)
+            time.sleep(2.0)
+        found["log_bytes_per_hour"] = (
+            3600 * ((place / "log").stat().st_size - size) / (time.time() - began)
+        )
+        found["log"] = (place / "log").read_text()[-1500:]
+        return found
+
+
+def _turn(place: Path, turn_s: float) -> dict[str, float]:
+    began = time.time()
+    time.sleep(turn_s)
+    rounds, beats = (_since(place / name, began) for name in ("rounds", "beats"))
+    if not rounds or not beats:
+        raise Failed(f"{len(rounds)} rounds, {len(beats)} heartbeats in {turn_s:g} s")
+    return {
+        "round_s": statistics.median(rounds),
+        "beat_s": statistics.median(beats),
+        "slowest_beat_s": max(beats),
+        "rounds": len(rounds),
+        "beats": len(beats),
+    }
+
+
+def _since(path: Path, began: float) -> list[float]:
+    return [seconds for at, seconds in _rows(path) if at >= began]
+
+
+def _rows(path: Path) -> list[list[float]]:
+    if not path.exists():
+        return []
+    lines = path.read_text().splitlines(keepends=True)
+    return [json.loads(line) for line in lines if line.endswith("\n")]
+
+
+def _connections(pid: int) -> int:
+    return len(os.listdir(f"/proc/{pid}/fd"))
+
+
+def slower(run: Run, what: str) -> float:
+    """How many times longer something takes beside strangers: the median over the turns."""
+    pairs = zip(run["beside"], run["calm"], strict=True)
+    return statistics.median(beside[what] / calm[what] for beside, calm in pairs)
+
+
+def heartbeats_slower(run: Run) -> float:
+    """How many times longer a heartbeat is away from the one before it, answer included."""
+    pairs = zip(run["beside"], run["calm"], strict=True)
+    return statistics.median(
+        (HEARTBEAT_S + beside["beat_s"]) / (HEARTBEAT_S + calm["beat_s"]) for beside, calm in pairs
+    )
+
+
+def lines(run: Run) -> Iterator[str]:
+    """What a run shows."""
+    for name in ("calm", "beside"):
+        turns = run[name]
+        rounds = spread(1e3 * each["round_s"] for each in turns).text()
+        beats = spread(1e3 * each["beat_s"] for each in turns).text(1)
+        slowest = max(1e3 * each["slowest_beat_s"] for each in turns)
+        yield f"{name}: a round {rounds} ms, a heartbeat {beats} ms, at most {slowest:.0f} ms"
+    yield f"a round takes {slower(run, 'round_s'):.2f} times as long beside strangers"
+    yield f"a heartbeat comes after {heartbeats_slower(run):.3f} times as long"
+    yield f"descriptors of the mediator: {run['strangers']}"
+    yield f"log: {run['log_bytes_per_hour'] / 1e6:.3f} MB an hour"
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--turns", type=int, default=TURNS)
+    options.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
+    options.add_argument("--coordinate", nargs=2, help=argparse.SUPPRESS)
+    options.add_argument("--sites", nargs=3, help=argparse.SUPPRESS)
+    options.add_argument("--strangers", nargs=2, help=argparse.SUPPRESS)
+    arguments = options.parse_args()
+    if arguments.serve:
+        asyncio.run(serve(arguments.serve))
+    elif arguments.coordinate:
+        folder, run = arguments.coordinate
+        coordinate(Path(folder), run)
+    elif arguments.sites:
+        folder, address, _ = arguments.sites
+        asyncio.run(sites(Path(folder), address))
+    elif arguments.strangers:
+        asyncio.run(strangers(arguments.strangers))
+    else:
+        run = beside_strangers(arguments.turns)
+        print("\n".join(lines(run)))
+        print(run["log"])
+
+
+if __name__ == "__main__":
+    main()

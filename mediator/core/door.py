@@ -1,0 +1,180 @@
+"""Who may stay connected to a mediator: which connections are closed, and what the log says of it.
+
+A connection is a stranger's until a call on it was admitted. Strangers share a part of all
+connections, so that the rest stays free for sites and users who are known; when there are too many,
+those go first of which one address has most, and of them the oldest: whoever means well needs less
+than a second. Once admitted, only a generous limit for each address applies, since hospitals behind
+one firewall share one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from ipaddress import IPv6Address, ip_address
+from typing import NamedTuple
+from urllib.parse import unquote
+
+MOST_ADDRESSES = 1_000
+"""Addresses that are counted by name between two lines of the log."""
+MOST_SHOWN = 5
+"""And that a line names."""
+
+
+class Peer(NamedTuple):
+    """Where a connection comes from."""
+
+    address: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """An open connection."""
+
+    peer: Peer
+    since: float
+    known: bool
+    """Whether a call on it was admitted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How many may be connected."""
+
+    strangers: int
+    """Of whom no call was admitted yet."""
+    of_address: int
+    """Of one address, with calls that were admitted."""
+    stranger_s: float
+    """How long a connection may stay without such a call."""
+
+
+class Why(StrEnum):
+    """Why a connection has ended without an admitted call, or was closed here."""
+
+    LEFT = "ended without an admitted call"
+    TOO_LONG = "closed, for long without an admitted call"
+    STRANGERS = "closed, too many such at once"
+    OF_ADDRESS = "closed, too many of one address"
+
+
+def to_close(
+    connections: Iterable[Connection], now: float, limits: Limits
+) -> list[tuple[Connection, Why]]:
+    """The connections that are closed now, and why."""
+    closed: list[tuple[Connection, Why]] = []
+    strangers: defaultdict[str, list[Connection]] = defaultdict(list)
+    known: defaultdict[str, list[Connection]] = defaultdict(list)
+    for each in sorted(connections, key=lambda c: (c.since, c.peer)):
+        if each.known:
+            known[each.peer.address].append(each)
+        elif now - each.since >= limits.stranger_s:
+            closed.append((each, Why.TOO_LONG))
+        else:
+            strangers[each.peer.address].append(each)
+    for address in sorted(known):  # those that came last: the others are at work
+        closed += [(each, Why.OF_ADDRESS) for each in known[address][limits.of_address :]]
+    too_many = sum(map(len, strangers.values())) - limits.strangers
+    if too_many > 0:
+        left = _levelled({address: len(each) for address, each in strangers.items()}, too_many)
+        for address in sorted(strangers):
+            going = strangers[address][: len(strangers[address]) - left[address]]
+            closed += [(each, Why.STRANGERS) for each in going]
+    return closed
+
+
+def _levelled(counts: dict[str, int], too_many: int) -> dict[str, int]:
+    """What is left of some counts once so many were taken, each from the largest."""
+    low, high = 0, max(counts.values())
+    while low < high:  # the lowest level that takes no more than that
+        level = (low + high) // 2
+        if sum(max(0, count - level) for count in counts.values()) > too_many:
+            low = level + 1
+        else:
+            high = level
+    left = {name: min(count, low) for name, count in counts.items()}
+    rest = too_many - sum(counts.values()) + sum(left.values())
+    for name in sorted(name for name, count in left.items() if count == low)[:rest]:
+        left[name] -= 1
+    return left
+
+
+class TurnedAway:
+    """Counts connections that came to nothing, until a line was made of them."""
+
+    def __init__(self) -> None:
+        self._ended: Counter[tuple[str, Why]] = Counter()
+
+    def count(self, address: str, why: Why, times: int = 1) -> None:
+        """So many have ended; of very many addresses, not all are told apart."""
+        named = (address, why) in self._ended or len(self._ended) < MOST_ADDRESSES
+        self._ended[address if named else "", why] += times
+
+    def line(self, since_s: float) -> str:
+        """What has happened since the last line, which was so long ago; empty for nothing."""
+        ended, self._ended = self._ended, Counter()
+        if not ended:
+            return ""
+        of_address: Counter[str] = Counter()
+        of_reason: Counter[Why] = Counter()
+        for (address, why), times in ended.items():
+            of_address[address] += times
+            of_reason[why] += times
+        total = sum(of_reason.values())
+        reasons = ", ".join(f"{times} {why}" for why, times in sorted(of_reason.items()))
+        shown = of_address.most_common(MOST_SHOWN)
+        named = [f"{times} from {address or 'others'}" for address, times in shown]
+        if rest := len(of_address) - len(shown):
+            others = total - sum(times for _, times in shown)
+            named.append(f"{others} from {rest} other addresses")
+        since_s = max(since_s, 1.0)
+        rate = 60.0 * total / since_s
+        return (
+            f"{total} connections came to nothing in {since_s:.0f} s ({rate:.0f} a minute), "
+            f"{', '.join(named)}: {reasons}"
+        )
+
+
+def peer_named(text: str) -> Peer | None:
+    """Where a call comes from, as gRPC says it; None where that is no address and port."""
+    kind, _, where = text.partition(":")
+    host, colon, port = unquote(where).rpartition(":")
+    if kind not in ("ipv4", "ipv6") or not colon or not port.isdecimal():
+        return None
+    try:
+        return Peer(plain_address(host.strip("[]")), int(port))
+    except ValueError:
+        return None
+
+
+def plain_address(text: str) -> str:
+    """An address in one spelling, also where it is an IPv4 one that came over IPv6."""
+    found = ip_address(text)
+    if isinstance(found, IPv6Address):
+        found = found.ipv4_mapped or ip_address(text.partition("%")[0])
+    return str(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What the descriptors of a process leave for connections."""
+
+    connections: int
+    strangers: int
+
+
+OTHER_DESCRIPTORS = 256
+"""Kept for what is no connection: the database, blobs in transfer, coordinators, logs."""
+FEWEST = 64
+
+
+def fitting(descriptors: int, connections: int, strangers: int) -> Room:
+    """How many connections there may be, of those that are wanted; strangers get a quarter.
+
+    A port for those who join takes as many as there may be strangers, beside them.
+    """
+    most = max(FEWEST, min(connections, (descriptors - OTHER_DESCRIPTORS) * 4 // 5))
+    return Room(most, max(1, min(strangers, most // 4)))
