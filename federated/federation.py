@@ -61,6 +61,7 @@ from .errors import ConfigError, FederatedError, Problem, RunRefused
 from .events import Event, Observer, event
 from .grouping import steps_of
 from .hearing import Hearing
+from .lifetime import Lifetime
 from .run_folder import RunFolder, new_run_id
 from .run_record import RunRecord, RunResult
 from .site_sources import SiteSource, sites_here
@@ -145,12 +146,10 @@ class Federation:
                 if isinstance(config, str | Path):
                     raise located(error, config, overrides) from error
                 raise
-            self._undo = undo.pop_all()
+            self._life = Lifetime(undo.pop_all())
         self._hearing = Hearing()
         self._mediator: FederationMediator | None = None
         self._workforce = Workforce()
-        self._start_lock = threading.Lock()
-        self._closed = False
         self._model = GlobalModel(0, self._materials.initial, {}, digest(self._materials.initial))
 
     def _gathered(self) -> Materials:
@@ -302,14 +301,11 @@ class Federation:
 
     def start(self) -> Self:
         """Reserve the gang and start its workers; does nothing if they are there."""
-        with self._start_lock:
-            if self._closed:
-                raise FederatedError("the federation is closed; make another one")
-            if self._mediator is None:
-                with ExitStack() as undo:
-                    self._mediator = self._start(undo)
-                    self._undo.enter_context(undo.pop_all())
+        self._life.start(self._begin)
         return self
+
+    def _begin(self, undo: ExitStack) -> None:
+        self._mediator = self._start(undo)
 
     def _start(self, undo: ExitStack) -> FederationMediator:
         started = time.perf_counter()
@@ -332,6 +328,7 @@ class Federation:
         )
         undo.callback(self._forget_mediator)
         undo.callback(mediator.close)
+        self._life.check()
         with self._watch.step("gang", request.timeout_s):
             promises = mediator.reserve(
                 request,
@@ -346,6 +343,7 @@ class Federation:
         union = self._materials.union
         mediator.assign(len(self), None if union is None else union.pinned)
         specs = {site: self.spec_of(site) for site in self._sites}
+        self._life.check()
         with self._watch.step("workers", start_s):
             mediator.start(WORKLOAD, specs, self._on_site_event)
         self._compare_workers()
@@ -354,6 +352,7 @@ class Federation:
             workers=len(self.workers),
             seconds=round(time.perf_counter() - started, 3),
         )
+        self._life.check()
         with self._watch.step("execution"):
             self._choose_execution(mediator)
         links = LinkWatch(self._materials.costs(self.config).of_a_site)
@@ -408,9 +407,11 @@ class Federation:
         self._workforce.forget()
 
     def close(self) -> None:
-        """End the workers, give the gang back, end a private Ray; may be called twice."""
-        self._closed = True
-        self._undo.close()
+        """End the workers, give the gang back, end a private Ray; may be called twice.
+
+        Called while another thread starts it, it waits until that has given up.
+        """
+        self._life.close()
 
     def __enter__(self) -> Self:
         return self

@@ -13,6 +13,7 @@ import socket
 import struct
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
@@ -72,13 +73,13 @@ class Office:
         self._driver: asyncio.StreamWriter | None = None
         self._over = False
         self._loop = asyncio.new_event_loop()
-        self._listening = threading.Event()
+        self._listening: Future[None] = Future()
         self._thread = threading.Thread(target=self._live, name="office", daemon=True)
 
     def open(self) -> None:
-        """Listen from now on."""
+        """Listen from now on. OSError if the socket cannot be bound."""
         self._thread.start()
-        self._listening.wait()
+        self._listening.result()
 
     def answer(self, answer: pb.Answer) -> None:
         """Keep an answer, and send it to whoever is connected or will be."""
@@ -109,6 +110,10 @@ class Office:
         asyncio.set_event_loop(self._loop)
         try:
             self._loop.run_until_complete(self._serve())
+        except BaseException as error:
+            if self._listening.done():
+                raise
+            self._listening.set_exception(error)
         finally:
             self._loop.close()
 
@@ -118,7 +123,7 @@ class Office:
             listening.bind(path)
         os.chmod(self._folder / SOCKET, 0o600)
         server = await asyncio.start_unix_server(self._connected, sock=listening)
-        self._listening.set()
+        self._listening.set_result(None)
         async with server:
             ending = False
             while not self._over:

@@ -25,6 +25,7 @@ from fedpilot.mediator.runner import (
     RunnerProcess,
     RunnerSettings,
 )
+from fedpilot.mediator.runner.process import LOCK, SOCKET
 from real_ray import eventually
 
 SOON_S = 60.0
@@ -132,6 +133,25 @@ def test_it_ends_when_its_driver_is_silent_for_too_long(tmp_path: Path) -> None:
     )
     eventually(lambda: not started.alive(), SOON_S, "it ends")
     assert started.last_words() == "ends: its lease of 0.2 s was not renewed"
+
+
+def test_one_that_cannot_listen_ends_and_says_why(tmp_path: Path) -> None:
+    (tmp_path / SOCKET).mkdir()  # nothing can be bound there
+    settings(tmp_path).write(tmp_path)
+    lock = os.open(tmp_path / LOCK, os.O_RDWR | os.O_CREAT)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "fedpilot.mediator.runner", str(tmp_path), str(lock)],
+            env={**os.environ, **PATHS},
+            pass_fds=[lock],
+            capture_output=True,
+            text=True,
+            timeout=SOON_S,
+        )
+    finally:
+        os.close(lock)
+    assert done.returncode == 1
+    assert "Address already in use" in done.stderr
 
 
 def test_one_that_cannot_even_start_is_a_lost_site_that_says_why(tmp_path: Path) -> None:
