@@ -159,7 +159,7 @@ def plain_address(text: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class Places:
     """What the descriptors of a process leave for connections."""
 
     connections: int
@@ -171,10 +171,10 @@ OTHER_DESCRIPTORS = 256
 FEWEST = 64
 
 
-def fitting(descriptors: int, connections: int, strangers: int) -> Room:
+def fitting(descriptors: int, connections: int, strangers: int) -> Places:
     """How many connections there may be, of those that are wanted; strangers get a quarter.
 
     A port for those who join takes as many as there may be strangers, beside them.
     """
     most = max(FEWEST, min(connections, (descriptors - OTHER_DESCRIPTORS) * 4 // 5))
-    return Room(most, max(1, min(strangers, most // 4)))
+    return Places(most, max(1, min(strangers, most // 4)))

@@ -25,7 +25,7 @@ import grpc.aio
 from fedpilot.fabric.exit_codes import BAD_INPUT
 
 from ..blobs import BlobStore
-from ..core.door import Limits, Room, fitting
+from ..core.door import Limits, Places, fitting
 from ..disk import space_of
 from ..errors import MediatorError
 from ..identity import Credentials
@@ -323,7 +323,7 @@ class Mediator:
                 log.exception("a turn of the mediator's clock failed")
 
 
-def _door(settings: ServerSettings, clock: Callable[[], float]) -> tuple[Door, Room]:
+def _door(settings: ServerSettings, clock: Callable[[], float]) -> tuple[Door, Places]:
     """The door, and what this process has descriptors for."""
     may = descriptors()
     fits = fitting(may, settings.connections, settings.strangers)

@@ -12,7 +12,7 @@ from fedpilot.mediator.core.door import (
     Connection,
     Limits,
     Peer,
-    Room,
+    Places,
     TurnedAway,
     Why,
     fitting,
@@ -140,10 +140,10 @@ def test_a_peer_is_read_as_grpc_says_it(text: str, peer: Peer | None) -> None:
 @pytest.mark.parametrize(
     ("descriptors", "fits"),
     [
-        pytest.param(65_536, Room(4_096, 512), id="as many as are wanted"),
-        pytest.param(1_024, Room(614, 153), id="a quarter is the most for strangers"),
-        pytest.param(100, Room(64, 16), id="never fewer than some"),
+        pytest.param(65_536, Places(4_096, 512), id="as many as are wanted"),
+        pytest.param(1_024, Places(614, 153), id="a quarter is the most for strangers"),
+        pytest.param(100, Places(64, 16), id="never fewer than some"),
     ],
 )
-def test_connections_fit_into_what_the_system_allows(descriptors: int, fits: Room) -> None:
+def test_connections_fit_into_what_the_system_allows(descriptors: int, fits: Places) -> None:
     assert fitting(descriptors, 4_096, 512) == fits
