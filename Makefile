@@ -31,6 +31,8 @@ install: $(VENV)/.runtime ## create .venv and install fedpilot into it
 dev: $(VENV)/.dev ## the same, with what the tests and checks need
 
 quickstart: $(VENV)/.runtime ## train a federation on the digits data set and draw its curves
+	@echo "==> fedpilot doctor --warm (compiles the training code, once)"
+	@$(BIN)/fedpilot doctor --warm > /dev/null || true
 	@echo "==> fedpilot run configs/quickstart.yaml"
 	@$(BIN)/fedpilot run configs/quickstart.yaml
 

@@ -341,9 +341,14 @@ def init(path: Path, force: bool, as_json: bool) -> None:
     type=click.Choice(["disabled", "token"]),
     help="How that Ray authenticates; by default RAY_AUTH_MODE, or else disabled.",
 )
+@click.option(
+    "--warm",
+    is_flag=True,
+    help="Also compile the training code of dense layers, which a first run here would compile.",
+)
 @with_timeout
 @JSON
-def doctor(address: str | None, auth_mode: str | None, as_json: bool) -> None:
+def doctor(address: str | None, auth_mode: str | None, warm: bool, as_json: bool) -> None:
     """Look at this machine: versions, cores, load, memory, disk, ports, Ray's settings.
 
     With --address also at a Ray cluster: whether a run can attach, what is free there, and whether
@@ -352,15 +357,19 @@ def doctor(address: str | None, auth_mode: str | None, as_json: bool) -> None:
     \b
     Examples:
       fedpilot doctor
+      fedpilot doctor --warm
       fedpilot doctor --address 10.0.0.5:6379 --auth-mode token
 
-    Exits 1 if something would keep runs from working.
+    Exits 1 if something would keep runs from working. `--warm` takes some seconds, once for every
+    version of fedpilot: what is compiled is kept in ~/.cache/fedpilot.
     """
-    from .doctor import examine
+    from .doctor import examine, kernels
 
     timeout_s = timeout_of(click.get_current_context())
     with said_to_be_slow(address, timeout_s) if address else nullcontext():
         findings = examine(address, auth_mode, timeout_s)
+    if warm:
+        findings = (*findings, kernels())
     if as_json:
         rows = [
             {"name": f.name, "status": str(f.status), "found": f.found, "advice": f.advice}

@@ -161,6 +161,19 @@ def busyness(busy: Load) -> Finding:
     return Finding(name="load", status="warn", found=str(busy), advice=advice)
 
 
+def kernels() -> Finding:
+    """Compile the training code that a first run here would compile."""
+    from .warming import warm
+
+    try:
+        found = warm()
+    except Exception as error:
+        found = f"training code of dense layers cannot be compiled: {type(error).__name__}: {error}"
+        advice = "set `training.execution: folded`, and tell us what Numba says"
+        return Finding(name="kernels", status="warn", found=found, advice=advice)
+    return Finding(name="kernels", status="ok", found=f"training code of dense layers: {found}")
+
+
 def python(version: tuple[int, int, int], required: str) -> Finding:
     """Whether this Python is one that fedpilot runs on."""
     text = ".".join(map(str, version))

@@ -1,7 +1,7 @@
 """What a run tells whoever follows it: named events with plain fields, in the order they happen.
 
-`run_started`, `cluster_ready`, `gang_reserved`, `workers_starting`, `worker_ready`,
-`workers_differ`, `workers_ready`, `execution_trial`, `execution_chosen`, `worker_lost`,
+`run_started`, `execution_chosen`, `cluster_ready`, `gang_reserved`, `workers_starting`,
+`worker_ready`, `kernels_compiled`, `workers_differ`, `workers_ready`, `worker_lost`,
 `site_lost`, `site_drained`, `site_returned`, `link_slow`, `round_started`, `clients_done`,
 `round_quorum`, `update_refused`, `grid_coarsened`, `round_finished`, `run_finished`; `waiting`
 where nothing else is said for long. docs/reference/events.md lists their fields.

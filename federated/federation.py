@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, wait
+from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from functools import partial
@@ -51,7 +51,7 @@ from .core.groups import Groups
 from .core.lifecycle import NodeState
 from .core.likeness import Difference, Facts
 from .core.members import Membership
-from .core.node_check import check_node, checked_choice
+from .core.node_check import check_node
 from .core.partial_check import AnswerRefused
 from .core.partition import PartitionSummary, describe
 from .core.sampling import cohort
@@ -80,8 +80,6 @@ if TYPE_CHECKING:
     from .materials import Materials
 
 WORKLOAD = "federated"
-TRIAL_SAID_S = 1.0
-"""A trial of executions that takes longer is spoken of: it may be compiling."""
 
 
 class Federation:
@@ -150,6 +148,8 @@ class Federation:
         self._hearing = Hearing()
         self._mediator: FederationMediator | None = None
         self._workforce = Workforce()
+        self._compiling: set[tuple[str, str]] = set()
+        """Machines, by site, of which it was said that they compile."""
         self._model = GlobalModel(0, self._materials.initial, {}, digest(self._materials.initial))
 
     def _gathered(self) -> Materials:
@@ -309,6 +309,8 @@ class Federation:
 
     def _start(self, undo: ExitStack) -> FederationMediator:
         started = time.perf_counter()
+        with self._watch.step("execution"):
+            self._choose_execution()
         request = gang_request(self.config, self._run_id or self._name, self._user)
         store = object_store_bytes(self._materials) + self.bytes_of_updates
         start_s = self.config.resources.start_timeout
@@ -353,8 +355,6 @@ class Federation:
             seconds=round(time.perf_counter() - started, 3),
         )
         self._life.check()
-        with self._watch.step("execution"):
-            self._choose_execution(mediator)
         links = LinkWatch(self._materials.costs(self.config).of_a_site)
         used = partial(self._say_slow, links)
         self._source.follow(mediator, self.spec_of, lambda: self.round, used, undo)
@@ -368,21 +368,19 @@ class Federation:
         for told in before:
             self._say_differing(self._workforce.remembered(told))
 
-    def _choose_execution(self, mediator: FederationMediator) -> None:
-        """Have the first site find out how a chunk is computed best, once for all sites."""
+    def _choose_execution(self) -> None:
+        """Settle how a chunk is computed, once for all sites, before any of them starts."""
+        from .execution_choice import settled
+
+        self.config, reason = settled(self.config, self._materials)
         training = self.config.training
-        order = Payload(
-            kind="try_out",
-            header={"execution": training.execution, "chunk_size": training.chunk_size},
+        self._emit(
+            "execution_chosen",
+            execution=training.execution,
+            chunk_size=training.chunk_size,
+            execution_model=training.execution_model,
+            reason=reason,
         )
-        check = partial(_check_choice, execution=training.execution)
-        answer = mediator.deliver_to_any(order, purpose="trial", problem_of=_problem_by(check))
-        if wait([answer], timeout=TRIAL_SAID_S).not_done:
-            self._emit("execution_trial")
-        chosen, reason = checked_choice(answer.result().header, training.execution)
-        execution, chunk_size = str(chosen.kind), chosen.chunk_size
-        self.config = with_execution(self.config, execution, chunk_size)
-        self._emit("execution_chosen", execution=execution, chunk_size=chunk_size, reason=reason)
 
     def spec_of(self, site: str) -> Payload:
         """What a site is told of this federation. UnionError if it has none of the run's data."""
@@ -391,8 +389,7 @@ class Federation:
         union = self._materials.union
         apart = self._source.apart or union is not None
         header = {
-            # Orders say how a chunk is computed; what is started anew asks for the same work.
-            "config": with_execution(self.config, "auto", "auto").model_dump(mode="json"),
+            "config": self.config.model_dump(mode="json"),
             "paths": list(self._paths),
             "materials": "" if apart else hand_over(self._materials),
         }
@@ -704,7 +701,11 @@ class Federation:
         if (fields := self._hearing.fields(payload)) is None:
             return
         new = self._workforce.joined(fields) if payload.kind == "worker_ready" else ()
+        compiles = fields.get("compiles", "")
         self._emit(payload.kind, **fields)
+        if compiles and (host := (fields["site"], fields.get("host", ""))) not in self._compiling:
+            self._compiling.add(host)
+            self._emit("kernels_compiled", site=host[0], host=host[1], what=compiles)
         self._say_differing(new)
 
     def _say_slow(self, links: LinkWatch, use: LinkUse) -> None:
@@ -734,10 +735,6 @@ def _problem_by(check: Callable[[Payload], None]) -> ProblemOf:
         return ""
 
     return problem_of
-
-
-def _check_choice(answer: Payload, execution: str) -> None:
-    checked_choice(answer.header, execution)
 
 
 def _checked(config: RunConfig, declared: Mapping[str, Any] | None = None) -> Materials:

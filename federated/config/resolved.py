@@ -36,6 +36,8 @@ DECIDING_SECTIONS = (
     "evaluation",
     "robustness",
 )
+EXPLAINING = ("training.execution_model", "training.execution_reason")
+"""Keys that say how an execution came about: the execution itself decides the bits."""
 
 
 def to_yaml(config: RunConfig) -> str:
@@ -66,9 +68,21 @@ def _readable(value: Any) -> Any:
     return value
 
 
-def with_execution(config: RunConfig, execution: str, chunk_size: int | str) -> RunConfig:
-    """The config with what `execution: auto` and `chunk_size: auto` were found to mean."""
-    found = {"execution": execution, "chunk_size": chunk_size}
+def with_execution(
+    config: RunConfig,
+    execution: str,
+    chunk_size: int | str,
+    *,
+    model: int | None = None,
+    reason: str | None = None,
+) -> RunConfig:
+    """The config with what `execution: auto` and `chunk_size: auto` mean, by which cost model."""
+    found = {
+        "execution": execution,
+        "chunk_size": chunk_size,
+        "execution_model": model,
+        "execution_reason": reason,
+    }
     return config.model_copy(update={"training": config.training.model_copy(update=found)})
 
 
@@ -79,7 +93,13 @@ def as_before(config: RunConfig, earlier: RunConfig) -> RunConfig:
         return config
     if mine.chunk_size not in ("auto", theirs.chunk_size):
         return config
-    return with_execution(config, theirs.execution, theirs.chunk_size)
+    return with_execution(
+        config,
+        theirs.execution,
+        theirs.chunk_size,
+        model=theirs.execution_model,
+        reason=theirs.execution_reason,
+    )
 
 
 def deciding(config: RunConfig) -> dict[str, Any]:
@@ -88,6 +108,8 @@ def deciding(config: RunConfig) -> dict[str, Any]:
     for name in DECIDING_SECTIONS:
         if (section := getattr(config, name)) is not None:
             keys.update(_flat(section, name))
+    for name in EXPLAINING:
+        keys.pop(name, None)
     keys["resources.cpus_per_worker"] = config.resources.threads_per_worker
     keys["resources.gpus_per_worker"] = config.resources.gpus_per_worker > 0
     if config.participation.over_sampling:  # who counts by the clock is in the run's journal

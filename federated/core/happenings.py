@@ -73,7 +73,10 @@ class _Kind:
     more: Mapping[str, Callable[[Any], Any]]
 
 
-_ENVIRONMENT = ("torch", "numpy", "numba", "ray", "cpu_capability", "cpu_kind", "device")
+_ENVIRONMENT = (
+    *("torch", "numpy", "numba", "ray", "cpu_capability", "cpu_kind", "instructions", "device"),
+    "compiles",
+)
 KINDS: Mapping[str, _Kind] = {
     "worker_ready": _Kind(
         {"site": _text, "worker": _worker},

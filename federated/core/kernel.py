@@ -1,7 +1,7 @@
 """How kernels are compiled: two kinds, that differ in what may be done to their arithmetic.
 
 Numba makes machine code of them when they are first called, for this machine's kind of processor,
-and keeps it on the disk for the next process.
+and keeps it in the user's cache folder for the next process.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 Kernel = Callable[..., Any]
@@ -34,12 +35,26 @@ def cpu_kind() -> str:
     return os.environ.get("NUMBA_CPU_NAME") or str(binding.get_host_cpu_name())
 
 
+def cache_folder() -> Path:
+    """Where machine code is kept: NUMBA_CACHE_DIR, or below XDG_CACHE_HOME or `~/.cache`."""
+    if named := os.environ.get("NUMBA_CACHE_DIR"):
+        return Path(named)
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return Path(base) / "fedpilot" / "kernels"
+
+
 def _compiled(function: Kernel, **options: Any) -> Kernel:
     import numba
 
+    config: Any = numba.config
+
     options |= {"nogil": True, "error_model": "numpy"}
-    with suppress(RuntimeError):  # there is no folder that the code could be kept in
-        kept: Kernel = numba.njit(cache=True, **options)(function)
-        return kept
+    others, config.CACHE_DIR = config.CACHE_DIR, str(cache_folder())
+    try:
+        with suppress(RuntimeError):  # there is no folder that the code could be kept in
+            kept: Kernel = numba.njit(cache=True, **options)(function)
+            return kept
+    finally:
+        config.CACHE_DIR = others
     made: Kernel = numba.njit(**options)(function)
     return made

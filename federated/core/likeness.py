@@ -11,8 +11,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-DECIDES_BITS = ("torch", "numpy", "numba", "cpu_capability", "cpu_kind", "threads", "device")
+DECIDES_BITS = (
+    *("torch", "numpy", "numba", "cpu_capability", "cpu_kind", "instructions", "threads"),
+    "device",
+)
 """Of what workers say, what their arithmetic depends on."""
+ALL = "all"
+"""`instructions` where the environment forbids libraries none, as before workers told it."""
 SHOWN = 3
 """Workers that are named for each thing that is found, and things for each that differs."""
 
@@ -75,7 +80,8 @@ def differing(workers: Mapping[str, Facts]) -> str:
 
 
 def _deciding(facts: Facts) -> dict[str, str]:
-    return {what: str(facts.get(what, "not said")) for what in DECIDES_BITS}
+    known = {"instructions": ALL, **facts}
+    return {what: str(known.get(what, "not said")) for what in DECIDES_BITS}
 
 
 def _some(names: Sequence[str]) -> str:

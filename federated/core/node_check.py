@@ -1,4 +1,4 @@
-"""Check what a site answers about single VirtualNodes, and what it chose for all sites.
+"""Check what a site answers about single VirtualNodes.
 
 As with a round's answers: what cannot be so is refused and named, and that site is done without.
 """
@@ -9,15 +9,12 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from .execution import Execution, Kind
 from .lifecycle import NodeState
 from .partial_check import AnswerRefused, checked_tally
 from .state import Array, State
 
 LONGEST_TEXT = 2_000
 LONGEST_TRAIL = 1_000
-LARGEST_CHUNK = 1 << 20
-"""Clients of a chunk that a site may choose."""
 
 
 def check_node(
@@ -36,24 +33,6 @@ def check_node(
             _check_like(tensors, model)
         case "node.evaluate":
             checked_tally(header.get("tally"))
-
-
-def checked_choice(header: Mapping[str, Any], execution: str) -> tuple[Execution, str]:
-    """The execution that a site chose, and why. AnswerRefused.
-
-    `execution` is the config's: a kind to keep to, or `auto`.
-    """
-    told, reason = header.get("execution"), header.get("reason")
-    if not isinstance(told, list) or len(told) != 2 or told[0] not in list(Kind):
-        raise AnswerRefused("`execution`", _short(told), "one of those there are, and a chunk size")
-    kind, size = told
-    if type(size) is not int or not 1 <= size <= LARGEST_CHUNK:
-        raise AnswerRefused("the chunk size", _short(size), f"1 to {LARGEST_CHUNK}")
-    if execution not in ("auto", kind):
-        raise AnswerRefused("`execution`", f"{kind}", execution)
-    if not isinstance(reason, str):
-        raise AnswerRefused("`reason`", _short(reason), "a text")
-    return Execution(Kind(kind), size), reason[:LONGEST_TEXT]
 
 
 def _check_shown(header: Mapping[str, Any]) -> None:

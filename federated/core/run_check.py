@@ -365,7 +365,7 @@ def environment_differences(
     """What workers said of themselves that bits depend on, and that differs."""
     names = (
         *("torch", "numpy", "numba", "ray"),
-        *("cpu_capability", "cpu_kind", "threads", "device"),
+        *("cpu_capability", "cpu_kind", "instructions", "threads", "device"),
     )
     said = {n: (_said(n, first), _said(n, second)) for n in names}
     return {name: (a, b) for name, (a, b) in said.items() if a != b and a and b}

@@ -14,17 +14,25 @@ import torch
 from torch import Tensor, nn
 
 from ..core.kernel import cpu_kind
+from ..core.likeness import ALL
 from ..core.randomness import Purpose, torch_seed
 from ..core.registry import load_dotted
 from ..core.state import Array, Role, State, role_of
 from ..errors import RunRefused
 
 # oneMKL's matmuls otherwise depend on where in memory a matrix begins, so that a client's bits
-# would depend on its place in a chunk. It reads this when it is first used.
-os.environ.setdefault("MKL_CBWR", "AUTO")
+# would depend on its place in a chunk. It reads this when it is first used. Forced, whatever the
+# user's environment says: the bits are the config's.
+os.environ["MKL_CBWR"] = "AUTO"
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 """Numbers of glibc's `mallopt`."""
+
+LIMITING = (
+    *("MKL_ENABLE_INSTRUCTIONS", "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"),
+    *("NUMBA_CPU_FEATURES", "NUMBA_ENABLE_AVX", "NUMBA_OPT"),
+)
+"""Variables by which libraries are told which instructions to use, and so what bits to give."""
 
 HELD = frozenset(
     {
@@ -113,14 +121,6 @@ def client_update_function(name: str | None) -> ClientUpdate | None:
     return found
 
 
-def memory_of(device: torch.device) -> int:
-    """Bytes that a worker may count on where its vnode was given none: its share of a machine."""
-    if device.type == "cuda":
-        return int(torch.cuda.get_device_properties(device).total_memory)
-    pages, size = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
-    return pages * size // max(1, os.cpu_count() or 1)
-
-
 def environment() -> Mapping[str, Any]:
     """What equal bits depend on besides the configuration, for the manifest."""
     return {
@@ -130,9 +130,15 @@ def environment() -> Mapping[str, Any]:
         "ray": importlib.metadata.version("ray"),
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
         "cpu_kind": cpu_kind(),
+        "instructions": _instructions(),
         "threads": torch.get_num_threads(),
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
     }
+
+
+def _instructions() -> str:
+    """What the environment lets libraries use of the processor."""
+    return " ".join(f"{n}={os.environ[n]}" for n in LIMITING if os.environ.get(n)) or ALL
 
 
 def client_digests(stacked: Mapping[str, Tensor]) -> Iterator[dict[str, str]]:

@@ -167,8 +167,6 @@ class LiveDisplay:
             case "gang_reserved":
                 self._phase = "starting workers"
             case "workers_ready":
-                self._phase = "trying ways of training"
-            case "execution_chosen":
                 self._phase = "training the first round"
             case "round_started":
                 self._clients = (0, self._clients[1])

@@ -105,7 +105,7 @@ WAITS_FOR: Mapping[str, str] = {
     "sites": "sites",
     "gang": "room for the workers",
     "workers": "workers to start",
-    "execution": "training to be tried out or compiled",
+    "execution": "the way of training to be checked",
     "round": "round {round}",
     "ending": "curves and records to be written",
 }
@@ -152,8 +152,12 @@ def remark(name: str, fields: Mapping[str, Any]) -> str | None:
         case "workers_ready":
             workers = counted(fields["workers"], "warm worker")
             return f"  workers  {workers}, ready after {duration(fields['seconds'])}"
-        case "execution_trial":
-            return "  training tried out in several ways; code that is new here is compiled first"
+        case "kernels_compiled":
+            where = f" on {fields['host']}" if fields["site"] != ALONE else ""
+            return (
+                f"  compiling {fields['what']} for this kind of processor{where}: some seconds, "
+                "once (`fedpilot doctor --warm` does it beforehand)"
+            )
         case "execution_chosen":
             clients, way = counted(fields["chunk_size"], "client"), fields["execution"]
             hows = {

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import builtins
 import logging
-import re
 from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import replace
@@ -31,7 +30,6 @@ from fedpilot.mediator.errors import PolicyRefused, SiteLost
 from fedpilot.mediator.runner import machine_trouble
 
 from ..core.lifecycle import NodeEvent
-from ..engine.trainers import OWN_REASONS
 from ..errors import (
     ClientFailed,
     DataUnusable,
@@ -48,13 +46,6 @@ log = logging.getLogger(__name__)
 IN_THE_LOG = "the site's own log says why"
 TOLD_BY_ERRORS = (NodeEvent.FAIL, NodeEvent.LOSE)
 """What happens to VirtualNodes for reasons that are the texts of errors."""
-MEASURED_REASONS = re.compile(
-    r"several at once was not tried"
-    r"|several at once are \d+\.\dx as fast, not worth it"
-    r"|\d+\.\dx as fast as one by one"
-    r"|a client is work enough by itself: \d+\.\d s for a few steps of one client"
-)
-"""Reasons for an execution in which nothing but what was measured varies."""
 TELLS_SAMPLES = ("node.train", "node.evaluate")
 """Orders whose answers tell how many samples one client has."""
 
@@ -127,8 +118,6 @@ class Leaving:
                 header["digests"] = {}
         if answer.kind == "node":
             header = _without_texts(header)
-        if answer.kind == "chosen":
-            header["reason"] = _told_reason(header["reason"])
         if "samples" in header and not self._counts:
             header["samples"] = None
         return replace(answer, header=header)
@@ -183,14 +172,6 @@ def told_of(answer: Payload) -> int:
         clients = int(header.get("fewest", header["partial"]["clients"]))
         measured = any(header["partial"]["tally"])
     return max(clients, int(measured))
-
-
-def _told_reason(reason: str) -> str:
-    """Why an execution was chosen, if the words are ours; errors may be in any others."""
-    if reason in OWN_REASONS or MEASURED_REASONS.fullmatch(reason):
-        return reason
-    log.warning("an execution was chosen: %s", reason)
-    return IN_THE_LOG
 
 
 def _without_texts(node: Mapping[str, Any]) -> dict[str, Any]:

@@ -23,15 +23,15 @@ from torch import Tensor
 
 from ..config.schema import Model, Training
 from ..core.algorithm import Needs
-from ..core.execution import Choice, Execution, Question
+from ..core.execution import Execution, Kind
 from ..core.groups import Steps
 from ..core.partial import Partial, Reference, Tally
 from ..core.randomness import Purpose
 from ..core.recent import Recent
 from ..core.sampling import Indices
 from ..core.state import Array, State
-from ..engine import trial_cache
 from ..engine.collecting import Collection, Gathering
+from ..engine.compiled import kernels
 from ..engine.group_rounds import GroupRounds, Start, Train
 from ..engine.modules import (
     client_digests,
@@ -39,7 +39,6 @@ from ..engine.modules import (
     environment,
     fitted,
     loss_function,
-    memory_of,
     roles_of,
     seed_torch,
     settle,
@@ -47,11 +46,10 @@ from ..engine.modules import (
 )
 from ..engine.resident import ResidentModule
 from ..engine.samples import Chunk, Samples
-from ..engine.stacking import NotStackable
 from ..engine.summing import RunningSum
 from ..engine.trainers import Trainers
 from ..engine.training import Trained
-from ..errors import ClientFailed, ExecutionRefused, FederatedError
+from ..errors import ClientFailed, FederatedError
 from ..importing import make_importable
 from ..materials import SiteData
 from ..models import build, register_model
@@ -73,8 +71,6 @@ class NodeSettings:
     seed: int
     threads: int
     device: str
-    memory: int | None
-    """Bytes of the vnode, if it was given any."""
     paths: tuple[str, ...]
     """Where the user's own modules are found."""
     code: bytes = b""
@@ -163,31 +159,13 @@ class FederatedNode:
         self._hosted: OrderedDict[int, Chunk] = OrderedDict()
 
     def hello(self) -> dict[str, Any]:
-        """Who this is: process, machine, and what equal bits depend on."""
-        return {"pid": os.getpid(), "host": platform.node(), **environment()}
-
-    def try_out(self, question: Question, clients: Indices) -> Choice:
-        """Try which execution is the fastest, or take what an earlier trial found."""
-        settings = self._settings
-        memory = settings.memory or memory_of(self._device)
-        key = trial_cache.key(
-            self._resident.module,
-            settings.training,
-            question,
-            input_shape=self._data.input_shape,
-            sizes=self._data.partition.sizes(clients).tolist(),
-            memory=memory,
-            device=self._device,
-        )
-        choice = trial_cache.recall(key)
-        if choice is None:
-            try:
-                choice = self._trainers.try_out(question, clients, memory)
-            except NotStackable as error:
-                raise ExecutionRefused(str(question.kind), str(error)) from error
-            if choice.lasting:
-                trial_cache.remember(key, choice)
-        return choice
+        """Who this is: process, machine, what equal bits depend on, and what it has to compile."""
+        who = {"pid": os.getpid(), "host": platform.node(), **environment()}
+        if self._settings.training.execution == str(Kind.COMPILED) and not kernels.are_ready(
+            self._samples.x.dtype
+        ):
+            who["compiles"] = kernels.CHAINS
+        return who
 
     # -- a round ------------------------------------------------------------------------------
 
@@ -262,7 +240,7 @@ class FederatedNode:
         effort: _Effort,
     ) -> Iterator[tuple[Chunk, Trained]]:
         """Train clients chunk by chunk."""
-        trainer = self._trainers.get(execution)
+        trainer = self._trainers.checked(execution)
         for chunk in self._ahead(self._samples.chunk, _parts(clients, execution.chunk_size)):
             for trained in trainer.train(chunk, step, tensors, memories):
                 effort.arithmetic_s += trained.seconds
@@ -363,7 +341,7 @@ class FederatedNode:
         """Train one client; its state afterwards, and its training metrics."""
         model = self._model(key, state)
         chunk = self._hosted.get(index) or self._samples.chunk([index])
-        trainer = self._trainers.get(execution)
+        trainer = self._trainers.checked(execution)
         (trained,) = trainer.train(chunk, round_number, model.tensors, memories)
         new = {name: np.asarray(array).copy() for name, array in model.state.items()}
         for name, tensor in trained.tensors.items():

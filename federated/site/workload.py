@@ -15,8 +15,6 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from fedpilot.fabric import Gang
 from fedpilot.mediator import Notify, Payload, SiteContext, SiteLost
 from fedpilot.mediator.core.disclosure import Declaration
@@ -26,7 +24,7 @@ from ..algorithms import algorithm_of
 from ..config.schema import RunConfig
 from ..core.algorithm import Needs
 from ..core.chunking import pieces
-from ..core.execution import Choice, Execution, Kind, Question
+from ..core.execution import Execution, Kind
 from ..core.partial import Partial, Tally, grid
 from ..core.recent import KEEP
 from ..core.shares import held, part_name, taken
@@ -54,8 +52,6 @@ from .wanting import covered, wants
 
 STORE_BYTES = 1 << 30
 """Model states that a site keeps in memory; more go to disk."""
-TRIED_CLIENTS = 1024
-"""Clients that a trial of executions looks at, at most."""
 
 
 class FederatedWorkload:
@@ -148,7 +144,6 @@ class FederatedWorkload:
             seed=self._config.run.random_seed,
             threads=resources.threads_per_worker,
             device="cuda" if resources.gpus_per_worker else "cpu",
-            memory=resources.memory_per_worker,
             paths=self._paths,
             code=self._code,
             needs=self._needs,
@@ -177,7 +172,6 @@ class FederatedWorkload:
     def deliver(self, order: Payload) -> Answer:
         """Take an order; the kinds are the keys of the table below."""
         handlers: Mapping[str, Callable[[Payload], Answer]] = {
-            "try_out": self._try_out,
             "round": self._train_round,
             "close_round": self._close_round,
             "evaluate": self._evaluate,
@@ -206,23 +200,6 @@ class FederatedWorkload:
             self._memories[1].close()
 
     # -- a round ------------------------------------------------------------------------------
-
-    def _try_out(self, order: Payload) -> Answer:
-        """Have one worker find out which execution is the fastest."""
-        here = self._materials.here
-        some = min(len(here), self._materials.cohort_size, TRIED_CLIENTS)
-        clients = here.start + np.arange(some, dtype=np.int64) * len(here) // some
-        named, size = order.header["execution"], order.header["chunk_size"]
-        question = Question(
-            kind=None if named == "auto" else Kind(named),
-            chunk_size=None if size == "auto" else size,
-            cohort=self._cohorts.company,
-        )
-        piece = Piece(
-            method="try_out", args=(question, clients), what="trying ways of training a chunk"
-        )
-        self._running.submit([piece])
-        return gathered([piece.answer], lambda made: _chosen(made[0]))
 
     def _train_round(self, order: Payload) -> Answer:
         header = order.header
@@ -482,17 +459,6 @@ def _key(header: Mapping[str, Any]) -> RoundKey:
 def _execution(header: Mapping[str, Any]) -> Execution:
     kind, chunk_size = header["execution"]
     return Execution(Kind(kind), chunk_size)
-
-
-def _chosen(choice: Choice) -> Payload:
-    execution = choice.execution
-    return Payload(
-        kind="chosen",
-        header={
-            "execution": [str(execution.kind), execution.chunk_size],
-            "reason": choice.reason,
-        },
-    )
 
 
 def _total(tallies: Iterable[Tally]) -> Tally:

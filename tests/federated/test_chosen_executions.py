@@ -1,102 +1,91 @@
-"""The execution of a run is found out once, written down and kept, or refused with words."""
+"""The execution of a run is settled once, written down and kept, or refused with words."""
 
 from __future__ import annotations
 
 import json
-import threading
+import time
 from typing import Any
 
 import pytest
 
 from federations import COHORT, ROUNDS, Lab, Log, raising, timeless
-from fedpilot.federated import ClientFailed, ConfigError, Event, ExecutionRefused, RunRefused
+from fedpilot.federated import ClientFailed, ConfigError, ExecutionRefused, RunRefused
 from fedpilot.federated.config import load_config
+from fedpilot.federated.engine.stacking import NotStackable
 
 pytestmark = pytest.mark.timeout(60)
 
 
-def pretend(patch: pytest.MonkeyPatch, **seconds: float) -> None:
-    """Trials find these seconds per client, by kind."""
-
-    def time_of(trainer: Any, chunk: Any, _model: Any) -> float:
-        kind = {
-            "SequentialTrainer": "sequential",
-            "FoldedModule": "folded",
-            "MappedModule": "mapped",
-            "CompiledTrainer": "compiled",
-        }[type(getattr(trainer, "_stacked", trainer)).__name__]
-        steps = int((-(-chunk.sizes // trainer._training.batch_size)).sum())
-        return seconds.get(kind, 1.0) * steps + 1e-6
-
-    patch.setattr("fedpilot.federated.engine.trainers._time", time_of)
+AUTO = {"training__execution": "auto"}
+DENSE = {"model__model_type": "logistic_regression"}
 
 
-def test_auto_is_found_out_once_said_and_written_down(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pretend(monkeypatch, sequential=0.01, folded=0.001)
+def test_auto_is_settled_before_sites_start_and_written_down(lab: Lab) -> None:
     log = Log()
-    auto = {"training__execution": "auto", "training__batch_size": 7}
-    with lab.federation(log, **auto) as federation:
+    with lab.federation(log, **AUTO, training__batch_size=7) as federation:
         before = federation.identity
         result = federation.run(run_id="r")
         federation.run()
     (chosen,) = log.of("execution_chosen")
-    assert (chosen["execution"], chosen["chunk_size"]) == ("folded", COHORT)
-    assert "10.0x as fast" in chosen["reason"]
+    assert (chosen["execution"], chosen["chunk_size"]) == ("compiled", COHORT)
+    assert chosen["execution_model"] == 1
+    names = [each.name for each in log]
+    assert names.index("execution_chosen") < names.index("cluster_ready")
     written = load_config(result.folder / "config.yaml").training
-    assert (written.execution, written.chunk_size) == ("folded", COHORT)
+    assert (written.execution, written.chunk_size) == ("compiled", COHORT)
+    assert (written.execution_model, written.execution_reason) == (1, chosen["reason"])
     manifest = json.loads((result.folder / "manifest.json").read_text())
-    named = {"training__execution": "folded", "training__chunk_size": COHORT}
+    named = {"training__execution": "compiled", "training__chunk_size": COHORT}
     asked = lab.federation(**named, training__batch_size=7)
     assert manifest["identity"] == asked.identity != before
     assert asked.run().digest == result.digest
 
 
-def test_sites_are_told_the_same_before_and_after_it_was_found_out(
+def test_sites_and_workers_are_told_what_was_settled(lab: Lab) -> None:
+    with lab.federation(**AUTO, training__batch_size=11) as federation:
+        federation.start()
+        told = federation.spec_of("local").header["config"]["training"]
+    assert (told["execution"], told["chunk_size"], told["execution_model"]) == (
+        "compiled", COHORT, 1
+    )  # fmt: skip
+
+
+def test_a_slow_clock_little_memory_and_other_clients_settle_nothing(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pretend(monkeypatch, sequential=0.01, folded=0.001)
-    with lab.federation(training__execution="auto", training__batch_size=11) as federation:
-        before = federation.spec_of("local").header["config"]
+    """One config, one execution: on a busy machine, on a small one, with other data at a site."""
+
+    def settled(**keys: Any) -> tuple[str, int | str]:
+        log = Log()
+        with lab.federation(log, **AUTO, **keys) as federation:
+            federation.start()
+        (chosen,) = log.of("execution_chosen")
+        return chosen["execution"], chosen["chunk_size"]
+
+    undisturbed = settled()
+    monkeypatch.setattr("os.sysconf", lambda _name: 1)
+    monkeypatch.setattr("os.cpu_count", lambda: 512)
+    clock = time.thread_time
+    monkeypatch.setattr(time, "thread_time", lambda: 1e4 * clock())
+    assert settled() == undisturbed
+    monkeypatch.undo()
+    assert settled(run__random_seed=99, data__dirichlet_beta=0.2) == undisturbed
+
+
+def test_a_worker_that_finds_otherwise_fails_by_name(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It never chooses another way: that would be another model."""
+
+    def differ(*_: Any) -> None:
+        raise NotStackable("a client's bits depend on its mates")
+
+    with lab.federation(**AUTO) as federation:
         federation.start()
-        assert federation.config.training.execution == "folded"
-        assert federation.spec_of("local").header["config"] == before
-
-
-def test_a_long_trial_is_spoken_of(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    let_go = threading.Event()
-
-    def time_of(*_: Any) -> float:
-        assert let_go.wait(60)
-        return 1.0
-
-    def on(event: Event) -> None:
-        if event.name == "execution_trial":
-            let_go.set()
-
-    monkeypatch.setattr("fedpilot.federated.engine.trainers._time", time_of)
-    monkeypatch.setattr("fedpilot.federated.federation.TRIAL_SAID_S", 0.05)
-    log = Log()
-    with lab.federation(log, on, training__execution="auto") as federation:
-        federation.start()
-    names = [each.name for each in log]
-    assert names.index("workers_ready") < names.index("execution_trial")
-    assert names.index("execution_trial") < names.index("execution_chosen")
-
-
-def test_auto_may_mean_compiled(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    pretend(monkeypatch, sequential=0.01, folded=0.001, compiled=0.0005)
-    log = Log()
-    with lab.federation(log, training__execution="auto", training__batch_size=9) as federation:
-        result = federation.run(run_id="r")
-    (chosen,) = log.of("execution_chosen")
-    assert (chosen["execution"], chosen["chunk_size"]) == ("compiled", COHORT)
-    assert "20.0x as fast" in chosen["reason"]
-    written = load_config(result.folder / "config.yaml").training
-    assert (written.execution, written.chunk_size) == ("compiled", COHORT)
-    named = {"training__execution": "compiled", "training__chunk_size": COHORT}
-    assert lab.run(**named, training__batch_size=9).digest == result.digest
+        monkeypatch.setattr("fedpilot.federated.engine.probe._check_mates", differ)
+        with pytest.raises(ExecutionRefused, match=r"as the worker on .* finds") as caught:
+            federation.run()
+    assert caught.value.execution == "compiled"
 
 
 @pytest.mark.parametrize("own", ["client_update", "loss_function"])
@@ -110,28 +99,25 @@ def test_code_that_sees_one_client_at_a_time_rules_out_the_ways_for_many(
     assert "`auto` or `sequential`" in str(caught.value)
 
 
-def test_a_resumed_run_keeps_what_auto_meant(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    auto = {"training__execution": "auto", "training__batch_size": 6}
-    pretend(monkeypatch, sequential=0.01, folded=0.001)
-    whole = lab.run(**auto)
+@pytest.mark.parametrize("recorded", ["folded", "sequential"])
+def test_a_resumed_run_keeps_what_auto_meant(recorded: str, lab: Lab) -> None:
+    """Also one of an earlier fedpilot, which had tried it out."""
+    named = {"training__execution": recorded, "training__chunk_size": 3}
+    whole = lab.run(**named)
     stop = raising(KeyboardInterrupt(), "round_finished", round=2)
-    with lab.federation(stop, **auto) as federation, pytest.raises(KeyboardInterrupt):
+    with lab.federation(stop, **named) as federation, pytest.raises(KeyboardInterrupt):
         federation.run(run_id="r")
-    pretend(monkeypatch, sequential=0.001, folded=0.01)  # another machine would choose otherwise
-    monkeypatch.setattr("fedpilot.federated.engine.trial_cache.recall", lambda _key: None)
+    assert "execution_model" not in (lab.runs / "r" / "config.yaml").read_text()
     log = Log()
-    result = lab.federation(log, **auto, resources__workers=3).resume("r")
-    assert [fields["execution"] for fields in log.of("execution_chosen")] == ["folded"]
+    result = lab.federation(log, **AUTO, resources__workers=3).resume("r")
+    assert [fields["execution"] for fields in log.of("execution_chosen")] == [recorded]
     assert result.digest == whole.digest
     assert timeless(result.rows) == timeless(whole.rows)
 
 
-def test_a_run_that_died_while_it_wrote_down_what_auto_means_is_resumed(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_died_while_it_wrote_down_what_auto_means_is_resumed(lab: Lab) -> None:
     """Its config.yaml says it already, its manifest not yet."""
-    pretend(monkeypatch, sequential=0.01, folded=0.001)
-    auto = {"training__execution": "auto", "training__batch_size": 5}
+    auto = {**AUTO, "training__batch_size": 5}
     whole = lab.run(**auto)
     asked = lab.federation(**auto).identity
     stop = raising(KeyboardInterrupt(), "round_started", round=1)
@@ -176,7 +162,7 @@ def test_an_execution_that_does_not_suit_the_model_is_refused_before_anything_st
 
 
 @pytest.mark.parametrize("execution", ["folded", "mapped"])
-def test_an_execution_that_a_trial_finds_wrong_ends_the_start_with_words(
+def test_an_execution_that_the_probe_finds_wrong_ends_the_start_with_words(
     execution: str, lab: Lab, user_code: str
 ) -> None:
     keys = {"model__model_type": f"{user_code}:Mixing", "training__execution": execution}
@@ -206,10 +192,7 @@ def test_auto_finds_a_way_for_every_model(model: str, lab: Lab, user_code: str) 
         assert "folded" in chosen["reason"]
 
 
-def test_what_goes_wrong_with_a_client_is_its_own_and_not_the_trials(
-    lab: Lab, user_code: str
-) -> None:
-    """A client whose training raises is found in its round, as without a trial."""
+def test_what_goes_wrong_with_a_client_is_found_in_its_round(lab: Lab, user_code: str) -> None:
     keys = {
         "model__model_type": f"{user_code}:Fragile",
         "model__options": {"limit": -9.0},

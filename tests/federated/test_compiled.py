@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from clients import CLASSES, CPU, FEATURES, After, Clients, dense, labels, mean_of, numbers, tokens
 from fedpilot.federated import models
-from fedpilot.federated.core.execution import Execution, Kind, Question
+from fedpilot.federated.core.execution import Execution, Kind
 from fedpilot.federated.core.partial import grid
 from fedpilot.federated.core.state import Array, digest
 from fedpilot.federated.engine.modules import roles_of, state_of
@@ -23,6 +23,7 @@ from fedpilot.federated.engine.samples import Samples
 from fedpilot.federated.engine.stacking import NotStackable
 from fedpilot.federated.engine.summing import RunningSum
 from fedpilot.federated.engine.trainers import Trainers
+from fedpilot.federated.errors import ExecutionRefused
 
 SIZES = (9, 3, 0, 6, 1, 4)
 TOTAL = sum(SIZES)
@@ -667,23 +668,20 @@ def test_the_module_itself_is_left_as_it_is() -> None:
         assert all(parameter.grad is None for parameter in clients.module.parameters())
 
 
-# -- the trial --------------------------------------------------------------------------------
+# -- the check --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
-def test_the_trial_finds_nothing_wrong(case: Case) -> None:
-    clients = case.clients(double=False)
-    question = Question(kind=COMPILED, chunk_size=4, cohort=len(SIZES))
-    found = clients.trainers.try_out(question, np.arange(len(SIZES)), 1 << 30)
-    assert found.execution == Execution(COMPILED, 4)
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_a_worker_finds_nothing_wrong(case: Case, optimizer: str) -> None:
+    case.clients(double=False, optimizer=optimizer).trainers.checked(Execution(COMPILED, 4))
 
 
-def test_the_trial_finds_what_only_pretends_to_be_a_chain() -> None:
+def test_a_worker_finds_what_only_pretends_to_be_a_chain() -> None:
     """A function that goes by the name of another cannot be told from it by its name."""
     clients = Clients(code(lambda m, x: m.b(relu(m.a(x))), a=linear(FEATURES, 6), b=linear(6)))
-    question = Question(kind=COMPILED, chunk_size=4, cohort=len(clients.sizes))
-    with pytest.raises(NotStackable):
-        clients.trainers.try_out(question, np.arange(len(clients.sizes)), 1 << 30)
+    with pytest.raises(ExecutionRefused):
+        clients.trainers.checked(Execution(COMPILED, 4))
 
 
 @torch.fx.wrap

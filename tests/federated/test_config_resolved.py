@@ -147,6 +147,8 @@ WITHOUT_EFFECT: dict[str, str] = {
     "sites.count": "3",
     "sites.min_sites": "2",
     "sites.required": "[local]",
+    "training.execution_model": "1",
+    "training.execution_reason": "it is Tuesday",
     "outputs.folder": "elsewhere",
     "outputs.checkpoint_every": "2",
     "outputs.curves": "false",
@@ -222,7 +224,10 @@ def test_code_and_data_are_part_of_the_identity() -> None:
     assert len(digests) == 3
 
 
-EARLIER = "training.execution=folded", "training.chunk_size=64"
+EARLIER = (
+    *("training.execution=folded", "training.chunk_size=64"),
+    *("training.execution_model=1", "training.execution_reason=it is cheaper"),
+)
 
 
 @pytest.mark.parametrize(
@@ -244,7 +249,9 @@ def test_auto_means_what_it_meant_in_the_earlier_run(
     found = as_before(mine, earlier)
     assert (found.training.execution, found.training.chunk_size) == (execution, chunk_size)
     assert (digest(found) == digest(earlier)) == ((execution, chunk_size) == ("folded", 64))
-    changes = {"execution": execution, "chunk_size": chunk_size}
+    changes: dict[str, object] = {"execution": execution, "chunk_size": chunk_size}
+    if (execution, chunk_size) == ("folded", 64):
+        changes |= {"execution_model": 1, "execution_reason": "it is cheaper"}
     assert found.training == mine.training.model_copy(update=changes), "and nothing else changes"
 
 

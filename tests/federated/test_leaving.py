@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 import pytest
 
-from fedpilot.federated.core.execution import Execution, Kind, Measured, choose
-from fedpilot.federated.engine.trainers import OWN_REASONS
-from fedpilot.federated.site.leaving import IN_THE_LOG, Leaving
+from fedpilot.federated.site.leaving import Leaving
 from fedpilot.mediator import Payload
 from fedpilot.mediator.core.disclosure import Declaration, Disclosed, Disclosure, Residency
 from fedpilot.mediator.errors import PolicyRefused
 
 SECRET = "ValueError: patient anna, 1.87 m"
-ALONE = Measured(Execution(Kind.SEQUENTIAL, 64), 1.0)
 
 
 def gate(residency: Residency = Residency.PINNED, **told: Any) -> Leaving:
@@ -32,50 +28,6 @@ def gate(residency: Residency = Residency.PINNED, **told: Any) -> Leaving:
             disclose=Disclosed(**told),
         ),
     )
-
-
-def faster(gain: float) -> str:
-    together = [Measured(Execution(Kind.FOLDED, 16), 1.0 / gain)]
-    return choose(ALONE, together, ()).reason
-
-
-def reason_of(reason: str) -> str:
-    header = {"execution": ["sequential", 64], "reason": reason}
-    left = gate().payload(Payload(kind="chosen", header=header))
-    assert left.header["execution"] == ["sequential", 64]
-    return str(left.header["reason"])
-
-
-@pytest.mark.parametrize(
-    "reason",
-    [
-        *sorted(OWN_REASONS),
-        faster(20),
-        faster(1.01),
-        faster(0.5),
-        choose(ALONE, (), ()).reason,
-        "a client is work enough by itself: 12.3 s for a few steps of one client",
-    ],
-)
-def test_why_an_execution_was_chosen_leaves_in_words_of_ours(reason: str) -> None:
-    assert reason_of(reason) == reason
-
-
-@pytest.mark.parametrize(
-    "reason",
-    [
-        f"the trial failed: {SECRET}",
-        choose(ALONE, (), [f"mapped: {SECRET}"]).reason,
-        f"{faster(20)}; {SECRET}",
-        f"{faster(20)}\n",
-    ],
-)
-def test_what_users_code_said_in_a_trial_is_in_the_log(
-    reason: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    with caplog.at_level(logging.WARNING):
-        assert reason_of(reason) == IN_THE_LOG
-    assert reason in caplog.text
 
 
 def a_sum(clients: int, **told: Any) -> Payload:

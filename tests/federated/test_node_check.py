@@ -1,4 +1,4 @@
-"""What a site says of single nodes and chooses for all is taken only if it can be so."""
+"""What a site says of single nodes is taken only if it can be so."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedpilot.federated.core.execution import Execution, Kind
-from fedpilot.federated.core.node_check import check_node, checked_choice
+from fedpilot.federated.core.node_check import check_node
 from fedpilot.federated.core.partial_check import AnswerRefused
 
 MODEL = {"w": np.zeros((2, 3), np.float32), "steps": np.array(4)}
@@ -52,27 +51,3 @@ def test_honest_answers_about_nodes_are_taken() -> None:
 def test_others_are_refused(kind: str, header: dict[str, Any], tensors: Any) -> None:
     with pytest.raises(AnswerRefused):
         check_node(kind, header, tensors, MODEL)
-
-
-def test_a_choice_is_one_of_the_ways_there_are() -> None:
-    header = {"execution": ["folded", 64], "reason": "2.0x as fast"}
-    assert checked_choice(header, "auto") == (Execution(Kind.FOLDED, 64), "2.0x as fast")
-
-
-@pytest.mark.parametrize(
-    "header",
-    [
-        pytest.param({"reason": "x"}, id="none"),
-        pytest.param({"execution": "folded", "reason": "x"}, id="a text"),
-        pytest.param({"execution": ["dancing", 3], "reason": "x"}, id="no way there is"),
-        pytest.param({"execution": [["folded"], 3], "reason": "x"}, id="a list of ways"),
-        pytest.param({"execution": ["folded", 0], "reason": "x"}, id="no clients at all"),
-        pytest.param({"execution": ["folded", 10**9], "reason": "x"}, id="all clients there are"),
-        pytest.param({"execution": ["folded", True], "reason": "x"}, id="true for a number"),
-        pytest.param({"execution": ["sequential", 3], "reason": "x"}, id="not what was named"),
-        pytest.param({"execution": ["folded", 3]}, id="no reason"),
-    ],
-)
-def test_a_choice_that_cannot_be_is_refused(header: dict[str, Any]) -> None:
-    with pytest.raises(AnswerRefused):
-        checked_choice(header, "folded")

@@ -187,10 +187,16 @@ class Training(Section):
     execution: Literal["auto", "sequential", "folded", "mapped", "compiled"] = "auto"
     """How the clients of a chunk are computed: one after another (`sequential`), at once, folded
     into the batch (`folded`) or by `torch.func.vmap` (`mapped`), or by one call of machine code
-    that is made for chains of dense layers on a CPU (`compiled`). `auto` decides by a short trial
-    and writes what it found into the run's `config.yaml`."""
+    that is made for chains of dense layers on a CPU (`compiled`). `auto` is decided by a cost
+    model, from the model's structure and this config alone, and written into the run's
+    `config.yaml`."""
     chunk_size: Positive | Literal["auto"] = Field(default="auto", examples=[64])
-    """Clients of a chunk; `auto` comes from the same trial."""
+    """Clients of a chunk; `auto` comes from the same cost model."""
+    execution_model: Literal[1] | None = Field(default=None, examples=[1])
+    """Number of the cost model that decides what `auto` means; left out: the newest. A run writes
+    down which one it was. A cost model is never changed: a better one gets the next number."""
+    execution_reason: str | None = Field(default=None, examples=["about 17x as fast as one by one"])
+    """Why `auto` meant this, as a run writes it down. It changes nothing."""
 
     def broken_rules(self) -> Iterator[Conflict]:
         if self.execution == "auto" and self.chunk_size != "auto":

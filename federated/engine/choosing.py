@@ -1,0 +1,179 @@
+"""Chooses a run's execution for the coordinator, before sites start: cost model, then the checks.
+
+The cost model names the cheapest way; the probe says whether it is right. What is refused leaves
+the next: compiled, folded, mapped, and one by one, which suits every model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..config.schema import Training
+from ..core.execution import (
+    SEQUENTIAL_CHUNK,
+    Choice,
+    Circumstances,
+    Execution,
+    Kind,
+    LayerKind,
+    ModelFacts,
+    Wish,
+    decide,
+)
+from ..errors import ExecutionRefused
+from . import probe
+from .client import ClientUpdate
+from .compiled.chain import chain_of
+from .modules import Loss
+from .optimizers import fused_rate
+from .resident import ResidentModule
+from .stacking import NotStackable, stack
+from .structure import facts_of
+from .trainers import CPU_ONLY, OWN_LOSS, OWN_UPDATE, WATCHED_WEIGHTS
+
+CPU = torch.device("cpu")
+MATES_OF_CONVOLUTIONS = "mapped convolutions give bits that depend on a client's mates"
+
+
+def choose(
+    module: nn.Module,
+    training: Training,
+    where: Circumstances,
+    wish: Wish,
+    *,
+    input_shape: tuple[int, ...],
+    dtype: torch.dtype,
+    loss: Loss,
+    update: ClientUpdate | None,
+    threads: int = 1,
+) -> Choice:
+    """The execution of a run; ExecutionRefused if the one that is named gives other results.
+
+    The module is a fresh one; it is used up.
+    """
+    together = wish.kind is not None and wish.kind is not Kind.SEQUENTIAL
+    if (why_not := _why_not(module, loss, update)) is not None:
+        if together:
+            raise ExecutionRefused(str(wish.kind), why_not)
+        size = wish.chunk_size or SEQUENTIAL_CHUNK
+        return Choice(Execution(Kind.SEQUENTIAL, size), why_not)
+    if wish.kind is Kind.SEQUENTIAL:
+        return decide(NO_FACTS, where, {}, wish)
+    sample = probe.example(module, input_shape, dtype)
+    try:
+        facts = facts_of(module, sample)
+    except Exception as error:
+        if wish.kind is None:
+            why = f"its code fails on samples of random numbers: {type(error).__name__}: {error}"
+            return Choice(Execution(Kind.SEQUENTIAL, SEQUENTIAL_CHUNK), why[:300])
+        facts = NO_FACTS
+    with _threads(threads):
+        return _checked(module, training, where, wish, facts, like=sample, loss=loss)
+
+
+NO_FACTS = ModelFacts(layers=(), trained=1, tensors=1, numbers=1, inputs=1, itemsize=4)
+
+
+def _checked(
+    module: nn.Module,
+    training: Training,
+    where: Circumstances,
+    wish: Wish,
+    facts: ModelFacts,
+    *,
+    like: torch.Tensor,
+    loss: Loss,
+) -> Choice:
+    kinds = [wish.kind] if wish.kind else [Kind.COMPILED, Kind.FOLDED, Kind.MAPPED]
+    refused = {}
+    for kind in kinds:
+        eligible = partial(_eligible, kind, module, training, where, facts, like)
+        if why := _without(eligible):
+            refused[kind] = why
+    resident: ResidentModule | None = None
+    while True:
+        if wish.kind in refused:
+            raise ExecutionRefused(str(wish.kind), refused[wish.kind])
+        choice = decide(facts, where, refused, wish)
+        kind = choice.execution.kind
+        if kind is Kind.SEQUENTIAL:
+            return choice
+        if resident is None:
+            resident = ResidentModule(module, loss, CPU)
+        try:
+            _check(choice.execution, resident, training, like)
+            return choice
+        except NotStackable as error:
+            if wish.kind is not None and isinstance(error, probe.Unchecked):
+                return choice  # whoever named it answers for it
+            refused[kind] = str(error)
+
+
+def _eligible(
+    kind: Kind,
+    module: nn.Module,
+    training: Training,
+    where: Circumstances,
+    facts: ModelFacts,
+    like: torch.Tensor,
+) -> None:
+    """NotStackable for what the model's structure rules out."""
+    if kind is Kind.COMPILED:
+        if where.device != "cpu":
+            raise NotStackable(CPU_ONLY)
+        if like.dtype != next(module.parameters()).dtype:
+            raise NotStackable(f"samples are {like.dtype}")
+        chain_of(module, tuple(like.shape[1:]))
+        return
+    convolutions = any(layer.kind is LayerKind.CONVOLUTION for layer in facts.layers)
+    if kind is Kind.MAPPED and where.device == "cpu" and convolutions:
+        raise NotStackable(MATES_OF_CONVOLUTIONS)
+    stack(module, kind, 1, rate=fused_rate(training))
+
+
+def _check(
+    execution: Execution,
+    resident: ResidentModule,
+    training: Training,
+    like: torch.Tensor,
+) -> None:
+    if execution.kind is Kind.COMPILED:
+        # Workers compile the kernel and check it; here its description is enough.
+        probe.check_chain(resident.module, tuple(like.shape[1:]), like.dtype)
+    else:
+        probe.check(execution, resident, training, like=like, device=CPU)
+
+
+def _without(attempt: Callable[[], Any]) -> str:
+    """Why an attempt was refused; empty if it was not."""
+    try:
+        attempt()
+    except NotStackable as error:
+        return str(error)
+    return ""
+
+
+def _why_not(module: nn.Module, loss: Loss, update: ClientUpdate | None) -> str | None:
+    """What rules out training several clients at once, whatever the model."""
+    if update is not None:
+        return OWN_UPDATE
+    if any(p._backward_hooks for p in module.parameters() if p.requires_grad):
+        return WATCHED_WEIGHTS
+    return None if loss is nn.functional.cross_entropy else OWN_LOSS
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    """As many threads as a worker has."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

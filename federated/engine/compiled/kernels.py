@@ -1,0 +1,59 @@
+"""What of the kernels this machine has compiled already, and one process at a time that compiles.
+
+Numba keeps the machine code in the user's cache folder; a mark beside it says for which version of
+the code, which processor and which type of number it is there. Without a folder that can be
+written nothing is kept, and nothing breaks.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from importlib import metadata
+from pathlib import Path
+
+import torch
+
+from ...core.kernel import cache_folder, cpu_kind
+from . import dense
+
+CHAINS = "the training of dense layers"
+"""What is compiled, in words."""
+
+
+def are_ready(dtype: torch.dtype) -> bool:
+    """Whether chains of this type train here without being compiled first."""
+    return _mark(dtype).exists()
+
+
+@contextmanager
+def being_compiled(dtype: torch.dtype) -> Iterator[None]:
+    """Compile inside, unless it is done: one process of a machine, the others wait for it."""
+    if are_ready(dtype):
+        yield
+        return
+    mark = _mark(dtype)
+    try:
+        mark.parent.mkdir(parents=True, exist_ok=True)
+        lock = mark.with_suffix(".lock").open("w")
+    except OSError:
+        yield
+        return
+    with lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+        with suppress(OSError):
+            mark.touch()
+
+
+def _mark(dtype: torch.dtype) -> Path:
+    source = Path(dense.__file__)
+    stamp = source.stat()
+    facts = (
+        *(source, stamp.st_mtime_ns, stamp.st_size, str(dtype), cpu_kind()),
+        *(metadata.version("numba"), metadata.version("llvmlite")),
+    )
+    name = hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
+    return cache_folder() / f"chains-{name}"
