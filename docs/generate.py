@@ -50,8 +50,9 @@ found, what is allowed, and the nearest key that exists. Sizes are bytes, or suc
 
 Without a `site.yaml` a site has no data of its own. Without a `policy.yaml` it takes part in every
 simulation, gives declared data to nobody, loads no code that a run brings, and runs no commands for
-the mediator. In a policy, what is left out is not limited, but `commands`, code that a run brings,
-and data sets without a rule.
+the mediator. In a policy, what is left out is not limited, with four exceptions: `commands`, code
+that a run brings, data sets without a rule, and simulations, which then use built-in data that need
+no file.
 """
 
 SITE_FILES = {"site.yaml": SiteFile, "policy.yaml": PolicyFile}

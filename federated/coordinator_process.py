@@ -13,6 +13,8 @@ import logging
 import os
 import signal
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +25,7 @@ from fedpilot.mediator.coordinator_link import MediatorConnection
 from fedpilot.mediator.disk import is_full
 from fedpilot.mediator.errors import RequestRefused
 
-from .errors import CodeRefused, FederatedError
+from .errors import CodeRefused, ConfigError, FederatedError, Problem
 from .events import Event, event as happened
 
 if TYPE_CHECKING:
@@ -145,14 +147,15 @@ def _serve(
         declared=declarations(config, connection, place / "declared.json"),
         code=code,
     )
-    federation = Federation(
-        config,
-        source=source,
-        name=place.name,
-        user=str(submitted.get("user", {}).get("name", "")),
-        observers=[telling],
-        code=code,
-    )
+    with _telling_nothing_of_files(config):
+        federation = Federation(
+            config,
+            source=source,
+            name=place.name,
+            user=str(submitted.get("user", {}).get("name", "")),
+            observers=[telling],
+            code=code,
+        )
     try:
         with Answering(federation, connection.questions) as answering:
             if submitted["interactive"]:
@@ -163,6 +166,27 @@ def _serve(
     finally:
         interruptions.shield()
         federation.close()
+
+
+@contextmanager
+def _telling_nothing_of_files(config: RunConfig) -> Iterator[None]:
+    """Say one thing of a built-in loader's files, whether they are missing, closed or others.
+
+    The error goes to whoever submitted the run, and into a log that is shown to them. They need not
+    learn which files there are on the mediator's machine.
+    """
+    from .data import DataError
+
+    try:
+        yield
+    except ConfigError as error:
+        loader = config.data.dataset_type or ""
+        if ":" in loader or not isinstance(error.__cause__, DataError | OSError):
+            raise
+        found = f"`{loader}` finds nothing that it can load on the mediator's machine"
+        allowed = "data that the mediator's admin has put there, or `data.from: sites`"
+        problem = Problem(key="data.options", found=found, allowed=allowed)
+        raise ConfigError([problem]) from None
 
 
 def check_names_no_code(config: RunConfig) -> None:

@@ -26,6 +26,7 @@ from .core.policy import (
     DatasetRule,
     Policy,
     ResourceCaps,
+    Simulations,
 )
 from .core.roles import Role
 from .strict_yaml import BadFile, Strict, Words, load, wrong_value
@@ -218,7 +219,8 @@ class BytesSection(Strict):
 
 
 class PolicyFile(Strict):
-    """`policy.yaml`. What is left out is not limited, but `commands` and `code_digests`."""
+    """`policy.yaml`. What is left out is not limited, but `commands`, `code_digests` and
+    `simulations`."""
 
     users: list[User] | None = None
     """Who may run anything here."""
@@ -238,6 +240,10 @@ class PolicyFile(Strict):
     """Of one run."""
     bytes_per_day: BytesSection = BytesSection()
     """Of all runs, by days of UTC."""
+    simulations: Literal["none", "builtin"] | list[str] = "builtin"
+    """Which data runs may simulate clients with, beside declared data: none; `builtin`, data sets
+    of fedpilot's own that read no file; or a list of folders, below which they may also read files.
+    Folders are relative to `policy.yaml`."""
     commands: Literal["none", "read", "all"] = "none"
     """Which `fedpilot cluster` and `fedpilot job` commands may come through the mediator."""
 
@@ -259,8 +265,15 @@ def read_policy(path: Path | None) -> Policy:
         minimum_cohort=found.minimum_cohort,
         bytes_per_round=ByteCaps(**found.bytes_per_round.model_dump()),
         bytes_per_day=ByteCaps(**found.bytes_per_day.model_dump()),
+        simulations=_simulations(found.simulations, path.parent),
         commands=Commands(found.commands),
     )
+
+
+def _simulations(rule: str | list[str], folder: Path) -> Simulations | tuple[str, ...]:
+    if isinstance(rule, str):
+        return Simulations(rule)
+    return tuple(str((folder / each).resolve()) for each in rule)
 
 
 def _listed(names: list[str] | None) -> tuple[str, ...] | None:

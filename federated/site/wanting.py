@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from fedpilot.mediator import Payload, SiteContext
-from fedpilot.mediator.core.policy import Wants
+from fedpilot.mediator.core.policy import Simulated, Wants
 from fedpilot.mediator.errors import PolicyRefused
 
 from ..algorithms import algorithm_of
@@ -51,6 +51,7 @@ def wants(spec: Payload, site: SiteContext) -> Wants:
         user=str(said.get("name", "")),
         role=str(said.get("role", "")),
         datasets=() if simulated else (config.data.dataset or "",),
+        simulated=_simulated(config) if simulated else None,
         model=config.model.model_type,
         code_digest=code.installed_digest if comes else here,
         installed_code=installed_code(config, code.files if comes else ()),
@@ -59,6 +60,15 @@ def wants(spec: Payload, site: SiteContext) -> Wants:
         resources=request.resources,
         cohort=_cohort(config, spec),
     )
+
+
+def _simulated(config: RunConfig) -> Simulated:
+    """The loader of a simulation, and what its options name: paths, existing files, `path`."""
+    options = config.data.options
+    named = [text for text in _texts(options) if os.sep in text or os.path.exists(text)]
+    named += [given for given in [options.get("path")] if isinstance(given, str)]
+    reads = sorted({str(Path(text).resolve()) for text in named})
+    return Simulated(loader=config.data.dataset_type or "", reads=tuple(reads))
 
 
 def _refuse_reaching(config: RunConfig, site: SiteContext) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from fnmatch import fnmatchcase
+from pathlib import PurePath
 from typing import Any
 
 from fedpilot.fabric.core.resources import UNIT
@@ -37,6 +38,16 @@ class Commands(StrEnum):
     READ = "read"
     """Those that change nothing."""
     ALL = "all"
+
+
+class Simulations(StrEnum):
+    """Which data a run may simulate clients with, which is not declared here."""
+
+    NONE = "none"
+    BUILTIN = "builtin"
+    """Data sets of fedpilot's own that read no file."""
+    ALL = "all"
+    """Whatever its loader finds: of a site without a policy file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +100,8 @@ class Policy:
     bytes_per_round: ByteCaps = ByteCaps()
     bytes_per_day: ByteCaps = ByteCaps()
     """Days of UTC, all runs together."""
+    simulations: Simulations | tuple[str, ...] = Simulations.ALL
+    """Or the folders, absolute, below which a simulation may read files."""
     commands: Commands = Commands.NONE
 
     def to_json(self) -> dict[str, Any]:
@@ -117,6 +130,7 @@ class Policy:
             f"clients that an answer stands for: at least {self.minimum_cohort}",
             "bytes per round: " + most((rounds.to_site, "in"), (rounds.from_site, "out")),
             "bytes per day: " + most((days.to_site, "in"), (days.from_site, "out")),
+            f"simulations: {_simulations_in_words(self.simulations)}",
             f"commands through the mediator: {self.commands}",
         ]
         lines += [
@@ -124,6 +138,16 @@ class Policy:
             for name, rule in sorted(self.datasets.items())
         ]
         return tuple(lines)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Simulated:
+    """The data of a simulation."""
+
+    loader: str
+    """A name of fedpilot's own, or `module:function`."""
+    reads: tuple[str, ...] = ()
+    """The files and folders that its options name, absolute, links followed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,6 +159,8 @@ class Wants:
     role: str = ""
     datasets: tuple[str, ...] = ()
     """Declared data sets that it trains on; none for a simulation."""
+    simulated: Simulated | None = None
+    """The data of a simulation; None for declared data, or if nobody says."""
     model: str = ""
     code_digest: str = ""
     """SHA-256 of modules of users' that are installed at the site; empty if it names none."""
@@ -176,6 +202,7 @@ def judge(policy: Policy, wants: Wants) -> Refused | None:
         or _judge_model("models", policy.models, wants)
         or _judge_code(policy, wants)
         or _judge_datasets(policy, wants)
+        or _judge_simulation(policy, wants)
         or judge_resources(policy, wants.vnodes, wants.resources)
         or _judge_expected_cohort(policy, wants)
     )
@@ -247,6 +274,44 @@ def _judge_datasets(policy: Policy, wants: Wants) -> Refused | None:
         if refused is not None:
             return refused
     return None
+
+
+def _judge_simulation(policy: Policy, wants: Wants) -> Refused | None:
+    """Whether a run that trains on no declared data may have the data that it simulates with.
+
+    Code of others may read what it likes: that is for `code_digests`.
+    """
+    rule, simulated = policy.simulations, wants.simulated
+    if wants.datasets or rule is Simulations.ALL:
+        return None
+    found = ""
+    if rule is Simulations.NONE or simulated is None:
+        found = f"a simulation of {simulated.loader if simulated else 'nobody says what'}"
+    elif rule is Simulations.BUILTIN and ":" in simulated.loader:
+        found = f"a simulation that loads its data by {simulated.loader}"
+    else:
+        folders = () if isinstance(rule, Simulations) else rule
+        outside = [
+            path
+            for path in simulated.reads
+            if not any(PurePath(path).is_relative_to(folder) for folder in folders)
+        ]
+        if outside:
+            found = f"a simulation of {simulated.loader} that reads {outside[0]}"
+    if not found:
+        return None
+    return Refused(rule="simulations", found=found, allowed=_simulations_in_words(rule))
+
+
+def _simulations_in_words(rule: Simulations | tuple[str, ...]) -> str:
+    match rule:
+        case Simulations.NONE:
+            return "none"
+        case Simulations.BUILTIN:
+            return "built-in data sets that read no file"
+        case Simulations.ALL:
+            return "all"
+    return f"built-in data sets, and files below {', '.join(rule)}"
 
 
 def judge_resources(policy: Policy, vnodes: int, resources: Mapping[str, float]) -> Refused | None:

@@ -17,7 +17,7 @@ from fedpilot.federated.site.workload import FederatedWorkload
 from fedpilot.federated.sources import source
 from fedpilot.federated.user_code import attached, code_here
 from fedpilot.mediator import Payload, SiteContext
-from fedpilot.mediator.core.policy import Policy, Wants, judge
+from fedpilot.mediator.core.policy import Policy, Simulated, Wants, judge
 from fedpilot.mediator.errors import PolicyRefused
 
 EXPLODES = "raise SystemExit('this must not be run')\n"
@@ -51,12 +51,43 @@ def of_sites(**keys: Any) -> dict[str, Any]:
     return site_data.config(["paris.yaml"], Path("runs"), **keys)
 
 
+@pytest.mark.parametrize(
+    ("options", "reads"),
+    [
+        pytest.param({"path": "{there}/a.npz"}, ["{there}/a.npz"], id="a path that is there"),
+        pytest.param({"path": "b.npz"}, ["{here}/b.npz"], id="one that is not, from the folder"),
+        pytest.param({"path": "/"}, ["/"], id="everything"),
+        pytest.param({"path": "{there}/link"}, ["{there}/a.npz"], id="where a link leads"),
+        pytest.param(
+            {"path": "{there}", "prefix": "../up/"},
+            ["{here}/../up", "{there}"],
+            id="another option",
+        ),
+        pytest.param({"path": "{there}", "labels": "fine"}, ["{there}"], id="no path"),
+    ],
+)
+def test_the_files_that_a_simulation_would_read_are_told(
+    tmp_path: Path, options: dict[str, str], reads: list[str]
+) -> None:
+    (tmp_path / "a.npz").touch()
+    (tmp_path / "link").symlink_to("a.npz")
+    places = {"there": tmp_path.resolve(), "here": Path.cwd()}
+    given = {name: text.format(**places) for name, text in options.items()}
+    wanted = asked(simulation(data__dataset_type="npz", data__options=given)).simulated
+    assert wanted is not None
+    assert wanted.loader == "npz"
+    assert list(wanted.reads) == sorted(
+        str(Path(each.format(**places)).resolve()) for each in reads
+    )
+
+
 def test_a_simulation_wants_no_data() -> None:
     user = {"name": "mary", "role": "operator"}
     config = simulation(resources__workers=3, resources__cpus_per_worker=2.0)
     assert asked(config, user=user) == Wants(
-        user="mary", role="operator", datasets=(), model="mlp", code_digest="",
-        installed_code=(), vnodes=3, resources={"CPU": 2.0}, cohort=20,
+        user="mary", role="operator", datasets=(), simulated=Simulated(loader="digits"),
+        model="mlp", code_digest="", installed_code=(), vnodes=3, resources={"CPU": 2.0},
+        cohort=20,
     )  # fmt: skip
 
 

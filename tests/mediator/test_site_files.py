@@ -7,7 +7,14 @@ from pathlib import Path
 import pytest
 
 from fedpilot.mediator.core.disclosure import Disclosure, Residency
-from fedpilot.mediator.core.policy import ByteCaps, Commands, DatasetRule, Policy, ResourceCaps
+from fedpilot.mediator.core.policy import (
+    ByteCaps,
+    Commands,
+    DatasetRule,
+    Policy,
+    ResourceCaps,
+    Simulations,
+)
 from fedpilot.mediator.site_files import read_policy, read_site_file
 from fedpilot.mediator.strict_yaml import BadFile
 
@@ -32,6 +39,7 @@ resources: {vnodes: 4, cpus: 8, gpus: 1, memory: 16GiB}
 minimum_cohort: 5
 bytes_per_round: {to_site: 1GB}
 bytes_per_day: {from_site: 1024}
+simulations: [open, /srv/more]
 commands: read
 """.replace("DIGEST", "a" * 64)
 
@@ -64,6 +72,7 @@ def test_a_policy_is_what_its_file_says(tmp_path: Path) -> None:
         minimum_cohort=5,
         bytes_per_round=ByteCaps(to_site=10**9),
         bytes_per_day=ByteCaps(from_site=1024),
+        simulations=(str(tmp_path / "open"), "/srv/more"),
         commands=Commands.READ,
     )
 
@@ -74,7 +83,8 @@ def test_a_policy_may_allow_any_code(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "{}", "# nothing\n"], ids=["empty", "a section", "a comment"])
 def test_without_rules_and_without_a_file_the_defaults_hold(tmp_path: Path, text: str) -> None:
-    assert read_policy(write(tmp_path, text)) == Policy() == read_policy(None)
+    assert read_policy(None) == Policy(simulations=Simulations.ALL)
+    assert read_policy(write(tmp_path, text)) == Policy(simulations=Simulations.BUILTIN)
     assert read_site_file(write(tmp_path, text)) == {} == read_site_file(None)
 
 

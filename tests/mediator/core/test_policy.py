@@ -14,6 +14,8 @@ from fedpilot.mediator.core.policy import (
     Policy,
     PolicyRefused,
     ResourceCaps,
+    Simulated,
+    Simulations,
     Spent,
     Wants,
     enforce,
@@ -250,3 +252,52 @@ def test_a_refusal_says_what_was_found_and_what_is_allowed() -> None:
     )
     assert PolicyRefused(*error.args).rule == "users"
     enforce("paris", None)
+
+
+DIGITS, NPZ = Simulated(loader="digits"), Simulated(loader="npz", reads=("/srv/open/a.npz",))
+THEIRS = Simulated(loader="hospital.data:load")
+FOLDERS = ("/srv/open", "/srv/more")
+
+
+@pytest.mark.parametrize(
+    ("rule", "simulated", "found"),
+    [
+        pytest.param(Simulations.ALL, NPZ, "", id="no policy file: whatever it reads"),
+        pytest.param(Simulations.ALL, None, "", id="no policy file: whatever it does not say"),
+        pytest.param(Simulations.NONE, DIGITS, "a simulation of digits", id="none at all"),
+        pytest.param(Simulations.BUILTIN, DIGITS, "", id="a data set that comes with fedpilot"),
+        pytest.param(
+            Simulations.BUILTIN, NPZ, "a simulation of npz that reads /srv/open/a.npz", id="a file"
+        ),
+        pytest.param(
+            Simulations.BUILTIN,
+            THEIRS,
+            "a simulation that loads its data by hospital.data:load",
+            id="a loader of somebody else",
+        ),
+        pytest.param(
+            Simulations.BUILTIN, None, "a simulation of nobody says what", id="nothing is said"
+        ),
+        pytest.param(FOLDERS, DIGITS, "", id="folders: what reads no file"),
+        pytest.param(FOLDERS, NPZ, "", id="folders: a file below one"),
+        pytest.param(
+            FOLDERS,
+            Simulated(loader="npz", reads=("/srv/more/b", "/srv/opener/a.npz")),
+            "a simulation of npz that reads /srv/opener/a.npz",
+            id="folders: a file beside them",
+        ),
+        pytest.param(FOLDERS, THEIRS, "", id="folders: a loader, which code_digests judges"),
+    ],
+)
+def test_what_data_a_simulation_may_have(
+    rule: Simulations | tuple[str, ...], simulated: Simulated | None, found: str
+) -> None:
+    refused = judge(Policy(simulations=rule), replace(ALICE, simulated=simulated))
+    assert (refused.found if refused else "") == found
+    if refused:
+        assert refused.rule == "simulations"
+
+
+def test_a_rule_for_simulations_says_nothing_of_declared_data() -> None:
+    policy = replace(STRICT, simulations=Simulations.NONE)
+    assert judge(policy, replace(ALICE, datasets=("scans",))) is None
