@@ -17,10 +17,10 @@ from typing import Any, TypeVar
 import click
 
 from .core.records import ROOT, ClusterId, SchedulingPolicy
+from .core.sizes import bytes_of
 from .errors import SpecError
 from .spec import FixedSizeNode, FixedSizeNodes, VirtualCluster
 
-BINARY = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 AMOUNTS = "NAME=AMOUNT[,...]"
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -140,11 +140,11 @@ def _amounts(option: str, texts: Sequence[str]) -> dict[str, float]:
     found: dict[str, float] = {}
     for part in ",".join(texts).split(",") if texts else []:
         name, equals, value = (piece.strip() for piece in part.partition("="))
-        number = re.fullmatch(rf"(.*?)\s*({'|'.join(BINARY)})?", value)
         try:
-            amount = float(number[1]) * BINARY.get(number[2], 1) if number else math.nan
+            amount = float(value)
         except ValueError:
-            amount = math.nan
+            size = bytes_of(value)
+            amount = math.nan if size is None else size
         if not (name and equals and math.isfinite(amount) and amount >= 0):
             raise click.BadParameter(
                 f"wanted {AMOUNTS} such as CPU=2,GPU=0.5,memory=4GiB, found {part.strip()!r}",

@@ -20,6 +20,7 @@ from .core.placement import GPU
 from .core.records import Bundle, BundleGroup, SchedulingPolicy
 from .core.resources import UNIT, Resources
 from .core.selectors import Condition, check_label, check_value, describe, parse
+from .core.sizes import SIZE_IN_WORDS, bytes_of
 from .errors import SpecError
 
 if TYPE_CHECKING:
@@ -29,6 +30,9 @@ __all__ = ["FixedSizeNode", "FixedSizeNodes", "SchedulingPolicy", "VirtualCluste
 
 OURS = "ray.io/"
 """Labels that begin so are given by Ray and by the fabric."""
+
+MEMORY = "memory"
+"""How the names of resources end that are counted in bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -281,13 +285,22 @@ def _list(at: str, found: object) -> Sequence[object]:
 
 
 def _resources(at: str, amounts: Mapping[str, float]) -> Resources:
-    for name, amount in amounts.items():
-        if not isinstance(amount, Real) or isinstance(amount, bool):
-            raise SpecError(f"{at}.{name}: wanted a number, found {amount!r}")
+    read = {name: _amount(f"{at}.{name}", name, amount) for name, amount in amounts.items()}
     try:
-        return Resources.of(amounts)
+        return Resources.of(read)
     except ValueError as error:
         raise SpecError(f"{at}: {error}") from error
+
+
+def _amount(at: str, name: str, found: object) -> float:
+    """A number; of memory a size such as `2GB` as well."""
+    size = bytes_of(found) if isinstance(found, str) and name.endswith(MEMORY) else None
+    if size is not None:
+        return size
+    if not isinstance(found, Real) or isinstance(found, bool):
+        wanted = SIZE_IN_WORDS if name.endswith(MEMORY) else "a number"
+        raise SpecError(f"{at}: wanted {wanted}, found {found!r}")
+    return float(found)
 
 
 def _condition(found: object) -> Condition:

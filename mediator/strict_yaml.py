@@ -200,7 +200,8 @@ def _problems(
         if details["type"] == "extra_forbidden" and nearest:
             misspelt.add((*place[:-1], nearest))
         told.setdefault(place, (details["type"] == "missing", problem))
-    for place, (missing, problem) in told.items():
+    # What is missing comes last: a key that was not understood may have been meant for it.
+    for place, (missing, problem) in sorted(told.items(), key=lambda each: each[1][0]):
         if not (missing and place in misspelt):
             yield problem
 

@@ -18,6 +18,8 @@ from pydantic import ValidationError
 
 from ..errors import ConfigError, Problem
 from .problems import (
+    MISSING,
+    UNKNOWN_KEY,
     UNUSABLE,
     Located,
     conflict_problem,
@@ -150,8 +152,9 @@ class _Draft:
             config = RunConfig.model_validate(self.values)
         except ValidationError as error:
             refused = problems_of(error, self.values)
-            for path, problem in (*refused, *self._across_sections(error)):
-                self._add(path, problem)
+            found = (*refused, *self._across_sections(error, refused))
+            for path, problem in sorted(found, key=lambda each: self._lacks(each[0])):
+                self._add(path, problem, self._after(path, refused))
         else:
             if not self.problems:
                 return config
@@ -172,9 +175,16 @@ class _Draft:
         if isinstance(sites, int) and not isinstance(sites, bool):
             self.values["sites"] = {"count": sites}
 
-    def _across_sections(self, error: ValidationError) -> Iterator[Located]:
-        """The rules that span sections: pydantic comes to them only when all else is right."""
+    def _across_sections(
+        self, error: ValidationError, refused: Sequence[Located]
+    ) -> Iterator[Located]:
+        """The rules that span sections: pydantic comes to them only when all else is right.
+
+        A section whose name was probably misspelt is as broken as the one that was meant: what is
+        wrong for want of it follows from that.
+        """
         broken = {str(details["loc"][0]) if details["loc"] else "" for details in error.errors()}
+        broken |= {problem.nearest for path, problem in refused if len(path) == 1}
         if not broken & {"", "federation", "data"}:
             federation = Federation.model_validate(self.values.get("federation", {}))
             data = Data.model_validate(self.values["data"])
@@ -192,9 +202,23 @@ class _Draft:
             for conflict in site_conflicts(sites, resources):
                 yield conflict_problem(conflict)
 
-    def _add(self, path: Path, problem: Problem) -> None:
+    def _add(self, path: Path, problem: Problem, after: int = 0) -> None:
         ordinal, where = self.place(path)
-        self.problems.append((ordinal, replace(problem, where=where)))
+        self.problems.append((max(ordinal, after), replace(problem, where=where)))
+
+    def _after(self, path: Path, refused: Sequence[Located]) -> int:
+        """What is missing is told after the unknown keys beside it: one of them may be meant."""
+        if not self._lacks(path):
+            return 0
+        unknown = [
+            self.place(other)[0]
+            for other, problem in refused
+            if other[:-1] == path[:-1] and problem.found == UNKNOWN_KEY
+        ]
+        return max(unknown, default=0)
+
+    def _lacks(self, path: Path) -> bool:
+        return value_at(self.values, path) is MISSING
 
     def place(self, path: Path) -> tuple[int, str]:
         """Where a value stands, or the section that lacks it."""

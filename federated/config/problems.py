@@ -35,6 +35,8 @@ from .words import (
 MISSING = object()
 """Stands for a value that is not there."""
 
+UNKNOWN_KEY = "an unknown key"
+
 UNUSABLE = object()
 """Stands for a value that was already complained about."""
 
@@ -128,7 +130,7 @@ def unknown_key(path: Path) -> Problem:
     names = ", ".join(fields_of(section_in(section)))  # type: ignore[arg-type]
     return Problem(
         key=dotted(path),
-        found="an unknown key",
+        found=UNKNOWN_KEY,
         allowed=f"nothing but: {names}",
         nearest=nearest_key(path),
     )

@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Iterator
 from io import StringIO
 from typing import Any
+from uuid import uuid4
 
 from pydantic import BaseModel
 from ruamel.yaml import YAML
@@ -26,6 +28,9 @@ from .words import value_in_words
 
 IDENTITY_FORMAT = 2
 """Grows when the same config must get another identity."""
+
+LONG = 100
+"""Items from which on a list of numbers is not left to ruamel."""
 
 DECIDING_SECTIONS = (
     "federation",
@@ -49,23 +54,44 @@ def to_yaml(config: RunConfig) -> str:
     for name, section in config.model_dump(exclude_none=True).items():
         yaml = YAML()
         yaml.width = 1 << 20  # ruamel folds quoted text wrongly
-        text = StringIO()
-        yaml.dump(_readable({name: section}), text)
-        parts.append(text.getvalue())
+        text, long = StringIO(), dict[str, str]()
+        yaml.dump(_readable({name: section}, long), text)
+        part = text.getvalue()
+        for mark, numbers in long.items():
+            part = part.replace(mark, numbers)
+        parts.append(part)
     return "\n".join(parts)
 
 
-def _readable(value: Any) -> Any:
-    """Sections as blocks, lists in brackets, quotes where text could be read as something else."""
+def _readable(value: Any, long: dict[str, str]) -> Any:
+    """Sections as blocks, lists in brackets, quotes where text could be read as something else.
+
+    A long list of numbers becomes a mark, which `long` has the text of: ruamel would take seconds.
+    """
     if isinstance(value, str):
         return value if is_plain(value) else DoubleQuotedScalarString(value)
     if isinstance(value, dict):
-        return CommentedMap((_readable(key), _readable(inner)) for key, inner in value.items())
+        return CommentedMap(
+            (_readable(key, long), _readable(inner, long)) for key, inner in value.items()
+        )
     if isinstance(value, list):
-        items = CommentedSeq(_readable(inner) for inner in value)
+        if len(value) >= LONG and (numbers := _numbers(value)) is not None:
+            mark = f"list-{uuid4().hex}"
+            long[mark] = numbers
+            return mark
+        items = CommentedSeq(_readable(inner, long) for inner in value)
         items.fa.set_flow_style()
         return items
     return value
+
+
+def _numbers(value: Any) -> str | None:
+    """A list of finite numbers, or of such lists, as ruamel writes it; None for any other."""
+    if isinstance(value, list):
+        inner = [_numbers(each) for each in value]
+        return None if None in inner else f"[{', '.join(map(str, inner))}]"
+    plain = type(value) is int or (type(value) is float and math.isfinite(value))
+    return repr(value) if plain else None
 
 
 def with_execution(

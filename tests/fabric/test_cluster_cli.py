@@ -88,13 +88,13 @@ SPREAD = {"nodes": [{"resources": {"CPU": 1.0, "GPU": 0.5}}] * 2}
 SPECS = [
     pytest.param([], None, {}, id="nothing is whatever is free"),
     pytest.param(
-        ["--min", "CPU=2,memory=4GiB", "--max", "CPU=8"],
+        ["--min", "CPU=2,memory=4GiB", "--max", "CPU=8,memory=20GB"],
         None,
         {
             "flex_resource_min": {"CPU": 2.0, "memory": 4.0 * 2**30},
-            "flex_resource_max": {"CPU": 8.0},
+            "flex_resource_max": {"CPU": 8.0, "memory": 20.0 * 10**9},
         },
-        id="flexible, with a binary unit",
+        id="flexible, with sizes",
     ),
     pytest.param(
         ["--node", "2xCPU=1,GPU=0.5", "--policy", "STRICT_SPREAD"],

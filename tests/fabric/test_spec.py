@@ -159,6 +159,8 @@ def test_documents_say_all_of_a_spec(spec: VirtualCluster) -> None:
         ({"flex_resource_min": [1]}, r"flex_resource_min: wanted a mapping, found \[1\]"),
         ({"flex_resource_min": {"CPU": "1"}}, "flex_resource_min.CPU: wanted a number, found '1'"),
         ({"flex_resource_min": {"CPU": True}}, "flex_resource_min.CPU: wanted a number"),
+        ({"flex_resource_min": {"memory": "2 gigs"}}, "wanted bytes, such as 16GiB or 1048576"),
+        ({"flex_resource_min": {"CPU": "2GB"}}, "flex_resource_min.CPU: wanted a number"),
         ({"fixed_size_nodes": {}}, "fixed_size_nodes: wanted a list"),
         ({"fixed_size_nodes": [{}]}, r"fixed_size_nodes\[0\].resources: wanted at least one"),
         ({"fixed_size_nodes": [{"nodes": []}]}, r"fixed_size_nodes\[0\].nodes: wanted at least"),
@@ -187,3 +189,9 @@ def test_documents_say_all_of_a_spec(spec: VirtualCluster) -> None:
 def test_a_document_without_meaning_is_refused_by_its_key(document: Any, reason: str) -> None:
     with pytest.raises(SpecError, match=reason):
         VirtualCluster.from_dict(document)
+
+
+def test_memory_may_be_given_as_a_size() -> None:
+    document = {"flex_resource_min": {"memory": "2GB"}, "flex_resource_max": {"memory": "4 GiB"}}
+    said = {"flex_resource_min": {"memory": 2e9}, "flex_resource_max": {"memory": 4.0 * 2**30}}
+    assert VirtualCluster.from_dict(document).to_dict() == said

@@ -5,13 +5,18 @@ from __future__ import annotations
 import enum
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import yaml
 from hypothesis import given, settings, strategies as st
 
-from fedpilot.federated.config import RunConfig, load_config, parse_config
+from fedpilot.federated.config import RunConfig, load_config, parse_config, reading
+from fedpilot.federated.config.resolved import to_yaml
 from fedpilot.federated.errors import ConfigError, Problem
 
 ROOT = Path(__file__).parents[2]
@@ -636,6 +641,19 @@ federation:
     ]
 
 
+def test_what_is_missing_is_told_after_the_keys_that_may_be_meant(tmp_path: Path) -> None:
+    found = problems(tmp_path, changed("model:\n", "what_learns:\n"))
+    assert [each.key for each in found] == ["what_learns", "model"]
+
+
+def test_what_follows_from_a_misspelt_section_is_not_told(tmp_path: Path) -> None:
+    declared = changed("dataset_type: digits", "from: sites\n  dataset: scans")
+    declared = declared.replace("  number_of_clients: 50\n", "")
+    assert [each.key for each in problems(tmp_path, declared)] != []
+    sited = declared + "sits:\n  site_files: [a.yaml]\n"
+    assert [each.key for each in problems(tmp_path, sited)] == ["sits"]
+
+
 def test_a_rule_between_sections_is_told_though_another_section_is_broken(tmp_path: Path) -> None:
     text = changed("  number_of_clients: 50\n", "").replace("learning_rate", "learn_rate")
     assert [each.key for each in problems(tmp_path, text)] == [
@@ -814,6 +832,60 @@ def load_or_refuse(path: str, overrides: tuple[str, ...] = ()) -> None:
         load_config(path, overrides)
     except ConfigError as refused:
         check(refused)
+
+
+@settings(max_examples=300, deadline=None)
+@given(yaml_like | st.text(max_size=60))
+def test_a_large_text_is_read_as_a_small_one(text: str) -> None:
+    """libyaml reads large texts: to the same values, lines and problems."""
+
+    def told(large: int) -> str:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(reading, "LARGE", large)
+            try:
+                return repr(reading.read(text, str))
+            except ConfigError as refused:
+                return str(refused)
+
+    assert told(0) == told(sys.maxsize)
+
+
+def matrix_of(rows: int) -> list[list[float]]:
+    return np.random.default_rng(0).random((rows, 10)).round(6).tolist()
+
+
+def test_a_matrix_of_many_rows_is_read_and_written_about_as_fast_as_by_libyaml() -> None:
+    rows = "".join(f"    - {row}\n" for row in matrix_of(5000))
+    text = f"{GOOD}  distribution_matrix:\n{rows}"
+
+    def seconds(work: Callable[[], Any]) -> float:
+        begun = time.thread_time()
+        work()
+        return time.thread_time() - begun
+
+    config = parse_config(
+        {
+            "model": {"model_type": "mlp"},
+            "training": {"learning_rate": 0.1},
+            "data": {
+                "dataset_type": "digits",
+                "data_distribution_kind": "fixed",
+                "distribution_matrix": matrix_of(5000),
+            },
+        }
+    )
+    turns = [
+        (
+            seconds(lambda: yaml.load(text, Loader=yaml.CSafeLoader)),
+            seconds(lambda: reading.read(text, str)),
+            seconds(lambda: to_yaml(config)),
+        )
+        for _ in range(3)
+    ]
+    least = [min(each) for each in zip(*turns, strict=True)]
+    assert least[1] < 3 * least[0]
+    assert least[2] < 3 * least[0]
+    assert parse_config(yaml.load(to_yaml(config), Loader=yaml.CSafeLoader)) == config
 
 
 @settings(deadline=None)

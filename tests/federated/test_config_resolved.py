@@ -15,6 +15,7 @@ from fedpilot.federated.config import (
     identity,
     load_config,
     parse_config,
+    resolved,
     to_yaml,
     with_execution,
 )
@@ -125,7 +126,7 @@ WITHOUT_EFFECT: dict[str, str] = {
     "run.name": "other",
     "run.reproducible": "strict",
     "resources.workers": "3",
-    "resources.memory_per_worker": "1000000",
+    "resources.memory_per_worker": "2GB",
     "resources.placement_group_strategy": "PACK",
     "resources.reserve_timeout": "1",
     "resources.start_timeout": "1",
@@ -349,3 +350,12 @@ def test_keys_changed_together_are_written_and_read(tmp_path: Path) -> None:
         path = tmp_path / "written.yaml"
         path.write_text(to_yaml(config), encoding="utf-8")
         assert load_config(path) == config
+
+
+def test_long_lists_of_numbers_are_written_as_short_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    numbers = [0.1, 1e-7, 1e22, 5e-324, 3, 0, 12345678901234567890.0, 0.30000000000000004]
+    options = {"all": [numbers, [numbers]], "and": "text, [0.1, 1e-7]", "mixed": [1, "two"]}
+    config = parse_config({**BASE, "model": {"model_type": "mlp", "options": options}})
+    by_ruamel = to_yaml(config)
+    monkeypatch.setattr(resolved, "LONG", 1)
+    assert to_yaml(config) == by_ruamel

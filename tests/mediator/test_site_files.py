@@ -162,6 +162,13 @@ def test_a_declaration_that_makes_no_sense(tmp_path: Path, old: str, new: str, s
     assert said in str(refused.value)
 
 
+def test_an_unknown_key_is_told_before_what_is_missing(tmp_path: Path) -> None:
+    with pytest.raises(BadFile) as refused:
+        read_site_file(write(tmp_path, SITE.replace("dataset_type", "what_it_is")))
+    found = [problem.found for problem in refused.value.problems]
+    assert found == ["an unknown key", "it is missing"]
+
+
 def test_a_misspelt_key_is_not_missing_as_well(tmp_path: Path) -> None:
     with pytest.raises(BadFile) as refused:
         read_site_file(write(tmp_path, SITE.replace("dataset_type", "dataset_typ")))

@@ -58,8 +58,8 @@ class Resources(Section):
     """CPUs of a vnode; its whole part, and at least 1, is the number of PyTorch threads."""
     gpus_per_worker: Annotated[float, Ge(0.0)] = 0.0
     """GPUs of a vnode."""
-    memory_per_worker: Positive | None = Field(default=None, examples=[2_000_000_000])
-    """Bytes of memory of a vnode, as Ray accounts them."""
+    memory_per_worker: Bytes | None = Field(default=None, examples=["2GB"])
+    """Memory of a vnode, as Ray accounts it."""
     placement_group_strategy: Literal["SPREAD", "PACK", "STRICT_SPREAD", "STRICT_PACK"] = "SPREAD"
     """How the vnodes lie on the machines."""
     reserve_timeout: PositiveFloat = 60.0
