@@ -26,6 +26,7 @@ from fedpilot.mediator import (
 from fedpilot.mediator.blobs import LARGEST_BLOB, BlobStore
 from fedpilot.mediator.coordinator_link import LONGEST_HAPPENED, MediatorConnection
 from fedpilot.mediator.core.health import SiteState
+from fedpilot.mediator.core.links import LinkUse
 from fedpilot.mediator.core.traffic import Direction, Flow
 from fedpilot.mediator.errors import AnswerUnreadable, MediatorUnreachable, WorkFailed
 from fedpilot.mediator.local_socket import LocalSocket
@@ -230,7 +231,10 @@ def test_changes_events_bytes_and_a_stop_are_passed_on(
     happened = pb.Happened(run="run", kind="worker_ready", header_json='{"worker":1}')
     mediator.say.put(pb.ToCoordinator(happened=pb.SiteHappened(site="paris", happened=happened)))
     flow = pb.FlowBytes(round=1, site="paris", direction="to_site", purpose="training", bytes=9)
-    mediator.say.put(pb.ToCoordinator(bytes=pb.Bytes(flows=[flow])))
+    used: list[LinkUse] = []
+    connection.on_link_use(used.append)
+    took = pb.LinkSeconds(round=1, site="paris", bytes=9, seconds=2.5)
+    mediator.say.put(pb.ToCoordinator(bytes=pb.Bytes(flows=[flow], links=[took])))
     mediator.say.put(pb.ToCoordinator(stop=pb.Stop(reason="by otto")))
     soon(lambda: connection._stop_reason)
     connection.on_stop(stops.append)  # said before anybody listened
@@ -239,6 +243,7 @@ def test_changes_events_bytes_and_a_stop_are_passed_on(
     assert [dict(each.header) for each in heard] == [{"worker": 1}]
     assert connection.drain_flows() == [(Flow(1, "paris", Direction.TO_SITE, "training"), 9)]
     assert connection.drain_flows() == []
+    assert used == [LinkUse(1, "paris", 9, 2.5)]
     assert soon(lambda: mediator.of("event_json")) == ['{"event": "run_started"}']
 
 
