@@ -254,12 +254,14 @@ def logs(run_id: str, follow: bool, access: Access, as_json: bool) -> None:
 
 @runs.command()
 @click.argument("run_id", metavar="RUN")
+@click.option("--wait/--no-wait", default=True, show_default=True, help="Wait until it has ended.")
 @JSON
 @with_mediator
-def stop(run_id: str, access: Access, as_json: bool) -> None:
+def stop(run_id: str, wait: bool, access: Access, as_json: bool) -> None:
     """Have RUN at the mediator end, with its state kept: `runs resume` goes on with it.
 
-    It gives back what it holds at the sites. A run that is local is stopped by Ctrl-C.
+    It can be resumed when this command returns. With `--no-wait` it may be `stopping` then. It
+    gives back what it holds at the sites. A run that is local is stopped by Ctrl-C.
 
     \b
     Examples:
@@ -267,7 +269,7 @@ def stop(run_id: str, access: Access, as_json: bool) -> None:
       fedpilot runs stop base --json | jq .status
     """
     with exit_codes():
-        found = ask(access, lambda client: client.stop_run(run_id))
+        found = ask(access, lambda client: client.stop_run(run_id, wait=wait))
         if as_json:
             print_json(found)
             return

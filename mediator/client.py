@@ -89,6 +89,12 @@ _REPEATABLE = frozenset(
 """Calls that do no harm when they are made twice: a client trained again has the same bits."""
 
 
+STOPPING = "stopping"
+"""The status of a run whose coordinator has been told to end."""
+LOOK_S = 0.2
+"""Seconds between two looks at a run that is awaited."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
     """How long a client waits, in seconds."""
@@ -224,9 +230,18 @@ class MediatorClient:
         """What is known of a run. NoSuchRun."""
         return _document(self._asked("show_run", pb.RunRequest(run=run), run=run).run_json)
 
-    def stop_run(self, run: str) -> Document:
-        """Have a run end, so that it can be resumed; it may take a moment after this returns."""
-        return _document(self._asked("stop_run", pb.RunRequest(run=run), run=run).run_json)
+    def stop_run(self, run: str, *, wait: bool = True) -> Document:
+        """Have a run end, with its state kept; with `wait` it can be resumed when this returns.
+
+        A run that still stops after `work_s` seconds is returned as it is then.
+        """
+        found = _document(self._asked("stop_run", pb.RunRequest(run=run), run=run).run_json)
+        waited = 0.0
+        while wait and found.get("status") == STOPPING and waited < self._patience.work_s:
+            self._sleep(LOOK_S)
+            waited += LOOK_S
+            found = self.show_run(run)
+        return found
 
     def resume_run(self, run: str) -> Document:
         """Have a run that was stopped or interrupted go on; nothing if it does. RequestRefused."""

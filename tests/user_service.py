@@ -92,6 +92,8 @@ class UserService:
     peers: list[str] = field(default_factory=list)
     submissions: list[pb.SubmitRequest] = field(default_factory=list)
     polls_until_drained: int = 0
+    stops_after: int = 0
+    """Looks at a run that was stopped until it has ended."""
     page: int = 100
     """Runs that one answer lists."""
     on_submit: Callable[[str], None] = lambda run: None
@@ -149,6 +151,10 @@ class UserService:
 
     def show_run(self, request: pb.RunRequest, context: grpc.ServicerContext) -> pb.RunReply:
         self._begin("show_run", request, context)
+        if self._run(request.run, context)["status"] == "stopping":
+            self.stops_after -= 1
+            if not self.stops_after:
+                self.end(request.run, "stopped")
         return pb.RunReply(run_json=json.dumps(self._run(request.run, context)))
 
     def follow_run(
@@ -200,7 +206,7 @@ class UserService:
     def stop_run(self, request: pb.RunRequest, context: grpc.ServicerContext) -> pb.RunReply:
         self._begin("stop_run", request, context)
         self._run(request.run, context)
-        self.end(request.run, "stopped")
+        self.end(request.run, "stopping" if self.stops_after else "stopped")
         return pb.RunReply(run_json=json.dumps(self.runs[request.run]))
 
     def resume_run(self, request: pb.RunRequest, context: grpc.ServicerContext) -> pb.RunReply:

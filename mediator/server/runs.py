@@ -178,7 +178,10 @@ class Runs:
         """Go on with a run that ended without being finished."""
         record = await self.record(id)
         run = RunId(record.id)
-        if run in self._going and record.state is not RunState.STOPPING:
+        going = self._going.get(run)
+        if going is not None and record.state not in GOES_ON:
+            await asyncio.wait((going.task,))  # its end is written, and it is about to be let go
+        elif going is not None and record.state is not RunState.STOPPING:
             return record
         among: tuple[RunState, ...] = RESUMABLE
         if run not in self._going and await self._is_whole(run):

@@ -444,6 +444,18 @@ def test_a_run_is_shown_with_what_can_be_done(served: Served, status: str, step:
     assert printed == served.service.runs["base"]
 
 
+@pytest.mark.parametrize(
+    ("wait", "status"), [(["--wait"], "stopped"), ([], "stopped"), (["--no-wait"], "stopping")]
+)
+def test_a_stop_waits_until_the_run_can_be_resumed(
+    served: Served, wait: list[str], status: str
+) -> None:
+    served.service.runs["base"] = a_run("base")
+    served.service.stops_after = 3
+    result = invoke("runs", "stop", "base", "--json", *wait, *served.options)
+    assert json.loads(result.stdout)["status"] == status
+
+
 def test_a_run_is_stopped_and_told_how_to_go_on(served: Served) -> None:
     served.service.runs["base"] = a_run("base")
     result = invoke("runs", "stop", "base", *served.options)

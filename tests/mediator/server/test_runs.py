@@ -25,7 +25,7 @@ from fedpilot.mediator.proto import federation_pb2 as pb
 from fedpilot.mediator.rpc import LARGEST_MESSAGE, SITE, Stub
 from fedpilot.mediator.server import users
 from fedpilot.mediator.server.coordinator_process import CoordinatorProcess
-from fedpilot.mediator.server.runs import BEFORE, RESUMABLE
+from fedpilot.mediator.server.runs import BEFORE, RESUMABLE, Runs
 from fedpilot.mediator.store import RunRecord, RunState, Store
 from fedpilot.mediator.transfer import BlobStub, Piece
 from fedpilot.mediator.wire import PROTOCOL, OrderId, RunId, blob_message
@@ -222,6 +222,39 @@ def test_a_coordinator_that_fails_by_itself_is_not_started_again(tmp_path: Path)
             assert (found["status"], found["restarts"]) == ("failed", 0)
             assert "exit code 1" in found["reason"]
             assert len(seen(here, "attached")) == 1
+
+    run(test())
+
+
+def test_a_run_is_resumed_as_soon_as_its_end_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever sees `stopped` may ask at once: its supervisor has not let go of it yet."""
+    written, may_go_on = asyncio.Event(), asyncio.Event()
+    original = Runs._written
+
+    async def slowly(runs: Runs, *arguments: Any) -> bool:
+        done = await original(runs, *arguments)
+        written.set()
+        await may_go_on.wait()
+        return done
+
+    async def test() -> None:
+        async with mediating(tmp_path / "m") as here:
+            await here.submit("run", then="wait")
+            await eventually(lambda: seen(here, "attached"))
+            monkeypatch.setattr(Runs, "_written", slowly)
+            await here.admin.stop_run(pb.RunRequest(run="run"))
+            await written.wait()
+            resuming = asyncio.ensure_future(here.admin.resume_run(pb.RunRequest(run="run")))
+            await asyncio.sleep(0.2)
+            may_go_on.set()
+            found = json.loads((await resuming).run_json)
+            assert found["status"] in ("submitted", "running")
+            await eventually(lambda: len(seen(here, "attached")) == 2)
+            monkeypatch.undo()
+            await here.admin.stop_run(pb.RunRequest(run="run"))
+            assert (await here.ended("run"))["status"] == "stopped"
 
     run(test())
 
