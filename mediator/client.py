@@ -38,6 +38,7 @@ from .errors import (
     SiteUnreachable,
 )
 from .identity import Credentials
+from .identity.clock import too_early_for
 from .identity.tls import client_credentials
 from .payloads import read, write
 from .proto import federation_pb2 as pb
@@ -481,10 +482,14 @@ class MediatorClient:
         match code:
             case _Code.UNAVAILABLE if site and said.startswith(f"site {site} "):
                 return SiteUnreachable(site, said.partition(": ")[2])
+            case _Code.UNAVAILABLE if _of_trust(said):
+                early = too_early_for(self.address, time.time())
+                return MediatorUnreachable(self.address, early or _cause(said))
             case _Code.UNAVAILABLE:
                 return MediatorUnreachable(self.address, _cause(said))
             case _Code.DEADLINE_EXCEEDED:
-                return MediatorUnreachable(self.address, "it did not answer in time")
+                early = too_early_for(self.address, time.time())
+                return MediatorUnreachable(self.address, early or "it did not answer in time")
             case _Code.NOT_FOUND:
                 return (NoSuchRun if run else NoSuchSite if site else BadRequest)(said)
             case _Code.UNIMPLEMENTED:
@@ -520,12 +525,17 @@ def _raise(error: BaseException) -> NoReturn:
 def _cause(said: str) -> str:
     """What gRPC says of a failed connection, without the layers around it."""
     said = said.rpartition("last error: ")[2].removeprefix("UNKNOWN: ")
-    if "handshak" in said.lower() or "certificate" in said.lower():
+    if _of_trust(said):
         return (
             f"it and we do not trust each other: {said} (is the address one of its certificate's, "
             "and are the credentials of its own authority?)"
         )
     return said
+
+
+def _of_trust(said: str) -> bool:
+    """Whether a connection failed by who showed what."""
+    return "handshak" in said.lower() or "certificate" in said.lower()
 
 
 def _printable(text: str) -> str:

@@ -6,11 +6,16 @@ what comes back is believed only if it belongs to that key and to the authority 
 
 from __future__ import annotations
 
+import asyncio
+import time
+from collections.abc import Callable
+
 import grpc
 import grpc.aio
 
 from ..errors import MediatorError, MediatorUnreachable, RequestRefused
 from ..identity import Credentials, IdentityError, Role, Token, TokenRefused, new_request
+from ..identity.clock import too_early, too_early_for
 from ..identity.tls import joining_credentials
 from ..proto import federation_pb2 as pb
 from ..rpc import JOIN, Stub
@@ -33,11 +38,19 @@ def token_for(site: SiteName, text: str) -> Token:
     return token
 
 
-async def join(token: Token, site: SiteName, within_s: float = JOIN_S) -> Credentials:
+async def join(
+    token: Token,
+    site: SiteName,
+    within_s: float = JOIN_S,
+    clock: Callable[[], float] = time.time,
+) -> Credentials:
     """Credentials for a site, by a token that is used up.
 
-    Raises TokenRefused, MediatorUnreachable, IdentityError for a reply that is not ours.
+    Raises TokenRefused, MediatorUnreachable, IdentityError for a reply that is not ours or a clock
+    that is before the mediator's certificates.
     """
+    if early := too_early({"the authority of the token": token.authority}, clock()):
+        raise IdentityError(early)
     key, request = new_request(site)
     options = (("grpc.max_receive_message_length", LARGEST_REPLY),)
     async with grpc.aio.secure_channel(
@@ -49,6 +62,10 @@ async def join(token: Token, site: SiteName, within_s: float = JOIN_S) -> Creden
         try:
             reply = await Stub(channel, JOIN).join(asked, timeout=within_s, wait_for_ready=True)
         except grpc.aio.AioRpcError as error:
+            if error.code() in _UNREACHABLE:
+                early = await asyncio.to_thread(too_early_for, token.address, clock())
+                if early:
+                    raise IdentityError(early) from error
             raise _explained(token, error) from error
     credentials = Credentials.checked(token.authority, reply.certificate, key, "the reply")
     found = credentials.identity

@@ -1,0 +1,41 @@
+"""Whether this machine's clock is before the certificates that it is to believe.
+
+TLS takes a certificate that is not valid yet for a forged one, and gRPC says neither: whoever waits
+for the connection is told "Deadline Exceeded".
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Mapping
+from contextlib import suppress
+
+from .certificates import day, read_certificate
+from .errors import IdentityError
+
+LOOK_S = 3.0
+"""How long a mediator has to show its certificate."""
+
+
+def too_early(certificates: Mapping[str, str], now: float) -> str:
+    """Say which of some certificates, by name and in PEM, begins after `now`; empty if none does.
+
+    `now` is in epoch seconds. IdentityError for what is no certificate.
+    """
+    for name, text in certificates.items():
+        begins_at = read_certificate(text, name).not_valid_before_utc.timestamp()
+        if now < begins_at:
+            return (
+                f"{name} is valid from {day(begins_at)} on, and this machine's clock says "
+                f"{day(now)}: set the clock"
+            )
+    return ""
+
+
+def too_early_for(address: str, now: float) -> str:
+    """The same of the certificate that is shown at an address, `host:port`; it is not verified."""
+    host, _, port = address.rpartition(":")
+    with suppress(OSError, ValueError, IdentityError):
+        shown = ssl.get_server_certificate((host.strip("[]"), int(port)), timeout=LOOK_S)
+        return too_early({"the mediator's certificate": shown}, now)
+    return ""
