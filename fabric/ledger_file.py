@@ -8,8 +8,12 @@ cut.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import fcntl
 import itertools
 import json
+import os
 import secrets
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -39,6 +43,7 @@ from .core.work import Work, WorkState
 from .errors import FabricError
 
 FORMAT = 1
+OWN_POLL_S = 0.02
 TABLES = ("machines", "clusters", "vnodes", "uses", "entries", "groups", "works", "answers")
 
 _SCHEMA = (
@@ -48,8 +53,26 @@ _SCHEMA = (
 )
 
 
+async def own(path: Path) -> int:
+    """Wait until no other process owns a ledger; this one does until it ends, or closes the lock.
+
+    A manager that was killed may answer for a moment more, while its successor begins: what it has
+    promised by then must be in the file before that is read.
+    """
+    lock = os.open(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        while True:
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return lock
+            await asyncio.sleep(OWN_POLL_S)
+    except BaseException:
+        os.close(lock)
+        raise
+
+
 class LedgerFile:
-    """One file; it belongs to one process at a time."""
+    """One file; it belongs to one process at a time (`own`)."""
 
     def __init__(self, path: Path | None) -> None:
         """Open or make the file; in memory without a path. FabricError for what is no ledger."""

@@ -28,7 +28,7 @@ from .core.records import ClusterId, ProcessId
 from .core.resources import Resources
 from .errors import FabricError, NameTaken
 from .keeper import Keeper
-from .ledger_file import LedgerFile
+from .ledger_file import LedgerFile, own
 from .router import Ask, Placed
 from .settings import KeeperSettings
 from .snapshot import snapshot
@@ -48,6 +48,7 @@ class ManagerActor:
         self._folder, self._settings = Path(folder), settings
         self._begun: asyncio.Future[Keeper] | None = None
         self._address: Address | None = None
+        self._lock: int | None = None
         # The loop exists once there is a call: this one comes without anybody asking.
         ray.get_runtime_context().current_actor.begin.remote()
 
@@ -152,7 +153,10 @@ class ManagerActor:
         context = ray.get_runtime_context()
         job = JobId(context.get_job_id())
         self._folder.mkdir(parents=True, exist_ok=True)
-        file = LedgerFile(self._folder / "ledger.sqlite")
+        path = self._folder / "ledger.sqlite"
+        if self._lock is None:
+            self._lock = await own(path)
+        file = LedgerFile(path)
         keeper = Keeper(
             Gcs(context.gcs_address, job),
             file,

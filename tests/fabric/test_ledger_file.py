@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import sqlite3
@@ -19,7 +20,7 @@ from fedpilot.fabric.core.groups import GroupId, groups_for
 from fedpilot.fabric.core.ledger import Ledger
 from fedpilot.fabric.core.records import BundleGroup
 from fedpilot.fabric.core.selectors import DoesNotExist, In
-from fedpilot.fabric.ledger_file import LedgerFile
+from fedpilot.fabric.ledger_file import OWN_POLL_S, LedgerFile, own
 from fedpilot.fabric.testing import fake_machine
 
 ONE = Request(
@@ -136,7 +137,7 @@ KILLED = """
 import sys
 from pathlib import Path
 from fedpilot.fabric.core.books import Books
-from fedpilot.fabric.ledger_file import LedgerFile
+from fedpilot.fabric.ledger_file import OWN_POLL_S, LedgerFile, own
 from fedpilot.fabric.testing import fake_machine
 file, books = LedgerFile(Path(sys.argv[1])), Books()
 for number in range(100_000):
@@ -187,3 +188,18 @@ def test_a_ledger_that_does_not_add_up_is_refused(tmp_path: Path) -> None:
     other.close()
     with pytest.raises(FabricError, match=r"does not add up: one.* belongs to no cluster"):
         LedgerFile(path).load()
+
+
+def test_a_ledger_belongs_to_one_process_at_a_time(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+
+    async def successor(before: int) -> list[str]:
+        told: list[str] = []
+        begins = asyncio.ensure_future(own(path))
+        done, _ = await asyncio.wait([begins], timeout=10 * OWN_POLL_S)
+        told.append("owns" if done else "waits")
+        os.close(before)  # as when the process ends
+        os.close(await begins)
+        return [*told, "owns"]
+
+    assert asyncio.run(successor(asyncio.run(own(path)))) == ["waits", "owns"]
