@@ -18,6 +18,7 @@ import reserve
 import round_time
 import run
 import sites
+import tasks
 import transfer
 import whole_process
 from measuring import HERE, RESULTS, Run, load, ratios, spread, table
@@ -108,7 +109,7 @@ def section(name: str, text: Callable[[Mapping[str, list[Run]]], str]) -> Callab
 
 
 SECTIONS = (
-    *("peers", "round_time", "whole_process", "population", "reserve", "accuracy"),
+    *("peers", "round_time", "whole_process", "population", "reserve", "tasks", "accuracy"),
     *("transfer", "link_bytes", "sites"),
 )
 PLACES: dict[str, Callable[[Results], str]] = {
@@ -120,6 +121,7 @@ PLACES: dict[str, Callable[[Results], str]] = {
     "whole_process": section("whole_process", whole_process.text),
     "population": section("population", population.text),
     "reserve": section("reserve", reserve.text),
+    "tasks": section("tasks", tasks.text),
     "accuracy": section("accuracy", accuracy.text),
     "transfer": section("transfer", transfer.text),
     "link_bytes": section("link_bytes", link_bytes.text),

@@ -15,13 +15,15 @@ import json
 import os
 import shutil
 import statistics
+import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
-from measuring import Run, parser
+from measuring import Run, measured, ours, parser, ratios, result_of, scaled, spread, table
 
 SECTION = "tasks"
 CPUS = 2
@@ -181,15 +183,65 @@ def desk(waiting: int, kinds: int = 1) -> Callable[[], None]:
     return lambda: loop.run_until_complete(end())
 
 
+# -- all of them ------------------------------------------------------------------------------
+
+
+def rows(runs: Mapping[str, list[Run]]) -> Iterator[list[str]]:
+    """The table, after `HEADER`: what each form takes, and how many times bare Ray's."""
+    measures = {"trip": "one task", **{f"{n}": f"{n:,} at once" for n in BURSTS}}
+    for name, label in measures.items():
+        found = {form: _each(runs.get(LATENCY, []), f"{form}_{name}_s") for form in FORMS}
+        if all(found.values()):
+            times = [ratios(found[form], found["bare"]).text(2) + " ×" for form in FORMS[1:]]
+            yield [label, *(scaled(spread(found[form]), 1e3).text(1) for form in FORMS), *times]
+
+
+def cost_rows(runs: Mapping[str, list[Run]]) -> Iterator[list[str]]:
+    """The second table, after `COST_HEADER`: beside the shortest queue."""
+    found = {n: _each(runs.get(COST, []), f"waiting_{n}_ms") for n in WAITING}
+    for count, each in found.items():
+        if each:
+            more = ratios(each, found[WAITING[0]]).text(2) + " ×"
+            yield [f"{count:,}", spread(each).text(3), more]
+
+
+def _each(runs: Sequence[Run], name: str) -> list[float]:
+    """The medians of single processes."""
+    return [statistics.median(run[name]) for run in runs if name in run]
+
+
+def text(runs: Mapping[str, list[Run]]) -> str:
+    """The tables that the page shows."""
+    return f"{table(HEADER, rows(runs))}\n\n{table(COST_HEADER, cost_rows(runs))}"
+
+
+HEADER = ("tasks", "bare, ms", "fixed, ms", "flexible, ms", "fixed ÷ bare", "flexible ÷ bare")
+COST_HEADER = ("tasks that wait", "manager's CPU per task, ms", "÷ the fewest")
+
+
 def main() -> None:
     options = parser(__doc__ or "", reps=3)
-    options.add_argument("--times", type=int, default=5)
-    options.add_argument("--child", help=argparse.SUPPRESS)
+    options.add_argument("--times", type=int, default=5, help="turns of each form in a process")
+    options.add_argument("--child", choices=(LATENCY, COST), help=argparse.SUPPRESS)
     arguments = options.parse_args()
     if arguments.child:
         found = latency(arguments.times) if arguments.child == LATENCY else cost(WAITING)
         print("RESULT " + json.dumps(found))
         return
+
+    def once(name: str, _turn: int) -> Run:
+        words = ["--child", name, "--times", str(arguments.times)]
+        return result_of([sys.executable, str(Path(__file__)), *words])
+
+    def say(run: Run) -> str:
+        return ", ".join(
+            f"{name} {statistics.median(each):.3g}"
+            for name, each in run.items()
+            if isinstance(each, list)
+        )
+
+    found = measured(SECTION, [LATENCY, COST], once, say, arguments, ours())
+    print("\n" + text(found))
 
 
 if __name__ == "__main__":

@@ -11,16 +11,17 @@ out it has the registrar write down; how the virtual clusters stand is the busin
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 from .control import Observed, Ray, Seen
 from .core.audit import Escape, escapes, jobs_in
 from .core.books import Books, Entry, JobId
 from .core.groups import Group, GroupId, Piece
-from .core.ledger import LedgerError, flexible_id
+from .core.ledger import LedgerError, WorkId, flexible_id
 from .core.records import (
     DEFAULT,
     ClusterId,
@@ -31,11 +32,12 @@ from .core.records import (
     VNodeKind,
 )
 from .core.resources import Resources
+from .core.work import Work
 from .errors import NameTaken, NoSuchCluster, NotInTime, NotYours
 from .ledger_file import LedgerFile
 from .making import Maker
 from .registrar import Registrar, has_places
-from .router import Router
+from .router import PROOF_S, Ask, Router
 from .settings import KeeperSettings
 from .standing import Standing
 
@@ -147,6 +149,22 @@ class Keeper:
             raise NoSuchCluster(id, sorted(self.books.entries))
         self.books.enter(replace(entry, jobs=entry.jobs | {job}))
         self.registrar.commit()
+
+    async def place(self, ask: Ask) -> Work | None:
+        """Say where work runs; None if it may not wait and there is no room."""
+        if (first_ends := self.router.to_be_seen(ask)) is not None:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(first_ends.wait(), PROOF_S)
+        work = self.router.place(ask)
+        self.registrar.commit()
+        return work
+
+    async def place_all(self, ask: Ask, more: Sequence[WorkId]) -> list[Work]:
+        """Say where a task runs, and promise places to so many like it, or to fewer."""
+        first = await self.place(ask)
+        also = self.router.place_also(ask, more)
+        self.registrar.commit()
+        return [*([first] if first else []), *also]
 
     # -- one turn of the loop -----------------------------------------------------------------
 

@@ -381,6 +381,7 @@ def _work_row(work: Work) -> dict[str, Any]:
         "demand": work.demand.units,
         "selector": _selector_row(work.selector),
         "actor": work.actor,
+        "lasting": work.lasting,
         "owner": work.owner,
         "group": work.group,
         "bundle": work.bundle,
@@ -397,6 +398,7 @@ def _work(id: str, what: Mapping[str, Any]) -> Work:
         demand=_resources(what["demand"]),
         selector=_selector(what["selector"]),
         actor=what["actor"],
+        lasting=what.get("lasting", bool(what["actor"])),  # files of before have none
         owner=what["owner"],
         group=GroupId(what["group"]),
         bundle=what["bundle"],

@@ -95,13 +95,13 @@ class ManagerActor:
     async def place(self, ask: Ask) -> Placed | None:
         """Say where a task or an actor runs; None if it may not wait and there is no room."""
         keeper = await self._keeper()
-        work = keeper.router.place(ask)
-        keeper.registrar.commit()
-        if work is None:
-            return None
-        known = keeper.books.groups.get(work.group)
-        sizes = [piece.resources.to_ray() for piece in known.pieces] if known else []
-        return Placed(work.group, work.bundle, tuple(sizes), str(work.state))
+        work = await keeper.place(ask)
+        return None if work is None else keeper.router.placed(work)
+
+    async def place_all(self, ask: Ask, more: Sequence[WorkId]) -> list[Placed]:
+        """Say where a task runs, and promise places to as many of these like it as can wait."""
+        keeper = await self._keeper()
+        return [keeper.router.placed(work) for work in await keeper.place_all(ask, more)]
 
     async def begun(self, id: WorkId, actor: str) -> None:
         """Work turns out to be this actor."""
@@ -114,6 +114,13 @@ class ManagerActor:
         keeper = await self._keeper()
         keeper.router.heard(owner)
         keeper.router.done(ids)
+        keeper.registrar.commit()
+
+    async def unused(self, owner: ProcessId, ids: Sequence[WorkId]) -> None:
+        """A process gives back places that it was promised."""
+        keeper = await self._keeper()
+        keeper.router.heard(owner)
+        keeper.router.done(ids, ran=False)
         keeper.registrar.commit()
 
     async def cluster_of(self, group: GroupId) -> tuple[str, str, bool] | None:

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, Protocol
 from .calling import hang_up
 from .core.ledger import WorkId
 from .core.records import ProcessId
+from .promises import KEEP_S, Promises
 from .virtual_clusters import VirtualClusters
 
 HEARTBEAT_S = 5.0
@@ -34,6 +35,10 @@ PATIENCE_S = 60.0
 
 FAREWELL_S = 1.0
 """How long is waited for the manager to hear what ended with a connection to Ray."""
+
+LEISURE, LEISURE_S = 4, 0.02
+"""How many times as long as a look took the process goes undisturbed by the next, and at most: who
+submits a thousand tasks should not be kept from it by looks at which have ended."""
 
 WINDOW = 1000
 """How many tasks are looked at together: looking at a thousand costs Ray a millisecond."""
@@ -53,6 +58,9 @@ class Line(Protocol):
     def begun(self, work: WorkId, actor: str) -> None:
         """Have the manager hear which actor a piece of work has become; raises if it cannot."""
 
+    def give_back(self, owner: ProcessId, works: Sequence[WorkId]) -> None:
+        """Have it hear which places that it promised are not used; or raise."""
+
     def tell(self, owner: ProcessId, works: Sequence[WorkId], timeout_s: float) -> None:
         """Have it hear that a process is there, and which of its work has ended; or raise."""
 
@@ -71,6 +79,9 @@ class Reporter:
         self._over: list[WorkId] = []
         self._actors: list[tuple[WorkId, str]] = []
         """Those that the manager has yet to hear of."""
+        self.promises = Promises(time.monotonic)
+        self._unused: list[WorkId] = []
+        """Places to be given back."""
         self._lasting = False
         self._behind = WINDOW
         self._changed = threading.Event()
@@ -89,7 +100,7 @@ class Reporter:
         self._changed.set()
         self._thread.join(FAREWELL_S)
         with self._lock:
-            works = [*self._over, *self._open.values()]
+            works = [*self._over, *self._open.values(), *self._unused, *self.promises.all()]
             self._over, self._open = [], {}
         if works and self._line.up():
             with contextlib.suppress(Exception, SystemExit):  # the manager finds out, only later
@@ -121,6 +132,7 @@ class Reporter:
         """See what has ended, and tell it; what could not be told is told the next time."""
         self._changed.clear()
         self._tell_of_actors()
+        self._give_back()
         oldest, behind = self._parts()
         if oldest and not self._over:
             self._end(self._line.ended(oldest, POLL_S))
@@ -134,14 +146,17 @@ class Reporter:
             try:
                 if not self._line.up():
                     return
+                began = time.thread_time()
                 self.look()
+                time.sleep(min(LEISURE_S, LEISURE * (time.thread_time() - began)))
             except SystemExit:  # so Ray says that it has been shut down
                 return
             except Exception:
                 time.sleep(PAUSE_S)
                 continue
             if not (self._open or self._over or self._actors):
-                self._changed.wait(HEARTBEAT_S if self._lasting else None)
+                at_rest = HEARTBEAT_S if self._lasting else None
+                self._changed.wait(KEEP_S if self.promises else at_rest)
 
     def _parts(self) -> tuple[list[Any], list[Any]]:
         """The oldest, and the next part of those behind them."""
@@ -155,6 +170,12 @@ class Reporter:
     def _end(self, refs: Sequence[Any]) -> None:
         with self._lock:
             self._over.extend(self._open.pop(ref) for ref in refs if ref in self._open)
+
+    def _give_back(self) -> None:
+        self._unused += self.promises.unused()
+        if self._unused:
+            self._line.give_back(self.owner, self._unused)
+            self._unused = []
 
     def _tell_of_actors(self) -> None:
         for work, actor in list(self._actors):
@@ -196,6 +217,9 @@ class _Ray:
 
     def begun(self, work: WorkId, actor: str) -> None:
         self._clusters.call("begun", work, actor)
+
+    def give_back(self, owner: ProcessId, works: Sequence[WorkId]) -> None:
+        self._clusters.call("unused", owner, list(works))
 
     def tell(self, owner: ProcessId, works: Sequence[WorkId], timeout_s: float) -> None:
         self._clusters.call("done", owner, list(works), timeout_s=timeout_s)

@@ -7,8 +7,10 @@ has had it made. The id of the work is the id of that placement group.
 
 from __future__ import annotations
 
+import asyncio
 import itertools
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -17,7 +19,8 @@ from .core.books import Books
 from .core.borrowing import borrow
 from .core.groups import Group, GroupId, Piece, Recut, Stuck, was_made_for
 from .core.ledger import Ledger, Use, WorkId
-from .core.records import ClusterId, ProcessId, SchedulingPolicy, VNodeId
+from .core.pace import SOON_S, Paces
+from .core.records import ClusterId, ProcessId, SchedulingPolicy, VNodeId, VNodeKind
 from .core.resources import Resources
 from .core.selectors import Selector
 from .core.work import (
@@ -35,6 +38,8 @@ from .core.work import (
     apart,
     batch_limit,
     choose,
+    shortest_queue,
+    slots,
 )
 from .errors import NoSuchCluster, TooLarge
 
@@ -48,8 +53,16 @@ waits for is a little old, and may have run and ended."""
 REBUILT_S = 5.0
 """After which work that Ray did once more is over, if nothing runs in its placement group."""
 
+PROOF_S = 0.1
+"""How long the first of a kind may take to end before its like are no longer taken to be short: as
+long as it takes Ray to make a placement group for them."""
+
 SILENCE_S = 20.0
 """After which Ray is asked whether a process that says nothing is still there."""
+
+
+Kind = tuple[ClusterId, str, Hashable]
+"""Of a kind are tasks of one function that are alike, in one virtual cluster."""
 
 
 class Fabric(Protocol):
@@ -78,6 +91,8 @@ class Ask:
     owner: ProcessId
     """The process that submits it."""
     actor: bool = False
+    function: str = ""
+    """What a task calls: tasks of one function last alike."""
     wait: bool = True
     """Whether it may wait; otherwise it is refused where there is no room now."""
     inside: tuple[GroupId, int] | None = None
@@ -103,12 +118,16 @@ class Router:
         self._clock = clock
         self._heard: dict[ProcessId, float] = {}
         self._why: dict[WorkId, Hold] = {}
-        self._batches: dict[tuple[object, ...], tuple[GroupId, int]] = {}
+        self._batches: dict[tuple[ClusterId, Hashable], tuple[GroupId, int]] = {}
         """The placement group that tasks alike were promised last, and how many of them."""
         self._missed: dict[GroupId, float] = {}
         """Placement groups that Ray waits for and nobody knows, and since when."""
         self._rebuilt: dict[WorkId, float] = {}
         """Work that Ray does once more on its own, and when it was last seen to."""
+        self._paces: Paces[Kind] = Paces()
+        self._begun: dict[Kind, float] = {}
+        """When the first task of a kind began of which none has ended yet."""
+        self._first_ends: dict[Kind, asyncio.Event] = {}
         self._numbers = itertools.count(
             max((work.number for work in fabric.books.works), default=0) + 1
         )
@@ -128,15 +147,7 @@ class Router:
         found = Queue(*ask.inside) if ask.inside else self._choose(ask, lasting=ask.actor)
         if isinstance(found, Never):
             raise TooLarge(found.reason)
-        work = Work(
-            id=ask.id,
-            number=next(self._numbers),
-            cluster=ask.cluster,
-            demand=ask.demand,
-            selector=ask.selector,
-            owner=ask.owner,
-            group=GroupId(ask.id),
-        )
+        work = self._work(ask)
         match found:
             case Into(group, bundle, vnode):
                 self._start(replace(work, group=group, bundle=bundle), vnode)
@@ -156,23 +167,81 @@ class Router:
                 return None
         return books.works[ask.id]
 
+    def place_also(self, like: Ask, ids: Sequence[WorkId]) -> list[Work]:
+        """Promise places to tasks like one that waits; to as many as can wait where it does.
+
+        Nothing is made for them, and no room taken that others could have.
+        """
+        works, promised = self._fabric.books.works, list[Work]()
+        if like.id not in works or works[like.id].state is WorkState.PLACED:
+            return []
+        for id in ids:
+            if id not in works:
+                work = self._work(replace(like, id=id))
+                if queue := self._queue(like):
+                    there = replace(work, group=queue.group, bundle=queue.bundle)
+                    works.put(replace(there, state=WorkState.QUEUED))
+                elif not self._join(work):
+                    break
+            promised.append(works[id])
+        return promised
+
+    def _work(self, ask: Ask) -> Work:
+        return Work(
+            id=ask.id,
+            number=next(self._numbers),
+            cluster=ask.cluster,
+            demand=ask.demand,
+            selector=ask.selector,
+            lasting=ask.actor,
+            function=ask.function,
+            owner=ask.owner,
+            group=GroupId(ask.id),
+        )
+
+    def placed(self, work: Work) -> Placed:
+        """Where work runs, as its submitter is told."""
+        known = self._fabric.books.groups.get(work.group)
+        sizes = [piece.resources.to_ray() for piece in known.pieces] if known else []
+        return Placed(work.group, work.bundle, tuple(sizes), str(work.state))
+
+    def to_be_seen(self, ask: Ask) -> asyncio.Event | None:
+        """What a task had better wait for: the end of the first of its kind, which has just begun.
+
+        Only then is known whether it may wait in the queue of a piece, or had better be held. None
+        if it need not wait, or in vain.
+        """
+        works, kind = self._fabric.books.works, _kind(ask)
+        if ask.actor or not ask.wait or ask.inside or ask.id in works:
+            return None
+        began = self._begun.get(kind)
+        if began is None or self._clock() > began + PROOF_S or self._paces.task_s(kind) is not None:
+            return None
+        if not isinstance(self._choose(ask), Hold):
+            return None
+        return self._first_ends.setdefault(kind, asyncio.Event())
+
     def _hold(self, work: Work, *, together: bool) -> None:
         """Have work wait for a placement group: of its own, or of a task like it."""
-        works = self._fabric.books.works
-        if not together:
-            works.put(work)
+        if together and self._join(work):
             return
-        kind = work.cluster, alike(work.demand, work.selector)
+        self._fabric.books.works.put(work)
+        if together:
+            self._batches[_batch(work)] = (work.group, 1)
+
+    def _join(self, work: Work) -> bool:
+        """Have a task wait for the placement group of one like it; False if that has enough."""
+        works, batch = self._fabric.books.works, _batch(work)
         waiting = sum(works.count(work.cluster, s) for s in (WorkState.HELD, WorkState.QUEUED))
-        limit = batch_limit(waiting, works.count(work.cluster, WorkState.PLACED))
-        group, size = self._batches.get(kind, (work.group, limit))
-        if size < limit and group in works.busy:
-            works.put(replace(work, group=group, bundle=0, state=WorkState.QUEUED))
-            self._why.pop(work.id, None)
-            self._batches[kind] = (group, size + 1)
-        else:
-            works.put(work)
-            self._batches[kind] = (work.group, 1)
+        running = works.count(work.cluster, WorkState.PLACED)
+        limit = batch_limit(waiting, running, self._paces.task_s(_kind(work)))
+        group, size = self._batches.get(batch, (work.group, limit))
+        if size >= limit or group not in works.busy:
+            return False
+        works.put(replace(work, group=group, bundle=0, state=WorkState.QUEUED))
+        self._why.pop(work.id, None)
+        self._batches[batch] = (group, size + 1)
+        return True
 
     def begun(self, id: WorkId, actor: str) -> None:
         """Work turns out to be this actor."""
@@ -180,10 +249,12 @@ class Router:
         if id in works:
             works.put(replace(works[id], actor=actor))
 
-    def done(self, ids: Iterable[WorkId]) -> None:
-        """Work has ended; its room goes to whoever waits."""
+    def done(self, ids: Iterable[WorkId], *, ran: bool = True) -> None:
+        """Work has ended, or never came; its room goes to whoever waits."""
         works = self._fabric.books.works
         ended = [works[id] for id in ids if id in works]
+        if ran:
+            self._time(ended)
         for work in ended:
             self._forget(work.id)
         for group in dict.fromkeys(work.group for work in ended):
@@ -191,6 +262,19 @@ class Router:
         if ended:
             for cluster in works.holding():
                 self._serve(cluster)
+
+    def _time(self, ended: Iterable[Work]) -> None:
+        """See from the tasks that have ended how long such tasks last."""
+        books, counts = self._fabric.books, Counter[tuple[GroupId, Kind, Resources]]()
+        for work in ended:
+            if work.group in books.groups and not work.lasting:
+                counts[work.group, _kind(work), work.demand] += 1
+        for (group, kind, demand), count in counts.items():
+            at_once = books.works.running(books.groups[group], demand)
+            self._paces.ended(group, kind, count, at_once, self._clock())
+            self._begun.pop(kind, None)
+            if kind in self._first_ends:
+                self._first_ends.pop(kind).set()
 
     def heard(self, owner: ProcessId) -> None:
         """A process is there, with work that has not ended."""
@@ -218,6 +302,7 @@ class Router:
         for work in [each for owner in over for each in works.of_owner(owner)]:
             if work.group not in in_use:
                 self._forget(work.id)
+        self._paces.forget(but=self._fabric.books.groups)
         self.serve()
 
     def rebuild(self, wanted: Mapping[GroupId, Resources], in_use: Collection[GroupId]) -> None:
@@ -262,8 +347,13 @@ class Router:
         """A virtual cluster is about to end, with all its work."""
         for work in self._fabric.books.works.of(cluster):
             self._forget(work.id)
-        for kind in [each for each in self._batches if each[0] == cluster]:
-            del self._batches[kind]
+        self._paces.end([kind for kind in self._paces.kinds if kind[0] == cluster])
+        for kind in [each for each in {**self._begun, **self._first_ends} if each[0] == cluster]:
+            self._begun.pop(kind, None)
+            if kind in self._first_ends:
+                self._first_ends.pop(kind).set()
+        for batch in [each for each in self._batches if each[0] == cluster]:
+            del self._batches[batch]
 
     def lost(self, vnodes: Collection[VNodeId]) -> None:
         """These vnodes died: what ran there and is started again runs where room is found.
@@ -325,13 +415,57 @@ class Router:
             books.ledger,
             books.groups,
             books.works.load,
-            books.works.queued,
+            self._waits(ask),
             ask.cluster,
             ask.demand,
             ask.selector,
             lasting=lasting,
+            soon_s=self._soon_s(ask),
             machines_come=self._fabric.machines_come,
         )
+
+    def _queue(self, ask: Ask) -> Queue | None:
+        """Where a task waits, since it is known that there is no room."""
+        return shortest_queue(
+            self._fabric.books.ledger,
+            self._fabric.books.groups,
+            self._waits(ask),
+            ask.cluster,
+            ask.demand,
+            ask.selector,
+            self._soon_s(ask),
+        )
+
+    def _waits(self, ask: Ask) -> Callable[[Group], float]:
+        """How long a task waits in the queue of a group."""
+        works, kind, now = self._fabric.books.works, _kind(ask), self._clock()
+
+        def wait_s(group: Group) -> float:
+            at_once = slots(group, ask.demand, works.lasting)
+            return self._paces.wait_s(group.id, kind, works.queued.get(group.id, 0), at_once, now)
+
+        return wait_s
+
+    def _soon_s(self, ask: Ask) -> float:
+        """How long a task may wait for a flexible piece that others use."""
+        return SOON_S if self._may_queue(ask) else 0.0
+
+    def _may_queue(self, ask: Ask) -> bool:
+        """Whether a task may wait for a flexible piece that others use.
+
+        Its like are known to be short, and nobody is held who could run if the pieces were idle:
+        they were there first, and whoever comes later must not keep the pieces busy.
+        """
+        books, cluster = self._fabric.books, ask.cluster
+        if ask.actor or self._paces.task_s(_kind(ask)) is None:
+            return False
+        if not books.works.count(cluster, WorkState.HELD):
+            return True
+        flexible = [v for v in books.ledger.of(cluster) if v.kind is VNodeKind.FLEXIBLE]
+        rooms = [books.ledger.own(vnode.id) for vnode in flexible]
+        with closing(books.works.held(cluster)) as held:
+            first = itertools.islice(held, TRIES)
+            return not any(work.demand.fits(room) for work in first for room in rooms)
 
     def _set_apart(self, work: Work, found: Apart) -> bool:
         """Have a placement group made for work; False if the pieces cannot be cut so."""
@@ -363,6 +497,9 @@ class Router:
 
     def _start(self, work: Work, vnode: VNodeId) -> None:
         books = self._fabric.books
+        self._paces.began(work.group, self._clock())
+        if not work.lasting and self._paces.task_s(_kind(work)) is None:
+            self._begun.setdefault(_kind(work), self._clock())
         books.ledger.start(work.id, Use(vnode=vnode, resources=work.demand))
         books.works.put(replace(work, vnode=vnode, state=WorkState.PLACED))
         self._why.pop(work.id, None)
@@ -395,3 +532,12 @@ class Router:
         behind = books.works.queues(work.group)
         if behind and work.state is WorkState.HELD:
             books.works.put(replace(behind[0], state=WorkState.HELD))
+
+
+def _kind(work: Work | Ask) -> Kind:
+    return work.cluster, work.function, alike(work.demand, work.selector)
+
+
+def _batch(work: Work) -> tuple[ClusterId, Hashable]:
+    """The same for tasks that may share a placement group."""
+    return work.cluster, alike(work.demand, work.selector)

@@ -13,6 +13,7 @@ from .core.ledger import WorkId
 from .core.records import NODE_LABEL, ClusterId
 from .core.resources import Resources
 from .core.selectors import Condition, DoesNotExist, Exists, In, parse
+from .core.work import alike
 from .errors import SpecError, TooLarge
 from .introspection import attainable_of
 from .nested_groups import known_group
@@ -52,7 +53,7 @@ def submission(actor: bool) -> Callable[..., Any]:
             return original(self, *given, **options)
         if _class_name(self) in _BESIDE:
             return original(self, *given, **{"scheduling_strategy": "DEFAULT", **options})
-        sent = _route(cluster, options, actor=actor)
+        sent = _route(cluster, options, actor=actor, function=getattr(self, "_function_name", ""))
         if sent is None:
             return original(self, *given, **options)
         work, options = sent
@@ -111,7 +112,7 @@ def ask_for_nothing(bundles: Any, label_selectors: Any = None) -> None:
 
 
 def _route(
-    cluster: str, options: Mapping[str, Any], *, actor: bool
+    cluster: str, options: Mapping[str, Any], *, actor: bool, function: str
 ) -> tuple[WorkId, dict[str, Any]] | None:
     """Ask where work runs, and submit it so; None to submit it as it is.
 
@@ -138,31 +139,66 @@ def _route(
     else:
         affinity = named_by(demand, originals["nodes"])
     demand = demand.without({name for name, _ in demand.units if name.startswith(A_MACHINE)})
-    id = _new_work(ClusterId(cluster))
     wanted = {**selector, **affinity}
     nested = here is not None
-    place = functools.partial(_place, cluster, id, demand, actor=actor)
+    if not (actor or nested or soft):
+        return _sent(options, *_place_in_burst(cluster, demand, wanted, function), demand)
+    id = _new_work(ClusterId(cluster))
+    place = functools.partial(_place, cluster, id, demand, actor=actor, function=function)
     placed = place(wanted, wait=not nested, soft=soft, affinity=affinity)
     if placed is None:  # no room anywhere else: it can always wait for that of its parent
         inside = _own_place() if not wanted and demand.fits(_assigned()) else None
         placed = place(wanted, wait=True, soft=soft, affinity=affinity, inside=inside)
     assert placed is not None
+    sent = _sent(options, id, placed, demand)
+    if actor and options.get("num_cpus") is None:
+        sent[1]["num_cpus"] = 0
+    return sent
+
+
+def _sent(
+    options: Mapping[str, Any], id: WorkId, placed: Placed, demand: Resources
+) -> tuple[WorkId, dict[str, Any]]:
+    """The options with which work is submitted that has its place."""
+    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
     sent = {k: v for k, v in options.items() if k not in _WHERE}
-    if sent.get("resources"):
-        sent["resources"] = {
-            name: amount
-            for name, amount in sent["resources"].items()
-            if not name.startswith(A_MACHINE)
-        }
     sizes = [dict(size) for size in placed.sizes] or [demand.to_ray() or {"CPU": 0.0001}]
     sent["scheduling_strategy"] = PlacementGroupSchedulingStrategy(
         placement_group=known_group(placed.group, sizes),
         placement_group_bundle_index=placed.bundle,
         placement_group_capture_child_tasks=True,
     )
-    if actor and options.get("num_cpus") is None:
-        sent["num_cpus"] = 0
     return id, sent
+
+
+def _place_in_burst(
+    cluster: str, demand: Resources, selector: Mapping[str, Condition], function: str
+) -> tuple[WorkId, Placed]:
+    """The place of a task that may wait: one that was promised, or one that is asked for."""
+    promises = reporter().promises
+    kind = (cluster, function, alike(demand, selector))
+    if (promised := promises.take(kind)) is not None:
+        return promised
+    id, *more = (_new_work(ClusterId(cluster)) for _ in range(1 + promises.wanted(kind)))
+    asked = Ask(
+        id=id,
+        cluster=ClusterId(cluster),
+        demand=demand,
+        selector=selector,
+        function=function,
+        owner=reporter().owner,
+    )
+    try:
+        placed, *also = ask("place_all", asked, more)
+    except TooLarge as error:
+        raise _never_runs(cluster, error) from error
+    promises.keep(kind, zip(more, also, strict=False))
+    return id, placed
+
+
+def _never_runs(cluster: str, error: TooLarge) -> ValueError:
+    return ValueError(f"this cannot run in virtual cluster {cluster!r}: {error}")
 
 
 def _own_place() -> tuple[GroupId, int] | None:
@@ -189,6 +225,7 @@ def _place(
     selector: Mapping[str, Condition],
     *,
     actor: bool,
+    function: str,
     wait: bool,
     soft: bool,
     affinity: Mapping[str, Condition],
@@ -201,6 +238,7 @@ def _place(
         selector=selector,
         owner=reporter().owner,
         actor=actor,
+        function=function,
         wait=wait,
         inside=inside,
     )
@@ -210,9 +248,17 @@ def _place(
         if soft:
             plain = {k: v for k, v in selector.items() if k not in affinity}
             return _place(
-                cluster, id, demand, plain, actor=actor, wait=wait, soft=False, affinity={}
+                cluster,
+                id,
+                demand,
+                plain,
+                actor=actor,
+                function=function,
+                wait=wait,
+                soft=False,
+                affinity={},
             )
-        raise ValueError(f"this cannot run in virtual cluster {cluster!r}: {error}") from error
+        raise _never_runs(cluster, error) from error
     return found
 
 

@@ -191,11 +191,23 @@ def results() -> dict[str, Any]:
         "whole_process": facts | {"runs": walls},
         "population": facts | {"runs": {"1,000": [rounds(100, 0.01) | watched]}},
         "reserve": facts | {"runs": {"1 bundle": [{"manager_s": [0.006], "bare_s": [0.003]}]}},
+        "tasks": facts | {"runs": {"tasks": [tasks()], "the manager": [manager()]}},
         "accuracy": facts | {"runs": {"w2": [compared]}},
         "transfer": facts | {"runs": {"pieces of 1,024 KiB": [transfer()]}},
         "link_bytes": facts | {"runs": {"10 clients": [crossed()], "100 Mbit/s": [slow_link()]}},
         "sites": facts | {"runs": {"100 sites": [mediated(100)], "25 sites": [mediated(25)]}},
     }
+
+
+def tasks() -> dict[str, Any]:
+    """Flexible resources take twice bare Ray's time, fixed-size nodes one and a half."""
+    times = {"bare": 0.002, "fixed": 0.003, "flexible": 0.004}
+    return {f"{form}_{n}_s": [s] * 3 for form, s in times.items() for n in ("trip", 100, 1000)}
+
+
+def manager() -> dict[str, Any]:
+    """A tenth more with many."""
+    return {"waiting_200_ms": [0.2], "waiting_2000_ms": [0.2], "waiting_10000_ms": [0.22]}
 
 
 def transfer() -> dict[str, Any]:
@@ -236,6 +248,8 @@ def test_the_page_is_filled_with_what_was_measured() -> None:
     assert report.NOTHING not in page
     assert "| fedpilot, 2 workers |" in page
     assert "| 3.0 (3.0–3.0) | 2.00 (2.00–2.00) × |" in " ".join(page.split())  # reserving
+    assert "| 1.50 (1.50–1.50) × | 2.00 (2.00–2.00) × |" in " ".join(page.split())  # tasks
+    assert "| 10,000 | 0.220 (0.220–0.220) | 1.10 (1.10–1.10) × |" in " ".join(page.split())
     assert "75.00 (50.00–100.00) ×" in page  # within each turn
     assert "4.00 (4.00–4.00) ×" in page  # the whole process
     assert "| +0.50 " in page  # points

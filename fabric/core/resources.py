@@ -91,6 +91,11 @@ class Resources:
             raise ValueError(f"cannot have {count} times {self}")
         return self._from_units({name: amount * count for name, amount in self.units})
 
+    def copies_in(self, room: Resources) -> int:
+        """How many times this fits a room; once, if it is nothing."""
+        have = dict(room.units)
+        return min((have.get(name, 0) // amount for name, amount in self.units), default=1)
+
     def fits(self, room: Resources) -> bool:
         """Say whether `room` has at least this much of everything."""
         have = dict(room.units)

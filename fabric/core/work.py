@@ -31,6 +31,7 @@ from .borrowing import Growth, Unmet, find_growth, too_large_for
 from .groups import Group, GroupId, Groups, forget
 from .ledger import Ledger, WorkId
 from .lines import Lines
+from .pace import SOON_S
 from .records import (
     NODE_LABEL,
     VCLUSTER_LABEL,
@@ -82,6 +83,10 @@ class Work:
     """Which vnodes may run it, by their labels."""
     actor: str = ""
     """The id of the actor, once it is known; empty for a task."""
+    lasting: bool = False
+    """Whether it is an actor, which may live for ever."""
+    function: str = ""
+    """What a task calls, as far as that is known: nobody remembers it over a restart."""
     owner: ProcessId = NOBODY
     """The process that submitted it."""
     group: GroupId
@@ -132,6 +137,15 @@ class Never:
     reason: str
 
 
+def slots(group: Group, demand: Resources, lasting: Load) -> int:
+    """How many tasks run in a group at once, beside what lasts there."""
+    return sum(
+        demand.copies_in(piece.resources - lasting.get((group.id, bundle), Resources()))
+        for bundle, piece in enumerate(group.pieces)
+        if piece.vnode is not None
+    )
+
+
 Load = Mapping[tuple[GroupId, int], Resources]
 """What work holds of each bundle."""
 
@@ -140,18 +154,21 @@ def choose(
     ledger: Ledger,
     groups: Groups,
     load: Load,
-    queued: Mapping[GroupId, int],
+    wait_s: Callable[[Group], float],
     cluster: ClusterId,
     demand: Resources,
     selector: Selector,
     *,
     lasting: bool = False,
+    soon_s: float = 0.0,
     machines_come: bool = False,
 ) -> Into | Apart | Queue | Hold | Never:
     """Say where work runs, the tightest place first; ties are broken by name.
 
     Work that is `lasting`, as actors are, gets a flexible piece for itself if it can: one that it
-    shared would stay uncut for as long as it lives. Where `machines_come`, work that is too large
+    shared would stay uncut for as long as it lives. Other work waits in the queue of a group of
+    fixed-size nodes, or of a flexible piece that has room within `soon_s`; `wait_s` says when a
+    group has room. Where `machines_come`, work that is too large
     for the machines of today waits for others.
     """
     mine = [vnode for vnode in ledger.of(cluster) if _allows(vnode, selector)]
@@ -172,19 +189,37 @@ def choose(
     if rooms:
         _, group_id, bundle, vnode_id = min(rooms)
         return Into(group_id, bundle, vnode_id)
-    queues = [
-        (queued.get(group.id, 0), group.id, bundle)
-        for vnode in mine
-        if vnode.kind is VNodeKind.FIXED
-        for group, bundle, size in _bundles(groups, vnode)
-        if demand.fits(size)
-    ]
-    if queues:
-        _, group_id, bundle = min(queues)
-        everywhere = not selector and len(groups[group_id].pieces) > 1
-        return Queue(group_id, ANY if everywhere else bundle)
+    soon_s = 0.0 if lasting else soon_s
+    queue = shortest_queue(ledger, groups, wait_s, cluster, demand, selector, soon_s)
+    if queue is not None:
+        return queue
     never = _never(ledger, cluster, demand, mine, selector, found.reason, machines_come)
     return never or Hold(found.reason, found.physical)
+
+
+def shortest_queue(
+    ledger: Ledger,
+    groups: Groups,
+    wait_s: Callable[[Group], float],
+    cluster: ClusterId,
+    demand: Resources,
+    selector: Selector,
+    soon_s: float,
+) -> Queue | None:
+    """Say in which of Ray's queues work waits that finds no room; None if in none."""
+    queues = [
+        (waits, group.id, bundle)
+        for vnode in ledger.of(cluster)
+        if (vnode.kind is VNodeKind.FIXED or soon_s) and _allows(vnode, selector)
+        for group, bundle, size in _bundles(groups, vnode)
+        if demand.fits(size)
+        and ((waits := wait_s(group)) <= soon_s or vnode.kind is VNodeKind.FIXED)
+    ]
+    if not queues:
+        return None
+    _, group_id, bundle = min(queues)
+    everywhere = not selector and len(groups[group_id].pieces) > 1
+    return Queue(group_id, ANY if everywhere else bundle)
 
 
 def apart(
@@ -217,6 +252,8 @@ def _allowed(ledger: Ledger, cluster: ClusterId, selector: Selector) -> Callable
 
 
 def _allows(vnode: VNode, selector: Selector) -> bool:
+    if not selector:
+        return True
     ours = {VNODE_LABEL: vnode.id, VCLUSTER_LABEL: vnode.cluster}
     return matches(selector, {**vnode.labels, **ours})
 
@@ -320,6 +357,7 @@ class Works:
         self._by_group: dict[GroupId, dict[WorkId, None]] = {}
         self._by_cluster: dict[ClusterId, dict[WorkId, None]] = {}
         self._load: dict[tuple[GroupId, int], Resources] = {}
+        self._lasting: dict[tuple[GroupId, int], Resources] = {}
         self._queued: Counter[GroupId] = Counter()
         self._states: Counter[tuple[ClusterId, WorkState]] = Counter()
         self._held: dict[ClusterId, Lines[WorkId]] = {}
@@ -348,6 +386,18 @@ class Works:
     def load(self) -> Load:
         """What placed work holds of each bundle."""
         return self._load
+
+    @property
+    def lasting(self) -> Load:
+        """What actors among it hold."""
+        return self._lasting
+
+    def running(self, group: Group, demand: Resources) -> int:
+        """How many tasks that want so much run in a group now, if all want the same."""
+        bundles = [(group.id, bundle) for bundle in range(len(group.pieces))]
+        load = Resources.total(self._load.get(at, Resources()) for at in bundles)
+        lasting = Resources.total(self._lasting.get(at, Resources()) for at in bundles)
+        return demand.copies_in(load - lasting)
 
     def on(self, group: GroupId) -> tuple[Work, ...]:
         """The work that was given a placement group, oldest first."""
@@ -428,8 +478,9 @@ class Works:
         self._states[work.cluster, work.state] += 1
         match work.state:
             case WorkState.PLACED if work.demand:
-                at = (work.group, work.bundle)
-                self._load[at] = self._load.get(at, Resources()) + work.demand
+                _add(self._load, work)
+                if work.lasting:
+                    _add(self._lasting, work)
             case WorkState.QUEUED:
                 self._queued[work.group] += 1
                 queues = self._queues.setdefault(work.group, {})
@@ -462,12 +513,9 @@ class Works:
         _less(self._states, (work.cluster, work.state))
         match work.state:
             case WorkState.PLACED if work.demand:
-                at = (work.group, work.bundle)
-                left = self._load[at] - work.demand
-                if left:
-                    self._load[at] = left
-                else:
-                    self._load.pop(at)
+                _take_off(self._load, work)
+                if work.lasting:
+                    _take_off(self._lasting, work)
             case WorkState.QUEUED:
                 _less(self._queued, work.group)
                 queues = self._queues[work.group]
@@ -485,13 +533,29 @@ def alike(demand: Resources, selector: Selector) -> Hashable:
     return (demand, tuple(sorted(selector.items(), key=str)) if selector else ())
 
 
-def batch_limit(waiting: int, running: int) -> int:
+def batch_limit(waiting: int, running: int, task_s: float | None = None) -> int:
     """How many short tasks may share the placement group that one of them waits for.
 
     A share of all that wait, so that the groups are few and their ends still close together
-    (guided self-scheduling: Polychronopoulos and Kuck, 1987).
+    (guided self-scheduling: Polychronopoulos and Kuck, 1987); or as many as end soon, if that is
+    more.
     """
-    return max(1, waiting // (BATCHES * max(1, running)))
+    soon = int(SOON_S / task_s) if task_s else 0
+    return max(1, waiting // (BATCHES * max(1, running)), soon)
+
+
+def _add(load: dict[tuple[GroupId, int], Resources], work: Work) -> None:
+    at = (work.group, work.bundle)
+    load[at] = load.get(at, Resources()) + work.demand
+
+
+def _take_off(load: dict[tuple[GroupId, int], Resources], work: Work) -> None:
+    at = (work.group, work.bundle)
+    left = load[at] - work.demand
+    if left:
+        load[at] = left
+    else:
+        load.pop(at)
 
 
 def _less(counts: Counter[Key], key: Key) -> None:

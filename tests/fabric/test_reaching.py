@@ -23,6 +23,7 @@ class Line:
         self.looked: list[list[object]] = []
         self.told: list[WorkId] = []
         self.actors: list[tuple[WorkId, str]] = []
+        self.given_back: list[WorkId] = []
         self.times = 0
         self.silent = False
         self.refuses = False
@@ -38,6 +39,9 @@ class Line:
         if self.silent:
             raise ConnectionError("the manager is starting again")
         self.actors.append((work, actor))
+
+    def give_back(self, owner: ProcessId, works: Sequence[WorkId]) -> None:
+        self.given_back += works
 
     def tell(self, owner: ProcessId, works: Sequence[WorkId], timeout_s: float) -> None:
         if self.silent:
