@@ -111,12 +111,16 @@ def run(
             if folder
             else "--detach is about a run at a mediator: give --mediator or --profile."
         )
+    from .events import event
     from .report.progress import display_for
+    from .step_watch import StepWatch
 
     display = display_for(sys.stdout, as_json=as_json)
+    watch = StepWatch(lambda name, **fields: display(event(name, **fields)))
     changes = [*overrides, *([f"outputs.folder={json.dumps(str(folder))}"] if folder else [])]
     with exit_codes(), Interruptions() as interruptions, display:
-        from .federation import Federation
+        with watch.step("loading"):
+            from .federation import Federation
 
         with redirect_stdout(sys.stderr):  # what the user's own modules print as they load
             if config is not None:

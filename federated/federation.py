@@ -346,7 +346,7 @@ class Federation:
         mediator.assign(len(self), None if union is None else union.pinned)
         specs = {site: self.spec_of(site) for site in self._sites}
         self._life.check()
-        with self._watch.step("workers", start_s):
+        with self._watch.step("workers", start_s, told_by_others=True):
             mediator.start(WORKLOAD, specs, self._on_site_event)
         self._compare_workers()
         self._emit(
@@ -484,7 +484,8 @@ class Federation:
         finished: Finished | None = None
         with ExitStack() as undo:
             try:
-                self._say_started(record)
+                with self._watch.step("loading"):
+                    self._say_started(record)
                 if self.config.outputs.tensorboard:
                     from .report.tensorboard import TensorBoardWriter
 

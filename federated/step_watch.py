@@ -13,7 +13,10 @@ from typing import Any
 from fedpilot.fabric.local import load
 from fedpilot.fabric.patience import Patience
 
-QUIET_S = 10.0
+QUIET_S = 7.0
+"""Half of what a user may be left without a word, so that a busy machine may be late with it."""
+TOLD_BY_OTHERS = 1.5
+"""How much longer a step may be silent of which the sites tell themselves."""
 
 
 class StepWatch:
@@ -25,10 +28,13 @@ class StepWatch:
         self._round = 0
 
     @contextmanager
-    def step(self, name: str, within_s: float | None = None) -> Iterator[None]:
+    def step(
+        self, name: str, within_s: float | None = None, *, told_by_others: bool = False
+    ) -> Iterator[None]:
         """Tell of this step while it lasts; `within_s` is the deadline that it has."""
+        quiet_s = QUIET_S * (TOLD_BY_OTHERS if told_by_others else 1)
         patience = Patience(
-            lambda seconds: self._say(name, seconds, within_s), first_s=QUIET_S, every_s=QUIET_S
+            lambda seconds: self._say(name, seconds, within_s), first_s=quiet_s, every_s=quiet_s
         )
         with patience:
             self._open.append(patience)

@@ -22,7 +22,7 @@ from . import wording
 
 PLAIN_LINES = 40
 """About how many rounds are printed where there is no terminal, however many there are,"""
-QUIET_S = 10.0
+QUIET_S = 7.0
 """and how long nothing is printed at most while something happens."""
 
 

@@ -25,7 +25,7 @@ from .object_store import INLINE_BYTES
 
 TICK_S = 1.0
 """How often deadlines are looked at."""
-SLOW_S = 10.0
+SLOW_S = 7.0
 """How often it is said that workers are still starting."""
 CLOSE_S = 30.0
 """How long `close` waits for the pool's thread."""

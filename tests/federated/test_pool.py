@@ -204,9 +204,9 @@ def test_workers_that_start_slowly_are_told_of_while_they_do(
     with pytest.raises(TimeoutError):
         pool.wait_up(0.0)
     setting.clock.advance(pool_module.SLOW_S)
-    assert setting.next_event("workers_starting") == {"up": 0, "of": 2, "seconds": 10}
+    assert setting.next_event("workers_starting") == {"up": 0, "of": 2, "seconds": 7}
     setting.clock.advance(pool_module.SLOW_S)
-    assert setting.next_event("workers_starting")["seconds"] == 20
+    assert setting.next_event("workers_starting")["seconds"] == 14
     begin.set()
     pool.wait_up(SOON_S)
     assert pool.up == 2
