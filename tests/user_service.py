@@ -151,7 +151,7 @@ class UserService:
 
     def show_run(self, request: pb.RunRequest, context: grpc.ServicerContext) -> pb.RunReply:
         self._begin("show_run", request, context)
-        if self._run(request.run, context)["status"] == "stopping":
+        if self.stops_after and self._run(request.run, context)["status"] == "stopping":
             self.stops_after -= 1
             if not self.stops_after:
                 self.end(request.run, "stopped")
