@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from .federation import Federation
     from .models import register_model
     from .run_record import RunResult
+    from .training_code import register_client_update, register_loss
     from .virtual_node import EvaluationResult, TrainResult, VirtualNode
 
 _HOME = {
@@ -69,7 +70,9 @@ _HOME = {
     "connect": "connecting",
     "load_config": "config",
     "parse_config": "config",
+    "register_client_update": "training_code",
     "register_dataset": "data",
+    "register_loss": "training_code",
     "register_model": "models",
 }
 
@@ -105,7 +108,9 @@ __all__ = [
     "connect",
     "load_config",
     "parse_config",
+    "register_client_update",
     "register_dataset",
+    "register_loss",
     "register_model",
 ]
 

@@ -119,9 +119,10 @@ class DataUnusable(FederatedError):
 class ClientFailed(FederatedError):
     """What a client was asked to do raised an exception inside its worker."""
 
-    def __init__(self, client_id: str, doing: str, reason: str) -> None:
-        super().__init__(client_id, doing, reason)
-        self.client_id, self.doing, self.reason = client_id, doing, reason
+    def __init__(self, client_id: str, doing: str, reason: str, trace: str = "") -> None:
+        """`trace`: the traceback, from the user's own code on."""
+        super().__init__(client_id, doing, reason, trace)
+        self.client_id, self.doing, self.reason, self.trace = client_id, doing, reason, trace
 
     def __str__(self) -> str:
         return f"{self.client_id} failed while {self.doing}: {self.reason}"

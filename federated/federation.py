@@ -69,6 +69,7 @@ from .sources import import_paths
 from .starting import gang_request, object_store_bytes, set_aside, uncollected
 from .step_watch import StepWatch
 from .user_code import UserCode, code_here
+from .user_errors import trace_of
 from .virtual_node import VirtualNode
 from .workforce import Workforce
 
@@ -490,10 +491,12 @@ class Federation:
                     from .report.tensorboard import TensorBoardWriter
 
                     self._observe(undo.enter_context(TensorBoardWriter(folder.path)), undo)
+                self._observe(folder.keep_output, undo)
                 self.start()
                 folder.write_config(to_yaml(self.config))
                 folder.update_manifest(identity=self.identity)
                 began = True
+                folder.forget_failure()
                 with self._watch.step("round"):
                     finished = self._rounds(folder, resumed)
                 status = "finished"
@@ -504,6 +507,8 @@ class Federation:
                     status, failure = "interrupted", f"the disk is full: {error}"
                 else:
                     failure = f"{type(error).__name__}: {error}"
+                    if began and (trace := trace_of(error)):
+                        folder.write_failure(trace)
                 raise
             finally:
                 seconds = round(time.perf_counter() - started, 3)

@@ -6,6 +6,7 @@
         model.safetensors     the last model        best.safetensors the best one
         checkpoints/          the last two          journal/         the round in flight
         curves.png            loss and accuracy     tensorboard/     when asked for
+        failure.txt           why it failed         output.log       what clients printed
 
 Rows are appended, files are replaced; a file is never half of one.
 """
@@ -31,9 +32,11 @@ from fedpilot.fabric.whole_files import replacing
 from .core.state import Array, State
 from .engine.tensor_files import read_tensors, write_tensors
 from .errors import RunRefused
+from .events import Event
 
 FORMAT = 1
 CHECKPOINTS_KEPT = 2
+FAILURE = "failure.txt"
 RUN_ID = r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}"
 METRIC_COLUMNS = (
     "round",
@@ -178,6 +181,31 @@ class RunFolder:
     def replace_manifest(self, facts: Mapping[str, Any]) -> None:
         """Say these facts and no others."""
         _replace(self.path / "manifest.json", json.dumps(dict(facts), indent=2) + "\n")
+
+    # -- what the user's code says -------------------------------------------------------------
+
+    def write_failure(self, trace: str) -> None:
+        """Keep the traceback of what ended the run."""
+        _replace(self.path / FAILURE, trace if trace.endswith("\n") else f"{trace}\n")
+
+    def failure(self) -> str:
+        """The traceback of what ended the run; empty if nothing of the kind did."""
+        path = self.path / FAILURE
+        return path.read_text() if path.exists() else ""
+
+    def forget_failure(self) -> None:
+        """The run goes on."""
+        (self.path / FAILURE).unlink(missing_ok=True)
+
+    def keep_output(self, event: Event) -> None:
+        """Observe a run, and keep what its clients print, each line with its client."""
+        if event.name != "clients_printed":
+            return
+        said = event.fields
+        with (self.path / "output.log").open("a") as file:
+            for client, text in zip(said["clients"], said["texts"], strict=True):
+                for line in text.split("\n"):
+                    file.write(f"round {said['round']} {client}: {line}\n")
 
     # -- rows ---------------------------------------------------------------------------------
 

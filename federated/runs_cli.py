@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
+import textwrap
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
@@ -170,15 +171,17 @@ def _show_here(run_id: str, folder: Path, as_json: bool) -> None:
     if not (path / "config.yaml").is_file():
         fail(f"no run {run_id!r} in {folder}; see `fedpilot runs list`", BAD_INPUT)
     from .report.wording import refusal_lines, resume_command, site_lines
-    from .run_folder import RunFolder
+    from .run_folder import FAILURE, RunFolder
     from .site_limits import read_refusals
 
     brief, manifest = _brief(path), _read_manifest(path)
     rows = RunFolder(path).rows()
     sites = rows[-1].get("sites", {}) if rows else {}
     refused = [each.to_json() for each in read_refusals(path / "journal")]
+    trace = RunFolder(path).failure()
     if as_json:
-        print_json({**brief, "sites": sites, "refused": refused, "manifest": manifest})
+        more = {"sites": sites, "refused": refused, "traceback": trace}
+        print_json({**brief, **more, "manifest": manifest})
         return
     for name in ("run_id", "status", "failure", "rounds", "accuracy", "loss", "digest"):
         value = brief.get(name)
@@ -192,6 +195,9 @@ def _show_here(run_id: str, folder: Path, as_json: bool) -> None:
             click.echo(f"{'' if number else name:<10} {line}")
     files = sorted(entry.name for entry in path.iterdir() if not entry.name.startswith("."))
     click.echo(f"{'files':<10} {', '.join(files)}")
+    if trace:
+        click.echo(f"traceback, of {path / FAILURE}:")
+        click.echo(textwrap.indent(trace.rstrip("\n"), "  "))
     if brief["status"] != "finished":
         click.echo(f"{'resume':<10} {resume_command(str(path))}")
 

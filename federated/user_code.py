@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from fedpilot.mediator import Payload
 
 from .config.schema import RunConfig
 from .core.code_archive import LARGEST_ARCHIVE, check, packed, unpacked
+from .core.registry import load_dotted
 from .errors import CodeRefused, ConfigError, Problem
 from .sources import Sources, digest_of, is_there, named, not_among, own_code, sources
 
@@ -144,14 +146,12 @@ def code_to_send(config: RunConfig, folders: Iterable[str] = ()) -> UserCode:
 def _only_here(config: RunConfig) -> Iterator[Problem]:
     """What other processes could not import: names of this one, and what has no file."""
     from .data import registered as registered_data
-    from .models import registered as registered_model
 
-    registries = {"model.model_type": registered_model, "data.dataset_type": registered_data}
+    known = {**_registries(), "data.dataset_type": registered_data}
     for key, name in named(config).items():
         module, colon, _ = name.partition(":")
         if not colon:
-            known = registries.get(key)
-            if known is None or known(name) is None:
+            if known[key](name) is None:
                 continue
             found = f"`{name}`, which is registered in this process alone"
         elif module == "__main__" or _has_no_file(module):
@@ -164,6 +164,45 @@ def _only_here(config: RunConfig) -> Iterator[Problem]:
             allowed="at a mediator `module:name`, of a file beside the config or in the working "
             "folder, which is sent along; local runs take it as it is",
         )
+
+
+def _registries() -> dict[str, Callable[[str], Any]]:
+    """What was registered for a name, by the key of what workers call."""
+    from .models import registered
+    from .training_code import registered_client_update, registered_loss
+
+    return {
+        "model.model_type": registered,
+        "training.loss_function": registered_loss,
+        "training.client_update": registered_client_update,
+    }
+
+
+def carried(config: RunConfig) -> dict[str, Any]:
+    """What workers cannot import, by its key: registered here, of this script, or of a notebook."""
+    found: dict[str, Any] = {}
+    for key, known in _registries().items():
+        name = named(config).get(key, "")
+        module, colon, _ = name.partition(":")
+        if (function := known(name)) is not None:
+            found[key] = function
+        elif colon and (module == "__main__" or _has_no_file(module)):
+            found[key] = load_dotted(name)
+    return found
+
+
+def bring(config_names: Mapping[str, str], carried: Mapping[str, Any]) -> None:
+    """Have names of a config, by their keys, stand in this process for what was carried here."""
+    from .models import bring as bring_model
+    from .training_code import bring_client_update, bring_loss
+
+    takers = {
+        "model.model_type": bring_model,
+        "training.loss_function": bring_loss,
+        "training.client_update": bring_client_update,
+    }
+    for key, function in carried.items():
+        takers[key](config_names[key], function)
 
 
 def _has_no_file(module: str) -> bool:

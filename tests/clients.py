@@ -62,6 +62,8 @@ class After:
     loss: float
     """Sum of its samples' losses in the last epoch."""
     memory: State | None
+    told: bool = True
+    """Whether it tells its loss."""
 
     @property
     def bits(self) -> tuple[str, float]:
@@ -141,7 +143,7 @@ class Clients:
                     for name, rows in trained.tensors.items():
                         state[name] = rows[at].detach().numpy().copy()
                     memory = trained.memories.get(client)
-                    became[client] = After(state, float(trained.losses[at]), memory)
+                    became[client] = After(state, float(trained.losses[at]), memory, trained.told)
         return became
 
     def one(self, client: int = 0, **how: Any) -> After:

@@ -129,6 +129,22 @@ def raising(client):
     raise RuntimeError("I do not like this client")
 
 
+def silent(client):
+    """Trains, and tells nothing of its loss."""
+    plain_sgd(client)
+
+
+def half_silent(client):
+    loss = plain_sgd(client)
+    return loss if client.id.endswith(("0", "2", "4", "6", "8")) else None
+
+
+def talking(client):
+    print("I have", len(client), "samples")
+    print(f"and am {client.id}", end="")
+    return plain_sgd(client)
+
+
 def wordy(client):
     return "all went well"
 

@@ -15,8 +15,12 @@ from fedpilot.fabric import wrapping
 PATIENCE_S = 60.0
 """How long threads that end may take to do so."""
 
-MAY_CHANGE = {"PYTEST_CURRENT_TEST", "MKL_CBWR", "PYTHONBREAKPOINT", "RAY_CLIENT_MODE"}
-"""Set by pytest, by the first import of the training engine, by Ray when it is used."""
+MAY_CHANGE = {
+    *("PYTEST_CURRENT_TEST", "MKL_CBWR", "PYTHONBREAKPOINT", "RAY_CLIENT_MODE"),
+    *("TORCHINDUCTOR_CACHE_DIR", "CRC32C_SW_MODE"),
+}
+"""Set by pytest, by the first import of the training engine, by Ray when it is used, and by the
+first use of PyTorch's optimizers and of tensorboardX."""
 
 
 @contextlib.contextmanager

@@ -90,6 +90,9 @@ KINDS: Mapping[str, _Kind] = {
     "clients_done": _Kind(
         {"site": _text, "round": _count, "done": _count, "of": _count, "part": _text}, {}
     ),
+    "clients_printed": _Kind(
+        {"site": _text, "round": _count, "clients": _texts, "texts": _texts}, {}
+    ),
 }
 
 
@@ -107,6 +110,8 @@ def believed(kind: str, header: Mapping[str, Any]) -> dict[str, Any]:
             fields[name] = check(header[name])
         except _Wrong:
             raise NotBelieved(f"{name!r} of {kind} cannot be {header[name]!r:.60}") from None
+    if kind == "clients_printed" and len(fields["clients"]) != len(fields["texts"]):
+        raise NotBelieved("as many texts as clients were printed")
     if kind == "clients_done" and fields["done"] > fields["of"]:
         raise NotBelieved(f"{fields['done']} of {fields['of']} clients cannot be done")
     return fields

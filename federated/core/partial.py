@@ -73,12 +73,16 @@ class Tally:
     """Sum of the losses, in units of 2**-32."""
     not_finite: int = 0
     """Samples whose loss was not a finite number."""
+    untold: int = 0
+    """Samples whose loss nobody told, as a `client_update` need not."""
 
-    def add(self, samples: int, correct: int, loss_sum: float) -> Self:
-        """Count `samples` more, of which `correct` were right, with the losses' sum."""
+    def add(self, samples: int, correct: int, loss_sum: float, *, told: bool = True) -> Self:
+        """Count `samples` more, of which `correct` were right, with the losses' sum if `told`."""
         self.samples += samples
         self.correct += correct
-        if math.isfinite(loss_sum):
+        if not told:
+            self.untold += samples
+        elif math.isfinite(loss_sum):
             self.loss += exact(loss_sum)
         else:
             self.not_finite += samples
@@ -90,22 +94,35 @@ class Tally:
         self.correct += other.correct
         self.loss += other.loss
         self.not_finite += other.not_finite
+        self.untold += other.untold
         return self
 
     def add_clients(
-        self, samples: npt.NDArray[np.int64], loss_sums: npt.NDArray[np.float64]
+        self,
+        samples: npt.NDArray[np.int64],
+        loss_sums: npt.NDArray[np.float64],
+        *,
+        told: bool = True,
     ) -> Self:
-        """Count clients that were trained: their samples and finite sums of losses, (k,) each."""
-        self.samples += int(samples.sum())
-        self.loss += sum(map(exact, loss_sums.tolist()))
+        """Count clients that were trained: their samples and finite sums of losses, (k,) each.
+
+        `told` is false for clients whose losses nobody told.
+        """
+        count = int(samples.sum())
+        self.samples += count
+        if told:
+            self.loss += sum(map(exact, loss_sums.tolist()))
+        else:
+            self.untold += count
         return self
 
     @property
     def mean_loss(self) -> float:
-        """Mean loss per sample; NaN without samples or with one that was not finite."""
-        if not self.samples or self.not_finite:
+        """Mean loss per sample that it was told of; NaN without any or with one not finite."""
+        told = self.samples - self.untold
+        if not told or self.not_finite:
             return math.nan
-        return self.loss / (self.samples << METRIC_BITS)
+        return self.loss / (told << METRIC_BITS)
 
     @property
     def accuracy(self) -> float:
@@ -113,8 +130,9 @@ class Tally:
         return self.correct / self.samples if self.samples else math.nan
 
     def to_json(self) -> list[int]:
-        """The four sums."""
-        return [self.samples, self.correct, self.loss, self.not_finite]
+        """The sums; the last one only where it is not 0."""
+        untold = [self.untold] if self.untold else []
+        return [self.samples, self.correct, self.loss, self.not_finite, *untold]
 
     @classmethod
     def from_json(cls, sums: list[int]) -> Self:

@@ -24,6 +24,8 @@ LONGEST_ID = 512
 """Characters of a client's id."""
 LONGEST_NUMBER = 400
 """Digits of a bound or of a sum of metrics; honest ones have some dozens."""
+TALLIES = (4, 5)
+"""How many sums a tally has: the samples whose loss nobody told stand in some only."""
 LONGEST_DIGEST = 128
 """Characters of the digest of a client's tensor."""
 
@@ -164,16 +166,17 @@ def checked_judges(header: Mapping[str, Any], most: int) -> int:
 
 def checked_tally(sums: object) -> Tally:
     """The tally that a site's answer says; AnswerRefused."""
-    if not isinstance(sums, list) or len(sums) != 4:
-        _refuse("a tally", _kind(sums), "four sums")
-    samples, correct, loss, not_finite = sums
-    for value in (samples, correct, not_finite):
+    if not isinstance(sums, list) or len(sums) not in TALLIES:
+        _refuse("a tally", _kind(sums), "four or five sums")
+    samples, correct, loss, not_finite, untold = (*sums, 0)[:5]
+    for value in (samples, correct, not_finite, untold):
         _count(value, "a sum of samples")
     if not isinstance(loss, int) or isinstance(loss, bool) or loss.bit_length() > LONGEST_NUMBER:
         _refuse("the sum of losses", _kind(loss), "a whole number")
-    if max(correct, not_finite) > samples:
-        _refuse("a tally", f"{correct} right and {not_finite} not finite of {samples}", "at most")
-    return Tally(samples, correct, loss, not_finite)
+    if max(correct, not_finite, untold) > samples:
+        found = f"{correct} right, {not_finite} not finite, {untold} untold of {samples}"
+        _refuse("a tally", found, "at most all of them each")
+    return Tally(samples, correct, loss, not_finite, untold)
 
 
 def _check_number(clients: int, members: Members, all_of_them: bool) -> None:
@@ -255,7 +258,7 @@ def _check_updates(
     if not isinstance(rows, list) or len(rows) != clients:
         _refuse("`updates`", _kind(rows), f"a list of {clients}")
     for row in rows:
-        if not isinstance(row, list) or len(row) != 6 or not isinstance(row[0], str):
+        if not isinstance(row, list) or len(row) - 2 not in TALLIES or not isinstance(row[0], str):
             _refuse("an update", _kind(row), "an id, a weight and a tally")
         _count(row[1], "the weight of an update")
         checked_tally(row[2:])

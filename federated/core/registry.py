@@ -86,14 +86,21 @@ class Registry(Generic[T]):
     """Own the names of one kind of thing; `T` is what calling a registered function returns."""
 
     def __init__(
-        self, what: str, builtin: Mapping[str, str], *, supplied: Iterable[str] = ()
+        self,
+        what: str,
+        builtin: Mapping[str, str],
+        *,
+        supplied: Iterable[str] = (),
+        problem_of: Callable[[object], str] = lambda found: "",
     ) -> None:
         """Keep built-in keys as dotted paths.
 
         `what` names the kind in errors. `supplied` are parameters that the caller fills in and
-        that a config therefore may not set.
+        that a config therefore may not set. `problem_of` says why something cannot be of this
+        kind; empty if it can.
         """
         self.what = what
+        self._problem_of = problem_of
         self._paths = dict(builtin)
         self._functions: dict[str, Callable[..., T]] = {}
         self._supplied = frozenset(supplied)
@@ -102,6 +109,8 @@ class Registry(Generic[T]):
         """Register the decorated function or class under `name`; a name is taken only once."""
 
         def keep(function: F) -> F:
+            if problem := self._problem_of(function):
+                raise RegistryError(f"{name!r} cannot be a {self.what}: {problem}")
             known = self._functions.get(name)
             if name in self._paths or (known is not None and not _is_reload(known, function)):
                 raise RegistryError(f"a {self.what} called {name!r} is registered already")
@@ -111,6 +120,10 @@ class Registry(Generic[T]):
             return function
 
         return keep
+
+    def bring(self, name: str, function: Callable[..., T]) -> None:
+        """Have a name, dotted or not, stand for a function that came from another process."""
+        self._functions[name] = function
 
     def registered(self, name: str) -> Callable[..., T] | None:
         """Give what was registered under `name` in this process; nothing for any other name."""
@@ -132,6 +145,8 @@ class Registry(Generic[T]):
         found = load_dotted(self._paths.get(name, name))
         if not callable(found):
             raise BadPath(name, f"a {self.what} is a function or a class, this is {found!r:.80}")
+        if problem := self._problem_of(found):
+            raise BadPath(name, problem)
         return typing.cast("Callable[..., T]", found)
 
     def options(self, name: str) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ from torch.nn import functional
 from ..config.schema import Training
 from ..core.randomness import Purpose, torch_seed
 from ..core.state import State
-from ..errors import ClientFailed
+from ..user_errors import client_failed
 from .optimizers import LocalOptimizer
 from .samples import Chunk, Samples
 from .stacking import Stacked
@@ -65,11 +65,9 @@ class BatchedTrainer:
             losses = self._train(chunk, round_number, model)
         except Exception as error:
             names = [self._samples.partition.client_id(int(i)) for i in chunk.clients[:3]]
-            raise ClientFailed(
-                ", ".join(names) + (f" and {len(chunk) - 3} more" if len(chunk) > 3 else ""),
-                f"training together in round {round_number}",
-                f"{type(error).__name__}: {error}",
-            ) from error
+            others = f" and {len(chunk) - 3} more" if len(chunk) > 3 else ""
+            doing = f"training together in round {round_number}"
+            raise client_failed(f"{', '.join(names)}{others}", doing, error) from error
         rows = self._stacked.rows
         tensors = {name: rows[row][: len(chunk)] for name, row in self._names.items()}
         yield Trained(slice(0, len(chunk)), tensors, losses, time.perf_counter() - started)

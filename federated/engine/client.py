@@ -61,12 +61,12 @@ class LocalClient:
             for start in range(0, len(y), size):
                 yield x[start : start + size], y[start : start + size]
 
-    def run(self, update: ClientUpdate) -> tuple[float, State | None]:
-        """Let the user's code train; the sum of the losses that it tells, and its memory."""
+    def run(self, update: ClientUpdate) -> tuple[float | None, State | None]:
+        """Let the user's code train; the sum of its samples' losses, if told, and its memory."""
         had_memory = bool(self.memory)
         told = update(self)
-        loss = 0.0 if told is None else float(told) * len(self)
-        if told is not None and not math.isfinite(loss):
+        loss = None if told is None else float(told) * len(self)
+        if loss is not None and not math.isfinite(loss):
             loss = math.nan
         memory = {name: _array(name, value) for name, value in self.memory.items()}
         return loss, memory if memory or had_memory else None

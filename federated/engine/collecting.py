@@ -25,7 +25,13 @@ class Gathering(Protocol):
         """Forget what was added, and measure from this model on this grid from now on."""
 
     def add(
-        self, clients: Int64s, trained: Mapping[str, Tensor], weights: Int64s, losses: Floats
+        self,
+        clients: Int64s,
+        trained: Mapping[str, Tensor],
+        weights: Int64s,
+        losses: Floats,
+        *,
+        told: bool = True,
     ) -> None:
         """Add clients by what they trained; those that are not finite are refused and named."""
 
@@ -49,12 +55,18 @@ class Collection:
         self._total = Partial.keeping_updates()
 
     def add(
-        self, clients: Int64s, trained: Mapping[str, Tensor], weights: Int64s, losses: Floats
+        self,
+        clients: Int64s,
+        trained: Mapping[str, Tensor],
+        weights: Int64s,
+        losses: Floats,
+        *,
+        told: bool = True,
     ) -> None:
         """Add clients by what they trained; those that are not finite are refused and named.
 
         `trained` has their tensors, (k, *shape); one that is missing did not move. `weights` are
-        their samples, (k,); `losses` the sums of their samples' losses, (k,).
+        their samples, (k,); `losses` the sums of their samples' losses, (k,), if they are `told`.
         """
         moved = {name: self._moved(name, trained.get(name), len(clients)) for name in self._names}
         counted = {
@@ -65,7 +77,7 @@ class Collection:
                 self._client_id(index),
                 {name: stacked[at, ...] for name, stacked in moved.items()},
                 int(weights[at]),
-                Tally().add(int(weights[at]), 0, float(losses[at])),
+                Tally().add(int(weights[at]), 0, float(losses[at]), told=told),
             )
             if kept:
                 self._total.count({name: stacked[at, ...] for name, stacked in counted.items()})

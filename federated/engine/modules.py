@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from ..core.kernel import cpu_kind
 from ..core.likeness import ALL
 from ..core.randomness import Purpose, torch_seed
-from ..core.registry import load_dotted
 from ..core.state import Array, Role, State, role_of
 from ..errors import RunRefused
+from ..training_code import resolve_client_update, resolve_loss
 
 # oneMKL's matmuls otherwise depend on where in memory a matrix begins, so that a client's bits
 # would depend on its place in a chunk. It reads this when it is first used. Forced, whatever the
@@ -106,18 +106,16 @@ def _keep_freed_memory() -> None:
 
 
 def loss_function(name: str) -> Loss:
-    """`cross_entropy`, or the user's own by dotted path."""
-    if name == "cross_entropy":
-        return nn.functional.cross_entropy
-    found: Loss = load_dotted(name)
+    """`cross_entropy`, or the user's own, registered or by dotted path."""
+    found: Loss = resolve_loss(name)
     return found
 
 
 def client_update_function(name: str | None) -> ClientUpdate | None:
-    """The user's own way of training a client by dotted path, if one is named."""
+    """The user's own way of training a client, registered or by dotted path, if one is named."""
     if name is None:
         return None
-    found: ClientUpdate = load_dotted(name)
+    found: ClientUpdate = resolve_client_update(name)
     return found
 
 

@@ -19,10 +19,11 @@ from ..config.schema import Training
 from ..core.randomness import Purpose
 from ..core.sampling import Indices
 from ..core.state import State
-from ..errors import ClientFailed
+from ..user_errors import client_failed
 from .client import ClientUpdate, LocalClient
 from .modules import seed_torch
 from .optimizers import LocalOptimizer
+from .printing import collected
 from .resident import ResidentModule
 from .samples import Chunk, Samples
 from .training import Trained
@@ -69,22 +70,23 @@ class SequentialTrainer:
         for at, (index, key, size) in enumerate(clients):
             started = time.perf_counter()
             epochs = [order[at, :size] for order in orders]
-            try:
-                with self._resident.gradients_arranged():
-                    loss, kept = self._client(index, key, round_number, epochs, model, memories)
-            except Exception as error:
-                raise ClientFailed(
-                    self._samples.partition.client_id(index),
-                    f"training in round {round_number}",
-                    f"{type(error).__name__}: {error}",
-                ) from error
+            client_id = self._samples.partition.client_id(index)
+            with collected() as printed:
+                try:
+                    with self._resident.gradients_arranged():
+                        loss, kept = self._client(index, key, round_number, epochs, model, memories)
+                except Exception as error:
+                    doing = f"training in round {round_number}"
+                    raise client_failed(client_id, doing, error, printed.text) from error
             tensors = {name: t.unsqueeze(0) for name, t in self._resident.tensors().items()}
             yield Trained(
                 slice(at, at + 1),
                 tensors,
-                np.array([loss]),
+                np.array([0.0 if loss is None else loss]),
                 time.perf_counter() - started,
                 {} if kept is None else {index: kept},
+                told=loss is not None,
+                printed={client_id: printed.text} if printed.text else {},
             )
 
     def _client(
@@ -95,8 +97,8 @@ class SequentialTrainer:
         epochs: list[Indices],
         model: Mapping[str, Tensor],
         memories: Mapping[int, State],
-    ) -> tuple[float, State | None]:
-        """The sum of its losses, and what it wants to keep."""
+    ) -> tuple[float | None, State | None]:
+        """The sum of its losses, if it tells, and what it wants to keep."""
         self._resident.load(model)
         seed_torch(self._seed, Purpose.TRAIN, round=round_number, key=key)
         self._resident.module.train()

@@ -47,12 +47,18 @@ class RunningSum:
         self._total = Partial(exponents)
 
     def add(
-        self, clients: Int64s, trained: Mapping[str, Tensor], weights: Int64s, losses: Floats
+        self,
+        clients: Int64s,
+        trained: Mapping[str, Tensor],
+        weights: Int64s,
+        losses: Floats,
+        *,
+        told: bool = True,
     ) -> None:
         """Add clients by what they trained; those that are not finite are refused and named.
 
         `trained` has their tensors, (k, *shape); one that is missing did not move. `weights` are
-        their samples, (k,); `losses` the sums of their samples' losses, (k,).
+        their samples, (k,); `losses` the sums of their samples' losses, (k,), if they are `told`.
         """
         terms = [term for term in self._terms if term.name in trained]
         rows = [term.rows(trained[term.name]) for term in terms]
@@ -79,7 +85,7 @@ class RunningSum:
                 term.add_wide(row[kept.to(row.device)], weights, sizes)
         self._total.clients += len(weights)
         self._total.weight += int(weights.sum())
-        self._total.tally.add_clients(weights, losses)
+        self._total.tally.add_clients(weights, losses, told=told)
         for name in self._counters:
             if name in trained:
                 counted = trained[name].detach().cpu().numpy()[fine]

@@ -28,6 +28,10 @@ class Trained:
     """What the arithmetic of training took."""
     memories: Mapping[int, State] = field(default_factory=dict)
     """What clients want to find again the next time they train, by their index."""
+    told: bool = True
+    """Whether the losses are told; a user's own way of training need not."""
+    printed: Mapping[str, str] = field(default_factory=dict)
+    """What a user's own way of training printed, by the client's id."""
 
 
 class ChunkTrainer(Protocol):

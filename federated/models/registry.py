@@ -8,6 +8,7 @@ imported, and PyTorch with them, when one is asked for; your own are registered,
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,18 @@ if TYPE_CHECKING:
 
 _BUILTIN = ("cnn", "lenet", "logistic_regression", "mlp", "resnet18")
 
+
+def _no_instance(found: object) -> str:
+    """What is wrong with a module in the place of what makes one."""
+    if inspect.isclass(found) or not hasattr(found, "state_dict"):
+        return ""
+    name = type(found).__name__
+    return (
+        f"it is an instance of {name}, where a class or a function is asked for: every run makes "
+        f"its model anew; name the class {name}, or a function that returns the model"
+    )
+
+
 _models: Registry[nn.Module] = Registry(
     "model",
     {
@@ -27,6 +40,7 @@ _models: Registry[nn.Module] = Registry(
         "transformer": f"{__package__}.transformer:transformer",
     },
     supplied=("input_shape", "num_classes"),
+    problem_of=_no_instance,
 )
 
 register_model = _models.register
@@ -34,6 +48,9 @@ register_model = _models.register
 
 registered = _models.registered
 """Give the class or function that `register_model` was given for a name, if it was."""
+
+bring = _models.bring
+"""Have a name stand for a class or function that came from another process."""
 
 available = _models.available
 """List the names, importing nothing."""

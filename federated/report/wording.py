@@ -184,6 +184,10 @@ def remark(name: str, fields: Mapping[str, Any]) -> str | None:
             rate = fields["bytes_per_second"] * 8 / 1e6
             took = f"{fields['seconds']:.0f} s a round at {rate:.2g} Mbit/s"
             return f"the link of {fields['site']} is too slow: {took}"
+        case "clients_printed":
+            printed = zip(fields["clients"], fields["texts"], strict=True)
+            said = [f"  {client}: {line}" for client, text in printed for line in text.split("\n")]
+            return "\n".join(said)
         case "site_refused":
             kept = "; it takes no further part" if fields["quarantined"] else ""
             what = f"what site {fields['site']} hands up does not count"

@@ -43,3 +43,5 @@ class PieceResult:
     """What clients want to find again the next time."""
     digests: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """By client id and tensor, if they were asked for."""
+    printed: Mapping[str, str] = field(default_factory=dict)
+    """What a user's own way of training printed, by client id."""

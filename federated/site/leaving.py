@@ -24,7 +24,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
 
-from fedpilot.mediator import Payload
+from fedpilot.mediator import Notify, Payload
 from fedpilot.mediator.core.disclosure import Declaration, Disclosure, Residency
 from fedpilot.mediator.errors import PolicyRefused, SiteLost
 from fedpilot.mediator.runner import machine_trouble
@@ -131,8 +131,21 @@ class Leaving:
             ]
         return {**told, "refused": refused}
 
-    def event(self, event: Payload) -> Payload:
-        """An event as it leaves."""
+    def told_to(self, notify: Notify) -> Notify:
+        """What is told of events as they leave."""
+
+        def leave(event: Payload) -> None:
+            if (leaving := self.event(event)) is not None:
+                notify(leaving)
+
+        return leave
+
+    def event(self, event: Payload) -> Payload | None:
+        """An event as it leaves; None for one that stays: what code printed that saw the data."""
+        if event.kind == "clients_printed":
+            for client, text in zip(event.header["clients"], event.header["texts"], strict=True):
+                log.info("round %s, %s printed: %s", event.header["round"], client, text)
+            return None
         if "reason" not in event.header:
             return event
         log.warning("%s: %s", event.kind, event.header["reason"])
@@ -141,6 +154,8 @@ class Leaving:
     def error(self, error: BaseException) -> Exception:
         """An error as it leaves."""
         log.warning("an order failed: %s: %s", type(error).__name__, error)
+        if trace := getattr(error, "trace", ""):
+            log.warning("%s", trace)
         if isinstance(lost := machine_trouble(self._site, error), SiteLost):
             return lost
         match error:

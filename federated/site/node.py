@@ -52,7 +52,9 @@ from ..engine.training import Trained
 from ..errors import ClientFailed, FederatedError
 from ..importing import make_importable
 from ..materials import SiteData
-from ..models import build, register_model
+from ..models import build
+from ..user_code import bring
+from ..user_errors import client_failed
 from .attempts import Attempt, PieceResult
 
 NODES_HOSTED = 64
@@ -64,8 +66,8 @@ class NodeSettings:
     """What every FederatedNode of a federation is told once."""
 
     model: Model
-    registered: Callable[..., Any] | None
-    """The model's class or function where only a registration in the user's process knows it."""
+    carried: Mapping[str, Any]
+    """What the config names and only the user's process knows, by its key."""
     training: Training
     evaluation_batch: int
     seed: int
@@ -115,6 +117,8 @@ class _Effort:
     def __init__(self) -> None:
         self.samples = 0
         self.arithmetic_s = 0.0
+        self.printed: dict[str, str] = {}
+        """By client id."""
 
 
 class FederatedNode:
@@ -127,8 +131,14 @@ class FederatedNode:
         self._settings = settings
         self._data = data
         self._device = settle(settings.threads, settings.device)
-        if settings.registered is not None:
-            register_model(settings.model.model_type)(settings.registered)
+        bring(
+            {
+                "model.model_type": settings.model.model_type,
+                "training.loss_function": settings.training.loss_function,
+                "training.client_update": settings.training.client_update or "",
+            },
+            settings.carried,
+        )
         seed_torch(settings.seed, Purpose.INIT)
         model, training = settings.model, settings.training
         built = build(model.model_type, model.options, data.input_shape, data.num_classes)
@@ -200,7 +210,11 @@ class FederatedNode:
                 here = trained.where
                 # What a trainer leaves out moves in no step, so it is where the round began.
                 total.running.add(
-                    chunk.clients[here], trained.tensors, chunk.sizes[here], trained.losses
+                    chunk.clients[here],
+                    trained.tensors,
+                    chunk.sizes[here],
+                    trained.losses,
+                    told=trained.told,
                 )
                 kept.update(trained.memories)
                 if attempt.digests:
@@ -217,6 +231,7 @@ class FederatedNode:
             training_seconds=effort.arithmetic_s,
             memories=kept,
             digests=digests,
+            printed=effort.printed,
         )
 
     def _starts(
@@ -244,6 +259,7 @@ class FederatedNode:
         for chunk in self._ahead(self._samples.chunk, _parts(clients, execution.chunk_size)):
             for trained in trainer.train(chunk, step, tensors, memories):
                 effort.arithmetic_s += trained.seconds
+                effort.printed.update(trained.printed)
                 yield chunk, trained
             effort.samples += int(chunk.sizes.sum())
 
@@ -303,7 +319,10 @@ class FederatedNode:
         """Judge a model on samples [start, stop) of the coordinator's test set."""
         self._resident.load(self._model(key, state).tensors)
         x, y = self._data.test_x[start:stop], self._data.test_y[start:stop]
-        return self._resident.evaluate(x, y, self._settings.evaluation_batch)
+        try:
+            return self._resident.evaluate(x, y, self._settings.evaluation_batch)
+        except Exception as error:
+            raise client_failed("the model", "evaluating the test set", error) from error
 
     def evaluate_clients(self, clients: Indices, key: str, state: State | None) -> Tally:
         """Judge a model on the samples of these clients."""
@@ -346,7 +365,8 @@ class FederatedNode:
         new = {name: np.asarray(array).copy() for name, array in model.state.items()}
         for name, tensor in trained.tensors.items():
             new[name] = tensor[0].detach().cpu().numpy().copy()
-        return new, Tally().add(int(chunk.sizes[0]), 0, float(trained.losses[0]))
+        told, loss = trained.told, float(trained.losses[0])
+        return new, Tally().add(int(chunk.sizes[0]), 0, loss, told=told)
 
     def evaluate_one(self, index: int, key: str, state: State | None) -> Tally:
         """Judge a model on one client's samples."""
@@ -398,8 +418,7 @@ class FederatedNode:
             )
         except Exception as error:
             client_id = self._data.partition.client_id(index)
-            reason = f"{type(error).__name__}: {error}"
-            raise ClientFailed(client_id, "evaluating", reason) from error
+            raise client_failed(client_id, "evaluating", error) from error
 
 
 _NOBODY: Indices = np.empty(0, dtype=np.int64)

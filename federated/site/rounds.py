@@ -21,6 +21,7 @@ import numpy as np
 from fedpilot.mediator import Notify, Payload
 
 from ..core.chunking import pieces
+from ..core.happenings import MOST_TEXTS
 from ..core.lifecycle import Visit
 from ..core.partial import Partial
 from ..core.sampling import Indices
@@ -231,6 +232,7 @@ class SiteRound:
         self._samples += result.samples
         self._trained += result.clients
         self._digests.update(result.digests)
+        self._tell_printed(result.printed)
         self._unsaved_s += result.seconds
         self._open -= 1
         self._take(result)
@@ -288,6 +290,15 @@ class SiteRound:
             counts = {"round": self.key.round_number, "done": min(self._trained, of), "of": of}
             told = {**counts, "part": self.key.part}
             self._site.notify(Payload(kind="clients_done", header=told))
+
+    def _tell_printed(self, printed: Mapping[str, str]) -> None:
+        """Say what clients printed, as many at a time as one event may tell of."""
+        clients = list(printed)
+        for first in range(0, len(clients), MOST_TEXTS):
+            some = clients[first : first + MOST_TEXTS]
+            texts = [printed[client] for client in some]
+            header = {"round": self.key.round_number, "clients": some, "texts": texts}
+            self._site.notify(Payload(kind="clients_printed", header=header))
 
     def _finish(self) -> None:
         covered = np.concatenate([_NOBODY, *self._covered])

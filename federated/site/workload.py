@@ -35,8 +35,7 @@ from ..errors import FederatedError, WorkersNotUp
 from ..grouping import steps_of
 from ..importing import make_importable
 from ..materials import Materials, gather_here, take_over
-from ..models import registered
-from ..user_code import archive_of
+from ..user_code import archive_of, carried
 from .answers import Answer, gathered, settled
 from .attempts import Attempt
 from .client_states import ClientStates
@@ -133,12 +132,12 @@ class FederatedWorkload:
     def start(self, gang: Gang, notify: Notify) -> None:
         """Start a FederatedNode on every vnode and wait until all have answered."""
         self._gang, leaving = gang, self._leaving
-        self._notify = notify if leaving is None else lambda event: notify(leaving.event(event))
+        self._notify = notify if leaving is None else leaving.told_to(notify)
         self._store = GlobalObjectStore(gang.put, limit_bytes=STORE_BYTES)
         resources = self._config.resources
         settings = NodeSettings(
             model=self._config.model,
-            registered=registered(self._config.model.model_type),
+            carried=carried(self._config),
             training=self._config.training,
             evaluation_batch=self._config.evaluation.batch_size,
             seed=self._config.run.random_seed,

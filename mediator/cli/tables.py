@@ -216,6 +216,8 @@ def run_details(run: Document, now: float) -> RenderableType:
     for name, lines in (("sites", _added_lines(run)), ("refused", _refused_lines(run))):
         for number, line in enumerate(lines):
             facts.add_row("" if number else name, Text(line))
+    if run.get("traceback"):
+        facts.add_row("traceback", Text(_text(run, "traceback").rstrip("\n")))
     if run.get("folder"):
         facts.add_row("folder", Text(f"{_text(run, 'folder')}, at the mediator"))
     return Group(head(_text(run, "run_id"), run_status(run)), facts)

@@ -41,6 +41,8 @@ LOG_POLL_S = 0.3
 LOG_PART = 64 << 10
 """Bytes of a log that are sent together."""
 MOST_FILES = 10_000
+LONGEST_TRACEBACK = 8_000
+"""Characters of a traceback that are told; the last ones, which say what it is."""
 MOST_AUDIT = 10_000
 BY_HAND = "account"
 """In the place of a role: `who` is an account of the mediator's machine, not a certificate's."""
@@ -363,8 +365,17 @@ def _run_json(record: RunRecord, folder: Path, whole: bool) -> str:
         sites = last.get("sites")
         facts["sites"] = sites if isinstance(sites, dict) else {}
         facts["refused"] = _refused(folder)
+        facts["traceback"] = _traceback(folder)
         facts["manifest"] = manifest
     return json.dumps(facts)
+
+
+def _traceback(folder: Path) -> str:
+    """What ended a run in its user's own code; empty if nothing of the kind did."""
+    try:
+        return (folder / "failure.txt").read_text(errors="replace")[-LONGEST_TRACEBACK:]
+    except OSError:
+        return ""
 
 
 def _refused(folder: Path) -> list[dict[str, Any]]:

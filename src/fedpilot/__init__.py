@@ -21,7 +21,9 @@ if TYPE_CHECKING:
         VirtualNode,
         connect,
         load_config,
+        register_client_update,
         register_dataset,
+        register_loss,
         register_model,
     )
 
@@ -32,7 +34,9 @@ __all__ = [
     "VirtualNode",
     "connect",
     "load_config",
+    "register_client_update",
     "register_dataset",
+    "register_loss",
     "register_model",
 ]
 

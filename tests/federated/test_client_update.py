@@ -141,7 +141,6 @@ def test_optimizers_of_pytorch_work() -> None:
 @pytest.mark.parametrize(
     ("told", "loss"),
     [
-        pytest.param(None, 0.0, id="nothing"),
         pytest.param(0.5, 5.0, id="the mean loss"),
         pytest.param(2, 20.0, id="an integer"),
         pytest.param(torch.tensor(0.25), 2.5, id="a tensor"),
@@ -152,6 +151,11 @@ def test_optimizers_of_pytorch_work() -> None:
 )
 def test_what_it_tells_of_its_loss(told: Any, loss: float) -> None:
     assert clients(lambda _client: told).one(0).loss == pytest.approx(loss, nan_ok=True)
+
+
+def test_one_that_tells_nothing_of_its_loss_says_so() -> None:
+    assert not clients(lambda _client: None).one(0).told
+    assert clients(lambda _client: 0.0).one(0).told
 
 
 @pytest.mark.parametrize("told", ["fine", [1.0, 2.0], {"loss": 1.0}, torch.ones(2)])

@@ -24,11 +24,13 @@ LOST = {"site": "rome", "worker": 0, "reason": "it died", "held": ["training 3 c
 DONE = {"site": "rome", "round": 3, "done": 4, "of": 6, "part": "abc"}
 BUSY = {"load": 16.2, "cpus": 2, "niceness": 15}
 STARTING = {"site": "rome", "up": 1, "of": 2, "seconds": 10, **BUSY}
+PRINTED = {"site": "rome", "round": 3, "clients": ["a", "b"], "texts": ["hello", "so\nlong"]}
 HONEST = {
     "workers_starting": STARTING,
     "worker_ready": READY,
     "worker_lost": LOST,
     "clients_done": DONE,
+    "clients_printed": PRINTED,
 }
 
 
@@ -56,6 +58,8 @@ def test_fields_that_nobody_knows_are_left_out() -> None:
         pytest.param("worker_lost", {"held": "all"}, id="a text for a list"),
         pytest.param("worker_lost", {"reason": {}}, id="an object for a reason"),
         pytest.param("workers_starting", {"seconds": -1}, id="less than no time"),
+        pytest.param("clients_printed", {"texts": ["hello"]}, id="fewer texts than clients"),
+        pytest.param("clients_printed", {"texts": "hello"}, id="one text for a list"),
         pytest.param("workers_starting", {"load": float("nan")}, id="a load that is no number"),
         pytest.param("workers_starting", {"load": "high"}, id="a word for a load"),
         pytest.param("workers_starting", {"niceness": 20}, id="nicer than can be"),

@@ -21,6 +21,7 @@ from fedpilot.mediator import Payload
 from fedpilot.mediator.blobs import BlobStore
 from fedpilot.mediator.proto import federation_pb2 as pb
 from fedpilot.mediator.wire import blob_message, blob_of, done_message
+from lying_sites import TEN
 from mediators import mediating
 
 FORGED = "f" * 64
@@ -69,6 +70,8 @@ LIARS: Mapping[str, Callable[[Payload], Payload]] = {
     "shape": sums(lambda a: np.append(a.reshape(-1), 0)),
     "digests": header(digests={"client_0": 5}),
     "seconds": header(training_seconds=-1.0),
+    "heavy": TEN["counts"],
+    "range": TEN["range"],
 }
 FILES: Mapping[str, Callable[[bytes], bytes]] = {
     "huge": lambda file: struct.pack("<Q", 10 << 40) + file[8:],
@@ -129,6 +132,8 @@ def test_liars_are_done_without_and_the_honest_sites_model_is_what_it_was(
             lost = {e["site"]: e["reason"] for e in events if e["event"] == "site_lost"}
             assert set(lost) == {*LIARS, *FILES}
             assert all("its answer is refused" in lost[name] for name in LIARS)
+            assert {e["site"] for e in events if e["event"] == "site_refused"} == set(lost)
+            assert not [e for e in events if e["event"] == "grid_coarsened"]
             assert "header claims 10995116277760 bytes" in lost["huge"]
             assert "BadPayload" in lost["cut"]
             (ending,) = [e for e in events if e["event"] == "run_finished"]
