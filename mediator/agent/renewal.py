@@ -11,6 +11,7 @@ import grpc.aio
 
 from ..errors import MediatorError, MediatorUnreachable, RequestRefused
 from ..identity import Credentials, Identity
+from ..identity.certificates import SKEW_S
 from ..proto import federation_pb2 as pb
 from ..rpc import Stub
 from ..wire import PROTOCOL
@@ -29,14 +30,24 @@ _UNREACHABLE = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_
 
 def due_at(identity: Identity, chance: float) -> float:
     """When to renew, in epoch seconds; `chance` is in [0, 1)."""
-    life_s = identity.expires_at - identity.begins_at
-    return identity.begins_at + life_s * (DUE + SPREAD * chance)
+    return _issued_at(identity) + _life_s(identity) * (DUE + SPREAD * chance)
 
 
 def pause_s(identity: Identity) -> float:
     """How long to wait after an attempt that failed."""
-    life_s = identity.expires_at - identity.begins_at
-    return min(LONGEST_PAUSE_S, max(SHORTEST_PAUSE_S, life_s / PAUSES))
+    return min(LONGEST_PAUSE_S, max(SHORTEST_PAUSE_S, _life_s(identity) / PAUSES))
+
+
+def _issued_at(identity: Identity) -> float:
+    """Certificates begin before they are issued, for the sake of clocks that are behind.
+
+    Counted from that beginning, one that is good for a minute would be due when it is issued.
+    """
+    return min(identity.begins_at + SKEW_S, identity.expires_at)
+
+
+def _life_s(identity: Identity) -> float:
+    return identity.expires_at - _issued_at(identity)
 
 
 async def renewed(

@@ -18,6 +18,7 @@ from fedpilot.mediator.agent.renewal import DUE, SPREAD, due_at, pause_s
 from fedpilot.mediator.blobs import BlobStore
 from fedpilot.mediator.core.roles import Role
 from fedpilot.mediator.identity import CertificateExpired, Credentials, IdentityError
+from fedpilot.mediator.identity.certificates import SKEW_S
 from fedpilot.mediator.identity.tls import peer_of
 from fedpilot.mediator.payloads import write
 from fedpilot.mediator.transfer import BlobClient, TransferSettings
@@ -53,12 +54,27 @@ def test_a_certificate_is_renewed_after_two_thirds_of_its_life_and_not_by_all_at
     async def test() -> None:
         async with fake_mediator(tmp_path) as mediator:
             identity = credentials(mediator, age_s=0.0, valid_s=YEAR_S).identity
-            life_s = identity.expires_at - identity.begins_at
-            assert due_at(identity, 0.0) == identity.begins_at + DUE * life_s
-            assert due_at(identity, 1.0) == identity.begins_at + (DUE + SPREAD) * life_s
+            issued_at = identity.begins_at + SKEW_S
+            life_s = identity.expires_at - issued_at
+            assert due_at(identity, 0.0) == issued_at + DUE * life_s
+            assert due_at(identity, 1.0) == issued_at + (DUE + SPREAD) * life_s
             assert pause_s(identity) == 3_600.0
-            short = credentials(mediator, age_s=0.0, valid_s=60.0).identity
-            assert pause_s(short) == 1.8  # of 360 s
+            short = credentials(mediator, age_s=0.0, valid_s=360.0).identity
+            assert pause_s(short) == 1.8
+
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize("valid_s", [60.0, 86.4, 600.0, YEAR_S])
+def test_however_short_it_is_good_for_it_is_not_renewed_before_half_of_that_is_over(
+    valid_s: float, tmp_path: Path
+) -> None:
+    async def test() -> None:
+        async with fake_mediator(tmp_path) as mediator:
+            before = time.time()
+            identity = credentials(mediator, age_s=0.0, valid_s=valid_s).identity
+            assert due_at(identity, 0.0) >= before + valid_s / 2
+            assert due_at(identity, 1.0) < identity.expires_at
 
     asyncio.run(test())
 
