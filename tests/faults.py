@@ -120,8 +120,15 @@ RUNNER = Fault(
     mend=lambda fleet, site, run: None,  # its agent starts the next
     loses=True,
 )
+DISK = Fault(
+    what="a site's disk is full",
+    strike=lambda fleet, site, run: fleet.disks[site].fill(),
+    mend=lambda fleet, site, run: fleet.disks[site].free(),
+    lasts_s=10.0,
+    loses=True,
+)
 SHORT_CUT, LONG_CUT = _cut(5.0, loses=False), _cut(60.0, loses=True)
-FAULTS = (AGENT, RAY, MEDIATOR, COORDINATOR, SHORT_CUT, LONG_CUT, RUNNER)
+FAULTS = (AGENT, RAY, MEDIATOR, COORDINATOR, SHORT_CUT, LONG_CUT, RUNNER, DISK)
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ import psutil
 
 from hosts import Host, hosts
 from real_ray import ENVIRONMENT, eventually, session_of
+from small_disks import SmallDisk, small_disk
 
 FEDPILOT = (sys.executable, "-m", "fedpilot")
 PORT, RAY_PORT = 7443, 6379
@@ -38,6 +39,8 @@ SAID = re.compile(r" site (\S+) is (\w+): ")
 """What a mediator's log says of a site."""
 ASK_S = 0.5
 """Between two questions that take a process each."""
+HOME_MB = 64
+"""What the disk of a site's home folder has."""
 RAY_STARTS = 4
 """How often a head may be started that gives up."""
 BEGINS = "-- a head is started --"
@@ -58,6 +61,8 @@ class Fleet:
     """`mediator`, `agent <site>`, `ray <site>`, `run <run>`."""
     options: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """What the agents of a site are told beside its name."""
+    disks: dict[str, SmallDisk] = field(default_factory=dict)
+    """Those of the sites' home folders."""
 
     @property
     def address(self) -> str:
@@ -360,9 +365,11 @@ def fleet(*sites: str, cpus: int = 1) -> Iterator[Fleet]:
     """A mediator and Ray clusters, no site joined yet; all is ended and removed."""
     folder = Path(tempfile.mkdtemp(prefix="fp-"))
     try:
-        with hosts("hub", *sites) as made:
+        with contextlib.ExitStack() as undo:
+            disks = {site: undo.enter_context(small_disk(folder / site, HOME_MB)) for site in sites}
+            made = undo.enter_context(hosts("hub", *sites))
             hub = made.pop("hub")
-            here = Fleet(folder, hub, made, cpus)
+            here = Fleet(folder, hub, made, cpus, disks=disks)
             (folder / "tmp").mkdir()
             for site in sites:
                 made[site].refuse_inbound()

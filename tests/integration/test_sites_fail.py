@@ -102,3 +102,20 @@ def test_two_of_three_sites_are_lost_and_come_back(three: Fleet, alone: Command)
     assert {dead, cut} <= faults.lost_sites(three, run)
     faults.check_in_order(three)
     faults.check_rays_are_empty(three)
+
+
+def test_a_site_whose_disk_is_full_is_lost_until_it_has_room(three: Fleet, alone: Command) -> None:
+    dice = random.Random(11)
+    run, full = "full", dice.choice(SITES)
+    three.submit(faults.config(ROUNDS), run)
+    three.wait_for(run, "round_started", 180)
+    in_the_middle(three, run, dice)
+    faults.DISK.strike(three, full, run)
+    lost = three.wait_for(run, "site_lost", site=full)
+    assert "disk" in lost["reason"], lost
+    three.until({full: "lost"})
+    (told,) = [each for each in three.ask("site", "list")["sites"] if each["name"] == full]
+    assert "the disk of its home is full" in told["reason"]
+    faults.DISK.mend(three, full, run)
+    faults.check_finished(three, run, digest_of(alone))
+    faults.check_in_order(three)
