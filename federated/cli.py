@@ -50,6 +50,11 @@ JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON instead 
 )
 @SET
 @click.option("--detach", "-d", is_flag=True, help="At a mediator: submit it, and do not follow.")
+@click.option(
+    "--share",
+    is_flag=True,
+    help="At a mediator: let all its users read the results, not only you and admins.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON event per line.")
 @with_mediator
 def run(
@@ -59,6 +64,7 @@ def run(
     folder: Path | None,
     overrides: Sequence[str],
     detach: bool,
+    share: bool,
     access: Access,
     as_json: bool,
 ) -> None:
@@ -91,6 +97,8 @@ def run(
         raise click.UsageError("give either CONFIG, to begin a run, or --resume RUN_ID.")
     if resume is not None and run_id:
         raise click.UsageError("a resumed run keeps its id: no --run-id.")
+    if resume is not None and share:
+        raise click.UsageError("a resumed run is shared as it was: no --share.")
     if resume is not None and overrides and access.on_purpose and not folder:
         raise click.UsageError("a run at a mediator keeps its config: no --set with --resume.")
     if access.on_purpose and not folder:
@@ -102,14 +110,21 @@ def run(
             assert config is not None
             sys.exit(
                 remote_run.submit(
-                    access, config, overrides, run_id=run_id, detach=detach, as_json=as_json
+                    access,
+                    config,
+                    overrides,
+                    run_id=run_id,
+                    detach=detach,
+                    shared=share,
+                    as_json=as_json,
                 )
             )
-    if access.asked.mediator or access.asked.profile or detach:
+    if access.asked.mediator or access.asked.profile or detach or share:
         raise click.UsageError(
             "--folder is a place here, --mediator and --profile are elsewhere."
             if folder
-            else "--detach is about a run at a mediator: give --mediator or --profile."
+            else f"{'--detach' if detach else '--share'} is about a run at a mediator: "
+            "give --mediator or --profile."
         )
     from .events import event
     from .report.progress import display_for

@@ -37,6 +37,7 @@ def submit(
     *,
     run_id: str | None,
     detach: bool,
+    shared: bool = False,
     as_json: bool,
 ) -> int:
     """Hand a run in and follow it; the exit code. ConfigError before anything is sent.
@@ -66,7 +67,7 @@ def submit(
     try:
         with interruptions(), access.open() as client:
             fate = f"run {run} may be submitted, or not: {access.step('runs', 'show', run)}"
-            found = client.submit(run, text, name=config.stem, code=code.archive)
+            found = client.submit(run, text, name=config.stem, code=code.archive, shared=shared)
     except KeyboardInterrupt:
         fail(f"interrupted; {fate}", INTERRUPTED)
     if as_json:

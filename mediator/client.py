@@ -190,11 +190,19 @@ class MediatorClient:
     # -- runs ---------------------------------------------------------------------------------
 
     def submit(
-        self, run: str, config_yaml: str, *, name: str, interactive: bool = False, code: bytes = b""
+        self,
+        run: str,
+        config_yaml: str,
+        *,
+        name: str,
+        interactive: bool = False,
+        code: bytes = b"",
+        shared: bool = False,
     ) -> Document:
         """Hand in a run under an id of ours, so that asking twice submits it once. RunExists.
 
-        `code` is an archive of the user's own modules, which the mediator keeps with the run.
+        `code` is an archive of the user's own modules, which the mediator keeps with the run. The
+        results of a `shared` one are read by everybody who may read at the mediator.
         """
         request = pb.SubmitRequest(
             protocol=PROTOCOL,
@@ -203,6 +211,7 @@ class MediatorClient:
             name=name,
             interactive=interactive,
             code=code,
+            shared=shared,
         )
         return _document(self._asked("submit", request, run=run).run_json)
 

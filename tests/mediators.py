@@ -92,11 +92,17 @@ class Here:
         async with channel_to(self.address, self.keys(name, role)) as channel:
             yield Stub(channel, USER)
 
-    async def submit(self, run: str, orders: Any = None, **config: Any) -> Any:
+    async def submit(
+        self, run: str, orders: Any = None, *, shared: bool = False, **config: Any
+    ) -> Any:
         """Submit a run of the fake coordinator."""
         asked = {"orders": orders or [], **config}
         request = pb.SubmitRequest(
-            protocol=PROTOCOL, run=run, config_yaml=json.dumps(asked), name="test"
+            protocol=PROTOCOL,
+            run=run,
+            config_yaml=json.dumps(asked),
+            name="test",
+            shared=shared,
         )
         return json.loads((await self.admin.submit(request)).run_json)
 

@@ -57,6 +57,8 @@ class Act(StrEnum):
     RENEW = "renew"
 
 
+AUDITED_READS = frozenset({Act.FOLLOW_RUN, Act.RUN_LOG, Act.READ_FILE})
+"""What changes nothing, and is in the audit log all the same: somebody has a run's results now."""
 _ADMINS = frozenset({Role.ADMIN})
 _OPERATORS = _ADMINS | {Role.OPERATOR}
 _READERS = _OPERATORS | {Role.VIEWER}
@@ -106,6 +108,11 @@ def refusal(who: str, role: Role, act: Act) -> str:
     """Why somebody may not, in words: the roles that may, and the role that there is."""
     allowed = " or ".join(each for each in Role if each in TABLE[act])
     return f"{act} needs the role {allowed}, and {who} has the role {role}"
+
+
+def reads_results(name: str, role: Role, owner: str, *, shared: bool) -> bool:
+    """Whether somebody may read what a run has made and said, if the role may read at all."""
+    return shared or role is Role.ADMIN or name == owner
 
 
 def act_of_change(change: str) -> Act:

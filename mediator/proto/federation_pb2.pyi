@@ -435,20 +435,22 @@ class Reply(_message.Message):
     def __init__(self, id: _Optional[str] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ...) -> None: ...
 
 class SubmitRequest(_message.Message):
-    __slots__ = ("protocol", "run", "config_yaml", "name", "interactive", "code")
+    __slots__ = ("protocol", "run", "config_yaml", "name", "interactive", "code", "shared")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
     CONFIG_YAML_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     INTERACTIVE_FIELD_NUMBER: _ClassVar[int]
     CODE_FIELD_NUMBER: _ClassVar[int]
+    SHARED_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     run: str
     config_yaml: str
     name: str
     interactive: bool
     code: bytes
-    def __init__(self, protocol: _Optional[int] = ..., run: _Optional[str] = ..., config_yaml: _Optional[str] = ..., name: _Optional[str] = ..., interactive: _Optional[bool] = ..., code: _Optional[bytes] = ...) -> None: ...
+    shared: bool
+    def __init__(self, protocol: _Optional[int] = ..., run: _Optional[str] = ..., config_yaml: _Optional[str] = ..., name: _Optional[str] = ..., interactive: _Optional[bool] = ..., code: _Optional[bytes] = ..., shared: _Optional[bool] = ...) -> None: ...
 
 class RunRequest(_message.Message):
     __slots__ = ("run",)

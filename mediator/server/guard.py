@@ -20,7 +20,7 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 from ..blobs import BadBlob, BlobBusy, NoRoom
-from ..core.roles import Act, Role, act_of_change, act_of_command, may, refusal
+from ..core.roles import AUDITED_READS, Act, Role, act_of_change, act_of_command, may, refusal
 from ..disk import is_full
 from ..errors import (
     BadRequest,
@@ -58,6 +58,11 @@ LONGEST_REASON = 1_000
 """Characters of what a caller is told and the log shows."""
 FIRST_S = 30.0
 """How long the first message of a stream may take."""
+FOLLOWED = frozenset({Act.FOLLOW_RUN, Act.RUN_LOG})
+"""Streams that a client asks for anew every few minutes."""
+NOTED_S = 3_600.0
+"""So long that is one reading."""
+MOST_NOTED = 10_000
 SHOWN = 100
 """Characters of a field that the audit log shows."""
 
@@ -119,6 +124,8 @@ class Guard:
         self._most = {Role.SITE: settings.site_calls}
         self._most_of_users = settings.user_calls
         self._open = OpenCalls()
+        self._noted: dict[tuple[str, str, str, str], float] = {}
+        """When streams of results were noted in the audit log; the oldest first."""
 
     def peer(self, context: Any) -> Peer:
         """Who calls, to be asked once in a call, which counts as open from now until it ends.
@@ -218,15 +225,24 @@ class Guard:
                 await refuse(context, name, error, peer)
 
         async def answers(data: Any, context: Any) -> AsyncIterator[Any]:
-            peer = None
+            request, peer, told = None, None, False
             try:
-                peer = self.peer(context)
-                asked = await read(data)
-                check(asked[0], peer)
-                async for each in act(*asked, context, peer):
-                    if objection := self.objection(peer):
-                        raise PeerRefused(objection)
-                    yield each
+                try:
+                    peer = self.peer(context)
+                    asked = await read(data)
+                    request = asked[0]
+                    check(request, peer)
+                    async for each in act(*asked, context, peer):
+                        if objection := self.objection(peer):
+                            raise PeerRefused(objection)
+                        if not told:
+                            told = True
+                            await self._audit_read(name, request, peer, "done")
+                        yield each
+                except Exception as error:
+                    if not told:
+                        await self._audit_read(name, request, peer, str(error))
+                    raise
             except Exception as error:
                 await refuse(context, name, error, peer)
 
@@ -248,6 +264,33 @@ class Guard:
             role=peer.role,
             act=act,
             what=_shown(request),
+            outcome=outcome[:LONGEST_REASON],
+        )
+        await asyncio.shield(asyncio.ensure_future(self._record(entry)))
+
+    async def _audit_read(self, name: Act, request: Any, peer: Peer | None, outcome: str) -> None:
+        """Note who reads the results of a run, or was refused them, before anything is read.
+
+        A stream that is asked for again and again is noted once in a while.
+        """
+        if peer is None or name not in AUDITED_READS:
+            return
+        what = _shown(request)
+        if name in FOLLOWED:
+            what = f"run={getattr(request, 'run', '')}"
+            key, now = (peer.serial, name, what, outcome), time.monotonic()
+            if now - self._noted.get(key, -NOTED_S) < NOTED_S:
+                return
+            self._noted.pop(key, None)
+            self._noted[key] = now
+            while len(self._noted) > MOST_NOTED:
+                del self._noted[next(iter(self._noted))]
+        entry = AuditEntry(
+            at=time.time(),
+            who=peer.name,
+            role=peer.role,
+            act=name,
+            what=what,
             outcome=outcome[:LONGEST_REASON],
         )
         await asyncio.shield(asyncio.ensure_future(self._record(entry)))

@@ -144,6 +144,7 @@ class Runs:
             owner=owner,
             config_yaml=request.config_yaml,
             interactive=request.interactive,
+            shared=request.shared,
             submitted_at=self._clock(),
             folder=str(folder),
         )

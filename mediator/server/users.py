@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from ..core.health import SiteEvent, SiteState
-from ..core.roles import Role
-from ..errors import BadRequest, NoSuchRun, RequestRefused
+from ..core.roles import Role, reads_results
+from ..errors import BadRequest, NoSuchRun, NotPermitted, RequestRefused
 from ..identity import Authority, Token, digest_of, new_secret
 from ..identity.tls import Peer
 from ..payloads import header_json, read
@@ -92,7 +92,7 @@ class Users:
     async def submit(self, request: pb.SubmitRequest, context: Any, peer: Peer) -> pb.RunReply:
         """Take a run; asked twice with one id, it is submitted once."""
         check_protocol(request.protocol, here="this mediator", there="your fedpilot")
-        return await self._told(await self._runs.submit(request, peer.name, peer.role))
+        return await self._told(await self._runs.submit(request, peer.name, peer.role), peer)
 
     async def list_runs(
         self, request: pb.ListRunsRequest, context: Any, peer: Peer
@@ -100,19 +100,19 @@ class Users:
         """The newest runs, or those before one; as many as one answer takes."""
         most, store = min(request.most or MOST_RUNS, MOST_RUNS), self._database.store
         records, more = await self._database.ask(store.newest_runs, most, request.after)
-        told = await asyncio.to_thread(lambda: [self._run_json(record) for record in records])
+        told = await asyncio.to_thread(lambda: [self._run_json(record, peer) for record in records])
         fit = how_many_fit(told, TOLD_TOGETHER_BYTES)
         return pb.ListRunsReply(run_json=told[:fit], more=more + len(told) - fit)
 
     async def show_run(self, request: pb.RunRequest, context: Any, peer: Peer) -> pb.RunReply:
-        """A run, with its manifest."""
-        return await self._told(await self._runs.record(request.run))
+        """A run, with its manifest for those who may read its results."""
+        return await self._told(await self._runs.record(request.run), peer)
 
     async def follow_run(
         self, request: pb.FollowRequest, context: Any, peer: Peer
     ) -> AsyncIterator[pb.Event]:
         """A run's events, until it ends."""
-        run = (await self._runs.record(request.run)).id
+        run = (await self._readable(request.run, peer)).id
         goes_on = lambda: request.follow and self._runs.goes_on(run)  # noqa: E731
         async for record in self._events.follow(run, request.after, goes_on):
             yield pb.Event(number=record.number, event_json=record.event_json)
@@ -121,7 +121,7 @@ class Users:
         self, request: pb.LogRequest, context: Any, peer: Peer
     ) -> AsyncIterator[pb.LogPart]:
         """What the coordinators of a run have printed."""
-        run = (await self._runs.record(request.run)).id
+        run = (await self._readable(request.run, peer)).id
         path, at = self._runs.folder(run) / LOG, 0
         while True:
             more = request.follow and self._runs.goes_on(run)
@@ -136,17 +136,17 @@ class Users:
 
     async def stop_run(self, request: pb.RunRequest, context: Any, peer: Peer) -> pb.RunReply:
         """Have a run end so that it can be resumed."""
-        return await self._told(await self._runs.stop(request.run, peer.name))
+        return await self._told(await self._runs.stop(request.run, peer.name), peer)
 
     async def resume_run(self, request: pb.RunRequest, context: Any, peer: Peer) -> pb.RunReply:
         """Go on with a run."""
-        return await self._told(await self._runs.resume(request.run))
+        return await self._told(await self._runs.resume(request.run), peer)
 
     async def list_files(
         self, request: pb.RunRequest, context: Any, peer: Peer
     ) -> pb.ListFilesReply:
         """The files of a run's folder."""
-        run = (await self._runs.record(request.run)).id
+        run = (await self._readable(request.run, peer)).id
         found = await asyncio.to_thread(_files, self._runs.folder(run))
         return pb.ListFilesReply(files=[pb.File(path=path, size=size) for path, size in found])
 
@@ -154,7 +154,7 @@ class Users:
         self, request: pb.ReadFileRequest, context: Any, peer: Peer
     ) -> AsyncIterator[pb.Piece]:
         """A file's bytes, as it is when it is asked for."""
-        run = (await self._runs.record(request.run)).id
+        run = (await self._readable(request.run, peer)).id
         folder = self._runs.folder(run)
         sizes = dict(await asyncio.to_thread(_files, folder))
         if request.path not in sizes:
@@ -170,12 +170,23 @@ class Users:
             yield pb.Piece(offset=at, data=data)
             at += len(data)
 
-    async def _told(self, record: RunRecord) -> pb.RunReply:
-        return pb.RunReply(run_json=await asyncio.to_thread(self._run_json, record, True))
+    async def _readable(self, id: str, peer: Peer) -> RunRecord:
+        """A run whose results somebody may read; NotPermitted, NoSuchRun."""
+        record = await self._runs.record(id)
+        if not _reads(record, peer):
+            raise NotPermitted(
+                f"the results of run {record.id} are read by {record.owner}, whose run it is, and "
+                f"by admins: it was submitted without --share; found {peer.name} ({peer.role})"
+            )
+        return record
 
-    def _run_json(self, record: RunRecord, whole: bool = False) -> str:
+    async def _told(self, record: RunRecord, peer: Peer) -> pb.RunReply:
+        return pb.RunReply(run_json=await asyncio.to_thread(self._run_json, record, peer, True))
+
+    def _run_json(self, record: RunRecord, peer: Peer, whole: bool = False) -> str:
         # Where it lies now: the mediator's folder may have been brought from elsewhere.
-        return _run_json(record, self._runs.folder(record.id), whole)
+        folder = self._runs.folder(record.id)
+        return _run_json(record, folder, whole, readable=_reads(record, peer))
 
     # -- sites ------------------------------------------------------------------------------------
 
@@ -340,8 +351,15 @@ def how_many_fit(texts: Iterable[str], most_bytes: int) -> int:
     return sum(size <= most_bytes or number == 0 for number, size in enumerate(sizes))
 
 
-def _run_json(record: RunRecord, folder: Path, whole: bool) -> str:
-    """A run as `fedpilot runs` shows it: what the store knows, and what its folder says."""
+def _reads(record: RunRecord, peer: Peer) -> bool:
+    return reads_results(peer.name, peer.role, record.owner, shared=record.shared)
+
+
+def _run_json(record: RunRecord, folder: Path, whole: bool, *, readable: bool) -> str:
+    """A run as `fedpilot runs` shows it: what the store knows, and what its folder says.
+
+    Whoever may not read its results sees whose it is and how it stands.
+    """
     manifest, last = _manifest(folder), _last_row(folder)
     facts = {
         "run_id": record.id,
@@ -351,6 +369,7 @@ def _run_json(record: RunRecord, folder: Path, whole: bool) -> str:
         "reason": record.reason,
         "failure": str(manifest.get("failure") or ""),
         "interactive": record.interactive,
+        "shared": record.shared,
         "rounds": last.get("round", 0),
         "accuracy": last.get("accuracy"),
         "loss": last.get("loss"),
@@ -361,7 +380,9 @@ def _run_json(record: RunRecord, folder: Path, whole: bool) -> str:
         "started_at": record.started_at,
         "ended_at": record.ended_at,
     }
-    if whole:
+    if not readable:
+        facts |= {"failure": "", "accuracy": None, "loss": None, "digest": ""}
+    elif whole:
         sites = last.get("sites")
         facts["sites"] = sites if isinstance(sites, dict) else {}
         facts["refused"] = _refused(folder)

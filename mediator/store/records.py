@@ -54,6 +54,8 @@ class RunRecord:
     digest: str = ""
     reason: str = ""
     folder: str = ""
+    shared: bool = False
+    """Whether everybody who may read reads its results, and not only its owner and admins."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -67,6 +67,7 @@ RUNS = Table(
     Column("digest", Text, nullable=False),
     Column("reason", Text, nullable=False),
     Column("folder", Text, nullable=False),
+    Column("shared", Boolean, nullable=False),
 )
 EVENTS = Table(
     "events",
@@ -102,9 +103,21 @@ TRAFFIC = Table(
 )
 
 Step = Callable[[Connection], None]
-STEPS: tuple[Step, ...] = (METADATA.create_all,)
-"""The n-th brings a database of format n to format n + 1; an empty one has format 0. Once the
-tables above change, the first step is written out as it was."""
+
+
+def _share_runs(connection: Connection) -> None:
+    """Format 2: results are their owner's unless a run is shared."""
+    if "shared" not in {each["name"] for each in inspect(connection).get_columns("runs")}:
+        connection.execute(
+            text("ALTER TABLE runs ADD COLUMN shared BOOLEAN NOT NULL DEFAULT FALSE")
+        )
+
+
+STEPS: tuple[Step, ...] = (METADATA.create_all, _share_runs)
+"""The n-th brings a database of format n to format n + 1; an empty one has format 0.
+
+The first makes the tables as they are today: each later one changes only what it finds as it was.
+"""
 
 _MIGRATING = 0x66_65_64_70
 """The number of the lock, in PostgreSQL, under which tables are made."""

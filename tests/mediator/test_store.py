@@ -474,6 +474,16 @@ def test_a_migration_that_fails_leaves_the_older_format(url: str) -> None:
         assert again.sites() == (PARIS,)
 
 
+def test_runs_of_before_they_could_be_shared_are_their_owners(url: str) -> None:
+    with Store(url) as store:
+        store.add_run(replace(RUN, shared=True))
+    execute(url, "ALTER TABLE runs DROP COLUMN shared", "UPDATE format SET number = 1")
+    with Store(url) as store:
+        assert store.run(RUN.id) == RUN
+        shared = replace(RUN, id="r2", shared=True)
+        assert store.add_run(shared) == shared
+
+
 def test_a_newer_format_is_refused_by_name(url: str) -> None:
     Store(url).close()
     newer = len(STEPS) + 1

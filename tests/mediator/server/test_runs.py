@@ -772,7 +772,7 @@ def test_a_question_waits_for_a_run_that_comes_up_and_nothing_is_refused(
 def test_files_and_logs_of_a_run_are_read_and_nothing_else(tmp_path: Path) -> None:
     async def test() -> None:
         async with mediating(tmp_path / "m") as here:
-            await here.submit("run", orders("oslo"))
+            await here.submit("run", orders("oslo"), shared=True)
             await here.ended("run")
             (here.folder / "runs" / "run" / "link").symlink_to("/etc/passwd")
             (here.folder / "runs" / "run" / ".hidden").write_text("x")
