@@ -3,8 +3,8 @@
 The mediator is a process with the settings, the log and the descriptors that `fedpilot mediator
 start` gives it. Three sites without Ray work for it over loopback. From a process of their own come
 strangers, 1,500 that connect and say nothing and 500 that stop after the first message of a TLS
-handshake; whoever is closed comes again some seconds later. Turns with and without them alternate,
-on one and the same mediator.
+handshake; whoever is closed comes again some seconds later. That process gives way to all others.
+Turns with and without strangers alternate, on one and the same mediator.
 """
 
 from __future__ import annotations
@@ -160,6 +160,7 @@ async def sites(folder: Path, address: str) -> None:
 
 async def strangers(addresses: Sequence[str]) -> None:
     """Connect, again and again, until this process is ended."""
+    os.nice(19)  # they come from outside, and take no processor of the mediator's
     half = hello()
 
     async def stranger(number: int, say: bytes) -> None:
