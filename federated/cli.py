@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, redirect_stdout
@@ -26,6 +27,7 @@ from fedpilot.mediator.cli.access import Access, with_mediator
 if TYPE_CHECKING:
     from .core.partition import PartitionSummary
     from .federation import Federation
+    from .run_folder import RunFolder
 
 SET = click.option(
     "--set",
@@ -42,6 +44,12 @@ JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON instead 
 @click.command()
 @click.argument("config", required=False, type=click.Path(path_type=Path))
 @click.option("--resume", metavar="RUN_ID", help="Continue this interrupted run.")
+@click.option(
+    "--from",
+    "parent",
+    metavar="RUN",
+    help="Begin a new run where this one stands: its id, or its folder.",
+)
 @click.option("--run-id", metavar="RUN_ID", help="Call the new run this, instead of name and time.")
 @click.option(
     "--folder",
@@ -60,6 +68,7 @@ JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON instead 
 def run(
     config: Path | None,
     resume: str | None,
+    parent: str | None,
     run_id: str | None,
     folder: Path | None,
     overrides: Sequence[str],
@@ -75,6 +84,10 @@ def run(
     (without CONFIG) continues it and ends in the same model, bit for bit; `--set` may change there
     what does not decide the result, such as `resources.workers` and the limits of `traffic`.
 
+    `--from RUN --set federation.rounds=N` (without CONFIG) is how a run gets more rounds: a new run
+    goes on after the last round of RUN, to N rounds in all, and ends in the same model as one run
+    of N rounds, bit for bit. It has copies of all that it needs: RUN may be removed.
+
     With --mediator, --profile or FEDPILOT_PROFILE the run is submitted to that mediator, which
     trains it over its sites, and is followed from here; a default profile alone sends nothing away.
     Ctrl-C detaches then, and `fedpilot runs attach` follows again; with --json `run_detached` has
@@ -85,6 +98,7 @@ def run(
       fedpilot run configs/quickstart.yaml
       fedpilot run my.yaml --set federation.rounds=100 --set resources.workers=4
       fedpilot run --resume quickstart-20260102-030405-a1b2c3d4
+      fedpilot run --from quickstart-20260102-030405-a1b2c3d4 --set federation.rounds=100
       fedpilot run my.yaml --json | jq 'select(.event == "round_finished") | .accuracy'
       fedpilot run my.yaml --mediator fl.example.org:7461 --credentials ~/alice
       fedpilot run my.yaml --profile hospitals --detach
@@ -93,8 +107,14 @@ def run(
     Exit codes: 0 done; 1 it ran and failed; 2 the config or the usage is wrong; 3 infeasible or
     refused; 4 the cluster or the mediator cannot be reached; 130 interrupted, or detached.
     """
-    if (config is None) == (resume is None):
-        raise click.UsageError("give either CONFIG, to begin a run, or --resume RUN_ID.")
+    if [config, resume, parent].count(None) != 2:
+        raise click.UsageError(
+            "give either CONFIG, to begin a run, or --resume RUN_ID, or --from RUN."
+        )
+    if parent is not None and (detach or (access.on_purpose and not folder)):
+        raise click.UsageError(
+            "--from is about a run whose folder is here: no --mediator, --profile and --detach."
+        )
     if resume is not None and run_id:
         raise click.UsageError("a resumed run keeps its id: no --run-id.")
     if resume is not None and share:
@@ -140,11 +160,13 @@ def run(
         with redirect_stdout(sys.stderr):  # what the user's own modules print as they load
             if config is not None:
                 federation = Federation(config, overrides=changes, observers=[display], ahead=True)
+            elif parent is not None:
+                federation = _continued(folder or Path("runs"), parent, [display], overrides)
             else:
                 federation = _reopened(folder or Path("runs"), resume or "", [display], overrides)
         try:
-            if config is not None:
-                federation.run(run_id=run_id)
+            if config is not None or parent is not None:
+                federation.run(run_id=run_id, parent=parent)
             else:
                 federation.resume(resume or "")
         finally:
@@ -159,17 +181,42 @@ def _reopened(
     overrides: Sequence[str],
 ) -> Federation:
     """The federation of an earlier run, from the config in its folder and what changes of it."""
-    from .config import load_config
-    from .federation import Federation
     from .run_folder import RunFolder
 
     with RunFolder.open(root, run_id) as folder:
-        saved = load_config(folder.path / "config.yaml", overrides)
-        search = folder.manifest().get("search", [])
+        return _as_in(folder, root, observers, overrides)
+
+
+def _continued(
+    root: Path,
+    parent: str,
+    observers: Sequence[Callable[..., None]],
+    overrides: Sequence[str],
+) -> Federation:
+    """The federation of an earlier run, for a new one."""
+    from .continuing import find
+    from .run_folder import RunFolder
+
+    with RunFolder.reading(find(root, parent)) as folder:
+        return _as_in(folder, root, observers, overrides)
+
+
+def _as_in(
+    folder: RunFolder,
+    root: Path,
+    observers: Sequence[Callable[..., None]],
+    overrides: Sequence[str],
+) -> Federation:
+    from .config import load_config
+    from .federation import Federation
+
+    saved = load_config(folder.path / "config.yaml", overrides)
     here = saved.model_copy(
         update={"outputs": saved.outputs.model_copy(update={"folder": str(root)})}
     )
-    return Federation(here, observers=observers, search=search)
+    search = folder.manifest().get("search", [])
+    name = re.sub(r"-\d{8}-\d{6}-[0-9a-f]{8}$", "", folder.run_id)
+    return Federation(here, observers=observers, search=search, name=name)
 
 
 @click.command()

@@ -45,6 +45,7 @@ from .config import (
 )
 from .config.schema import RunConfig
 from .config.schema.rules import share_conflicts
+from .continuing import ROUNDS, Parent, find
 from .coordinator import Coordinator, Finished, GlobalModel, execution_of
 from .core.algorithm import Needs
 from .core.groups import Groups
@@ -81,6 +82,7 @@ if TYPE_CHECKING:
     from .materials import Materials
 
 WORKLOAD = "federated"
+GO_ON = "; a new run can go on to more rounds: `fedpilot run --from`"
 
 
 class Federation:
@@ -424,18 +426,36 @@ class Federation:
 
     # -- runs ---------------------------------------------------------------------------------
 
-    def run(self, *, run_id: str | None = None, progress: bool = False) -> RunResult:
+    def run(
+        self, *, run_id: str | None = None, progress: bool = False, parent: str | None = None
+    ) -> RunResult:
         """Run all rounds in a new run folder; the global model moves with them.
 
-        `progress` shows on stdout what `fedpilot run` would.
+        `progress` shows on stdout what `fedpilot run` would. With the id or the folder of an
+        earlier run as `parent`, the run goes on where that stands, to the rounds of this
+        configuration in all, and ends in the same bits as one run of that length. RunRefused if it
+        would not.
 
         On Ctrl-C (KeyboardInterrupt) and on errors the folder is left so that `resume` continues;
         a run that never got its gang leaves none.
         """
         root = Path(self.config.outputs.folder)
+        if parent is not None:
+            return self._go_on(root, run_id or self._new_run_id(), find(root, parent), progress)
         folder = RunFolder.create(root, run_id or self._new_run_id(), to_yaml(self.config))
         with folder, self._showing(progress):
             return self._run(folder, resumed=False)
+
+    def _go_on(self, root: Path, run_id: str, earlier: Path, progress: bool) -> RunResult:
+        """Run what an earlier run lacks, in a folder of its own."""
+        with RunFolder.reading(earlier) as reading:
+            parent = Parent.of(reading)
+            self.config = as_before(self.config, parent.config)
+            parent.check(self.config, self._identity_of)
+            hand_on = partial(parent.hand_on, self.config, self.identity)
+            folder = RunFolder.create(root, run_id, to_yaml(self.config), hand_on)
+        with folder, self._showing(progress):
+            return self._run(folder, resumed=True, parent=parent)
 
     def resume(self, run_id: str, *, progress: bool = False) -> RunResult:
         """Continue an interrupted run; it ends in the same bits as one without interruption.
@@ -450,7 +470,10 @@ class Federation:
             if recorded not in (self.identity, self._identity_of(undecided)):
                 earlier = load_config(folder.path / "config.yaml")
                 changed = "; ".join(differences(earlier, self.config)) or "its code or its data"
-                raise RunRefused(f"run {run_id} cannot be continued, since this changed: {changed}")
+                more = "" if changed.partition(":")[0] != ROUNDS or ";" in changed else GO_ON
+                raise RunRefused(
+                    f"run {run_id} cannot be continued, since this changed: {changed}{more}"
+                )
             with self._showing(progress):
                 if folder.manifest().get("status") == "finished":
                     return self._finished_before(folder)
@@ -477,7 +500,7 @@ class Federation:
     def _new_run_id(self) -> str:
         return new_run_id(self.config.run.name or self._name)
 
-    def _run(self, folder: RunFolder, *, resumed: bool) -> RunResult:
+    def _run(self, folder: RunFolder, *, resumed: bool, parent: Parent | None = None) -> RunResult:
         started = time.perf_counter()
         record = RunRecord(folder, self._emit)
         self._run_id = folder.run_id
@@ -486,7 +509,7 @@ class Federation:
         with ExitStack() as undo:
             try:
                 with self._watch.step("loading"):
-                    self._say_started(record)
+                    self._say_started(record, parent)
                 if self.config.outputs.tensorboard:
                     from .report.tensorboard import TensorBoardWriter
 
@@ -498,7 +521,8 @@ class Federation:
                 began = True
                 folder.forget_failure()
                 with self._watch.step("round"):
-                    finished = self._rounds(folder, resumed)
+                    before = folder.manifest() if parent is None else parent.manifest
+                    finished = self._rounds(folder, resumed, before.get("workers", ()))
                 status = "finished"
             except BaseException as error:
                 if is_interruption(error):
@@ -528,7 +552,7 @@ class Federation:
                     record.never_began(ending)
         return record.result(finished, seconds)
 
-    def _say_started(self, record: RunRecord) -> None:
+    def _say_started(self, record: RunRecord, parent: Parent | None) -> None:
         from .engine.modules import environment
 
         versions = {"fedpilot": version("fedpilot"), "python": platform.python_version()}
@@ -545,13 +569,14 @@ class Federation:
                 "versions": {**environment(), **versions},
                 "cpus": os.cpu_count(),
                 "search": list(self._paths),
+                **({} if parent is None else {"parent": parent.facts}),
             },
         )
 
-    def _rounds(self, folder: RunFolder, resumed: bool) -> Finished:
+    def _rounds(self, folder: RunFolder, resumed: bool, before: Sequence[Facts]) -> Finished:
         coordinator = self.coordinator(folder)
         if resumed:
-            self._compare_workers(folder.manifest().get("workers", ()))
+            self._compare_workers(before)
         initial = self._materials.initial
         self._model = coordinator.recovered(initial) if resumed else coordinator.first(initial)
         written: list[dict[str, Any]] = []

@@ -20,7 +20,7 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -84,8 +84,17 @@ class RunFolder:
         self._lock: int | None = None
 
     @classmethod
-    def create(cls, root: Path, run_id: str, config_yaml: str) -> Self:
-        """Make the folder of a new run and lock it; RunRefused if there is one already."""
+    def create(
+        cls,
+        root: Path,
+        run_id: str,
+        config_yaml: str,
+        fill: Callable[[Self], None] = lambda folder: None,
+    ) -> Self:
+        """Make the folder of a new run and lock it; RunRefused if there is one already.
+
+        `fill` puts in what the run begins with. Before that is whole, nobody takes it for a run.
+        """
         path = root / check_run_id(run_id)
         try:
             path.mkdir(parents=True)
@@ -97,7 +106,12 @@ class RunFolder:
             (path / name).mkdir()
         folder = cls(path)
         folder._take_lock()
-        _replace(path / "config.yaml", config_yaml)
+        try:
+            fill(folder)
+            _replace(path / "config.yaml", config_yaml)
+        except BaseException:
+            folder.discard()
+            raise
         return folder
 
     def write_config(self, config_yaml: str) -> None:

@@ -88,6 +88,7 @@ class RunRecord:
             run_id=self._folder.run_id,
             folder=str(self._folder.path),
             resumed=resumed,
+            parent=facts.get("parent"),
             rounds=config.federation.rounds,
             clients=population.number_of_clients,
             clients_per_round=clients_per_round,

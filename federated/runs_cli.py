@@ -170,6 +170,7 @@ def _show_here(run_id: str, folder: Path, as_json: bool) -> None:
     path = folder / run_id
     if not (path / "config.yaml").is_file():
         fail(f"no run {run_id!r} in {folder}; see `fedpilot runs list`", BAD_INPUT)
+    from .continuing import parent_of
     from .report.wording import refusal_lines, resume_command, site_lines
     from .run_folder import FAILURE, RunFolder
     from .site_limits import read_refusals
@@ -187,6 +188,8 @@ def _show_here(run_id: str, folder: Path, as_json: bool) -> None:
         value = brief.get(name)
         if value not in (None, ""):
             click.echo(f"{name:<10} {value}")
+    if said := parent_of(manifest):
+        click.echo(f"{'from':<10} {said}")
     for name in ("started", "ended", "seconds", "identity"):
         if name in manifest:
             click.echo(f"{name:<10} {manifest[name]}")

@@ -59,8 +59,11 @@ def headline(fields: Mapping[str, Any]) -> list[str]:
     """What is about to run, from `run_started`."""
     labels = fields["labels_per_client"]
     each = "" if labels is None else f", {labels:g} labels each"
+    begun = fields.get("parent")
+    origin = [f"  from     {begun['run_id']}, after round {begun['round']:,}"] if begun else []
     return [
         f"run {fields['run_id']}{' (resumed)' if fields['resumed'] else ''}",
+        *origin,
         f"  data     {fields['dataset']}, {fields['distribution']} over "
         f"{counted(fields['clients'], 'client')}: {span(*fields['samples_per_client'])}{each}",
         f"  model    {fields['model']}, {counted(fields['parameters'], 'parameter')}",

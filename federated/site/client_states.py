@@ -12,7 +12,7 @@ import sqlite3
 import threading
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -119,6 +119,11 @@ class ClientStates:
                 self._file.execute(DROP_SUPERSEDED, (self._committed, round_number))
                 self._file.execute("UPDATE progress SET committed = ?", (round_number,))
             self._committed = round_number
+
+    def copy(self, path: Path) -> None:
+        """Write all of it to another file, whatever a process that died left half done."""
+        with self._lock, self._explained(), closing(sqlite3.connect(path)) as other:
+            self._file.backup(other)
 
     def close(self) -> None:
         """Close the file; may be called twice."""

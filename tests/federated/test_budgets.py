@@ -124,7 +124,11 @@ def test_a_budget_below_one_round_of_one_site_is_refused_at_once(lab: Lab) -> No
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        pytest.param("federation.rounds=9", "federation.rounds: 4 -> 9", id="what decides"),
+        pytest.param(
+            "federation.rounds=9",
+            "federation.rounds: 4 -> 9; a new run can go on",
+            id="what decides",
+        ),
         pytest.param("traffic.run_bytes=251", "traffic.run_bytes", id="a limit that is too low"),
     ],
 )
