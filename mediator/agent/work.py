@@ -52,6 +52,7 @@ from ..wire import (
 from .commands import arguments_of, deadline_of, run_command
 from .errors import AgentFailed, BadCommand
 from .gangs import gang_of
+from .run_blobs import RunBlobs
 from .runners import Runners
 from .settings import AgentSettings
 from .traffic import Spending
@@ -124,6 +125,7 @@ class Work:
         self._policy_file, self._settings = policy, settings
         self._wall_clock = wall_clock
         self._orders: dict[OrderId, Held] = {}
+        self._run_blobs = RunBlobs()
         self._send: Send | None = None
         self._commands = asyncio.Semaphore(settings.most_commands)
         self._session = asyncio.Event()
@@ -195,7 +197,9 @@ class Work:
             return
         if held.task is not None:
             held.task.cancel()
+        pinned = tuple(held.pins)
         self._let_go(held)
+        self._remove_unneeded(held, pinned)
         self._spending.done(held.id)
         if held.brought:
             self._spending.end(Direction.FROM_SITE, held.brought)
@@ -436,6 +440,17 @@ class Work:
     def _let_go(self, held: Held) -> None:
         while held.pins:
             self._store.unpin(held.pins.pop())
+
+    def _remove_unneeded(self, held: Held, digests: tuple[str, ...]) -> None:
+        """Remove what nobody needs of an order's blobs, and of those before it in its run."""
+        unneeded = [held.brought] if held.brought else []
+        for digest in digests:
+            if digest != held.brought:
+                unneeded += self._run_blobs.used(held.run, digest)
+        if held.verb == "release":
+            unneeded += self._run_blobs.ended(held.run)
+        for digest in unneeded:
+            self._store.remove(digest)
 
     # -- answers ----------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -122,13 +123,13 @@ def played(folder: Path, play: Callable[[Lab], Awaitable[None]]) -> None:
     """Play a test in an event loop of its own."""
 
     async def whole() -> None:
-        async with lab(folder) as made, asyncio.timeout(50):
+        async with lab(folder) as made, asyncio.timeout(150):
             await play(made)
 
     asyncio.run(whole())
 
 
-async def until(true: Callable[[], bool], what: str, within_s: float = 10.0) -> None:
+async def until(true: Callable[[], bool], what: str, within_s: float = 60.0) -> None:
     """Poll until something is true."""
     deadline = time.monotonic() + within_s
     while not true():
@@ -191,6 +192,31 @@ def test_a_model_that_several_orders_name_comes_once(tmp_path: Path) -> None:
                 await session.wait_for("taken", key=f"work/{number}")
             came = sum(lab.mediator.gate.bytes.values())
             assert MODEL["w"].nbytes <= came < 1.1 * MODEL["w"].nbytes
+
+    played(tmp_path, play)
+
+
+def test_models_that_no_run_needs_any_more_are_removed(tmp_path: Path) -> None:
+    async def play(lab: Lab) -> None:
+        async with running(lab.agent()):
+            session = await lab.mediator.next_session()
+            await lab.prepared(session)
+
+            def there() -> int:
+                return len(list(lab.home.blobs.iterdir()))
+
+            for number in range(6):
+                key, model = f"work/{number}", {"w": MODEL["w"] + number}
+                await session.order(RUN, key, "work", work("echo", **model), lab.mediator.store)
+                answer = await session.wait_for("answer", key=key)
+                assert answer.done.kind == "echo"
+                await session.take(RUN, key)
+                await until(partial(lab.forgot, key), "the answer is taken")
+                await until(lambda: there() <= 2, "two models are left")
+            await session.order(RUN, "release", "release", work("echo"), lab.mediator.store)
+            await session.wait_for("answer", key="release")
+            await session.take(RUN, "release")
+            await until(lambda: there() == 0, "nothing is left")
 
     played(tmp_path, play)
 
