@@ -59,6 +59,20 @@ def sentences(document: Document, name: str, history: Sequence[Document], now: f
     return said
 
 
+def holders(document: Document, parent: str, but: str) -> str:
+    """Who holds what inside a virtual cluster, `but` one; empty if nobody does.
+
+    The gang of a run is called after its run, its user and its site.
+    """
+    others = [each for each in View(document, 0.0).holders(parent) if each["id"] != but]
+    found = [
+        f"{amounts(each['total'])} by {EVERYTHING_ELSE if each['id'] == DEFAULT else each['id']}"
+        for each in others
+        if each["total"]
+    ]
+    return f"held are {listed(found)}" if found else ""
+
+
 def _why(view: View, cluster: Document, history: Sequence[Document]) -> Iterator[str]:
     name, now = cluster["id"], view.now
     match cluster["state"]:

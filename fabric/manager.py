@@ -145,22 +145,25 @@ class VirtualClusterManager:
 
     def _ask(self, spec: VirtualCluster, name: str, timeout_s: float) -> Gang:
         """Have the manager of a shared cluster reserve a gang."""
+        from .explain import holders
         from .virtual_clusters import VirtualClusters
         from .where import enclosing
 
         started = self._clock()
-        clusters = VirtualClusters()
+        clusters, parent = VirtualClusters(), enclosing() or ROOT
         with ExitStack() as undo:
             undo.callback(self._gangs.pop, name, None)
             try:
-                found = clusters.create(name, spec, parent=enclosing() or ROOT, wait_s=timeout_s)
+                found = clusters.create(name, spec, parent=parent, wait_s=timeout_s)
             except NameTaken as taken:
                 raise GangExists(name) from taken
             except NeverFits as never:
                 raise GangInfeasible(name, str(spec), never.most, never.reason) from never
             undo.callback(_delete, clusters, name)
             if found["state"] in ("waiting", "starting"):
-                raise GangTimeout(name, self._clock() - started, found["reason"])
+                held = holders(clusters.snapshot(), parent, name)
+                reason = "; ".join(filter(None, (found["reason"], held)))
+                raise GangTimeout(name, self._clock() - started, reason)
             nodes = clusters.show(name)["nodes"]
             nodes.sort(key=lambda node: int(node["id"].rpartition("/")[2]))
             groups = dict.fromkeys(each["id"] for node in nodes for each in node["groups"])

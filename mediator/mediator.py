@@ -47,8 +47,9 @@ from .workload import Notify, Payload
 
 log = logging.getLogger(__name__)
 
-ANSWER_S = 10.0
-"""How much longer than the reservation itself a site may take to answer."""
+ANSWER_S = 120.0
+"""How much longer than the reservation itself a site may take to answer: it starts a process and
+attaches to its Ray before it waits for room. One that is out of reach is lost long before that."""
 RELEASE_S = 30.0
 """How long `close` waits for the sites; what they still hold then ends with its lease."""
 

@@ -123,8 +123,9 @@ def test_where_every_runner_keeps_dying_the_run_fails_and_says_of_what(tmp_path:
         killer.start()
         assert run.finish(240) == 1
         killer.join(60)
-        assert "killed by SIGKILL" in run.error()
-        assert "not started again" in run.error()
+        told = run.error()
+        assert "killed by SIGKILL" in told
+        assert "not started again" in told
 
 
 @pytest.mark.soak

@@ -69,6 +69,21 @@ def test_what_passes_and_what_an_admin_does_change_no_model(three: Fleet, alone:
     faults.check_in_order(three)
 
 
+def test_a_run_that_finds_no_room_is_told_who_holds_what(three: Fleet) -> None:
+    three.submit(faults.config(1_000), "holder")
+    three.wait_for("holder", "round_started", 180)
+    hasty = faults.config(1).replace("workers: 1", "workers: 1, reserve_timeout: 1")
+    three.submit(hasty, "second")
+    last = three.finished("second", 240)
+    assert last["status"] == "failed"
+    for site in SITES:
+        assert f"site {site}: " in last["failure"]
+    assert last["failure"].count("held are 1 CPU by holder-ada-") == len(SITES)
+    three.run("runs", "stop", "holder")
+    three.finished("holder")
+    faults.check_in_order(three)
+
+
 def test_runners_are_killed_and_the_next_one_joins_in(three: Fleet, alone: Command) -> None:
     dice = random.Random(3)
     run, (first, second) = "runners", dice.sample(SITES, 2)
