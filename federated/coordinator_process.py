@@ -146,6 +146,7 @@ def _serve(
         again="identity" in manifest,
         declared=declarations(config, connection, place / "declared.json"),
         code=code,
+        members=place / "members.json",
     )
     with _telling_nothing_of_files(config):
         federation = Federation(

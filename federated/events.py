@@ -2,10 +2,10 @@
 
 `run_started`, `execution_chosen`, `cluster_ready`, `gang_reserved`, `workers_starting`,
 `worker_ready`, `kernels_compiled`, `workers_differ`, `workers_ready`, `worker_lost`,
-`site_lost`, `site_drained`, `site_returned`, `site_refused`, `site_stands_out`, `link_slow`,
-`round_started`, `clients_done`, `clients_printed`, `round_quorum`, `update_refused`,
-`grid_coarsened`, `round_finished`, `run_finished`; `waiting` where nothing else is said for long.
-docs/reference/events.md lists their fields.
+`site_lost`, `site_drained`, `site_returned`, `site_refused`, `site_stands_out`,
+`site_passed_over`, `link_slow`, `round_started`, `clients_done`, `clients_printed`,
+`round_quorum`, `update_refused`, `grid_coarsened`, `round_finished`, `run_finished`; `waiting`
+where nothing else is said for long. docs/reference/events.md lists their fields.
 """
 
 from __future__ import annotations

@@ -360,7 +360,8 @@ class Federation:
         self._life.check()
         links = LinkWatch(self._materials.costs(self.config).of_a_site)
         used = partial(self._say_slow, links)
-        self._source.follow(mediator, self.spec_of, lambda: self.round, used, undo)
+        passed = self._say_passed_over
+        self._source.follow(mediator, self.spec_of, lambda: self.round, passed, used, undo)
         return mediator
 
     def _compare_workers(self, before: Sequence[Facts] = ()) -> None:
@@ -738,6 +739,9 @@ class Federation:
             self._compiling.add(host)
             self._emit("kernels_compiled", site=host[0], host=host[1], what=compiles)
         self._say_differing(new)
+
+    def _say_passed_over(self, site: str, reason: str) -> None:
+        self._emit("site_passed_over", site=site, reason=reason)
 
     def _say_slow(self, links: LinkWatch, use: LinkUse) -> None:
         """Name a link whose transfers hold the rounds up."""

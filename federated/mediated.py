@@ -1,7 +1,9 @@
 """MediatorSites: the sites of a mediator, which come and go while a run goes on.
 
 It begins once enough sites are ready. Later ones are brought in, those that come back too; one that
-drains is left in peace, one that is lost is given up even if nothing was asked of it just then.
+drains is left in peace, one that is lost is given up even if nothing was asked of it just then. A
+run of so many sites (`sites.count`) that lacks one takes any other that is ready, unless its
+clients have to stay where they are: then it says so.
 """
 
 from __future__ import annotations
@@ -28,9 +30,9 @@ from fedpilot.mediator.core.links import LinkUse
 from fedpilot.mediator.wire import SiteStanding
 
 from .config.schema import RunConfig
-from .core.following import Move, chosen, moves
+from .core.following import Move, chosen, moves, passed_over
 from .following import Following
-from .site_sources import Declarations
+from .site_sources import Declarations, PassedOver
 from .user_code import UserCode, attached
 
 log = logging.getLogger(__name__)
@@ -85,12 +87,14 @@ class MediatorSites:
         again: bool = False,
         declared: Declarations | None = None,
         code: UserCode | None = None,
+        members: Path | None = None,
     ) -> None:
         """Those that the config of a run asks for, as far as they are ready once opened.
 
         `again`: its gang stood before, so that it goes on with as few sites as a gang that lost
         some would. `declared` is what sites disclose of the data that lies there: those sites take
-        part. `code` came with the run, and goes to every site; without it, what the config names
+        part. `members` is a file that keeps the names of those who do, for the next coordinator.
+        `code` came with the run, and goes to every site; without it, what the config names
         is installed there.
         """
         self._config = config
@@ -98,6 +102,7 @@ class MediatorSites:
         self._again = again
         self._declared = declared
         self._code = code
+        self._members = members
         self.names = tuple(declared or ELSEWHERE)
         self.counted = connection.drain_flows
 
@@ -129,10 +134,28 @@ class MediatorSites:
         )
         names = tuple(str(each.name) for each in ready)
         if self._declared is None:
-            self.names = names = chosen(names, wanted.count, wanted.required)
+            before = self._before() if self._again else ()
+            self.names = names = chosen(names, wanted.count, wanted.required, before)
+            self._keep(names)
         if self._again:
             self._leave_others(names)
         return [self._site(name) for name in names]
+
+    def _before(self) -> tuple[str, ...]:
+        """The sites that took part when the coordinator before this one ended."""
+        try:
+            return () if self._members is None else tuple(json.loads(self._members.read_text()))
+        except (OSError, ValueError, TypeError):
+            return ()  # they are only preferred
+
+    def _keep(self, names: Collection[str]) -> None:
+        if self._members is not None:
+            aside = self._members.with_name(f".{self._members.name}.tmp")
+            try:
+                aside.write_text(json.dumps(sorted(names)))
+                aside.replace(self._members)
+            except OSError as error:
+                log.warning("the sites of this run are not written down: %s", error)
 
     def _leave_others(self, mine: Collection[str]) -> None:
         """Have sites give back what they may hold of the gang before, and which is not used now."""
@@ -152,19 +175,31 @@ class MediatorSites:
         mediator: FederationMediator,
         spec_of: Callable[[str], Payload],
         round_number: Callable[[], int],
+        passed: PassedOver,
         link_used: Callable[[LinkUse], None],
         undo: ExitStack,
     ) -> None:
         """Bring in, drain and give up sites as they come, drain and go, until `undo`."""
-        stay = self._config.sites.count is not None or self._declared is not None
-        among = self.names if stay else ()
+        count, began = self._config.sites.count, self.names
+        stays = self._why_all_stay(mediator)
+        among = began if stays else ()
+        coming: dict[str, Future[Any]] = {}
+        told: set[str] = set()
+        """Sites that are not taken in, once that was said."""
 
         def look(busy: Collection[str]) -> dict[str, Future[Any]]:
             standings = {str(name): each for name, each in self._connection.sites.items()}
             states = {name: each.state for name, each in standings.items()}
             begun: dict[str, Future[Any]] = {}
-            left = {*busy, *mediator.excluded}
-            for site, move in moves(states, mediator.sites, among=among, busy=left).items():
+            there, left = mediator.sites, {*busy, *mediator.excluded}
+            soon = [site for site, each in coming.items() if site not in there and not each.done()]
+            room = None if count is None or stays else count - len(there) - len(soon)
+            for site in passed_over(states, there, among):
+                if site not in told:
+                    told.add(site)
+                    passed(site, stays)
+            found = moves(states, there, among=among, busy=left, first=began, room=room)
+            for site, move in found.items():
                 reason = standings[site].reason
                 log.info("site %s: %s (%s)", site, move, reason)
                 match move:
@@ -174,7 +209,9 @@ class MediatorSites:
                         begun[site] = mediator.drain(site, reason, round_number=round_number())
                     case Move.BRING_IN:
                         mediator.add(self._site(site), spec_of(site))
-                        begun[site] = mediator.readmit(site)
+                        begun[site] = coming[site] = mediator.readmit(site)
+            if set(there) != set(kept := self._before()) and len(there) >= len(kept):
+                self._keep(there)
             return begun
 
         following = Following(look)
@@ -195,6 +232,14 @@ class MediatorSites:
         self._connection.on_site_change(changed)
         undo.enter_context(mediator.heard_by(following.hear))  # lost, though its agent is there
         changed()
+
+    def _why_all_stay(self, mediator: FederationMediator) -> str:
+        """Why only the sites that a run began with may take part; empty if others may."""
+        if self._declared is not None:
+            return "the data of the run lies at the sites that it began with"
+        if self._config.sites.count is not None and not mediator.replaces:
+            return "its clients stay with the sites that they were given to"
+        return ""
 
     def close(self) -> None:
         """Nothing: they stay where they are."""

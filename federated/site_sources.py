@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
     from .local_sites import LocalSites
 
+PassedOver = Callable[[str, str], None]
+"""Told a site that is ready and not taken into a run that lacks one, and why."""
 Declarations = Mapping[str, Mapping[str, Any]]
 """What sites declare or disclose of their data sets, by site and data set."""
 
@@ -79,12 +81,14 @@ class SiteSource(Protocol):
         mediator: FederationMediator,
         spec_of: Callable[[str], Payload],
         round_number: Callable[[], int],
+        passed: PassedOver,
         link_used: Callable[[LinkUse], None],
         undo: ExitStack,
     ) -> None:
         """From now on have a started mediator follow sites that come and go, until `undo`.
 
-        `link_used` is told how long models and sums take over the sites' links.
+        `passed` is told who is not taken in; `link_used`, how long models and sums take over the
+        sites' links.
         """
 
     def close(self) -> None:
@@ -133,6 +137,7 @@ class HereSource:
         mediator: FederationMediator,
         spec_of: Callable[[str], Payload],
         round_number: Callable[[], int],
+        passed: PassedOver,
         link_used: Callable[[LinkUse], None],
         undo: ExitStack,
     ) -> None:
@@ -211,6 +216,7 @@ class RayEach(HereSource):
         mediator: FederationMediator,
         spec_of: Callable[[str], Payload],
         round_number: Callable[[], int],
+        passed: PassedOver,
         link_used: Callable[[LinkUse], None],
         undo: ExitStack,
     ) -> None:

@@ -25,13 +25,16 @@ def moves(
     *,
     among: Collection[str] = (),
     busy: Collection[str] = (),
+    first: Collection[str] = (),
+    room: int | None = None,
 ) -> dict[str, Move]:
     """What to do, by site, for those that are not as they should be.
 
     `there` are the sites that hold a part of the gang, `among` those that may (empty: all), `busy`
-    those that something is being done about.
+    those that something is being done about. No more than `room` are brought in, `first` those
+    that had a part before.
     """
-    found = {}
+    found, ready = {}, []
     for site in sorted(states):
         state = states[site]
         if site in busy:
@@ -42,11 +45,29 @@ def moves(
             elif state is SiteState.DRAINING:
                 found[site] = Move.DRAIN
         elif takes_new_work(state) and (not among or site in among):
-            found[site] = Move.BRING_IN
-    return found
+            ready.append(site)
+    ready.sort(key=lambda site: site not in first)
+    return found | dict.fromkeys(ready if room is None else ready[: max(0, room)], Move.BRING_IN)
 
 
-def chosen(ready: Collection[str], count: int | None, required: Collection[str]) -> tuple[str, ...]:
-    """The sites that a run begins with: the required ones, and others by name up to a count."""
-    ordered = [*sorted(set(required) & set(ready)), *sorted(set(ready) - set(required))]
+def passed_over(
+    states: Mapping[str, SiteState], there: Collection[str], among: Collection[str]
+) -> list[str]:
+    """The sites that would take new work for a run that lacks some, and are none of its own."""
+    if not among or set(among) <= set(there):
+        return []
+    return sorted(s for s, state in states.items() if takes_new_work(state) and s not in among)
+
+
+def chosen(
+    ready: Collection[str],
+    count: int | None,
+    required: Collection[str],
+    before: Collection[str] = (),
+) -> tuple[str, ...]:
+    """The sites that a run begins with, up to a count: the required ones, those that it had before
+    it was interrupted, and others by name.
+    """
+    wanted = set(required)
+    ordered = sorted(ready, key=lambda site: (site not in wanted, site not in before, site))
     return tuple(sorted(ordered[:count]))

@@ -197,6 +197,8 @@ def remark(name: str, fields: Mapping[str, Any]) -> str | None:
             return f"round {fields['round']}: {what}: {fields['reason']}{kept}"
         case "site_stands_out":
             return f"round {fields['round']}: site {fields['site']} stands out: {fields['reason']}"
+        case "site_passed_over":
+            return f"site {fields['site']} is ready and not taken into the run: {fields['reason']}"
         case "site_returned":
             return f"site {fields['site']} takes part from now on"
         case "run_waiting":

@@ -111,6 +111,7 @@ UNUSUAL = [
     event("grid_coarsened", round=2, tensors=["1.weight"], bits=8),
     event("site_lost", site="paris", reason="it is silent", clients=16),
     event("site_returned", site="paris"),
+    event("site_passed_over", site="rome", reason="the data of the run lies elsewhere"),
     event("link_slow", site="oslo", round=2, seconds=106.8, bytes_per_second=125_000),
     event("late_counted", round=2, of_round=1, clients=3, weight=20, sites=["paris", "rome"]),
     event("late_discarded", round=2, of_round=1, site="paris", reason="it is too late"),
