@@ -27,7 +27,7 @@ from fedpilot.fabric import (
 )
 from fedpilot.fabric.local import load
 from fedpilot.fabric.ray_home import own_folder, sweep
-from fedpilot.mediator import GangRequest, LinkedSite, Payload, SiteLost
+from fedpilot.mediator import GangRequest, LinkedSite, Payload, SiteLost, SiteUnreachable
 from fedpilot.mediator.blobs import LARGEST_BLOB, BlobStore
 from fedpilot.mediator.runner import (
     Keeping,
@@ -124,7 +124,7 @@ class LocalSites:
         return self._links[site].died
 
     def wait(self) -> None:
-        """Wait until every site's Ray is there; ClusterStartFailed or SiteLost if one is not."""
+        """Wait until every site's Ray is there; ClusterStartFailed or SiteUnreachable if not."""
         asked: dict[str, Future[Payload]] = {
             name: link.ask("attach", Payload(kind="attach"), key="attach")
             for name, link in self._links.items()
@@ -135,7 +135,7 @@ class LocalSites:
                 answer.result(max(0.0, deadline - time.monotonic()))
             except TimeoutError:
                 reason = f"its Ray was not there after {self._start_s:g} s ({load()})"
-                raise SiteLost(name, reason) from None
+                raise SiteUnreachable(name, reason) from None
 
     def sites(self) -> tuple[LinkedSite, ...]:
         """The sites, in the order of their numbers."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,6 +20,7 @@ from fedpilot.fabric.cli_access import FAILED, INTERRUPTED, fail, interruptions
 from fedpilot.fabric.exit_codes import exit_code_of
 
 from .events import Event, event
+from .step_watch import StepWatch
 
 if TYPE_CHECKING:
     from fedpilot.mediator.cli.access import Access
@@ -129,15 +131,24 @@ def _shown(
 ) -> Mapping[str, Any]:
     """Have the display show a run to its end; the fields of that."""
     ending: Mapping[str, Any] | None = None
-    for happening in client.follow_run(run, after=after):
-        told = event_of(happening.event)
-        if told.name == "run_finished":
-            ending = told.fields
-            if not as_json:
-                told = _elsewhere(told, client.address, access)
-        elif told.name == "run_started":
-            ending = None
-        display(told)
+    one_at_a_time = threading.Lock()
+
+    def show(told: Event) -> None:
+        with one_at_a_time:
+            display(told)
+
+    watch = StepWatch(lambda name, **fields: show(event(name, **fields)))
+    with watch.step("mediator"):
+        for happening in client.follow_run(run, after=after):
+            told = event_of(happening.event)
+            if told.name == "run_finished":
+                ending = told.fields
+                if not as_json:
+                    told = _elsewhere(told, client.address, access)
+            elif told.name == "run_started":
+                ending = None
+            show(told)
+            watch.heard(told.name, **told.fields)
     if ending is None:
         told = _unsaid(run, client.show_run(run))
         ending = told.fields

@@ -199,7 +199,7 @@ class RayEach(HereSource):
     def open(
         self, request: GangRequest, store: int, among: Collection[str], undo: ExitStack
     ) -> Sequence[Site]:
-        """Those that are wanted. Raises GangInfeasible, ClusterStartFailed, SiteLost."""
+        """Those that are wanted. Raises GangInfeasible, ClusterStartFailed, SiteUnreachable."""
         begun, self._begun = self._begun, None
         if begun is not None and begun.store < store:
             begun.close()  # they have too little room for these data

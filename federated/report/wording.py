@@ -106,6 +106,7 @@ WAITS_FOR: Mapping[str, str] = {
     "loading": "data and model to be loaded",
     "ray": "Ray",
     "sites": "sites",
+    "mediator": "what the mediator tells of the run",
     "gang": "room for the workers",
     "workers": "workers to start",
     "execution": "the way of training to be checked",

@@ -6,6 +6,7 @@ import json
 import os
 import shlex
 import signal
+import threading
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
@@ -16,7 +17,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from fedpilot.cli import main
-from fedpilot.federated import load_config
+from fedpilot.fabric.local import Load
+from fedpilot.federated import load_config, step_watch
 from fedpilot.federated.core.code_archive import unpacked
 from fedpilot.federated.remote_run import exit_code_of_failure
 from user_service import Served, a_run, serving
@@ -323,6 +325,26 @@ def test_events_are_shown_once_each_over_cut_links(served: Served) -> None:
         "run_finished",
     ]
     assert "the connection is cut" in result.stderr
+
+
+def test_who_follows_a_silent_run_is_told_that_it_waits(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spoken = threading.Event()
+
+    def busy() -> Load:
+        spoken.set()
+        return Load(16.2, 2)
+
+    monkeypatch.setattr(step_watch, "QUIET_S", 0.05)
+    monkeypatch.setattr(step_watch, "load", busy)
+    trains(served)
+    served.service.cuts = [1, 1]
+    served.service.on_cut = lambda: spoken.wait(60)
+    result = invoke("run", "digits.yaml", "--run-id", "base", *served.options)
+    assert result.exit_code == 0
+    waiting = "waiting  for what the mediator tells of the run"
+    assert any(waiting in each and "load 16.2" in each for each in result.stdout.splitlines())
 
 
 def test_ctrl_c_detaches_and_says_how_to_attach(served: Served) -> None:
