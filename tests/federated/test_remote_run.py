@@ -225,6 +225,43 @@ def events_of(result: Any) -> list[dict[str, Any]]:
     return told
 
 
+@pytest.mark.parametrize("options", [(), ("--share",)], ids=["not shared", "shared"])
+def test_a_run_is_shared_if_that_is_asked_for(options: tuple[str, ...], served: Served) -> None:
+    result = invoke("run", "digits.yaml", "--run-id", "base", "-d", *options, *served.options)
+    assert result.exit_code == 0, result.stderr
+    (submission,) = served.service.submissions
+    assert submission.shared is bool(options)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        pytest.param(("digits.yaml",), "--share is about a run at a mediator", id="a run here"),
+        pytest.param(("--resume", "base"), "is shared as it was", id="a run that goes on"),
+    ],
+)
+def test_what_cannot_be_shared_is_bad_usage(
+    arguments: tuple[str, ...], said: str, served: Served
+) -> None:
+    result = invoke("run", *arguments, "--share")
+    assert result.exit_code == 2
+    assert said in result.stderr
+
+
+def test_a_run_that_waits_is_followed_to_its_end(served: Served) -> None:
+    def train(run: str) -> None:
+        waiting = happened("run_waiting", run_id=run, reason="the disk is full")
+        served.service.say(run, started(run), a_round(1), waiting)
+        served.service.say(run, started(run, resumed=True), a_round(2), finished(run))
+        served.service.end(run, "finished")
+
+    served.service.on_submit = train
+    result = invoke("run", "digits.yaml", "--run-id", "base", *served.options)
+    assert result.exit_code == 0, result.stderr
+    assert "run base waits: the disk is full" in result.stdout
+    assert "interrupted" not in result.stdout
+
+
 def test_a_detached_run_tells_by_events_how_to_attach(served: Served) -> None:
     options = ["--detach", "--json", *served.options]
     result = invoke("run", "digits.yaml", "--run-id", "base", *options)

@@ -85,6 +85,33 @@ def test_a_killed_coordinator_resumes_and_gives_the_same_model(tmp_path: Path, a
     asyncio.run(test())
 
 
+def test_whoever_follows_a_run_over_a_restart_of_the_mediator_is_told_that_it_waits(
+    tmp_path: Path, alone: str
+) -> None:
+    async def test() -> None:
+        async with mediating(tmp_path / "m", coordinator=COORDINATOR) as here:
+            cluster, paris = agent_of(here, "paris")
+            async with paris:
+                await here.state("paris", "ready")
+                cluster.shut_at = 2
+                await submit(here, "run", config())
+                await eventually(lambda: 2 in cluster.rounds, within_s=60)
+        async with mediating(tmp_path / "m", coordinator=COORDINATOR) as here:
+            _, paris = agent_of(here, "paris")
+            async with paris:
+                assert finished(await here.ended("run", 120)) == alone
+            told = await here.events("run")
+            names = [each["event"] for each in told]
+            assert names.count("run_waiting") == 1
+            assert names.count("run_finished") == 1, "and it is the last"
+            assert names[-1] == "run_finished"
+            (waiting,) = [each for each in told if each["event"] == "run_waiting"]
+            assert waiting["run_id"] == "run"
+            assert "as soon as the mediator is back" in waiting["reason"]
+
+    asyncio.run(test())
+
+
 def test_a_site_that_joins_late_and_one_that_is_lost_do_not_change_the_model(
     tmp_path: Path, alone: str
 ) -> None:
