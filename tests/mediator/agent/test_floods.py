@@ -35,6 +35,7 @@ def runners(folder: Path, **options: Any) -> Runners:
         policy=None,
         happened=lambda *_: None,
         ended=lambda *_: None,
+        at_work=lambda _: "",
         clock=lambda: 0.0,
         **options,
     )

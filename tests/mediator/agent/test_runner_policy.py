@@ -31,6 +31,7 @@ def test_a_runner_is_started_with_the_sites_policy(tmp_path: Path) -> None:
             policy=tmp_path / "policy.yaml",
             happened=lambda *_: None,
             ended=lambda *_: None,
+            at_work=lambda _: "",
             clock=lambda: 0.0,
             start=start,
         )
