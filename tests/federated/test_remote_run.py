@@ -47,6 +47,12 @@ def served(server: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> S
     return server
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slow this machine is, nobody says that he waits."""
+    monkeypatch.setattr(step_watch, "QUIET_S", 3600.0)
+
+
 def invoke(*arguments: str) -> Result:
     return CliRunner().invoke(main, list(arguments), prog_name="fedpilot")
 

@@ -58,7 +58,8 @@ def test_a_run_over_two_sites_gives_the_same_model(tmp_path: Path, alone: str) -
                 found = await here.ended("run", 120)
                 assert finished(found) == alone
                 assert (found["rounds"], found["owner"]) == (4, "otto")
-                events = [each["event"] for each in await here.events("run")]
+                told = [each["event"] for each in await here.events("run")]
+                events = [name for name in told if name != "waiting"]  # on a busy machine
                 assert events[0] == "run_started"
                 assert events.count("round_finished") == 4
                 assert events.count("worker_ready") == 2
