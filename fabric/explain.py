@@ -73,6 +73,45 @@ def holders(document: Document, parent: str, but: str) -> str:
     return f"held are {listed(found)}" if found else ""
 
 
+def job_sentences(
+    job: Document, document: Document, history: Sequence[Document], now: float
+) -> list[str]:
+    """Why a job is in its state, what it waits for, and what would help."""
+    said = [_of_job(job, now)]
+    name = job["virtual_cluster"]
+    known = name is not None and (job["cluster"] is not None or ending(history, name) is not None)
+    if name is None:
+        said.append("It was submitted without a virtual cluster: all of the Ray cluster is its.")
+    elif known and not (job["joined"] and job["status"] in _OVER):
+        said += sentences(document, name, history, now)
+    return said
+
+
+_OVER = ("SUCCEEDED", "FAILED", "STOPPED")
+
+
+def _of_job(job: Document, now: float) -> str:
+    id, why = job["id"], short(job["message"]) if job["message"] else ""
+    because = f": {why}" if why else ""
+    since = f"{duration(now - job['started'])}" if job["started"] else "a moment"
+    when = ago(job["ended"], now) if job["ended"] else "just now"
+    match job["status"]:
+        case "SUCCEEDED":
+            return f"Job {id} succeeded, {when}."
+        case "STOPPED":
+            return f"Job {id} was stopped, {when}."
+        case "FAILED" if not job["started"]:
+            return f"Job {id} never began{because}."
+        case "FAILED":
+            return f"Job {id} failed, {when}{because}."
+        case "WAITING":
+            return f"Job {id} waits for its virtual cluster, for {since} now."
+        case "PENDING":
+            return f"Job {id} has yet to be started by Ray, which prepares what it needs{because}."
+        case _:
+            return f"Job {id} has been running for {since}."
+
+
 def _why(view: View, cluster: Document, history: Sequence[Document]) -> Iterator[str]:
     name, now = cluster["id"], view.now
     match cluster["state"]:

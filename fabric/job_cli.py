@@ -28,6 +28,7 @@ from .cli_access import (
     interruptions,
     opened,
     print_json,
+    stdout_console,
     with_access,
 )
 from .cli_spec import check_name, from_json, spec_from, with_deadline, with_priority, with_spec
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
 
 TALKATIVE = ("ray.dashboard.modules.dashboard_sdk", "ray.dashboard.modules.job.sdk")
 """Loggers of Ray's that tell of each upload, and of the end of each log."""
+EVENTS = 20
+"""How much of the history `explain` prints; `--json` gives all."""
 SETTLE_S = 10.0
 """How long Ray may take to end a job, or to say how it ended."""
 
@@ -293,6 +296,40 @@ def show(id: str, address: str, auth_mode: str | None, as_json: bool) -> None:
         from .tables import job_details
 
         display(job_details(found, document, history, time.time()))
+
+
+@job.command()
+@click.argument("id")
+@with_access
+def explain(id: str, address: str, auth_mode: str | None, as_json: bool) -> None:
+    """Say why job ID is in its state, what would help, and what happened to its virtual cluster.
+
+    \b
+    Examples:
+      fedpilot job explain job-1f2e3d4c
+      fedpilot job explain job-1f2e3d4c --json | jq -r '.sentences[]'
+    """
+    with exit_codes():
+        from .explain import chronicle, job_sentences
+
+        found, document, history = ask(
+            attached,
+            address,
+            auth_mode,
+            lambda jobs: (jobs.show(id), jobs.clusters.snapshot(), jobs.clusters.history()),
+        )
+        now, name = time.time(), found.virtual_cluster
+        said = job_sentences(found.to_dict(), document, history, now)
+        told = [dict(event) for event in history if name and event["cluster"] == name]
+        if as_json:
+            print_json({"id": id, "sentences": said, "history": told, "job": found.to_dict()})
+            return
+        console = stdout_console()
+        for sentence in said:
+            console.print(sentence)
+        if name and told:
+            console.print()
+            console.print(chronicle(history, name, now, EVENTS))
 
 
 @job.command()

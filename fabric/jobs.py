@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import secrets
 import shlex
 import time
@@ -33,6 +34,9 @@ LOGS = ", last available logs (truncated to 20,000 chars):"
 """What Ray ends the first line with where a log follows."""
 
 HOOK = "worker_process_setup_hook"
+
+INSTALLER = re.compile(r"^\s*(?:ERROR|error): *(.+)$", re.MULTILINE)
+"""How pip and uv say what went wrong."""
 
 ENDED = ("SUCCEEDED", "FAILED", "STOPPED")
 
@@ -247,11 +251,15 @@ def _of(id: str) -> Iterator[None]:
 def reason_in(message: str | None) -> str:
     """Why a job ended: what was said last, unless that is of the command; else what Ray says.
 
-    Ray's message ends with the last lines of the log where the job has failed.
+    Ray's message ends with the last lines of the log where the job has failed, and with those of
+    pip where pip could not install what the job needs.
     """
     said, _, log = (message or "").strip().partition("\n")
     last = log.rpartition("\n")[2]
-    return last.removeprefix(SAYS) if last.startswith(SAYS) else _line(said)
+    if last.startswith(SAYS):
+        return last.removeprefix(SAYS)
+    failed = INSTALLER.findall(log) if "runtime_env" in said else []
+    return f"{_line(said).rstrip('.')}: {failed[-1].strip()}" if failed else _line(said)
 
 
 def _line(text: object) -> str:

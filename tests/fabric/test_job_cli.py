@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
@@ -499,3 +500,81 @@ def test_help_has_examples(command: str) -> None:
     done = invoke(None, command, "--help")
     assert done.exit_code == 0
     assert f"fedpilot job {command}" in done.stdout.partition("Examples:")[2]
+
+
+# -- explain ----------------------------------------------------------------------------------
+
+
+def explained(known: Job) -> list[str]:
+    said: list[str] = json.loads(invoke(FakeJobs(known), "explain", known.id, "--json").stdout)[
+        "sentences"
+    ]
+    return said
+
+
+def test_explain_tells_of_a_job_and_of_its_virtual_cluster() -> None:
+    said = explained(job("speech"))
+    assert re.fullmatch(r"Job speech has been running for .+\.", said[0])
+    assert said[1].startswith("speech is active")
+    shown = invoke(FakeJobs(job("speech")), "explain", "speech")
+    assert shown.exit_code == 0
+    assert "speech is active" in shown.stdout
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"status": "SUCCEEDED", "ended": NOW - 10}, r"Job speech succeeded, .+\."),
+        ({"status": "STOPPED", "ended": NOW - 10}, r"Job speech was stopped, .+\."),
+        (
+            {"status": "FAILED", "started": None, "message": "no such package"},
+            r"Job speech never began: no such package\.",
+        ),
+        ({"status": "FAILED", "message": "exit code 3"}, r"Job speech failed, .+: exit code 3\."),
+        ({"status": "PENDING"}, r"Job speech has yet to be started by Ray, .+\."),
+    ],
+)
+def test_explain_tells_how_a_job_ended(changes: dict[str, Any], told: str) -> None:
+    assert re.fullmatch(told, explained(job("speech", **changes, cluster=None))[0])
+
+
+def test_explain_of_no_job_says_so() -> None:
+    done = invoke(FakeJobs(), "explain", "speech")
+    assert done.exit_code == 2
+    assert "there is no job 'speech'" in done.stderr
+
+
+PIP_FAILS = """runtime_env setup failed: Failed to set up runtime environment.
+Could not create the actor because its associated runtime env failed to be created.
+ray._private.runtime_env.utils.SubprocessCalledProcessError: Run cmd[7] failed.
+Command '['/venv/bin/python', '-m', 'pip', 'install', '-r', 'x.txt']' returned status 1.
+Last 50 lines of stdout:
+    Collecting einops==99
+    ERROR: Could not find a version that satisfies the requirement einops==99 (from versions: 0.8)
+    ERROR: No matching distribution found for einops==99
+"""
+
+
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        (
+            PIP_FAILS,
+            "runtime_env setup failed: Failed to set up runtime environment: "
+            "No matching distribution found for einops==99",
+        ),
+        (
+            PIP_FAILS.replace("ERROR: No", "    error: No"),
+            "runtime_env setup failed: Failed to set up runtime environment: "
+            "No matching distribution found for einops==99",
+        ),
+        (
+            "Job failed due to an application error\nERROR: of the script",
+            "Job failed due to an application error",
+        ),
+    ],
+)
+def test_a_runtime_environment_that_fails_names_what_pip_said_last(
+    message: str, reason: str
+) -> None:
+    assert reason_in(message) == reason
