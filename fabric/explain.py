@@ -144,6 +144,9 @@ def _why(view: View, cluster: Document, history: Sequence[Document]) -> Iterator
                 yield f"{amounts(borrowed)} of that is borrowed from {lender} {due}."
             if said := work(cluster):
                 yield f"Tasks and actors in it: {said}; {amounts(cluster['available'])} is idle."
+            if without := cluster.get("actors_without_resources"):
+                actors = "1 actor" if without == 1 else f"{without} actors"
+                yield f"{actors} of these hold no resources: each is a process all the same."
             for escape in cluster.get("escapes", ()):
                 yield f"Outside of it, where it should not be: {escape}."
             inside = [each["id"] for each in view.holders(name)]

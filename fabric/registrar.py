@@ -114,6 +114,11 @@ class Registrar:
         return never(self.books.ledger, request)
 
     @property
+    def actors_without_resources(self) -> int | None:
+        """The most actors with no resources in one virtual cluster."""
+        return self._settings.actors_without_resources
+
+    @property
     def machines_come(self) -> bool:
         """Whether somebody adds machines for what waits."""
         return self._settings.machines_come

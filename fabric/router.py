@@ -72,6 +72,8 @@ class Fabric(Protocol):
 
     @property
     def machines_come(self) -> bool: ...
+    @property
+    def actors_without_resources(self) -> int | None: ...
     def cut(
         self, ledger: Ledger, vnodes: Iterable[VNodeId], given: Mapping[VNodeId, Resources], /
     ) -> Recut | Stuck: ...
@@ -144,6 +146,7 @@ class Router:
             return books.works[ask.id]
         if ask.cluster not in books.ledger.clusters:
             raise NoSuchCluster(ask.cluster, sorted(books.ledger.clusters))
+        self._check_actors(ask)
         found = Queue(*ask.inside) if ask.inside else self._choose(ask, lasting=ask.actor)
         if isinstance(found, Never):
             raise TooLarge(found.reason)
@@ -166,6 +169,18 @@ class Router:
                 self._why.pop(work.id, None)
                 return None
         return books.works[ask.id]
+
+    def _check_actors(self, ask: Ask) -> None:
+        """TooLarge for an actor without resources, if there are as many as there may be."""
+        most = self._fabric.actors_without_resources
+        if most is None or not ask.actor or ask.demand:
+            return
+        there = self._fabric.books.works.without_resources(ask.cluster)
+        if there >= most:
+            raise TooLarge(
+                f"it has {there} actors without resources, and may have {most} "
+                "(`actors_without_resources` of the manager); ask for a part of a CPU"
+            )
 
     def place_also(self, like: Ask, ids: Sequence[WorkId]) -> list[Work]:
         """Promise places to tasks like one that waits; to as many as can wait where it does.

@@ -29,3 +29,8 @@ class KeeperSettings:
     machines_come: bool = False
     """Whether somebody adds machines for what waits, as Ray's autoscaler does. Then what is too
     large for the machines of today waits for others; otherwise it is refused."""
+    actors_without_resources: int | None = None
+    """The most actors with no resources in one virtual cluster; none are refused without it.
+
+    They fit everywhere, and each is a process that takes memory of its machine all the same.
+    """

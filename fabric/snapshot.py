@@ -84,6 +84,7 @@ class Snapshot:
             "available": Resources.total(self._free(each.id) for each in vnodes).to_ray(),
             "borrowed": Resources.total(ledger.borrowed(each.id) for each in vnodes).to_ray(),
             "work": self._work(id),
+            "actors_without_resources": keeper.books.works.without_resources(id),
             "escapes": [e.reason for e in keeper.escapes if e.cluster == id],
             "children": list(ledger.children(id)),
             "nodes": [self.vnode(each, pieces.get(each.id, [])) for each in vnodes],

@@ -364,6 +364,7 @@ class Works:
         self._demands: dict[GroupId, Counter[Resources]] = {}
         self._by_owner: dict[ProcessId, dict[WorkId, None]] = {}
         self._actors: dict[str, WorkId] = {}
+        self._without: Counter[ClusterId] = Counter()
         self._queues: dict[GroupId, dict[tuple[int, Resources], dict[WorkId, None]]] = {}
         self._changed: set[WorkId] = set()
         for work in works:
@@ -447,6 +448,10 @@ class Works:
         """How much work of a virtual cluster is in a state."""
         return self._states[cluster, state]
 
+    def without_resources(self, cluster: ClusterId) -> int:
+        """How many actors of a virtual cluster hold nothing; each is a process all the same."""
+        return self._without[cluster]
+
     def held(self, cluster: ClusterId) -> Generator[Work, None, None]:
         """Who is next of those that wait for placement groups of their own, of each kind.
 
@@ -475,6 +480,8 @@ class Works:
         self._demands.setdefault(work.group, Counter())[work.demand] += 1
         if work.actor:
             self._actors[work.actor] = work.id
+        if work.lasting and not work.demand:
+            self._without[work.cluster] += 1
         self._states[work.cluster, work.state] += 1
         match work.state:
             case WorkState.PLACED if work.demand:
@@ -510,6 +517,8 @@ class Works:
         if not self._demands[work.group]:
             del self._demands[work.group]
         self._actors.pop(work.actor, None)
+        if work.lasting and not work.demand:
+            _less(self._without, work.cluster)
         _less(self._states, (work.cluster, work.state))
         match work.state:
             case WorkState.PLACED if work.demand:

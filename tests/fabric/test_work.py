@@ -48,6 +48,7 @@ class Bench:
         self.in_use: frozenset[GroupId] = frozenset()
         self.ordered: list[Recut] = []
         self.machines_come = False
+        self.actors_without_resources: int | None = None
         self.requests: dict[ClusterId, Request] = {}
 
     def cut(
@@ -433,6 +434,30 @@ class TestFlexible:
         again = bench.now(work)
         assert again.state is PLACED
         assert bench.books.groups[work.group].pieces[0].machine != lost
+
+
+class TestActorsWithoutResources:
+    def test_they_are_counted(self, bench: Bench) -> None:
+        bench.begin("job", least=1)
+        actors = [bench.runs("job", 0, actor=True) for _ in range(3)]
+        bench.runs("job", 0)
+        bench.runs("job", 1, actor=True)
+        assert bench.books.works.without_resources(ClusterId("job")) == 3
+        bench.router.done([actors[0].id])
+        assert bench.books.works.without_resources(ClusterId("job")) == 2
+
+    def test_they_can_be_capped(self, bench: Bench) -> None:
+        bench.actors_without_resources = 2
+        for name in ("job", "other"):
+            bench.begin(name, least=1)
+        actors = [bench.runs("job", 0, actor=True) for _ in range(2)]
+        with pytest.raises(TooLarge, match="has 2 actors without resources, and may have 2"):
+            bench.submit("job", 0, actor=True)
+        assert bench.runs("job", 0).state is PLACED
+        assert bench.runs("job", 0.5, actor=True).state is PLACED
+        assert bench.runs("other", 0, actor=True).state is PLACED
+        bench.router.done([actors[0].id])
+        assert bench.runs("job", 0, actor=True).state is PLACED
 
 
 class TestShortTasks:
