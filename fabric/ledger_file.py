@@ -152,6 +152,19 @@ class LedgerFile:
                 self.close()  # what was not written is told nobody, and must be loaded anew
                 raise
 
+    def note(self, name: str) -> Any:
+        """What was noted under a name, beside the books; None if nothing was."""
+        with self._explained():
+            found = self._file.execute("SELECT what FROM notes WHERE id = ?", (name,)).fetchone()
+        return None if found is None else json.loads(found[0])
+
+    def write_note(self, name: str, what: Any) -> None:
+        """Note something that the books do not hold."""
+        with self._explained():
+            self._file.execute(
+                "INSERT OR REPLACE INTO notes VALUES (?, ?)", (name, json.dumps(what))
+            )
+
     def close(self) -> None:
         """Close the file; may be called twice."""
         self.closed = True
@@ -176,6 +189,8 @@ class LedgerFile:
                 f"{self._name} is no ledger of format {FORMAT}, which this version reads, but of "
                 f"format {version}"
             )
+        # Files of before have none, and versions of before do not look.
+        self._file.execute("CREATE TABLE IF NOT EXISTS notes (id TEXT PRIMARY KEY, what TEXT)")
 
     def _write(
         self,

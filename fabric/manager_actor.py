@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import Any
 
 from . import private_ray
+from .autoscaler import Autoscaler
 from .calling import Address, Port
 from .core.admission import Request
 from .core.books import Entry, JobId
 from .core.groups import GroupId, group_id
 from .core.ledger import WorkId
 from .core.records import ClusterId, ProcessId
-from .core.resources import Resources
 from .errors import FabricError, NameTaken
 from .keeper import Keeper
 from .ledger_file import LedgerFile, own
@@ -34,6 +34,8 @@ from .settings import KeeperSettings
 from .snapshot import snapshot
 
 NAME, NAMESPACE = "virtual_cluster_manager", "fedpilot"
+ASK_S = 1.0
+"""Seconds between two looks at what Ray's autoscaler is asked for."""
 CALLS = 2000
 """How many callers may wait at the same time."""
 log = logging.getLogger(__name__)
@@ -179,32 +181,25 @@ class ManagerActor:
         methods = dict(inspect.getmembers(self, inspect.iscoroutinefunction))
         asked = {name: each for name, each in methods.items() if not name.startswith("_")}
         self._address = await Port(asked).open(context.worker.node_ip_address)
-        self._turning = asyncio.create_task(self._turn(keeper))
+        autoscaler = Autoscaler(private_ray.AutoscalerRequests(context.gcs_address), file)
+        self._turning = asyncio.create_task(self._turn(keeper, autoscaler))
         return keeper
 
-    async def _turn(self, keeper: Keeper) -> None:
+    async def _turn(self, keeper: Keeper, autoscaler: Autoscaler) -> None:
         """Look at Ray again and again."""
-        asked: tuple[Resources, ...] | None = None  # what a manager before this one has asked for
+        asked = 0.0
         while True:
             await asyncio.sleep(self._settings.turn_s)
             try:
                 await keeper.turn()
-                wanted = keeper.registrar.physical_demand()
-                if wanted != asked:
-                    await asyncio.to_thread(publish, wanted)
-                    asked = wanted
+                if time.monotonic() > asked + ASK_S:
+                    asked = time.monotonic()
+                    await autoscaler.ask(keeper.registrar.physical_demand())
             except Exception:
                 log.exception("a look at Ray failed; the next is in %s s", self._settings.turn_s)
             if keeper.registrar.lost:
                 log.error("the books can no longer be written: starting again from what is there")
                 os._exit(1)
-
-
-def publish(demand: Sequence[Resources]) -> None:
-    """Tell Ray's autoscaler how large the Ray cluster should be; nothing leaves it to itself."""
-    from ray.autoscaler.sdk import request_resources
-
-    request_resources(bundles=[each.to_ray() for each in demand])
 
 
 def find_or_create(settings: KeeperSettings | None = None) -> Any:

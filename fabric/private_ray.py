@@ -10,7 +10,10 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Iterable, Mapping, Sequence
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import version
@@ -97,6 +100,13 @@ NEEDS: Mapping[str, Sequence[Part]] = {
         Part(f"{_GENERATED}.gcs_pb2", "GcsNodeInfo", ("node_id", "resources_total", "labels")),
         Part("ray._private.state", "state.node_table"),
         Part("ray._private.worker", "global_worker.node"),
+        Part("ray._private.ray_constants", "AUTOSCALER_RESOURCE_REQUEST_CHANNEL"),
+        Part("ray.autoscaler.v2.utils", "is_autoscaler_v2"),
+        Part("ray.experimental.internal_kv", "_internal_kv_get"),
+        Part("ray.experimental.internal_kv", "_internal_kv_put", ("key", "value", "overwrite")),
+        Part(f"{_GENERATED}.autoscaler_pb2_grpc", "AutoscalerStateServiceStub"),
+        Part(f"{_GENERATED}.autoscaler_pb2", "ClusterResourceConstraint", ("resource_requests",)),
+        Part(f"{_GENERATED}.autoscaler_pb2", "ResourceRequestByCount", ("request", "count")),
     ),
     INSIDE: (
         Part("ray.remote_function", "RemoteFunction._remote"),
@@ -176,6 +186,80 @@ def dashboard_url() -> str | None:
     """Where the dashboard of this Ray cluster is, if it has one."""
     worker: Any = importlib.import_module("ray._private.worker")
     return worker.get_dashboard_url() or None
+
+
+class AutoscalerRequests:
+    """The one request that Ray's autoscaler has; its second version keeps it elsewhere.
+
+    Each part is a text that only Ray understands, so that what others ask for is given back to Ray
+    as it was.
+    """
+
+    TIMEOUT_S = 10.0
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+
+    def read(self) -> list[str]:
+        """All that is asked for."""
+        if not self._second:
+            found = self._kv._internal_kv_get(self._key)
+            return [json.dumps(each, sort_keys=True) for each in json.loads(found or b"[]")]
+        asked = generated("autoscaler_pb2").GetClusterResourceStateRequest()
+        with self._service() as service:
+            state = service.GetClusterResourceState(asked, timeout=self.TIMEOUT_S)
+        constraints = state.cluster_resource_state.cluster_resource_constraints
+        return [
+            each.SerializeToString(deterministic=True).hex()
+            for constraint in constraints
+            for each in constraint.resource_requests
+        ]
+
+    def write(self, requests: Sequence[str]) -> None:
+        """Ask for this, and for nothing else."""
+        if not self._second:
+            value = json.dumps([json.loads(each) for each in requests])
+            self._kv._internal_kv_put(self._key, value, overwrite=True)
+            return
+        messages = generated("autoscaler_pb2")
+        asked = messages.RequestClusterResourceConstraintRequest()
+        for each in requests:
+            part = messages.ResourceRequestByCount.FromString(bytes.fromhex(each))
+            asked.cluster_resource_constraint.resource_requests.append(part)
+        with self._service() as service:
+            service.RequestClusterResourceConstraint(asked, timeout=self.TIMEOUT_S)
+
+    def encode(self, amounts: Sequence[Mapping[str, float]]) -> list[str]:
+        """Say how it is asked for so much."""
+        if not self._second:
+            return [json.dumps(dict(each), sort_keys=True) for each in amounts]
+        messages, found = generated("autoscaler_pb2"), []
+        for shape, count in Counter(tuple(sorted(each.items())) for each in amounts).items():
+            part = messages.ResourceRequestByCount(count=count)
+            part.request.resources_bundle.update(dict(shape))
+            found.append(part.SerializeToString(deterministic=True).hex())
+        return found
+
+    @property
+    def _second(self) -> bool:
+        utils: Any = importlib.import_module("ray.autoscaler.v2.utils")
+        return bool(utils.is_autoscaler_v2())
+
+    @property
+    def _kv(self) -> Any:
+        return importlib.import_module("ray.experimental.internal_kv")
+
+    @property
+    def _key(self) -> bytes:
+        constants: Any = importlib.import_module("ray._private.ray_constants")
+        key: bytes = constants.AUTOSCALER_RESOURCE_REQUEST_CHANNEL
+        return key
+
+    @contextmanager
+    def _service(self) -> Iterator[Any]:
+        utils: Any = importlib.import_module("ray._private.grpc_utils")
+        with utils.init_grpc_channel(self._address) as open_channel:
+            yield generated("autoscaler_pb2_grpc").AutoscalerStateServiceStub(open_channel)
 
 
 # -- this process ---------------------------------------------------------------------------------

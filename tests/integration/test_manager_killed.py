@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import ray
+from ray.autoscaler.sdk import request_resources
+from ray.experimental.internal_kv import _internal_kv_get
 
+from fedpilot.fabric import FixedSizeNode, FixedSizeNodes, VirtualCluster
 from fedpilot.fabric.manager_actor import NAME, NAMESPACE
 from fedpilot.fabric.virtual_clusters import VirtualClusters
 from integration.test_virtual_clusters import Machines, client, machines
@@ -85,3 +89,29 @@ def test_who_asked_before_the_manager_was_killed_asks_its_successor(at: Machines
     before = {each["id"] for each in clusters.snapshot()["machines"]}
     killed()
     assert {each["id"] for each in clusters.snapshot()["machines"]} == before
+
+
+def asked_of_the_autoscaler() -> list[dict[str, float]]:
+    """Where Ray's autoscaler reads how large the cluster should be."""
+    found: list[dict[str, float]] = json.loads(
+        _internal_kv_get(b"autoscaler_resource_request") or b"[]"
+    )
+    return found
+
+
+def test_what_others_asked_of_the_autoscaler_outlives_our_part_and_the_manager(
+    at: Machines,
+) -> None:
+    theirs = [{"CPU": 1}] * 50
+    request_resources(bundles=theirs)
+    clusters = VirtualClusters()
+    all_of_it = FixedSizeNodes(nodes=(FixedSizeNode(resources={"CPU": 4}),))
+    for name in ("holds", "waits"):
+        clusters.create(name, VirtualCluster(fixed_size_nodes=(all_of_it,)), wait_s=0)
+    beside = [*theirs, {"CPU": 4.0}, {"CPU": 4.0}]
+    eventually(lambda: asked_of_the_autoscaler() == beside, PATIENCE_S, "our part comes")
+    killed()
+    clusters.delete("waits")
+    eventually(lambda: asked_of_the_autoscaler() == theirs, PATIENCE_S, "our part goes")
+    clusters.delete("holds")
+    request_resources(bundles=[])
