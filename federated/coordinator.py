@@ -35,13 +35,13 @@ from .core.members import Members, Membership
 from .core.partial import COARSER_STEP, COARSEST, Partial, Tally, grid
 from .core.partial_check import (
     checked_covered,
+    checked_judged,
     checked_judges,
     checked_partial,
-    checked_tally,
 )
 from .core.participation import Counted, Rules, least
 from .core.round_costs import Costs
-from .core.sampling import share as share_of
+from .core.sampling import Indices, share as share_of
 from .core.shares import packed, part_name, told, unpacked
 from .core.state import Array, Roles, State, digest
 from .core.stopping import Progress
@@ -121,7 +121,11 @@ class _Orders:
 
     def check(self, share: Share, answer: Payload) -> None:
         if self.kind != "round":
-            checked_tally(answer.header.get("tally"))
+            on_test = self.header["on"] == "test"
+            samples = None
+            if "counted" not in self.header:
+                samples = self.coordinator.judged_samples(self.number, share, on_test=on_test)
+            checked_judged(answer.header.get("tally"), samples)
             return
         # Only what a clock may close is answered before all are done.
         all_of_them = not self.header.get("tells_covered", False)
@@ -189,13 +193,16 @@ class Coordinator:
         emit: Emit,
         cohort: tuple[int, int],
         membership: Membership,
+        test_samples: int = 0,
         told: Callable[[str], Told] = lambda site: Told.EXACT,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         """`cohort`: the clients that a round asks, and how many of them are enough; `membership`
-        says who they are, `told` how a site's part of the samples may be told.
+        says who they are, `told` how a site's part of the samples may be told. The coordinator's
+        own test set has so many `test_samples`.
         """
         self._asked, self._enough = cohort
+        self._membership, self._test_samples = membership, test_samples
         self.members = membership.of
         self._config = config
         self._roles = roles
@@ -211,6 +218,8 @@ class Coordinator:
         """Of the round trained last, if the config asks for them."""
         self._on_grid: tuple[tuple[str, int], Mapping[str, int]] = ("", 0), {}
         """The grid looked up last, and of which model."""
+        self._not_finite_at: list[str] = []
+        """Sites on whose samples the loss of the model judged last is not finite."""
         self._at_sites: dict[str, str] = {}
         """Digest of the model that each site was sent last."""
         self._counted = CountedRounds(folder.journal)
@@ -284,7 +293,9 @@ class Coordinator:
         name = next((n for n, a in new.state.items() if not np.isfinite(a).all()), None)
         if name is None and row.get("loss", 0.0) is not None:
             return
-        what = "its loss is not finite" if name is None else f"{name} is not finite"
+        what = f"{name} is not finite"
+        if name is None:
+            what = f"its loss is not finite, by the word of {', '.join(self._not_finite_at)}"
         raise ModelNotFinite(new.round_number, what, self.limits.blamed())
 
     def _ask_for_round(self, model: GlobalModel, number: int) -> None:
@@ -434,8 +445,12 @@ class Coordinator:
             part = Part(site=next(iter(self._mediator.sites), ""), moves=(range(1),))
             answers = Asking(orders, self._mediator, rules, self._clock).answers([part])
         total = Tally()
+        self._not_finite_at = []
         for answer in answers.all:
-            total.merge(Tally.from_json(answer.payload.header["tally"]))
+            tally = Tally.from_json(answer.payload.header["tally"])
+            total.merge(tally)
+            if tally.not_finite:
+                self._not_finite_at.append(answer.part.site)
         return total
 
     def check_round(
@@ -464,6 +479,13 @@ class Coordinator:
         if self._on_grid[0] != (model.digest, coarser):
             self._on_grid = (model.digest, coarser), grid(model.state, self._roles, coarser)
         return self._on_grid[1]
+
+    def judged_samples(self, number: int, share: Share, *, on_test: bool) -> Indices:
+        """How many samples a site judges a model on, of each client; -1 if unknown."""
+        if on_test:
+            return np.array([self._test_samples])
+        kind = self._config.evaluation.clients
+        return self._membership.judged_samples(number, share, self._judges(), kind)
 
     def _judges(self) -> int:
         """How many clients judge a model at the sites."""

@@ -610,6 +610,7 @@ class Federation:
             emit=self._emit,
             cohort=(self._materials.cohort_size, self._materials.enough),
             membership=self._membership(),
+            test_samples=len(self._materials.data.test_y),
             told=self._materials.told_of,
         )
 

@@ -18,6 +18,8 @@ Change = Callable[[Payload], Payload]
 class LyingSite(InProcessSite):
     """A site that says something else than what it has trained."""
 
+    about: ClassVar[str] = "round"
+    """The kind of order that it lies about."""
     lies: ClassVar[Mapping[str, Change]] = {}
     """By site; the others are honest."""
     rounds: ClassVar[list[tuple[str, int]]] = []
@@ -28,7 +30,7 @@ class LyingSite(InProcessSite):
         change = self.lies.get(self.name)
         if order.kind == "round":
             self.rounds.append((self.name, order.header["round"]))
-        if order.kind != "round" or change is None:
+        if order.kind != self.about or change is None:
             return answer
         return then(answer, change)
 

@@ -56,6 +56,22 @@ def weight_problem(
     return None
 
 
+def judged_problem(tally: Tally, samples: Indices | None) -> Wrong | None:
+    """What is wrong with a tally over the samples of those who judge a model.
+
+    -1 where one does not say how many it holds, None where nothing is known.
+    """
+    if tally.untold:
+        return Wrong("its tally", f"with {tally.untold} samples without a loss", "one of each")
+    if samples is None or bool((samples < 0).any()):
+        return None
+    whole = total(samples)
+    if tally.samples != whole:
+        wanted = f"{whole}, the samples that are judged"
+        return Wrong("the samples of its tally", f"{tally.samples}", wanted)
+    return None
+
+
 def update_problem(weight: int, tally: Tally, samples: int) -> Wrong | None:
     """What is wrong with the weight of one client's update; -1 samples are not known."""
     known = None if samples < 0 else np.array([samples], dtype=np.int64)

@@ -14,7 +14,7 @@ import numpy as np
 
 from .groups import Groups
 from .partition import UnknownClient
-from .sampling import Indices, cohort
+from .sampling import Indices, cohort, evaluation_cohort
 from .shares import Mask, Share, held
 
 IndexOf = Callable[[str], int]
@@ -132,6 +132,22 @@ class Membership:
         whole = self._cohort(round_number)
         mask = held(whole, share)
         return self._made(mask, whole[mask], each_once=True)
+
+    def judged_samples(self, round_number: int, share: Share, size: int, kind: str) -> Indices:
+        """How many samples those hold who judge a round's model in a share; -1 if unknown.
+
+        `size` clients judge it: the round's cohort (`sampled`), a share of all (`fraction`), `all`.
+        """
+        if self._samples_of is None:
+            return np.array([-1])
+        match kind:
+            case "sampled":
+                judges = self._cohort(round_number)
+            case "fraction":
+                judges = evaluation_cohort(self._population, size, self._seed, round_number)
+            case _:
+                judges = np.arange(self._population, dtype=np.int64)
+        return self._samples_of(judges[held(judges, share)])
 
     def _made(self, mask: Mask, clients: Indices | None, *, each_once: bool) -> Members:
         return Members(

@@ -14,9 +14,17 @@ from typing import Any, NoReturn
 import numpy as np
 
 from ..errors import FederatedError
-from .amounts import Wrong, bound_problem, largest, update_problem, weight_problem
+from .amounts import (
+    Wrong,
+    bound_problem,
+    judged_problem,
+    largest,
+    update_problem,
+    weight_problem,
+)
 from .members import Members
 from .partial import RANGE_BITS, Partial, Tally
+from .sampling import Indices
 from .shares import Mask, unpacked
 from .state import Array, Roles, State, averaged, counters
 
@@ -162,6 +170,13 @@ def checked_judges(header: Mapping[str, Any], most: int) -> int:
     if found > most:
         _refuse("the number of clients", f"{found}", f"at most {most}")
     return found
+
+
+def checked_judged(sums: object, samples: Indices | None) -> Tally:
+    """The tally of a site that judged a model on clients with these samples; AnswerRefused."""
+    tally = checked_tally(sums)
+    _refuse_if(judged_problem(tally, samples))
+    return tally
 
 
 def checked_tally(sums: object) -> Tally:

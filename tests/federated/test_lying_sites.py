@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,7 @@ class Country:
         lost: tuple[str, ...] = (),
         disclose: Mapping[str, str] | None = None,
         samples: Mapping[str, int] | None = None,
+        clients: Mapping[str, tuple[str, ...]] | None = None,
         **keys: Any,
     ) -> Federation:
         kind = ShakySite if lost else LyingSite
@@ -53,8 +55,9 @@ class Country:
         files = []
         for site in sites:
             count = (samples or {}).get(site, 12)
-            clients = {f"{site}-1": count, f"{site}-2": count}
-            declared = site_data.files(self.folder / site, clients, disclose=dict(disclose or OPEN))
+            names = (clients or {}).get(site, (site,))
+            held = {f"{name}-{number}": count for name in names for number in (1, 2)}
+            declared = site_data.files(self.folder / site, held, disclose=dict(disclose or OPEN))
             files.append(site_data.site_file(self.folder / f"{site}.yaml", "scans", declared))
         made = Federation(
             site_data.config(
@@ -136,8 +139,24 @@ def test_where_too_few_sites_are_left_the_run_ends_with_the_name_of_who_lied(
 ) -> None:
     keys = {**BOUNDED, "sites__min_sites": 3, "participation__wait_for_sites_s": 0.0}
     federation = country.federation((*HONEST, "mallory"), {"mallory": heavy(7)}, **keys)
-    with pytest.raises(TooFewSites, match="site mallory: its answer is refused: `weight` is 7"):
+    with pytest.raises(TooFewSites, match=r"site mallory.*: its answer is refused: `weight` is 7"):
         federation.run()
+
+
+def test_honest_sites_that_leave_the_range_are_believed_and_give_the_bits_of_one_site(
+    country: Country,
+) -> None:
+    keys: dict[str, Any] = {"training__learning_rate": 1e9, "evaluation__every": 3}
+    apart = country.federation(("aix", "bern", "cork"), **keys).run()
+    assert country.log.of("grid_coarsened")
+    assert not country.log.of("site_refused")
+    asked = [order for order in LyingSite.rounds if order[1] == 1]
+    assert len(asked) > 2 * 3, "each has shown its size by itself"
+    together = country.federation(
+        ("dover",), clients={"dover": ("aix", "bern", "cork")}, **keys
+    ).run()
+    assert country.log.of("grid_coarsened")
+    assert together.digest == apart.digest
 
 
 def test_without_limits_a_site_that_adds_too_much_is_named_and_so_is_whose_part_ends_the_run(
@@ -168,6 +187,24 @@ def test_who_was_left_out_before_an_interruption_is_out_for_good_after_it(
     resumed = country.federation(sites, lies, **BOUNDED).resume("stopped")
     assert [fields["quarantined"] for fields in country.log.of("site_refused")] == [True]
     assert resumed.digest == whole.digest
+
+
+@pytest.mark.parametrize(
+    ("tally", "found"),
+    [
+        pytest.param([10**15, 10**15, 0, 0], "samples of its tally is 1000000000000000", id="many"),
+        pytest.param([24, 24, 0, 0, 24], "24 samples without a loss", id="no losses"),
+    ],
+)
+def test_who_judges_more_than_its_clients_hold_does_not_count(
+    tally: list[int], found: str, country: Country, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LyingSite, "about", "evaluate")
+    lies: dict[str, Change] = {"mallory": lambda a: replace(a, header={**a.header, "tally": tally})}
+    rows = country.federation((*HONEST, "mallory"), lies, **BOUNDED).run().rows
+    assert found in country.told("site_refused")["mallory"]
+    assert [row["clients"] for row in rows] == [6, 4, 4]
+    assert all(0.0 <= row["accuracy"] <= 1.0 for row in rows)
 
 
 def test_a_run_shows_what_each_site_added_and_who_was_refused(country: Country) -> None:
