@@ -5,6 +5,8 @@
     python benchmarks/execution_model.py fit fit.json            # prints a table of coefficients
     python benchmarks/execution_model.py judge held_out.json     # chosen against the best
 
+The figures of `execution_model: 1` are in `benchmarks/execution_costs`.
+
 Figures are CPU time of the thread that trains, the ways of one model in turn, the least of some
 turns: what else the machine does hardly shows. A table that has a number is never changed: a better
 one gets the next.

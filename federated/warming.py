@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 
 import numpy as np
 import torch
 from torch import nn
+
+from fedpilot.mediator.cli.compiling import mark
 
 from .config.schema import Training
 from .core.execution import Execution, Kind
@@ -40,6 +43,9 @@ def warm() -> str:
         summing.begin(model, dict.fromkeys(model, exponent))
         for trained in trainer.train(chunk, 1, model, {}):
             summing.add(chunk.clients, trained.tensors, chunk.sizes, trained.losses)
+    with suppress(OSError):
+        mark().parent.mkdir(parents=True, exist_ok=True)
+        mark().touch()
     if there:
         return "there already"
     return f"compiled in {time.perf_counter() - began:.0f} s"

@@ -103,6 +103,63 @@ class Explosive(nn.Module):
         return outputs
 
 
+class Leaky(nn.Module):
+    """Is no chain, and folds."""
+
+    def __init__(self, input_shape, num_classes):
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Linear(input_shape[0], 9), nn.LeakyReLU(), nn.Linear(9, num_classes)
+        )
+
+    def forward(self, x):
+        return self.layers(x)
+
+
+class Unused(Leaky):
+    """Has a parameter that its code never uses."""
+
+    def __init__(self, input_shape, num_classes):
+        super().__init__(input_shape, num_classes)
+        self.spare = nn.Parameter(torch.ones(3))
+
+
+class Bag(nn.Module):
+    """An EmbeddingBag of the features in steps of a half."""
+
+    def __init__(self, input_shape, num_classes):
+        super().__init__()
+        self.bag, self.top = nn.EmbeddingBag(9, 4), nn.Linear(4, num_classes)
+
+    def forward(self, x):
+        return self.top(self.bag((2 * x + 4).clamp(0, 8).long()))
+
+
+class Recurrent(nn.Module):
+    """A GRU over the features."""
+
+    def __init__(self, input_shape, num_classes):
+        super().__init__()
+        self.gru, self.top = nn.GRU(1, 4, batch_first=True), nn.Linear(4, num_classes)
+
+    def forward(self, x):
+        return self.top(self.gru(x.unsqueeze(-1))[0][:, -1])
+
+
+class Convolutional(nn.Module):
+    """Convolutions along the features."""
+
+    def __init__(self, input_shape, num_classes):
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Unflatten(1, (1, input_shape[0])), nn.Conv1d(1, 4, 3), nn.ReLU(), nn.Flatten(),
+            nn.Linear(4 * (input_shape[0] - 2), num_classes),
+        )
+
+    def forward(self, x):
+        return self.layers(x)
+
+
 def plain_sgd(client):
     """What `training` says, by hand."""
     optimizer = torch.optim.SGD(client.module.parameters(), lr=client.training.learning_rate)

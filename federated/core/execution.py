@@ -149,7 +149,7 @@ def decide(
         return Choice(Execution(wish.kind, size), AS_CONFIGURED)
     alone = Execution(Kind.SEQUENTIAL, SEQUENTIAL_CHUNK)
     kinds = [wish.kind] if wish.kind else _open(refused)
-    looked_at = [Execution(kind, size) for kind in kinds for size in _sizes(model, where)]
+    looked_at = [Execution(kind, size) for kind in kinds for size in sizes(model, where)]
     costs = costs_of([alone, *looked_at], model, where, wish.model)
     if wish.kind is not None:
         return Choice(min(looked_at, key=costs.__getitem__), AS_CONFIGURED, costs)
@@ -169,7 +169,7 @@ def _open(refused: Mapping[Kind, str]) -> list[Kind]:
     return [kind for kind in found if kind is not Kind.MAPPED or Kind.FOLDED not in found]
 
 
-def _sizes(model: ModelFacts, where: Circumstances) -> tuple[int, ...]:
+def sizes(model: ModelFacts, where: Circumstances) -> tuple[int, ...]:
     """Chunk sizes worth a look: the largest that can be filled and fits, and a quarter of it."""
     most = how_many_fit(bytes_per_client(model, where), where.memory)
     largest = max(1, min(LARGEST.get(where.device, LARGEST["cuda"]), where.cohort, most))

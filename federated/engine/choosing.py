@@ -6,7 +6,7 @@ the next: compiled, folded, mapped, and one by one, which suits every model.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -91,11 +91,7 @@ def _checked(
     loss: Loss,
 ) -> Choice:
     kinds = [wish.kind] if wish.kind else [Kind.COMPILED, Kind.FOLDED, Kind.MAPPED]
-    refused = {}
-    for kind in kinds:
-        eligible = partial(_eligible, kind, module, training, where, facts, like)
-        if why := _without(eligible):
-            refused[kind] = why
+    refused = refusals(kinds, module, training, where, facts, like)
     resident: ResidentModule | None = None
     while True:
         if wish.kind in refused:
@@ -113,6 +109,30 @@ def _checked(
             if wish.kind is not None and isinstance(error, probe.Unchecked):
                 return choice  # whoever named it answers for it
             refused[kind] = str(error)
+
+
+def refusals(
+    kinds: Sequence[Kind],
+    module: nn.Module,
+    training: Training,
+    where: Circumstances,
+    facts: ModelFacts,
+    like: torch.Tensor,
+) -> dict[Kind, str]:
+    """The ways that the model's structure rules out, and why."""
+    refused = {}
+    for kind in kinds:
+        if why := _without(partial(_eligible, kind, module, training, where, facts, like)):
+            refused[kind] = why
+    return refused
+
+
+def facts_or_none(module: nn.Module, sample: torch.Tensor) -> ModelFacts | None:
+    """What the model's structure says; None where its code fails on the sample."""
+    try:
+        return facts_of(module, sample)
+    except Exception:
+        return None
 
 
 def _eligible(

@@ -57,6 +57,24 @@ class Trainers:
             self._made[execution] = self._make(execution)
         return self._made[execution]
 
+    @property
+    def module(self) -> nn.Module:
+        """The module that is trained."""
+        return self._resident.module
+
+    @property
+    def example(self) -> torch.Tensor:
+        """A sample of the probe, as the module takes it."""
+        from .probe import example
+
+        x = self._samples.x
+        return example(self.module, tuple(x.shape[1:]), x.dtype)
+
+    @property
+    def epochs(self) -> int:
+        """How often a client goes through its samples."""
+        return self._training.number_of_epochs
+
     def checked(self, execution: Execution) -> ChunkTrainer:
         """The same, once it gave on the probe what training one by one gives; ExecutionRefused."""
         if execution not in self._made:

@@ -157,6 +157,7 @@ def join(
         from ..site_files import read_policy, read_site_file
         from ..transfer import keep_freed_memory
         from ..wire import BadMessage, check_site
+        from .compiling import compile_ahead
 
         try:
             site = check_site(name)
@@ -183,6 +184,7 @@ def join(
                 ray=(ray_address, ray_auth_mode), data=(data, documents), policy=policy, say=say,
             )  # fmt: skip
             keep_freed_memory()
+            compile_ahead(undo)
             code = asyncio.run(_until_ended(lambda: agent.run(release=release)))
     sys.exit(code)
 

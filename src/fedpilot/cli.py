@@ -34,6 +34,9 @@ COMMANDS = {
     "check": Entry(
         "fedpilot.federated.cli:check", "Validate a config and print it as resolved.", RUNS
     ),
+    "tune": Entry(
+        "fedpilot.federated.tune_cli:tune", "Measure how a config's model trains fastest.", RUNS
+    ),
     "runs": Entry(
         "fedpilot.federated.runs_cli:runs",
         "List, show and verify runs, of a folder or of a mediator.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import numpy as np
@@ -98,6 +99,44 @@ def test_every_kind_of_model_learns_and_resumes(model: str, lab: Lab, user_code:
     resumed = lab.federation(**keys).resume("r")
     assert resumed.digest == whole.digest
     assert timeless(resumed.rows) == timeless(whole.rows)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning")
+@pytest.mark.parametrize(
+    ("model", "execution"),
+    [
+        ("mlp", "compiled"),
+        ("Leaky", "folded"),
+        ("Unused", "folded"),
+        ("Bag", "mapped"),
+        ("Recurrent", "sequential"),
+        ("Convolutional", "folded"),
+    ],
+)
+def test_auto_gives_the_same_bits_whoever_works_and_dies(
+    model: str, execution: str, lab: Lab, user_code: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a clock that is slow beside many others, too, and on a machine of another size."""
+    name = model if model == "mlp" else f"{user_code}:{model}"
+    keys = {
+        "model__model_type": name,
+        "training__execution": "auto",
+        "training__batch_size": 5,
+        "federation__rounds": 2,
+    }
+    log = Log()
+    whole = lab.run(log, **keys, resources__workers=1)
+    assert [fields["execution"] for fields in log.of("execution_chosen")] == [execution]
+    clock = time.thread_time
+    monkeypatch.setattr(time, "thread_time", lambda: 1e3 * clock())
+    monkeypatch.setattr("os.cpu_count", lambda: 512)
+    monkeypatch.setattr("os.sysconf", lambda _name: 1)
+    federation = lab.federation(**keys, resources__workers=3)
+    lab.cluster.faults.kill_at("train", 2)
+    again = federation.run()
+    assert again.digest == whole.digest
+    assert timeless(again.rows) == timeless(whole.rows)
 
 
 @pytest.mark.parametrize("workers", [2, 3, 4])

@@ -1,0 +1,51 @@
+"""Has a machine compile what workers need, beside a site's agent and before the first run comes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from importlib.metadata import version
+from pathlib import Path
+
+COMMAND = (sys.executable, "-m", "fedpilot", "doctor", "--warm")
+ENDED_S = 10.0
+"""How long it may take to end when the agent ends."""
+
+
+def mark() -> Path:
+    """The file that `fedpilot doctor --warm` leaves in the user's cache, for each version."""
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return Path(base) / "fedpilot" / f"warmed-{version('fedpilot')}"
+
+
+def compile_ahead(
+    undo: ExitStack, command: Sequence[str] = COMMAND
+) -> subprocess.Popen[bytes] | None:
+    """Begin to compile in a process of low priority, unless that was done; `undo` ends it."""
+    if mark().exists():
+        return None
+    polite = ["nice", "-n", "10"] if shutil.which("nice") else []
+    try:
+        process = subprocess.Popen(
+            [*polite, *command],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+    except OSError:
+        return None  # then the first run compiles
+    undo.callback(_end, process)
+    return process
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(ENDED_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
