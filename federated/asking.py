@@ -35,6 +35,7 @@ from .core.participation import (
     step,
 )
 from .core.shares import part_name
+from .errors import FederatedError
 
 LONGEST_WAIT_S = 3600.0
 """Then one looks again, whether anything has happened or not."""
@@ -236,6 +237,8 @@ class Asking:
     def _send_waiting(self) -> None:
         """Send all that there is a site for."""
         waiting, self._waiting = [part for part in self._waiting if part.share], []
+        if waiting and self._mediator.closed:
+            raise FederatedError(f"{self._question.name}: the federation was closed meanwhile")
         if self._mediator.lacking() is not None:
             self._waiting = waiting
         else:

@@ -134,6 +134,11 @@ class FederationMediator:
         self._hearers: list[Hear] = []
 
     @property
+    def closed(self) -> bool:
+        """Whether it has ended, and takes no order any more."""
+        return self._closed
+
+    @property
     def sites(self) -> tuple[str, ...]:
         """The sites that hold a part of the gang; before there is one, all."""
         return tuple(self._sites if self._request is None else self._promises)
