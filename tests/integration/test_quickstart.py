@@ -20,6 +20,7 @@ KNOWN_LINES = (
     "  model ",
     "  rounds ",
     "  workers ",
+    "  waiting ",
     "  training ",
     "round ",
     "  accuracy ",
