@@ -140,6 +140,13 @@ class RunFolder:
         return folder
 
     @classmethod
+    def locked(cls, path: Path) -> Self:
+        """Keep a run from being run or read, whatever its format. RunRefused if it is."""
+        folder = cls(path)
+        folder._take_lock()
+        return folder
+
+    @classmethod
     def reading(cls, path: Path) -> Self:
         """Keep an earlier run from being run while it is read; nothing is written, others may read.
 
@@ -381,6 +388,20 @@ def list_runs(root: Path) -> list[str]:
         return []
     runs = [path.parent for path in root.glob("*/config.yaml")]
     return [path.name for path in sorted(runs, key=lambda p: (_started(p), p.name))]
+
+
+def remove_run(root: Path, run_id: str) -> None:
+    """Remove a run's folder; RunRefused for one that is not there, or that runs now.
+
+    Whoever is killed amid it leaves no half of a run: what is still to go has another name.
+    """
+    path = root / check_run_id(run_id)
+    if not (path / "config.yaml").is_file():
+        raise RunRefused(f"there is no run {run_id} in {root}/")
+    with RunFolder.locked(path):
+        aside = root / f".removed-{run_id}.{secrets.token_hex(4)}"
+        path.rename(aside)
+    shutil.rmtree(aside)
 
 
 def _started(path: Path) -> str:

@@ -6,8 +6,9 @@ import sys
 import tempfile
 import textwrap
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -284,6 +285,48 @@ def stop(run_id: str, wait: bool, access: Access, as_json: bool) -> None:
             return
         click.echo(f"{run_id} is {found.get('status')}")
         click.echo(f"to go on with it: {access.step('runs', 'resume', run_id)}")
+
+
+@runs.command()
+@click.argument("run_ids", metavar="RUN...", nargs=-1, required=True)
+@FOLDER
+@JSON
+@with_mediator
+def remove(run_ids: tuple[str, ...], folder: Path | None, access: Access, as_json: bool) -> None:
+    """Remove runs that have ended, with their folders: nothing of them can be resumed or shown.
+
+    At a mediator these are runs of your own; an admin removes anybody's. A run that was begun with
+    `--from` one of them keeps what it needs of it. Those before one that is refused are removed.
+
+    \b
+    Examples:
+      fedpilot runs remove digits-20260102-030405-a1b2c3d4
+      fedpilot runs remove first second --profile hospitals
+      fedpilot runs list --json | jq -r '.runs[].run_id' | xargs fedpilot runs remove
+    """
+    with exit_codes():
+        here = _folder(access, folder)
+        if here is not None:
+            from .run_folder import remove_run
+
+            act = partial(remove_run, here)
+            _remove(run_ids, act, as_json)
+            return
+        ask(access, lambda client: _remove(run_ids, client.remove_run, as_json))
+
+
+def _remove(run_ids: tuple[str, ...], act: Callable[[str], object], as_json: bool) -> None:
+    """Remove one after the other, and say which."""
+    removed: list[str] = []
+    try:
+        for run_id in dict.fromkeys(run_ids):
+            act(run_id)
+            removed.append(run_id)
+            if not as_json:
+                click.echo(f"removed {run_id}")
+    finally:
+        if as_json:
+            print_json({"removed": removed})
 
 
 @runs.command()

@@ -257,6 +257,10 @@ class MediatorClient:
         """Have a run that was stopped or interrupted go on; nothing if it does. RequestRefused."""
         return _document(self._asked("resume_run", pb.RunRequest(run=run), run=run).run_json)
 
+    def remove_run(self, run: str) -> Document:
+        """Have a run that has ended forgotten; what it was. RequestRefused if it goes on."""
+        return _document(self._asked("remove_run", pb.RunRequest(run=run), run=run).run_json)
+
     def follow_run(self, run: str, *, after: int = 0, follow: bool = True) -> Iterator[Happening]:
         """A run's events after a number; with `follow` until it ends, over broken connections."""
 

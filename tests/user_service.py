@@ -217,6 +217,12 @@ class UserService:
         self.on_submit(request.run)
         return pb.RunReply(run_json=json.dumps(self.runs[request.run]))
 
+    def remove_run(self, request: pb.RunRequest, context: grpc.ServicerContext) -> pb.RunReply:
+        self._begin("remove_run", request, context)
+        if self._run(request.run, context)["status"] == "running":
+            context.abort(grpc.StatusCode.FAILED_PRECONDITION, "it is running: stop it first")
+        return pb.RunReply(run_json=json.dumps(self.runs.pop(request.run)))
+
     def list_files(
         self, request: pb.RunRequest, context: grpc.ServicerContext
     ) -> pb.ListFilesReply:

@@ -12,15 +12,35 @@ import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from fedpilot.fabric.cli_access import BAD_INPUT, exit_codes, fail
+from fedpilot.fabric.core.sizes import SIZE_IN_WORDS, bytes_of
+
+from ..core.retention import Retention
 
 if TYPE_CHECKING:
     from ..server import Mediator, ServerSettings
 
+
+class Size(click.ParamType[int]):
+    """Bytes, such as 20GB."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """The bytes that a text says."""
+        if isinstance(value, int):
+            return value
+        found = bytes_of(str(value))
+        if found is None:
+            self.fail(f"found {value!r}; allowed is {SIZE_IN_WORDS}", param, ctx)
+        return found
+
+
+SIZE = Size()
 LISTEN, JOIN_PORT = "127.0.0.1:7461", 7462
 CONNECTIONS, PER_ADDRESS = 4_096, 1_024
 
@@ -97,6 +117,25 @@ def mediator() -> None:
     show_default=True,
     help="Of one address, once a certificate was shown. Sites behind one firewall share one.",
 )
+@click.option(
+    "--keep-days",
+    metavar="DAYS",
+    type=click.FloatRange(min=0, min_open=True),
+    help="Remove runs that ended so long ago, and older events and audit entries. By default "
+    "nothing is removed.",
+)
+@click.option(
+    "--keep-runs",
+    metavar="N",
+    type=click.IntRange(min=0),
+    help="Keep the newest N finished runs. Runs that can be resumed are not counted.",
+)
+@click.option(
+    "--keep-size",
+    metavar="SIZE",
+    type=SIZE,
+    help="Keep the newest finished runs whose folders have so many bytes together, such as 20GB.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON line when it is ready.")
 def start(
     folder: Path,
@@ -107,6 +146,9 @@ def start(
     no_user_code: bool,
     max_connections: int,
     max_connections_per_address: int,
+    keep_days: float | None,
+    keep_runs: int | None,
+    keep_size: int | None,
     as_json: bool,
 ) -> None:
     """Serve until Ctrl-C or SIGTERM; then runs are held, and go on at the next start.
@@ -147,6 +189,7 @@ def start(
             user_code=not no_user_code,
             connections=max_connections,
             connections_per_address=max_connections_per_address,
+            retention=Retention(days=keep_days, runs=keep_runs, nbytes=keep_size),
         )
         keep_freed_memory()
         ended_by = asyncio.run(_serve(settings, hosts, as_json))

@@ -35,6 +35,7 @@ class Act(StrEnum):
     RUN_LOG = "run_log"
     STOP_RUN = "stop_run"
     RESUME_RUN = "resume_run"
+    REMOVE_RUN = "remove_run"
     LIST_FILES = "list_files"
     READ_FILE = "read_file"
     ASK_RUN = "ask_run"
@@ -72,6 +73,7 @@ TABLE: dict[Act, frozenset[Role]] = {
     Act.RUN_LOG: _READERS,
     Act.STOP_RUN: _OPERATORS,
     Act.RESUME_RUN: _OPERATORS,
+    Act.REMOVE_RUN: _OPERATORS,
     Act.LIST_FILES: _READERS,
     Act.READ_FILE: _READERS,
     Act.ASK_RUN: _OPERATORS,

@@ -57,6 +57,7 @@ from .joining import LARGEST_REQUEST, Joining
 from .own_identity import OwnIdentity, own_identity
 from .questions import Questions
 from .renewing import Renewing
+from .retaining import Retaining
 from .room import Room
 from .runs import Runs
 from .sessions import SiteSessions
@@ -284,6 +285,8 @@ class Mediator:
             self._tick(own, sites, coordinators, booking, database, events, room)
         )
         undo.push_async_callback(_cancelled, ticking)
+        retaining = Retaining(settings.retention, runs=runs, database=database)
+        undo.push_async_callback(_cancelled, asyncio.create_task(retaining.keep()))
         host = _public_host(settings.host, credentials)
         return Ready(host=host, port=port, join_port=join_port, made=own.made, admin=own.admin)
 

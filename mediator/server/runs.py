@@ -12,7 +12,10 @@ import hashlib
 import json
 import logging
 import re
+import secrets
+import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -43,7 +46,10 @@ LARGEST_CONFIG = 1 << 20
 """Characters."""
 LARGEST_CODE = 4 << 20
 """Bytes."""
+REMOVED = ".removed-"
+"""Begins the names of folders whose runs were removed."""
 GOES_ON = (RunState.SUBMITTED, RunState.RUNNING, RunState.STOPPING)
+ENDED = tuple(state for state in RunState if state not in GOES_ON)
 BEFORE: dict[RunState, tuple[RunState, ...]] = {
     RunState.SUBMITTED: (RunState.SUBMITTED,),
     RunState.RUNNING: (RunState.SUBMITTED, RunState.RUNNING),
@@ -195,6 +201,33 @@ class Runs:
         self._begin(run)
         self._events.say("run_resumed", run=run)
         return await self.record(run)
+
+    async def remove(self, id: str, *, who: str, reason: str) -> None:
+        """Forget a run that has ended, with its folder. RequestRefused for one that goes on."""
+        record = await self.record(id)
+        run = RunId(record.id)
+        if run in self._going or record.state in GOES_ON:
+            raise RequestRefused(
+                f"run {run} is {record.state}: it can be removed once it has ended, "
+                f"see `fedpilot runs stop {run}`"
+            )
+        if not await self._database.ask(self._store.remove_run, run, ENDED):
+            raise RequestRefused(f"run {run} was resumed just now: it is not removed")
+        log.info("run %s is removed by %s: %s", run, who, reason)
+        self._events.say("run_removed", run=run, who=who, reason=reason)
+        await asyncio.to_thread(self._remove_folder, run)
+
+    def _remove_folder(self, run: RunId) -> None:
+        """Take a run's folder out of sight, then remove it: what a kill leaves is swept later."""
+        aside = self._settings.runs / f"{REMOVED}{run}.{secrets.token_hex(4)}"
+        with suppress(FileNotFoundError):
+            self.folder(run).rename(aside)
+            shutil.rmtree(aside)
+
+    def sweep(self) -> None:
+        """Remove the folders of runs whose removal was cut short. OSError."""
+        for path in self._settings.runs.glob(f"{REMOVED}*"):
+            shutil.rmtree(path)
 
     async def record(self, id: str) -> RunRecord:
         """What is known of a run; NoSuchRun."""

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ..core.health import HealthSettings
 from ..core.restarts import RestartSettings
+from ..core.retention import Retention
 
 MIB = 1 << 20
 
@@ -72,6 +73,8 @@ class ServerSettings:
     """How long a coordinator may take to end when it is told to."""
     user_code: bool = True
     """Whether runs may bring or name code of their own, which their coordinators load."""
+    retention: Retention = field(default_factory=Retention)
+    """Which runs and records are kept; all, unless it says otherwise."""
     coordinator: tuple[str, ...] = (sys.executable, "-m", "fedpilot.mediator.coordinator")
     """The command of a coordinator; the folder and the run's id follow."""
 

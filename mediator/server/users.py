@@ -142,6 +142,18 @@ class Users:
         """Go on with a run."""
         return await self._told(await self._runs.resume(request.run), peer)
 
+    async def remove_run(self, request: pb.RunRequest, context: Any, peer: Peer) -> pb.RunReply:
+        """Remove a run of the caller's that has ended; admins remove anybody's."""
+        record = await self._runs.record(request.run)
+        if peer.role is not Role.ADMIN and peer.name != record.owner:
+            raise NotPermitted(
+                f"run {record.id} is removed by {record.owner}, whose run it is, and by admins; "
+                f"found {peer.name} ({peer.role})"
+            )
+        told = await self._told(record, peer)
+        await self._runs.remove(record.id, who=peer.name, reason=f"{peer.name} removed it")
+        return told
+
     async def list_files(
         self, request: pb.RunRequest, context: Any, peer: Peer
     ) -> pb.ListFilesReply:

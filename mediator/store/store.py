@@ -16,7 +16,18 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any, Self
 
-from sqlalchemy import Connection, RowMapping, Table, func, insert, select, text, tuple_, update
+from sqlalchemy import (
+    Connection,
+    RowMapping,
+    Table,
+    delete,
+    func,
+    insert,
+    select,
+    text,
+    tuple_,
+    update,
+)
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -240,6 +251,16 @@ class Store:
         with self._writing() as connection:
             return connection.execute(asked.values(values)).rowcount == 1
 
+    def remove_run(self, id: str, among: Collection[RunState]) -> bool:
+        """Forget a run with its events and its traffic, if its state is one of `among`."""
+        asked = delete(RUNS).where(RUNS.c.id == id, RUNS.c.state.in_(list(among)))
+        with self._writing() as connection:
+            if connection.execute(asked).rowcount != 1:
+                return False
+            connection.execute(delete(EVENTS).where(EVENTS.c.run == id))
+            connection.execute(delete(TRAFFIC).where(TRAFFIC.c.run == id))
+            return True
+
     # -- events and the audit log -----------------------------------------------------------------
 
     def append_event(self, run: str, event_json: str, *, now: float) -> int:
@@ -261,8 +282,20 @@ class Store:
         with self._reading() as connection:
             return tuple(EventRecord(**row) for row in connection.execute(query).mappings())
 
+    def forget_before(self, at: float) -> int:
+        """Forget the federation's events and the audit before a time; how many there were.
+
+        A run's own events stay as long as the run.
+        """
+        old = (
+            delete(EVENTS).where(EVENTS.c.run == "", EVENTS.c.at < at),
+            delete(AUDIT).where(AUDIT.c.at < at),
+        )
+        with self._writing() as connection:
+            return sum(connection.execute(each).rowcount for each in old)
+
     def record_audit(self, entry: AuditEntry) -> None:
-        """Add to the audit log; nothing is ever taken from it."""
+        """Add to the audit log; only age takes from it, where the mediator's retention says so."""
         # What was refused may be anything, and PostgreSQL takes any character but this one.
         row = {
             key: value.replace("\0", "\ufffd") if isinstance(value, str) else value

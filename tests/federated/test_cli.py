@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from fedpilot.cli import COMMANDS, main
+from fedpilot.federated.run_folder import RunFolder
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -375,6 +377,22 @@ def test_the_newest_runs_of_a_folder_are_listed() -> None:
     document = json.loads(invoke("runs", "list", "--last", "1", "--json").stdout)
     assert ([run["run_id"] for run in document["runs"]], document["more"]) == (["c"], 2)
     assert len(json.loads(invoke("runs", "list", "--all", "--json").stdout)["runs"]) == 3
+
+
+def test_runs_of_a_folder_are_removed_unless_they_run() -> None:
+    for name in ("a", "b"):
+        Path("runs", name).mkdir(parents=True)
+        Path("runs", name, "config.yaml").touch()
+    with RunFolder.locked(Path("runs/b")):
+        refused = invoke("runs", "remove", "a", "b", "--json")
+        assert refused.exit_code != 0
+        assert json.loads(refused.stdout) == {"removed": ["a"]}
+    assert os.listdir("runs") == ["b"]
+    missing = invoke("runs", "remove", "a")
+    assert missing.exit_code == 2
+    assert "no run a in runs/" in missing.stderr
+    assert "removed b" in invoke("runs", "remove", "b").stdout
+    assert os.listdir("runs") == []
 
 
 def test_help_loads_neither_ray_nor_torch_nor_the_packages() -> None:

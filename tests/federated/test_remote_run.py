@@ -571,3 +571,15 @@ def test_verify_fetches_the_mediators_run_and_looks_at_it_here(served: Served) -
     assert printed["exit_code"] == result.exit_code
     assert "base" in result.stdout
     assert not Path("runs").exists()
+
+
+def test_runs_of_a_mediator_are_removed_up_to_one_that_goes_on(served: Served) -> None:
+    for name in ("a", "b", "d"):
+        served.service.runs[name] = a_run(name, status="finished")
+    served.service.runs["c"] = a_run("c", status="running")
+    result = invoke("runs", "remove", "a", "b", "c", "d", *served.options)
+    assert (result.exit_code, result.stdout) == (3, "removed a\nremoved b\n")
+    assert "stop it first" in result.stderr
+    assert sorted(served.service.runs) == ["c", "d"]
+    printed = json.loads(invoke("runs", "remove", "d", "--json", *served.options).stdout)
+    assert printed == {"removed": ["d"]}

@@ -562,3 +562,33 @@ def test_what_sqlite_refuses_at_once_is_tried_again(code: int, calls: int) -> No
     with suppress(sqlite3.OperationalError):
         patiently(act)
     assert tried == calls
+
+
+def test_a_run_is_forgotten_with_its_events_and_its_bytes_once_it_has_ended(store: Store) -> None:
+    ended, other = (S.FINISHED, S.FAILED), replace(RUN, id="r2")
+    for run in (RUN, other):
+        store.add_run(run)
+        store.append_event(run.id, "{}", now=1.0)
+        store.add_traffic(run.id, [(Flow(1, "paris", Direction.TO_SITE, "train"), 5)])
+    assert not store.remove_run(RUN.id, ended)
+    assert not store.remove_run("no such run", ended)
+    store.set_run_state(RUN.id, S.FINISHED, among=(S.SUBMITTED,))
+    assert store.remove_run(RUN.id, ended)
+    assert store.run(RUN.id) is None
+    assert store.events_after(RUN.id) == ()
+    assert store.traffic(RUN.id) == []
+    assert store.run("r2") is not None
+    assert len(store.events_after("r2")) == len(store.traffic("r2")) == 1
+
+
+def test_what_is_older_than_a_time_is_forgotten_but_for_what_is_a_runs(store: Store) -> None:
+    for at in (1.0, 2.0, 3.0):
+        store.append_event("", "{}", now=at)
+        store.append_event("r1", "{}", now=at)
+        store.record_audit(
+            AuditEntry(at=at, who="a", role=Role.ADMIN, act="x", what="", outcome="done")
+        )
+    assert store.forget_before(2.0) == 2
+    assert [each.at for each in store.events_after("")] == [2.0, 3.0]
+    assert [each.at for each in store.events_after("r1")] == [1.0, 2.0, 3.0]
+    assert [each.at for each in store.audit(10)] == [2.0, 3.0]

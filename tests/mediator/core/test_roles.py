@@ -19,7 +19,7 @@ READING = {
     "list_runs", "show_run", "follow_run", "run_log", "list_files", "read_file",
     "list_sites", "look_at_site", "list_audit", "follow_events",
 }  # fmt: skip
-RUNNING = {"submit", "stop_run", "resume_run", "ask_run"}
+RUNNING = {"submit", "stop_run", "resume_run", "remove_run", "ask_run"}
 ADMINISTERING = {"change_site", "run_at_site", "make_token", "revoke_certificate"}
 SPEAKING_FOR_A_SITE = {"session", "fetch", "offer", "push", "renew"}
 
