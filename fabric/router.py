@@ -156,7 +156,7 @@ class Router:
                 self._start(replace(work, group=group, bundle=bundle), vnode)
             case Apart() if self._set_apart(work, found):
                 pass
-            case Apart() if ask.actor and isinstance(into := self._choose(ask), Into):
+            case Apart() if self._may_share(ask) and isinstance(into := self._choose(ask), Into):
                 self._start(replace(work, group=into.group, bundle=into.bundle), into.vnode)
             case Queue(group, bundle) if ask.wait:
                 queued = replace(work, group=group, bundle=bundle, state=WorkState.QUEUED)
@@ -169,6 +169,11 @@ class Router:
                 self._why.pop(work.id, None)
                 return None
         return books.works[ask.id]
+
+    def _may_share(self, ask: Ask) -> bool:
+        """Whether an actor may go where others are: not before those who wait for that piece."""
+        held = self._fabric.books.works.count(ask.cluster, WorkState.HELD)
+        return ask.actor and not held
 
     def _check_actors(self, ask: Ask) -> None:
         """TooLarge for an actor without resources, if there are as many as there may be."""
@@ -436,6 +441,7 @@ class Router:
             ask.selector,
             lasting=lasting,
             soon_s=self._soon_s(ask),
+            actors=books.works.lasting,
             machines_come=self._fabric.machines_come,
         )
 
@@ -445,6 +451,7 @@ class Router:
             self._fabric.books.ledger,
             self._fabric.books.groups,
             self._waits(ask),
+            self._fabric.books.works.lasting,
             ask.cluster,
             ask.demand,
             ask.selector,

@@ -161,6 +161,7 @@ def choose(
     *,
     lasting: bool = False,
     soon_s: float = 0.0,
+    actors: Load | None = None,
     machines_come: bool = False,
 ) -> Into | Apart | Queue | Hold | Never:
     """Say where work runs, the tightest place first; ties are broken by name.
@@ -190,7 +191,8 @@ def choose(
         _, group_id, bundle, vnode_id = min(rooms)
         return Into(group_id, bundle, vnode_id)
     soon_s = 0.0 if lasting else soon_s
-    queue = shortest_queue(ledger, groups, wait_s, cluster, demand, selector, soon_s)
+    held_by = {} if lasting else actors or {}
+    queue = shortest_queue(ledger, groups, wait_s, held_by, cluster, demand, selector, soon_s)
     if queue is not None:
         return queue
     never = _never(ledger, cluster, demand, mine, selector, found.reason, machines_come)
@@ -201,19 +203,26 @@ def shortest_queue(
     ledger: Ledger,
     groups: Groups,
     wait_s: Callable[[Group], float],
+    actors: Load,
     cluster: ClusterId,
     demand: Resources,
     selector: Selector,
     soon_s: float,
 ) -> Queue | None:
-    """Say in which of Ray's queues work waits that finds no room; None if in none."""
+    """Say in which of Ray's queues work waits that finds no room; None if in none.
+
+    A piece of which actors hold a part is like a fixed-size node: it stays uncut while they live,
+    and what else it has nobody gets who does not wait there.
+    """
     queues = [
         (waits, group.id, bundle)
         for vnode in ledger.of(cluster)
-        if (vnode.kind is VNodeKind.FIXED or soon_s) and _allows(vnode, selector)
+        if _allows(vnode, selector)
         for group, bundle, size in _bundles(groups, vnode)
-        if demand.fits(size)
-        and ((waits := wait_s(group)) <= soon_s or vnode.kind is VNodeKind.FIXED)
+        if demand.fits(size - actors.get(at := (group.id, bundle), Resources()))
+        or (vnode.kind is VNodeKind.FIXED and demand.fits(size))
+        for waits in [wait_s(group)]
+        if vnode.kind is VNodeKind.FIXED or at in actors or waits <= soon_s
     ]
     if not queues:
         return None

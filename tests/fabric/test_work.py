@@ -530,6 +530,27 @@ class TestShortTasks:
         bench.runs("job")
         assert bench.runs("job", actor=True).state is HELD
 
+    def test_beside_an_actor_that_shares_a_piece_there_is_room_for_those_who_wait(
+        self, bench: Bench
+    ) -> None:
+        bench.begin("job", least=2, most=2)
+        first, actor = bench.runs("job"), bench.runs("job", actor=True)
+        assert first.group == actor.group
+        waits = [bench.runs("job") for _ in range(2)]
+        for done, then in zip([first, *waits], waits, strict=False):
+            bench.router.done([done.id])
+            assert bench.now(then).state is PLACED
+
+    def test_an_actor_does_not_take_the_piece_that_others_are_held_for(self, bench: Bench) -> None:
+        bench.begin("job", least=2, most=2)
+        small = [bench.runs("job", 0.5) for _ in range(4)]
+        held = bench.runs("job", 2)
+        bench.router.done([work.id for work in small[1:]])
+        actor = bench.runs("job", actor=True)
+        assert (bench.now(held).state, actor.state) == (HELD, HELD)
+        bench.router.done([small[0].id])
+        assert bench.now(held).state is PLACED
+
     def test_nobody_waits_behind_an_actor(self, bench: Bench) -> None:
         bench.begin("job", least=2, most=2)
         bench.has_seen("job", 0.01)
