@@ -7,7 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, thread as pools
 from typing import Any
 
 from fedpilot.fabric import wrapping
@@ -15,12 +15,11 @@ from fedpilot.fabric import wrapping
 PATIENCE_S = 60.0
 """How long threads that end may take to do so."""
 
-MAY_CHANGE = {
-    *("PYTEST_CURRENT_TEST", "MKL_CBWR", "PYTHONBREAKPOINT", "RAY_CLIENT_MODE"),
-    *("TORCHINDUCTOR_CACHE_DIR", "CRC32C_SW_MODE"),
-}
-"""Set by pytest, by the first import of the training engine, by Ray when it is used, and by the
-first use of PyTorch's optimizers and of tensorboardX."""
+OURS = ("FEDPILOT_", "RAY_", "PYTHON", "TESTS_")
+"""How new variables begin that would reach what later files start. Libraries set others as they are
+imported."""
+OF_OTHERS = {"PYTEST_CURRENT_TEST", "MKL_CBWR", "PYTHONBREAKPOINT", "RAY_CLIENT_MODE"}
+"""Set by pytest, by the first import of the training engine, and by Ray when it is used."""
 
 
 @contextlib.contextmanager
@@ -38,15 +37,16 @@ def untouched() -> Iterator[None]:
 
 
 def _variables() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if name not in MAY_CHANGE}
+    return {name: value for name, value in os.environ.items() if name not in OF_OTHERS}
 
 
 def _put_back(before: Mapping[str, str]) -> list[str]:
     now = _variables()
-    for name in now.keys() - before.keys():
+    new = {name for name in now.keys() - before.keys() if name.startswith(OURS)}
+    for name in new:
         del os.environ[name]
     os.environ.update(before)
-    return [f"${name}" for name in now.keys() | before.keys() if now.get(name) != before.get(name)]
+    return [f"${name}" for name in {*new, *before} if now.get(name) != before.get(name)]
 
 
 def _hooks() -> dict[str, Any]:
@@ -63,10 +63,14 @@ def _unlike(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 
 def _staying(before: set[threading.Thread]) -> list[threading.Thread]:
-    """Threads that would keep this process from ending."""
+    """Threads that would keep this process from ending; idle ones of a pool do not."""
     deadline = time.monotonic() + PATIENCE_S
     while True:
-        new = [t for t in threading.enumerate() if t not in before and not t.daemon]
+        new = [
+            thread
+            for thread in threading.enumerate()
+            if thread not in before and not thread.daemon and thread not in pools._threads_queues
+        ]
         if not new or time.monotonic() > deadline:
             return new
         new[0].join(0.1)
