@@ -3,7 +3,8 @@
 PYTHON ?= $(firstword $(shell command -v python3.11 python3 2>/dev/null))
 VENV   ?= .venv
 BIN    := $(VENV)/bin
-TESTS  := $(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder
+# Twice as many workers as processors: many tests wait for processes and links.
+TESTS  := $(BIN)/python -m pytest -q -n 4 --dist loadfile --no-loadscope-reorder
 PIP    := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
 .PHONY: help quickstart test floor check soak proto docs bench install dev clean

@@ -163,6 +163,12 @@ def _sent(
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
     sent = {k: v for k, v in options.items() if k not in _WHERE}
+    if sent.get("resources"):
+        sent["resources"] = {
+            name: amount
+            for name, amount in sent["resources"].items()
+            if not name.startswith(A_MACHINE)
+        }
     sizes = [dict(size) for size in placed.sizes] or [demand.to_ray() or {"CPU": 0.0001}]
     sent["scheduling_strategy"] = PlacementGroupSchedulingStrategy(
         placement_group=known_group(placed.group, sizes),

@@ -17,7 +17,9 @@ DASHES = "--"
 """What follows is another program's."""
 OWN_RAY = frozenset({"--address", "--auth-mode"})
 OWN_MEDIATOR = frozenset({"--site", "--all-sites", "--mediator", "--credentials", "--profile"})
-FLAGS = frozenset({"--all", "--follow", "-f", "--help", "--json", "--no-wait", "--yes", "-y"})
+FLAGS = frozenset(
+    {"--all", "--follow", "-f", "--force", "--help", "--json", "--no-wait", "--yes", "-y"}
+)
 """The options of these commands that take no value."""
 OUT_OF_TIME = 124
 """The exit code of a command that was ended at its deadline, as of timeout(1)."""

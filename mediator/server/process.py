@@ -315,9 +315,7 @@ class Mediator:
                     told_at = time.monotonic()
                     coordinators.tell_bytes()
                     booking.write()
-                    if await asyncio.to_thread(room.look):
-                        name = "disk_full" if room.trouble else "disk_has_room"
-                        events.say(name, reason=room.trouble)
+                    await room.look_and_say(events)
                     for each in database.absences():
                         lost = {"dropped": each.dropped} if each.dropped else {}
                         events.say("store_back", seconds=round(each.seconds, 1), **lost)

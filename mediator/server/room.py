@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from ..core.disk import Space, disk_trouble
+from .events import EventLog
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +38,12 @@ class Room:
         else:
             log.warning("the disk of the mediator has room again")
         return True
+
+    async def look_and_say(self, events: EventLog) -> None:
+        """Look, and have what has changed among the federation's events. OSError."""
+        if await asyncio.to_thread(self.look):
+            name = "disk_full" if self.trouble else "disk_has_room"
+            events.say(name, reason=self.trouble)
 
     async def wait(self, failures: int, stop: asyncio.Event) -> None:
         """Wait for room, and no shorter the more often in a row there was none; or until `stop`."""

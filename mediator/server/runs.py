@@ -340,6 +340,7 @@ class Runs:
 
     async def _wait_for_room(self, run: RunId, going: _Going, failures: int) -> None:
         """Have a run wait until the disk has room again, and say so."""
+        await self._room.look_and_say(self._events)
         reason = self._room.trouble or "a disk of the mediator is full"
         if not failures:
             log.warning("run %s waits: %s", run, reason)

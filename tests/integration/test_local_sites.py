@@ -92,7 +92,8 @@ def test_three_sites_make_the_model_that_one_makes(alone: str, tmp_path: Path) -
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["r"]
 
 
-@pytest.mark.slow
+@pytest.mark.soak
+@pytest.mark.timeout(600)
 def test_a_site_whose_runner_is_killed_is_done_without_and_comes_back(tmp_path: Path) -> None:
     killed, calm = tmp_path / "killed", tmp_path / "calm"
     killed.mkdir()
@@ -144,7 +145,7 @@ def test_without_a_site_that_is_required_it_fails(tmp_path: Path) -> None:
     ("awaited", "later_s"),
     [
         pytest.param("run_started", 0.3, id="as the sites start"),
-        pytest.param("gang_reserved", 0.2, marks=pytest.mark.slow, id="as their workers start"),
+        pytest.param("gang_reserved", 0.2, marks=pytest.mark.soak, id="as their workers start"),
         pytest.param("round_finished", 0.0, marks=pytest.mark.soak, id="in the middle of rounds"),
     ],
 )

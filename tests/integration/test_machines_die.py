@@ -128,6 +128,7 @@ def test_a_task_on_a_nested_node_is_tried_again_on_another_machine(machines: Clu
         eventually(whole, PATIENCE_S, "it has both of its nodes again")
 
 
+@pytest.mark.soak
 def test_a_lost_result_is_made_once_more(machines: Cluster) -> None:
     big = ray.remote(num_cpus=1, max_retries=3)(lambda: bytes(10**6))
     with everything(machines):

@@ -81,7 +81,7 @@ def test_a_ray_without_fedpilot_is_said_to_be_one(
     assert command.process.returncode == 4
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_machine_without_fedpilot_is_named_among_those_with_it(
     lacking: str, tmp_path: Path
 ) -> None:

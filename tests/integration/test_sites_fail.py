@@ -48,6 +48,7 @@ def digest_of(alone: Command) -> str:
     return digest
 
 
+@pytest.mark.soak
 def test_what_passes_and_what_an_admin_does_change_no_model(three: Fleet, alone: Command) -> None:
     dice = random.Random(5)
     run = "passing"
@@ -69,6 +70,7 @@ def test_what_passes_and_what_an_admin_does_change_no_model(three: Fleet, alone:
     faults.check_in_order(three)
 
 
+@pytest.mark.soak
 def test_a_run_that_finds_no_room_is_told_who_holds_what(three: Fleet) -> None:
     three.submit(faults.config(1_000), "holder")
     three.wait_for("holder", "round_started", 180)
@@ -100,6 +102,7 @@ def test_runners_are_killed_and_the_next_one_joins_in(three: Fleet, alone: Comma
     faults.check_in_order(three)
 
 
+@pytest.mark.soak
 def test_two_of_three_sites_are_lost_and_come_back(three: Fleet, alone: Command) -> None:
     dice = random.Random(7)
     run, (dead, cut) = "losing", dice.sample(SITES, 2)

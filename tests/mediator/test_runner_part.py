@@ -161,7 +161,10 @@ def test_a_start_that_failed_is_begun_anew(lab: Lab) -> None:
 def test_a_refusal_leaves_nothing(lab: Lab) -> None:
     lab.site.answer = Refusal("s", "it is full")
     answer = lab.ask("prepare")
-    assert (answer.kind, answer.header) == ("refused", {"reason": "it is full"})
+    assert (answer.kind, answer.header) == (
+        "refused",
+        {"reason": "it is full", "unreachable": False},
+    )
     assert lab.part.state is State.FREE
 
 
