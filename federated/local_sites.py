@@ -44,7 +44,7 @@ from .starting import PRELOAD, SMALLEST_OBJECT_STORE, gang_request
 
 END_S = 15.0
 """How long they may take to end in order."""
-ORPHAN_S = 2.0
+ORPHAN_S = 10.0
 """How long they live without the process that started them."""
 RUN = "local"
 WORKLOAD = "federated"

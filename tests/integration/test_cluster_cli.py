@@ -35,10 +35,15 @@ def cluster(
     )
 
 
+def but_patience(said: str) -> str:
+    """What a command says on stderr, but that Ray is slow, as on a busy machine it is."""
+    return "".join(line for line in said.splitlines(True) if "has not answered for" not in line)
+
+
 def asked(address: str, *arguments: str, code: int = 0) -> Any:
     """The document that a command prints; nothing else is printed."""
     done = cluster(address, *arguments, "--json")
-    assert (done.returncode, done.stderr) == (code, "")
+    assert (done.returncode, but_patience(done.stderr)) == (code, "")
     return json.loads(done.stdout)
 
 
@@ -61,7 +66,7 @@ def test_a_team_gets_a_cluster_and_another_waits_until_it_is_deleted(shared: str
     assert "an end of vision (2 CPU)" in " ".join(story["sentences"])
 
     drawn = cluster(shared, "tree")
-    assert (drawn.returncode, drawn.stderr) == (0, "")
+    assert (drawn.returncode, but_patience(drawn.stderr)) == (0, "")
     lines = [line.split() for line in drawn.stdout.splitlines()]
     assert next(line for line in lines if "vision" in line)[-2:] == ["2", "CPU"]
     assert next(line for line in lines if "speech" in line)[-3:] == ["wants", "3", "CPU"]
@@ -121,7 +126,7 @@ def test_an_interruption_leaves_it_in_the_queue(shared: str, tmp_path: Path) -> 
 def test_auto_is_what_ray_itself_takes_it_for(address: str) -> None:
     environment = {**ENVIRONMENT, "RAY_ADDRESS": address}
     done = cluster("auto", "list", "--json", environment=environment)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, but_patience(done.stderr)) == (0, "")
     assert set(json.loads(done.stdout)) == {"clusters"}
 
 

@@ -21,6 +21,7 @@ KNOWN_LINES = (
     "  rounds ",
     "  workers ",
     "  waiting ",
+    "  compiling ",
     "  training ",
     "round ",
     "  accuracy ",

@@ -35,7 +35,11 @@ def temporary() -> Iterator[Path]:
         pytest.param(
             "round_finished", 0.0, [signal.SIGTERM], True, id="SIGTERM to the group, as `timeout`"
         ),
-        pytest.param("run_started", 0.1, [signal.SIGINT], True, id="Ctrl-C as Ray is imported"),
+        pytest.param(
+            *("run_started", 0.1, [signal.SIGINT], True),
+            id="Ctrl-C as Ray is imported",
+            marks=pytest.mark.soak,
+        ),
         pytest.param(
             *("run_started", 1.0, [signal.SIGTERM], False),
             id="SIGTERM as Ray starts",
