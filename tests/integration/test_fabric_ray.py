@@ -24,6 +24,7 @@ from fedpilot.fabric import (
     FabricError,
     FixedSizeNode,
     FixedSizeNodes,
+    GangExists,
     GangInfeasible,
     RayCluster,
     VirtualCluster,
@@ -312,7 +313,15 @@ class TestConnected:
             driver.kill()
         eventually(lambda: not psutil.pid_exists(pid), PATIENCE_S, "the actor's process ends")
         with RayCluster.connect(address) as cluster, VirtualClusterManager(cluster) as manager:
-            manager.reserve(gang_of(1), name="run", timeout_s=PATIENCE_S)
+
+            def free() -> bool:
+                try:
+                    manager.reserve(gang_of(1), name="run", timeout_s=PATIENCE_S)
+                except GangExists:  # that its driver is dead is not seen yet
+                    return False
+                return True
+
+            eventually(free, PATIENCE_S, "its name is free")
 
     def test_the_successor_of_a_killed_driver_takes_over_at_once(self, address: str) -> None:
         command = python(ONE_WORKER + HOLDS_A_GANG, address)

@@ -159,6 +159,7 @@ def test_ctrl_c_leaves_nothing(tmp_path: Path, awaited: str, later_s: float) -> 
         assert run.last("run_finished")["status"] == "interrupted"
 
 
+@pytest.mark.soak
 def test_sites_end_when_the_run_is_killed_and_its_successor_goes_on(
     alone: str, tmp_path: Path
 ) -> None:

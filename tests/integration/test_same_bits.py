@@ -143,6 +143,7 @@ class Killer:
         self.killed += 1
 
 
+@pytest.mark.soak
 def test_a_worker_killed_in_every_round_changes_nothing(
     model: str,
     expected: str,

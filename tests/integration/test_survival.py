@@ -162,6 +162,7 @@ def test_a_killed_run_resumes_to_the_same_model_and_leaves_nothing_on_the_cluste
     ]
 
 
+@pytest.mark.soak
 def test_a_killed_run_with_a_ray_of_its_own_takes_it_along_and_resumes(
     folder: Path, undisturbed: dict[str, Any]
 ) -> None:
