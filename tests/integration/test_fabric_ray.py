@@ -380,7 +380,7 @@ def test_a_healthy_ray_that_does_not_answer_for_a_while_is_waited_for() -> None:
         (control_plane,) = (
             process
             for process in psutil.process_iter(["name", "cmdline"])
-            if process.info["name"] == "gcs_server" and here in process.info["cmdline"]
+            if process.info["name"] == "gcs_server" and here in (process.info["cmdline"] or ())
         )
         control_plane.suspend()
         threading.Timer(STOPPED_S, control_plane.resume).start()
