@@ -104,10 +104,19 @@ class Parent:
         hook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
         for report in self._reports(item, nextitem.nodeid if stays and nextitem else None):
             hook.pytest_runtest_logreport(report=report)
+        self._leave(item, nextitem)
         hook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
         if not stays:
             self._close()
         return True
+
+    def _leave(self, item: pytest.Item, nextitem: pytest.Item | None) -> None:
+        """End what the test before has kept set up for this one and the next does not share."""
+        state = item.session._setupstate
+        call = pytest.CallInfo.from_call(lambda: state.teardown_exact(nextitem), when="teardown")
+        if call.excinfo is not None:
+            report = item.ihook.pytest_runtest_makereport(item=item, call=call)
+            item.ihook.pytest_runtest_logreport(report=report)
 
     def _reports(self, item: pytest.Item, following: str | None) -> Iterator[pytest.TestReport]:
         assert self._child is not None
