@@ -1,8 +1,9 @@
-"""What holds for all tests: how many random inputs, and that a file leaves no trace for others."""
+"""What holds for all tests: random inputs, the order of files, and that no file leaves a trace."""
 
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import signal
 import tempfile
@@ -42,6 +43,22 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 signal.signal(signal.SIGINT, signal.default_int_handler)
 # Who ends the tests, as `timeout` does, ends the Rays that they have started.
 signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--file-order SEED` shows which files depend on those before them."""
+    told = "run the test files in a random order, that of this seed"
+    parser.addoption("--file-order", type=int, metavar="SEED", help=told)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Put the files into the order that was asked for; the tests of a file stay together."""
+    seed = config.getoption("--file-order")
+    if seed is not None:
+        files = sorted({item.path for item in items})
+        random.Random(seed).shuffle(files)
+        places = {path: place for place, path in enumerate(files)}
+        items.sort(key=lambda item: places[item.path])
 
 
 def pytest_configure(config: pytest.Config) -> None:
