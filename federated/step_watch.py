@@ -13,8 +13,8 @@ from typing import Any
 from fedpilot.fabric.local import load
 from fedpilot.fabric.patience import Patience
 
-QUIET_S = 7.0
-"""Half of what a user may be left without a word, so that a busy machine may be late with it."""
+QUIET_S = 5.0
+"""A third of what a user may be left without a word, so that a busy machine may be late with it."""
 TOLD_BY_OTHERS = 1.5
 """How much longer a step may be silent of which the sites tell themselves."""
 
