@@ -28,7 +28,8 @@ from fedpilot.fabric.cli_access import (
 )
 from fedpilot.fabric.exit_codes import exit_code_of
 from fedpilot.fabric.interruptions import Interruptions
-from fedpilot.mediator.cli.access import JSON, Access, ask, plain_lines, with_mediator
+from fedpilot.mediator.cli.access import JSON, Access, ask, with_mediator
+from fedpilot.mediator.core.plain_text import plain_lines
 
 if TYPE_CHECKING:
     from .verify import Outcome

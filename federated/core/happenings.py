@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from fedpilot.mediator.core.plain_text import plain_lines
+
 from ..errors import FederatedError
 
 MOST = 1 << 53
@@ -56,9 +58,7 @@ def _worker(value: Any) -> int:
 def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise _Wrong
-    return "".join(
-        each if each.isprintable() or each == "\n" else "?" for each in value[:LONGEST_TEXT]
-    )
+    return plain_lines(value[:LONGEST_TEXT])
 
 
 def _texts(value: Any) -> list[str]:

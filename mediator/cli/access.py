@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from ..core.plain_text import plain_line
 from ..errors import ProfileError
 from ..profiles import Asked, Profile, choose
 
@@ -133,14 +134,8 @@ def asking(access: Access) -> Iterator[MediatorClient]:
 
 
 def plain(value: Any) -> str:
-    """A stranger's text on one line, with nothing in it that a terminal would obey."""
-    text = str(value)
-    return "".join(each if each.isprintable() else "?" for each in text)
-
-
-def plain_lines(text: str) -> str:
-    """A stranger's text with its lines, and nothing else that a terminal would obey."""
-    return "".join(each if each.isprintable() or each in "\n\t" else "?" for each in text)
+    """What a stranger says, on one line."""
+    return plain_line(str(value))
 
 
 def event_line(event: Mapping[str, Any]) -> str:

@@ -2,6 +2,9 @@
 
 Only error classes of our own packages, which are loaded on the receiving side, are made again, from
 JSON values and from records of such values that stand beside them. All others are WorkFailed.
+
+A site is asked, and may say anything: an error in the name of another site is not believed, and no
+text of an error does anything to the terminal or the log that shows it.
 """
 
 from __future__ import annotations
@@ -14,8 +17,9 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 from ..blobs import NoRoom
+from ..core.plain_text import plain_line, plain_lines
 from ..disk import is_full
-from ..errors import SiteLost, WorkFailed
+from ..errors import AnswerUnreadable, SiteLost, WorkFailed
 from ..proto import federation_pb2 as pb
 from ..wire import MissingBlob
 
@@ -70,14 +74,16 @@ def error_of(site: str, failure: pb.Failure) -> Exception:
             str(made)  # what cannot even say what it is was made of something else
         except Exception:
             return _failed(site, failure)
+        if (named := getattr(made, "site", site)) != site:
+            return AnswerUnreadable(site, cls.__name__, f"it speaks in the name of {named!r:.80}")
         lost = machine_trouble(site, made)  # or it would pass for the trouble of our own disk
         return lost if isinstance(lost, SiteLost) else made
     return _failed(site, failure)
 
 
 def _failed(site: str, failure: pb.Failure) -> WorkFailed:
-    kind = failure.kind.rpartition(":")[2][:200] or "an error without a name"
-    return WorkFailed(site, kind, failure.message[-LONGEST_TEXT:])
+    kind = plain_line(failure.kind.rpartition(":")[2][:200]) or "an error without a name"
+    return WorkFailed(site, kind, plain_lines(failure.message[-LONGEST_TEXT:]))
 
 
 def _is_ours(cls: type) -> bool:
@@ -112,10 +118,12 @@ def _plain(value: Any) -> Any:
 def _made(value: Any) -> Any:
     """The inverse; lists become tuples."""
     match value:
+        case str():
+            return plain_lines(value)
         case list():
             return tuple(_made(each) for each in value)
         case dict():
-            values = {key: _made(each) for key, each in value.items()}
+            values = {plain_line(key): _made(each) for key, each in value.items()}
             cls = _named(str(values.pop(RECORD))) if RECORD in values else dict
             if cls is None or not (cls is dict or _is_record(cls)):
                 raise TypeError("no record of ours")

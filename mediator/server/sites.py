@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from ..blobs import BlobStore
 from ..core.health import SiteEvent, SiteState, Standing, Wish, after, due, joined, works
+from ..core.plain_text import plain_line
 from ..proto import federation_pb2 as pb
 from ..store import SiteRecord
 from ..wire import Capacity, RunId, SiteName, SiteStanding, standing_message
@@ -313,5 +314,4 @@ def _standing(entry: SiteEntry) -> pb.SiteStanding:
 
 def _plain(text: str) -> str:
     """What a site says, as one line of plain text."""
-    line = " ".join(text[:LONGEST_REASON].split())
-    return "".join(each if each.isprintable() else "?" for each in line)
+    return plain_line(" ".join(text[:LONGEST_REASON].split()))

@@ -15,13 +15,14 @@ from fedpilot.fabric import GangTimeout, WorkerLost
 from fedpilot.federated.errors import (
     ClientFailed,
     ConfigError,
+    DataUnusable,
     FederatedError,
     NoUsableUpdate,
     Problem,
 )
 from fedpilot.mediator import MediatorError, ReservationRefused, SiteLost, WorkFailed
 from fedpilot.mediator.blobs import NoRoom, NoRoomOnDisk
-from fedpilot.mediator.errors import RaysUnusable
+from fedpilot.mediator.errors import AnswerUnreadable, PolicyRefused, RaysUnusable
 from fedpilot.mediator.proto import federation_pb2 as pb
 from fedpilot.mediator.runner import (
     BadFrame,
@@ -155,9 +156,9 @@ def test_what_is_due(leases: Leases, now: float, due: Act | None) -> None:
         WorkerLost("w", "it died"),
         ReservationRefused({"a": "no", "b": "never"}),
         RaysUnusable({"a": "nobody there"}),
-        ReservationLapsed("a", 60.0),
-        SiteLost("a", "gone"),
-        ClientFailed("client_3", "training", "ValueError: ä"),
+        ReservationLapsed("s", 60.0),
+        SiteLost("s", "gone"),
+        ClientFailed("client_3", "training", "ValueError: ä\n\tat line 3"),
         NoUsableUpdate(3, ["client_1"]),
         ConfigError([Problem(key="data.options", found="nothing", allowed="a path")]),
         MediatorError(),
@@ -223,6 +224,40 @@ def test_long_errors_are_cut() -> None:
     found = error_of("s", failure)
     assert isinstance(found, WorkFailed)
     assert len(found.message) == LONGEST_TEXT
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        PolicyRefused("oslo", "users", "bob", "alice"),
+        DataUnusable("oslo", "xrays", "it is not as declared"),
+        SiteLost("oslo", "gone"),
+        WorkFailed("oslo", "ValueError", "x"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_a_site_that_speaks_in_the_name_of_another_is_not_believed(error: Exception) -> None:
+    found = error_of("rome", told(error))
+    assert isinstance(found, AnswerUnreadable)
+    assert found.site == "rome"
+    assert "oslo" in found.message
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        pytest.param(SiteLost("s", "gone\x1b]0;mine\x07"), id="an error of ours"),
+        pytest.param(ReservationRefused({"s\x1b[2J": "no\x9b2J"}), id="the names in one"),
+        pytest.param(
+            ConfigError([Problem(key="a\x1b[2J", found="b", allowed="c")]), id="a record in one"
+        ),
+        pytest.param(ValueError("\x1b[31mx\r"), id="an error in words"),
+        pytest.param(type("Odd\x1b[2J", (Exception,), {})("x"), id="the name of an error"),
+    ],
+)
+def test_a_terminal_obeys_nothing_of_an_error_that_a_site_sends(error: Exception) -> None:
+    shown = str(error_of("s", told(error)))
+    assert all(each.isprintable() or each in "\n\t" for each in shown), repr(shown)
 
 
 @given(st.text(), st.text(), st.text())
