@@ -213,8 +213,6 @@ def exit_codes() -> Iterator[None]:
     except NeverFits as error:
         most = f"; at most {error.most} of its fixed-size nodes fit together" if error.most else ""
         fail(f"{error}{most}", error.exits_with)
-    except BrokenPipeError:
-        sys.exit(FAILED)  # nobody reads any more
     except OSError as error:
         name = f"{error.filename}: " if error.filename else ""
         fail(f"{name}{error.strerror or error}", FAILED)

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from fedpilot.closed_pipes import ends_with_reader
+
 from .cli_access import (
     FAILED,
     INTERRUPTED,
@@ -346,7 +348,7 @@ def logs(id: str, follow: bool, address: str, auth_mode: str | None, as_json: bo
       fedpilot job logs job-1f2e3d4c
       fedpilot job logs job-1f2e3d4c --follow | grep loss
     """
-    with exit_codes():
+    with exit_codes(), ends_with_reader():
         try:
             with interruptions(), opened(attached, address, auth_mode) as jobs:
                 parts = jobs.follow(id) if follow else iter([jobs.logs(id)])

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from fedpilot.closed_pipes import ends_with_reader
 from fedpilot.fabric.cli_access import (
     BAD_INPUT,
     FAILED,
@@ -229,7 +230,7 @@ def attach(run_id: str, access: Access, as_json: bool) -> None:
     Exit codes: as those of `fedpilot run`; 4 the mediator cannot be reached, the run may go on;
     130 detached, or somebody stopped the run.
     """
-    with exit_codes():
+    with exit_codes(), ends_with_reader():
         from .remote_run import follow
 
         sys.exit(follow(access, run_id, as_json=as_json))
@@ -250,7 +251,7 @@ def logs(run_id: str, follow: bool, access: Access, as_json: bool) -> None:
       fedpilot runs logs base --profile hospitals
       fedpilot runs logs base --follow | grep -i warning
     """
-    with exit_codes():
+    with exit_codes(), ends_with_reader():
         try:
             with interruptions(), access.open() as client:
                 parts = client.run_log(run_id, follow=follow)

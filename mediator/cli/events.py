@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 import click
 
+from fedpilot.closed_pipes import ends_with_reader
 from fedpilot.fabric.cli_access import (
     INTERRUPTED,
     display,
@@ -65,7 +66,7 @@ def events(access: Access, follow: bool, most: int, after: int, audit: bool, as_
     """
     if audit and (follow or after):
         raise click.UsageError("--audit takes --last only: it is not followed.")
-    with exit_codes():
+    with exit_codes(), ends_with_reader():
         if audit:
             _print_audit(access, most, as_json=as_json)
             return

@@ -13,8 +13,11 @@ import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
+from typing import Any
 
 import click
+
+from .closed_pipes import outlive_readers
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +166,11 @@ def loaded(target: str) -> click.Command:
 
 class LazyGroup(click.Group):
     """A group whose commands are imported when they are called, not when they are listed."""
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        """Run a command, which outlives the readers of what it prints."""
+        outlive_readers()
+        return super().main(*args, **kwargs)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """All names, in the order of the help."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import tempfile
 import time
@@ -77,3 +78,23 @@ def test_it_ends_in_order(
         assert run.last("run_finished")["status"] == "interrupted"
         eventually(lambda: session_of(run.pid) == [], 60, "no process is left")
     assert list(temporary.glob("fedpilot-*")) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "how", [pytest.param([], id="as text"), pytest.param(["--json"], id="as events")]
+)
+def test_a_run_trains_to_its_end_after_its_reader_has_left(
+    tmp_path: Path, temporary: Path, how: list[str]
+) -> None:
+    (tmp_path / "config.yaml").write_text(CONFIG)
+    command = ["run", "config.yaml", "--run-id", "r", "--set", "federation.rounds=3", *how]
+    with fedpilot(command, tmp_path, TMPDIR=str(temporary)) as run:
+        assert run.process.stdout is not None
+        assert run.process.stdout.readline()
+        run.process.stdout.close()
+        assert run.process.wait(300) == 0
+        assert run.error() == ""
+    manifest = json.loads((tmp_path / "runs" / "r" / "manifest.json").read_text())
+    assert manifest["status"] == "finished"
+    assert len((tmp_path / "runs" / "r" / "metrics.jsonl").read_text().splitlines()) == 3
