@@ -75,6 +75,8 @@ class _Going:
     task: asyncio.Task[None]
     started: bool
     """Whether it is known that it has begun."""
+    owner: str
+    shared: bool
     process: CoordinatorProcess | None = None
     deaths: list[float] = field(default_factory=list)
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
@@ -121,7 +123,7 @@ class Runs:
                 await self._set(RunId(record.id), RunState.SUBMITTED, reason=INCOMPLETE)
             else:
                 log.info("run %s goes on", record.id)
-                self._begin(RunId(record.id), started=record.state is RunState.RUNNING)
+                self._begin(record, started=record.state is RunState.RUNNING)
 
     # -- what users ask ---------------------------------------------------------------------------
 
@@ -157,7 +159,7 @@ class Runs:
         found = await self._database.ask(self._store.add_run, record)
         await asyncio.to_thread(self._write_folder, found, role, request.code)
         if found.state is RunState.SUBMITTED and run not in self._going:
-            self._begin(run)
+            self._begin(found)
             log.info("run %s was submitted by %s", run, owner)
             self._events.say("run_submitted", run=run, owner=owner, name=request.name)
         return found
@@ -198,7 +200,7 @@ class Runs:
         )
         if not changed:
             raise RequestRefused(f"run {run} is {record.state}: it cannot be resumed")
-        self._begin(run)
+        self._begin(record)
         self._events.say("run_resumed", run=run)
         return await self.record(run)
 
@@ -272,10 +274,11 @@ class Runs:
 
     # -- a coordinator's life ---------------------------------------------------------------------
 
-    def _begin(self, run: RunId, *, started: bool = False) -> None:
+    def _begin(self, record: RunRecord, *, started: bool = False) -> None:
+        run = RunId(record.id)
         self._switchboard.begin(run)
         task = asyncio.get_running_loop().create_task(self._supervise(run))
-        self._going[run] = _Going(task, started)
+        self._going[run] = _Going(task, started, record.owner, record.shared)
 
     async def _supervise(self, run: RunId) -> None:
         """Have a run worked on until it ends; it is not forgotten before that is written."""
@@ -293,7 +296,8 @@ class Runs:
             while not await self._written(run, state, facts):
                 await asyncio.sleep(NOT_WRITTEN_S)
             log.info("run %s is %s%s", run, state, f": {reason}" if reason else "")
-            self._events.say(f"run_{state}", run=run, reason=reason, digest=digest)
+            whose = {"owner": going.owner, "shared": going.shared}
+            self._events.say(f"run_{state}", run=run, **whose, reason=reason, digest=digest)
         finally:
             del self._going[run]
             self._switchboard.end(run)

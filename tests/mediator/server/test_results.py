@@ -11,6 +11,7 @@ import grpc
 import grpc.aio
 import pytest
 
+from fedpilot.mediator.core.results import event_without_results
 from fedpilot.mediator.core.roles import Role, reads_results
 from fedpilot.mediator.proto import federation_pb2 as pb
 from fedpilot.mediator.rpc import Stub
@@ -24,12 +25,13 @@ def run(test: Any) -> None:
     asyncio.run(asyncio.wait_for(test, 120))
 
 
-async def submit(user: Stub, *, shared: bool = False) -> None:
+async def submit(user: Stub, *, shared: bool = False, fails: bool = False) -> None:
+    config = {"orders": [], "then": "fail" if fails else "finish"}
     await user.submit(
         pb.SubmitRequest(
             protocol=PROTOCOL,
             run="run",
-            config_yaml=json.dumps({"orders": []}),
+            config_yaml=json.dumps(config),
             name="n",
             shared=shared,
         )
@@ -104,6 +106,70 @@ def test_others_see_how_a_run_stands_and_not_what_came_of_it(tmp_path: Path) -> 
             assert (await here.run("run"))["digest"] == "d" * 64
 
     run(test())
+
+
+async def told(user: Stub, name: str) -> dict[str, Any]:
+    """The one event of the federation that has this name, as somebody reads it."""
+    request = pb.FollowRequest(run="", after=0, follow=False)
+    found = [json.loads(each.event_json) async for each in user.follow_events(request)]
+    (one,) = [each for each in found if each["event"] == name]
+    return one
+
+
+@pytest.mark.parametrize(
+    ("fails", "shared"),
+    [
+        pytest.param(False, False, id="finished"),
+        pytest.param(True, False, id="failed"),
+        pytest.param(False, True, id="shared"),
+    ],
+)
+def test_the_end_of_a_run_is_told_to_all_and_its_results_to_those_who_may_read_them(
+    fails: bool, shared: bool, tmp_path: Path
+) -> None:
+    async def test() -> None:
+        async with mediating(tmp_path / "m") as here:
+            async with here.user("otto", Role.OPERATOR) as otto:
+                await submit(otto, shared=shared, fails=fails)
+                await here.ended("run")
+                mine = await told(otto, "run_failed" if fails else "run_finished")
+                (shown,) = map(json.loads, (await otto.list_runs(pb.ListRunsRequest())).run_json)
+            assert mine == await told(here.admin, mine["event"])
+            assert (mine["run"], mine["owner"]) == ("run", "otto")
+            assert mine["reason"] if fails else mine["digest"] == "d" * 64
+            async with here.user("vera", Role.VIEWER) as vera:
+                seen = await told(vera, mine["event"])
+                (listed,) = map(json.loads, (await vera.list_runs(pb.ListRunsRequest())).run_json)
+            hidden = {} if shared else {"reason": "", "digest": ""}
+            assert seen == {**mine, **hidden}
+            assert listed["status"] == shown["status"]
+            assert listed["reason"] == ("" if fails else shown["reason"])
+
+    run(test())
+
+
+@pytest.mark.parametrize(
+    ("event", "seen"),
+    [
+        pytest.param(
+            {"event": "run_finished", "run": "r", "reason": "it stopped early", "digest": "d"},
+            {"event": "run_finished", "run": "r", "reason": "", "digest": ""},
+            id="that of an older mediator, which says no owner",
+        ),
+        pytest.param(
+            {"event": "run_stopped", "run": "r", "owner": "o", "reason": "it was stopped"},
+            {"event": "run_stopped", "run": "r", "owner": "o", "reason": "it was stopped"},
+            id="one that somebody stopped",
+        ),
+        pytest.param(
+            {"event": "site_lost", "site": "oslo", "reason": "silent", "digest": "d"},
+            {"event": "site_lost", "site": "oslo", "reason": "silent", "digest": "d"},
+            id="one that is about no run",
+        ),
+    ],
+)
+def test_what_others_see_of_an_event(event: dict[str, Any], seen: dict[str, Any]) -> None:
+    assert event_without_results(event) == seen
 
 
 def test_whoever_may_read_reads_a_shared_run(tmp_path: Path) -> None:
