@@ -240,7 +240,12 @@ class Coordinator:
         return GlobalModel(0, initial, self._algorithm.init(initial), digest(initial))
 
     def recovered(self, initial: State) -> GlobalModel:
-        """The model that an interrupted run continues from; its later metrics are forgotten."""
+        """The model that an interrupted run continues from; its later metrics are forgotten.
+
+        Sites that were refused repeatedly take no part in what is left of the run either.
+        """
+        for site, reason in self.limits.out_for_good().items():
+            self._mediator.distrust(site, reason)
         checkpoint = self._folder.load_checkpoint()
         if checkpoint is None:
             self._folder.rewind(0)

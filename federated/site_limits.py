@@ -74,6 +74,31 @@ def read_refusals(journal: Path) -> list[Refusal]:
     ]
 
 
+def out_for_good(refusals: Sequence[Refusal]) -> dict[str, str]:
+    """The sites that take no part in a run that is resumed, and why: those that were refused again.
+
+    A site whose only refusal is an answer that cannot be right gets one more chance: its admin may
+    have mended it. Refused in another round, or once more after that chance, it stays out.
+    """
+    out: dict[str, str] = {}
+    for number, each in enumerate(refusals):
+        before = [earlier for earlier in refusals[:number] if earlier.site == each.site]
+        again = any(e.quarantined or e.round_number != each.round_number for e in before)
+        if each.quarantined and again:
+            rounds = sorted({e.round_number for e in (*before, each)})
+            out[each.site] = (
+                f"its answers were refused in {_rounds(rounds)} of this run, at last since "
+                f"{each.reason}"
+            )
+    return out
+
+
+def _rounds(numbers: Sequence[int]) -> str:
+    if len(numbers) == 1:
+        return f"round {numbers[0]} twice"
+    return f"rounds {', '.join(map(str, numbers[:-1]))} and {numbers[-1]}"
+
+
 class SiteLimits:
     """The limits of one run, and what came of them."""
 
@@ -125,6 +150,10 @@ class SiteLimits:
         return {site: LimitExceeded(problem) for site, problem in problems.items()}
 
     # -- refusals ---------------------------------------------------------------------------------
+
+    def out_for_good(self) -> dict[str, str]:
+        """The sites that took no part any more before this coordinator began, and why."""
+        return out_for_good(self._refusals)
 
     def refused(self, site: str, error: Exception, round_number: int) -> bool:
         """Note that an answer of a site does not count; whether the site takes no further part."""

@@ -20,7 +20,7 @@ from fedpilot.federated import Event, Federation
 from fedpilot.federated.core.participation import SiteRefused, TooFewSites
 from fedpilot.federated.errors import ConfigError, ModelNotFinite
 from fedpilot.federated.runs_cli import runs
-from fedpilot.federated.site_limits import read_refusals
+from fedpilot.federated.site_limits import Refusal, out_for_good, read_refusals
 from lying_sites import SLY, TEN, Change, LyingSite, heavy, huge, out_of_range, partial
 from shaky_sites import ShakySite
 
@@ -187,6 +187,57 @@ def test_who_was_left_out_before_an_interruption_is_out_for_good_after_it(
     resumed = country.federation(sites, lies, **BOUNDED).resume("stopped")
     assert [fields["quarantined"] for fields in country.log.of("site_refused")] == [True]
     assert resumed.digest == whole.digest
+
+
+def test_a_site_that_lied_in_two_rounds_stays_out_of_a_resumed_run_though_it_is_honest_now(
+    country: Country,
+) -> None:
+    sites, lies = (*HONEST, "mallory"), {"mallory": TEN["sums"]}
+    whole = country.federation(sites, lies, **BOUNDED).run()
+    stop = raising(KeyboardInterrupt(), "round_started", 3)
+    with pytest.raises(KeyboardInterrupt):
+        country.federation(sites, lies, stop, **BOUNDED).run(run_id="stopped")
+    assert [fields["quarantined"] for fields in country.log.of("site_refused")] == [False, True]
+    resumed = country.federation(sites, **BOUNDED).resume("stopped")
+    assert "refused in rounds 1 and 2" in country.told("site_lost")["mallory"]
+    assert "mallory" not in {site for site, _ in LyingSite.rounds}
+    assert resumed.digest == whole.digest
+
+
+def test_a_site_that_could_not_be_right_once_is_asked_again_in_a_resumed_run(
+    country: Country,
+) -> None:
+    sites, lies = (*HONEST, "mallory"), {"mallory": TEN["nan"]}
+    stop = raising(KeyboardInterrupt(), "round_started", 2)
+    with pytest.raises(KeyboardInterrupt):
+        country.federation(sites, lies, stop, **BOUNDED).run(run_id="stopped")
+    assert [fields["quarantined"] for fields in country.log.of("site_refused")] == [True]
+    resumed = country.federation(sites, **BOUNDED).resume("stopped")
+    assert not country.log.of("site_lost")
+    assert [row["clients"] for row in resumed.rows] == [4, 6, 6]
+
+
+LIMIT, LIE = False, True
+
+
+@pytest.mark.parametrize(
+    ("refusals", "out"),
+    [
+        pytest.param([(1, LIE)], "", id="once"),
+        pytest.param([(1, LIMIT), (1, LIE)], "", id="twice in one attempt at a round"),
+        pytest.param([(1, LIMIT), (4, LIE)], "rounds 1 and 4", id="in two rounds"),
+        pytest.param([(2, LIE), (2, LIE)], "round 2 twice", id="again after a resume"),
+        pytest.param([(1, LIE), (2, LIE), (5, LIE)], "rounds 1, 2 and 5", id="in many rounds"),
+    ],
+)
+def test_which_sites_a_resumed_run_does_without(refusals: list[tuple[int, bool]], out: str) -> None:
+    kept = [
+        Refusal(round_number=number, site="mallory", reason="no", quarantined=quarantined)
+        for number, quarantined in refusals
+    ]
+    found = out_for_good(kept)
+    assert list(found) == (["mallory"] if out else [])
+    assert f"refused in {out}" in found["mallory"] if out else not found
 
 
 @pytest.mark.parametrize(
