@@ -4,6 +4,7 @@ FederatedError
 ├── ConfigError            bad input, found before anything is started            (exit 2)
 ├── RunRefused             the run cannot be continued or made as asked            (exit 2)
 ├── CodeRefused            the user's own code is not what can travel, or be run   (exit 2)
+├── VersionsDiffer         a site's fedpilot reads the config otherwise, or not     (exit 3)
 ├── TrafficSpent           a round costs more than is left of the traffic budget    (exit 3)
 ├── DataUnusable           a site's data cannot be used as its admin declared it   (exit 1)
 ├── ClientFailed           a client's training or evaluation raised                (exit 1)
@@ -87,6 +88,23 @@ class CodeRefused(FederatedError):
 
     def __str__(self) -> str:
         return f"the code of the run cannot be used: {self.problem}"
+
+
+class VersionsDiffer(FederatedError):
+    """A site's fedpilot would make something else of a run's config than the coordinator's."""
+
+    exits_with = REFUSED
+
+    def __init__(self, coordinators: str, sites: str, why: str) -> None:
+        super().__init__(coordinators, sites, why)
+        self.coordinators, self.sites, self.why = coordinators, sites, why
+
+    def __str__(self) -> str:
+        return (
+            f"the run's config is not what this site's fedpilot ({self.sites}) takes it for: "
+            f"{self.why}; the coordinator has version {self.coordinators}. Give both the same "
+            "version, or leave those keys at their default"
+        )
 
 
 class TrafficSpent(FederatedError):

@@ -45,6 +45,7 @@ from .config import (
 )
 from .config.schema import RunConfig
 from .config.schema.rules import share_conflicts
+from .config.telling import told
 from .continuing import ROUNDS, Parent, find
 from .coordinator import Coordinator, Finished, GlobalModel, execution_of
 from .core.algorithm import Needs
@@ -369,8 +370,8 @@ class Federation:
         if self.config.run.reproducible == "strict":
             self._workforce.check_alike(before)
             return
-        for told in before:
-            self._say_differing(self._workforce.remembered(told))
+        for each in before:
+            self._say_differing(self._workforce.remembered(each))
 
     def _choose_execution(self) -> None:
         """Settle how a chunk is computed, once for all sites, before any of them starts."""
@@ -393,7 +394,7 @@ class Federation:
         union = self._materials.union
         apart = self._source.apart or union is not None
         header = {
-            "config": self.config.model_dump(mode="json"),
+            **told(self.config),
             "paths": list(self._paths),
             "materials": "" if apart else hand_over(self._materials),
         }

@@ -21,6 +21,7 @@ from fedpilot.mediator.errors import PolicyRefused
 
 from ..algorithms import algorithm_of
 from ..config.schema import RunConfig
+from ..config.telling import understood
 from ..core.algorithm import Needs
 from ..core.participation import asked
 from ..core.sampling import share
@@ -36,7 +37,7 @@ def wants(spec: Payload, site: SiteContext) -> Wants:
 
     CodeRefused for code that is none, PolicyRefused for a simulation that reads declared data.
     """
-    config = RunConfig.model_validate(spec.header["config"], strict=False)
+    config = understood(spec.header)
     simulated = config.data.from_ is None
     if simulated:
         _refuse_reaching(config, site)

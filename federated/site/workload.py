@@ -21,7 +21,7 @@ from fedpilot.mediator.core.disclosure import Declaration
 from fedpilot.mediator.core.policy import Wants
 
 from ..algorithms import algorithm_of
-from ..config.schema import RunConfig
+from ..config.telling import understood
 from ..core.algorithm import Needs
 from ..core.chunking import pieces
 from ..core.execution import Execution, Kind
@@ -91,7 +91,7 @@ class FederatedWorkload:
         self._code = archive_of(spec)
         if self._code:
             make_importable(self._code)
-        self._config = RunConfig.model_validate(spec.header["config"], strict=False)
+        self._config = understood(spec.header)
         self._materials = self._gathered(spec, site)
         self._paths = tuple(spec.header["paths"])
         self._like = spec.header.get("like")

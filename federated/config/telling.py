@@ -1,0 +1,71 @@
+"""How a coordinator tells its config to sites, whose fedpilot may be older or newer than its own.
+
+Keys at their default are left out, since an older site refuses keys that it does not know. The
+coordinator's defaults go beside the config: a site with other defaults would train another model,
+and refuses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.metadata import version
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import to_jsonable_python
+
+from ..errors import VersionsDiffer
+from .resolved import EXPLAINING, deciding
+from .schema import RunConfig
+
+DISTRIBUTION = "fedpilot"
+
+
+def told(config: RunConfig) -> dict[str, Any]:
+    """What a site is told of a config: the header of a spec."""
+    given: dict[str, Any] = config.model_dump(mode="json", exclude_defaults=True)
+    for key in EXPLAINING:
+        section, _, name = key.partition(".")
+        given.get(section, {}).pop(name, None)
+    meant = {key: value for key, value in _deciding(config).items() if not _has(given, key)}
+    return {"config": given, "defaults": meant, "version": version(DISTRIBUTION)}
+
+
+def understood(header: Mapping[str, Any]) -> RunConfig:
+    """The config that a site was told; VersionsDiffer if it means something else there, or nothing.
+
+    A coordinator of before spelled every key out and told no defaults.
+    """
+    theirs = str(header.get("version") or "an earlier one")
+    try:
+        config = RunConfig.model_validate(header["config"], strict=False)
+    except ValidationError as error:
+        unknown = [each for each in error.errors() if each["type"] == "extra_forbidden"]
+        if not unknown:
+            raise
+        keys = ", ".join(sorted(".".join(map(str, each["loc"])) for each in unknown))
+        raise VersionsDiffer(theirs, version(DISTRIBUTION), f"it does not know {keys}") from error
+    mine = _deciding(config)
+    differing = [
+        f"{key} is {mine[key]!r} here and {value!r} there"
+        for key, value in sorted(dict(header.get("defaults") or {}).items())
+        if key in mine and mine[key] != value
+    ]
+    if differing:
+        raise VersionsDiffer(theirs, version(DISTRIBUTION), f"by default {'; '.join(differing)}")
+    return config
+
+
+def _deciding(config: RunConfig) -> dict[str, Any]:
+    """What decides the bits, as JSON has it."""
+    plain: dict[str, Any] = to_jsonable_python(deciding(config))
+    return plain
+
+
+def _has(given: Any, key: str) -> bool:
+    """Whether a nested mapping has a dotted key."""
+    for name in key.split("."):
+        if not isinstance(given, Mapping) or name not in given:
+            return False
+        given = given[name]
+    return True
