@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 TESTS  := $(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder
 PIP    := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
-.PHONY: help quickstart test floor check soak proto docs bench install dev clean
+.PHONY: help quickstart test floor check soak mutants proto docs bench install dev clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -67,6 +67,9 @@ soak: $(VENV)/.dev ## the full counts of kills and random inputs (long; before a
 	@echo "==> random inputs by the thousand"
 	@HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest -q -m "not ray and not soak" --timeout 3600 \
 	  tests/fabric tests/federated tests/mediator $(ARGS)
+
+mutants: $(VENV)/.dev ## small faults in the shells, one at a time: the tests named in each must fail
+	@PYTHONPATH=tests $(BIN)/python -m mutants $(ARGS)
 
 proto: $(VENV)/.dev ## generate the code of the protobuf messages anew, beside their .proto files
 	@cd src && find -L . -name '*.proto' -printf '%P\n' | sort | xargs ../$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=.

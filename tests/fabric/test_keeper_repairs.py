@@ -251,6 +251,25 @@ class TestFound:
         assert not world.wrong()
 
     @story
+    async def test_who_lacks_nodes_is_seen_to_by_the_next_keeper_beside_one_that_waits(
+        self, world: World
+    ) -> None:
+        await world.begins(*two())
+        await world.create(asks("up", nodes(4)), asks("in", nodes(3), inside="up"))
+        await world.create(asks("waits", nodes(3), inside="up"))
+        await world.create(asks("job", nodes(4)))
+        await world.passes(5)
+        (lost,) = world.hosts("job").values()
+        world.ray.machine_down(lost)
+        await world.passes(5)
+        await world.again()
+        world.ray.machine_up(fake_machine("c", CPU=4))
+        await world.passes(10)
+        assert (world.state("waits"), world.state("job")) == ("waiting", "active")
+        assert world.hosts("job") == {"job/0": "c"}
+        assert not world.wrong()
+
+    @story
     async def test_a_machine_that_died_while_nobody_looked(self, world: World) -> None:
         await world.begins(*two())
         await world.create(asks("job", least=3))
@@ -414,6 +433,18 @@ class TestWork:
         world.ray.work_down(id)
         await world.passes(10)
         assert len(world.books.works) == 0
+        assert not world.wrong()
+
+    @story
+    async def test_what_a_process_asked_for_and_never_used_ends_with_it(self, world: World) -> None:
+        await world.begins(*two())
+        world.ray.process_up("p")
+        await world.create(asks("mine", nodes(1), process="p"))
+        await world.passes(5)
+        assert world.states() == {"mine": "active"}
+        world.ray.process_down("p")
+        await world.passes(5)
+        assert world.states() == {}
         assert not world.wrong()
 
     @story

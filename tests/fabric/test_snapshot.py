@@ -9,7 +9,7 @@ from typing import Any
 from fedpilot.fabric.core.books import Entry
 from fedpilot.fabric.core.records import DEFAULT, ROOT, ClusterId
 from fedpilot.fabric.snapshot import snapshot
-from keeper_world import World, asks, story, two
+from keeper_world import World, asks, nodes, story, two
 
 
 class Entries(dict[ClusterId, Entry]):
@@ -41,3 +41,19 @@ async def test_all_are_told_level_by_level_in_one_look(tmp_path: Path) -> None:
         DEFAULT: ROOT,
     }
     assert entries.looks < len(parents)
+
+
+@story
+async def test_each_node_is_told_with_the_bundles_that_carry_it(tmp_path: Path) -> None:
+    world = World(tmp_path / "ledger.sqlite")
+    await world.begins(*two())
+    await world.create(asks("job", nodes(3, 2)))
+    await world.passes(1)
+    (told,) = [
+        each for each in snapshot(world.keeper).document()["clusters"] if each["id"] == "job"
+    ]
+    (group,) = world.groups("job")
+    assert [each["groups"] for each in told["nodes"]] == [
+        [{"id": group, "bundle": index, "resources": {"CPU": cpus}}]
+        for index, cpus in enumerate((3, 2))
+    ]
