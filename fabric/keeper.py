@@ -134,7 +134,7 @@ class Keeper:
         others = {e.request.id: e.user for e in self.books.within(id) if e.user not in ("", user)}
         if others and not force:
             raise NotYours(id, others, user)
-        ended = self.registrar.end(id, deletion(user, others))
+        ended = self.registrar.end(id, deletion(user, others), on_record=bool(others))
         if key:
             self.books.answer(key, ended)
         self.registrar.admit()

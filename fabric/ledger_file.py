@@ -126,8 +126,11 @@ class LedgerFile:
         books.changed_answers()
         return books
 
-    def save(self, books: Books) -> None:
-        """Write what has changed since the last time; the same books have to be given each time."""
+    def save(self, books: Books, notes: Mapping[str, Any] | None = None) -> None:
+        """Write what has changed since the last time, and notes with it.
+
+        The same books have to be given each time.
+        """
         ledger, changes = books.ledger, books.ledger.changes()
         entries = books.changed_entries()
         for id in entries - books.entries.keys():
@@ -147,6 +150,8 @@ class LedgerFile:
                 self._write("works", books.works.changes(), books.works, _work_row)
                 answers = books.changed_answers()
                 self._write("answers", answers, books.answers, lambda ended: {"ended": ended})
+                for name, what in (notes or {}).items():
+                    self._note(name, what)
                 self._file.execute("COMMIT")
             except BaseException:
                 self.close()  # what was not written is told nobody, and must be loaded anew
@@ -161,14 +166,15 @@ class LedgerFile:
     def write_note(self, name: str, what: Any) -> None:
         """Note something that the books do not hold."""
         with self._explained():
-            self._file.execute(
-                "INSERT OR REPLACE INTO notes VALUES (?, ?)", (name, json.dumps(what))
-            )
+            self._note(name, what)
 
     def close(self) -> None:
         """Close the file; may be called twice."""
         self.closed = True
         self._file.close()
+
+    def _note(self, name: str, what: Any) -> None:
+        self._file.execute("INSERT OR REPLACE INTO notes VALUES (?, ?)", (name, json.dumps(what)))
 
     def _rows(self, table: str) -> dict[str, Any]:
         found = self._file.execute(f"SELECT id, what FROM {table}")

@@ -26,7 +26,7 @@ from .ledger_file import LedgerFile
 from .making import Maker, Order
 from .router import Router
 from .settings import KeeperSettings
-from .standing import Standing
+from .standing import RECORD, Standing
 
 LOOSE_S = 60.0
 """How long Ray is believed that a machine's GPUs are free in small parts, if nothing changes."""
@@ -65,6 +65,7 @@ class Registrar:
     def load(self) -> None:
         """Read the books, and see from them who had not begun and who lacks something."""
         self.books = self._file.load()
+        self._standing.restore({RECORD: self._file.note(RECORD)})
         self.router = Router(self, self._clock)
         for id, entry in self.books.entries.items():
             if entry.waiting:
@@ -78,7 +79,7 @@ class Registrar:
 
     def commit(self) -> Order:
         """Save the books, then have done what was ordered."""
-        self._file.save(self.books)
+        self._file.save(self.books, self._standing.notes())
         return self._maker.begin()
 
     @property
@@ -270,15 +271,18 @@ class Registrar:
         there = (each for each in vnodes if each.parent == machine and each.cluster not in but)
         return frozenset((each.id, each.resources) for each in there)
 
-    def end(self, id: ClusterId, why: str) -> tuple[ClusterId, ...]:
-        """Somebody ends, with all inside it."""
+    def end(self, id: ClusterId, why: str, *, on_record: bool = False) -> tuple[ClusterId, ...]:
+        """Somebody ends, with all inside it; `on_record`: why outlives this manager."""
         ended: tuple[ClusterId, ...] = (id,)
         if id in self.books.ledger.clusters:
             ended = self.books.ledger.subtree(id)
             self._remove(ended)
         over = {*ended}
         for each in ended:
-            self._strike(each, why if each == id else f"{id}, which it is in, ended")
+            if each == id:
+                self._strike(each, why, on_record=on_record)
+            else:
+                self._strike(each, f"{id}, which it is in, ended")
         self._strike_inside(over, "ended")
         return ended
 
@@ -290,11 +294,11 @@ class Registrar:
                 over.add(id)
                 self._strike(id, f"{parent}, which it is in, {why}")
 
-    def _strike(self, id: ClusterId, why: str) -> None:
+    def _strike(self, id: ClusterId, why: str, *, on_record: bool = False) -> None:
         entry = self.books.strike(id)
         if entry is not None:
             self.books.answer(_asking(entry), (why,))
-        self._standing.ended(id, why)
+        self._standing.ended(id, why, on_record=on_record)
 
     def _remove(self, ended: tuple[ClusterId, ...]) -> None:
         """Take what these hold, a cluster and all below it."""

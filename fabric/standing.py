@@ -1,7 +1,7 @@
 """Standing: how each virtual cluster stands beyond what the books say, and what has happened to it.
 
-Nothing of this is on disk. A manager that begins again finds out anew who is starting and who is in
-trouble, and may tell those who wait a little later why they do.
+Only deletions of another user's virtual clusters are on disk. A manager that begins again finds out
+anew who is starting and who is in trouble, and may tell those who wait a little later why they do.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import itertools
 import logging
+import math
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -23,6 +24,10 @@ MOST_REST_S = 30.0
 
 HISTORY, ENDINGS = 1000, 10_000
 """How many events are remembered, and of how many virtual clusters why they ended."""
+ON_RECORD = 200
+"""How many events that are on record are remembered, by this manager and by its successors."""
+RECORD = "on record"
+"""Under which name the ledger's file has them."""
 log = logging.getLogger(__name__)
 
 
@@ -44,7 +49,24 @@ class Standing:
         self._endings: dict[ClusterId, str] = {}
         self._events: dict[ClusterId, asyncio.Event] = {}
         self._history: deque[Mapping[str, Any]] = deque(maxlen=HISTORY)
+        self._record: deque[Mapping[str, Any]] = deque(maxlen=ON_RECORD)
+        self._unsaved = False
+        """Whether something has gone on record since that was last asked for."""
         self._numbers = itertools.count(1)
+
+    # -- what outlives the manager ------------------------------------------------------------
+
+    def restore(self, notes: Mapping[str, Any]) -> None:
+        """Remember what an earlier manager put on record."""
+        self._record.extend(notes.get(RECORD) or ())
+        self._numbers = itertools.count(
+            1 + max((each["number"] for each in self._record), default=0)
+        )
+
+    def notes(self) -> Mapping[str, Any]:
+        """What the file has to note since this was last asked for; nothing if it has it all."""
+        unsaved, self._unsaved = self._unsaved, False
+        return {RECORD: list(self._record)} if unsaved else {}
 
     # -- how somebody stands ------------------------------------------------------------------
 
@@ -95,8 +117,9 @@ class Standing:
         return id in self._resting
 
     def history(self) -> tuple[Mapping[str, Any], ...]:
-        """What has happened last, oldest first."""
-        return tuple(self._history)
+        """What has happened last, oldest first, and before it what is on record."""
+        first = self._history[0]["number"] if self._history else math.inf
+        return (*(each for each in self._record if each["number"] < first), *self._history)
 
     async def news(self, id: ClusterId, within_s: float) -> None:
         """Wait until it is active or over, or can no longer be waited for; at most so long."""
@@ -163,28 +186,29 @@ class Standing:
         del self._troubles[id]
         self.note(id, "recovered", "")
 
-    def ended(self, id: ClusterId, why: str) -> None:
+    def ended(self, id: ClusterId, why: str, *, on_record: bool = False) -> None:
         """It is over: nothing but why is remembered."""
         for known in (self._told, self._starting, self._resting, self._attempts, self._troubles):
             known.pop(id, None)
         self._endings[id] = why
         while len(self._endings) > ENDINGS:
             del self._endings[next(iter(self._endings))]
-        self.note(id, "ended", why)
+        self.note(id, "ended", why, on_record=on_record)
         self._wake(id)
 
-    def note(self, id: ClusterId, event: str, why: str) -> None:
+    def note(self, id: ClusterId, event: str, why: str, *, on_record: bool = False) -> None:
         """Write an event into the history."""
-        number = next(self._numbers)
-        self._history.append(
-            {
-                "number": number,
-                "time": self._clock(),
-                "cluster": id,
-                "event": event,
-                "reason": why,
-            }
-        )
+        told = {
+            "number": next(self._numbers),
+            "time": self._clock(),
+            "cluster": id,
+            "event": event,
+            "reason": why,
+        }
+        self._history.append(told)
+        if on_record:
+            self._record.append(told)
+            self._unsaved = True
         log.info("%s: %s %s", id, event, why)
 
     def _wait(self, id: ClusterId) -> Wait | None:

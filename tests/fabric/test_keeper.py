@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fedpilot.fabric import Resources
+from fedpilot.fabric import Resources, standing
 from fedpilot.fabric.core.admission import QueuePolicy
 from fedpilot.fabric.core.books import Entry
 from fedpilot.fabric.core.records import DEFAULT, ROOT, ClusterId
@@ -284,6 +284,51 @@ class TestEnds:
         assert ("old", "it was deleted") in ended
         assert ("mine", "it was deleted with --force by bob, not its owner: mine of alice") in ended
         assert world.states() == {}
+
+    @story
+    async def test_who_deleted_anothers_is_on_record_after_the_manager_began_again(
+        self, world: World
+    ) -> None:
+        def told() -> list[tuple[int, str, str]]:
+            history = world.keeper.standing.history()
+            assert [each["number"] for each in history] == sorted({e["number"] for e in history})
+            return [
+                (each["time"], each["cluster"], each["reason"])
+                for each in history
+                if "--force" in each["reason"]
+            ]
+
+        await world.begins(*two())
+        for name in ("first", "second"):
+            await world.create(replace(asks(name, least=1), user="alice"))
+            await world.do(world.keeper.delete(ClusterId(name), user="bob", force=True))
+        before = told()
+        assert [(name, "by bob" in why) for _, name, why in before] == [
+            ("first", True),
+            ("second", True),
+        ]
+        await world.again()
+        assert told() == before
+        for number in range(standing.HISTORY // 4 + 1):
+            await world.create(asks(f"mine-{number}", least=1))
+            await world.delete(f"mine-{number}")
+        assert told() == before, "however much has happened since"
+        await world.again()
+        assert told() == before
+        assert {each["event"] for each in world.keeper.standing.history()} == {"ended"}
+
+    @story
+    async def test_only_the_last_deletions_stay_on_record(
+        self, world: World, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(standing, "ON_RECORD", 2)
+        await world.begins(*two())
+        await world.again()
+        for name in ("a", "b", "c"):
+            await world.create(replace(asks(name, least=1), user="alice"))
+            await world.do(world.keeper.delete(ClusterId(name), user="bob", force=True))
+        await world.again()
+        assert [each["cluster"] for each in world.keeper.standing.history()] == ["b", "c"]
 
     @story
     async def test_a_job_takes_its_virtual_clusters_along(self, world: World) -> None:
