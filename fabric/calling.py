@@ -130,14 +130,19 @@ class Line:
                     asked, self._asked = self._asked, None
                     try:
                         self._address = ray.get(asked)
-                    except ActorUnavailableError:  # it was starting again just then
-                        self._asked = self._manager.address.remote()
-                    except RayError:
-                        pass
+                    except RayError as error:
+                        _without_frames(error)
+                        if isinstance(error, ActorUnavailableError):  # it was starting again
+                            self._asked = self._manager.address.remote()
         return self._address is not None and self._pid == os.getpid()
 
-    def call(self, method: str, args: Sequence[Any], timeout_s: float) -> Any:
-        """An answer; what the manager raised; TimeoutError; OSError or EOFError if it is gone."""
+    def call(
+        self, method: str, args: Sequence[Any], timeout_s: float
+    ) -> tuple[Any, Exception | None]:
+        """An answer, and what the manager raised instead of one.
+
+        TimeoutError; OSError or EOFError if it is gone.
+        """
         end = time.monotonic() + timeout_s
         packed = pickle.dumps((method, tuple(args)))
         line = self._take()
@@ -145,15 +150,13 @@ class Line:
             line.settimeout(timeout_s)
             line.sendall(LENGTH.pack(len(packed)) + packed)
             (length,) = LENGTH.unpack(_exactly(line, LENGTH.size, end))
-            answer, error = pickle.loads(_exactly(line, length, end))
+            found: tuple[Any, Exception | None] = pickle.loads(_exactly(line, length, end))
         except BaseException:  # what comes next would be the answer to this
             line.close()
             raise
         with self._lock:
             self._idle.append(line)
-        if error is not None:
-            raise _Raised(error)
-        return answer
+        return found
 
     def _take(self) -> socket.socket:
         with self._lock:
@@ -187,14 +190,6 @@ class _OutOfReach(Exception):
     """Nobody can connect to the port from here."""
 
 
-class _Raised(Exception):
-    """The manager raised something."""
-
-    def __init__(self, error: Exception) -> None:
-        super().__init__(error)
-        self.error = error
-
-
 def _exactly(line: socket.socket, size: int, end: float) -> bytes:
     found = bytearray()
     while len(found) < size:
@@ -219,46 +214,81 @@ def call(manager: Any, method: str, args: Sequence[Any], timeout_s: float) -> An
     line = _line_to(manager, key)
     if line.up:
         try:
-            return line.call(method, args, timeout_s)
-        except _Raised as raised:
-            if isinstance(raised.error, FabricError):
-                raise raised.error from None
-            raise FabricError(f"the manager failed: {raised.error!r}") from raised.error
+            answer, error = line.call(method, args, timeout_s)
         except TimeoutError:
             raise ManagerUnreachable(f"it has not answered within {timeout_s:g} s") from None
         except _OutOfReach:
             pass
         except (EOFError, OSError):
             _close(key)
+        else:
+            if error is None:
+                return answer
+            try:
+                raise error if isinstance(error, FabricError) else _failed(repr(error), error)
+            finally:
+                del error  # else it would refer to itself by way of this frame
     return _through_ray(manager, method, args, timeout_s)
 
 
 def _through_ray(manager: Any, method: str, args: Sequence[Any], timeout_s: float) -> Any:
     import ray
-    from ray.exceptions import (
-        ActorDiedError,
-        ActorUnavailableError,
-        ActorUnschedulableError,
-        GetTimeoutError,
-        RayError,
-        RayTaskError,
-    )
+    from ray.exceptions import RayError
 
     asked = getattr(manager, method).remote(*args)
     try:
         return ray.get(asked, timeout=timeout_s)
-    except RayTaskError as error:
-        if isinstance(error.cause, FabricError):
-            raise error.cause from None
-        raise FabricError(f"the manager failed: {error}") from error
-    except (ActorDiedError, ActorUnschedulableError) as error:
-        if lacks := not_installed(str(error)):
-            raise lacks from error
-        raise ManagerGone(brief(str(error))) from error
-    except ActorUnavailableError as error:
-        raise ManagerAway(brief(str(error))) from error
-    except (GetTimeoutError, RayError) as error:
-        raise ManagerUnreachable(brief(str(error))) from error
+    except RayError as error:
+        _without_frames(error)
+        failure = _explained(error)
+    try:
+        raise failure  # outside of the handler, so that Ray's error is not its context
+    finally:
+        del failure
+
+
+def _without_frames(error: BaseException) -> None:
+    """Let go of what the callers hold.
+
+    An error of `ray.get` refers to a frame that refers to it, and so to the frames of all callers,
+    and to what they hold, such as handles of actors. That would live until Python looks for cycles.
+    """
+    error.__traceback__ = None
+
+
+def _explained(error: Exception) -> FabricError:
+    """What an error of Ray's says of the manager."""
+    from ray.exceptions import (
+        ActorDiedError,
+        ActorUnavailableError,
+        ActorUnschedulableError,
+        RayTaskError,
+    )
+
+    kind: type[ManagerUnreachable]
+    match error:
+        case RayTaskError(cause=FabricError() as cause):
+            return cause
+        case RayTaskError():
+            return _failed(str(error), error)
+        case ActorDiedError() | ActorUnschedulableError():
+            if lacks := not_installed(str(error)):
+                return _caused(lacks, error)
+            kind = ManagerGone
+        case ActorUnavailableError():
+            kind = ManagerAway
+        case _:
+            kind = ManagerUnreachable
+    return _caused(kind(brief(str(error))), error)
+
+
+def _failed(what: str, error: Exception) -> FabricError:
+    return _caused(FabricError(f"the manager failed: {what}"), error)
+
+
+def _caused(failure: FabricError, error: Exception) -> FabricError:
+    failure.__cause__ = error
+    return failure
 
 
 def brief(text: str) -> str:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
 import pickle
 import socket
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -14,7 +17,7 @@ from typing import Any
 
 import pytest
 import ray
-from ray.exceptions import ActorDiedError, ActorUnavailableError, RayActorError
+from ray.exceptions import ActorDiedError, ActorUnavailableError, RayActorError, RayTaskError
 
 from fedpilot.fabric import calling, manager_actor, virtual_clusters
 from fedpilot.fabric.calling import LENGTH, TOKEN_BYTES, Address, Port, call, hang_up
@@ -48,16 +51,24 @@ class Manager:
 
 
 @dataclass
+class Failed:
+    """What Ray makes an error of, once it is asked for."""
+
+    errors: list[Exception]
+
+
+@dataclass
 class _Method:
     manager: Manager
     name: str
 
     def remote(self, *args: Any) -> Any:
         if self.name == "address":
-            return self.manager.address_told
+            told = self.manager.address_told
+            return Failed([told]) if isinstance(told, Exception) else told
         self.manager.asked.append(self.name)
         if self.manager.raises:
-            return self.manager.raises.pop(0)
+            return Failed([self.manager.raises.pop(0)])
         return ("through Ray", *args)
 
 
@@ -74,8 +85,9 @@ class Process:
 @pytest.fixture
 def manager(monkeypatch: pytest.MonkeyPatch) -> Iterator[Manager]:
     def get(asked: Any, timeout: float | None = None) -> Any:
-        if isinstance(asked, Exception):
-            raise asked
+        if isinstance(asked, Failed):
+            error = asked.errors.pop()
+            raise error  # which refers to itself by this frame, as in Ray
         return asked
 
     monkeypatch.setattr(ray, "wait", lambda refs, timeout: (refs, []))
@@ -294,6 +306,50 @@ def found(manager: Manager, monkeypatch: pytest.MonkeyPatch) -> list[Manager]:
     monkeypatch.setattr(manager_actor, "find_or_create", lambda settings: managers.pop(0))
     monkeypatch.setattr(virtual_clusters, "RETRY_S", 0.001)
     return managers
+
+
+class Held:
+    """What somebody has who asks, such as the handle of an actor."""
+
+
+def keeps_alive(manager: Manager, method: str, *args: Any) -> bool:
+    """Whether what its caller had outlives a call that fails, until Python looks for cycles."""
+
+    def asks() -> weakref.ref[Held]:
+        held = Held()
+        with contextlib.suppress(FabricError):
+            call(manager, method, args, PATIENCE_S)
+        return weakref.ref(held)
+
+    gc.disable()
+    try:
+        return asks()() is not None
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        pytest.param(lambda: ActorDiedError(), id="a manager that is dead"),
+        pytest.param(lambda: ActorUnavailableError("starts", None), id="one that comes back"),
+        pytest.param(lambda: RayTaskError("show", "", NoSuchCluster("job")), id="a refusal"),
+        pytest.param(lambda: RayTaskError("show", "", KeyError("job")), id="a fault"),
+    ],
+)
+def test_an_error_of_rays_keeps_nothing_of_its_callers_alive(
+    manager: Manager, error: Callable[[], Exception]
+) -> None:
+    manager.raises.append(error())
+    assert not keeps_alive(manager, "show")
+
+
+@pytest.mark.parametrize("error", [NoSuchCluster("job"), KeyError("job")])
+def test_an_error_of_the_managers_keeps_nothing_of_its_callers_alive(
+    manager: Manager, listening: Listening, error: Exception
+) -> None:
+    until(lambda: over_the_line(manager))
+    assert not keeps_alive(manager, "fails", error)
 
 
 def test_the_successor_of_a_dead_manager_is_asked(manager: Manager, found: list[Manager]) -> None:
