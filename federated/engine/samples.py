@@ -6,7 +6,6 @@ and a step reads its rows from the site's array.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -20,6 +19,7 @@ from ..core.partition import Partition
 from ..core.randomness import UInt64s, permutations
 from ..core.sampling import Indices
 from ..core.state import Array
+from .torch_warnings import silence
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,8 @@ class Samples:
         seed: int,
         device: torch.device,
     ) -> None:
-        self.x, self.y = _tensor(x, device), _tensor(y, device)
+        silence()
+        self.x, self.y = torch.from_numpy(x).to(device), torch.from_numpy(y).to(device)
         self.partition = partition
         self._training = training
         self._seed = seed
@@ -100,9 +101,3 @@ class Samples:
         """The samples (n, ...) and labels (n,) at these positions; copies, on the device."""
         at = torch.from_numpy(positions).to(self._device)
         return self.x.index_select(0, at), self.y.index_select(0, at)
-
-
-def _tensor(array: Array, device: torch.device) -> Tensor:
-    with warnings.catch_warnings():  # the object store's arrays are read-only, and are only read
-        warnings.simplefilter("ignore", UserWarning)
-        return torch.from_numpy(array).to(device)

@@ -7,13 +7,13 @@ values, buffers that change, random numbers) is refused here, when it is first r
 from __future__ import annotations
 
 import copy
-import warnings
 from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
+from ..torch_warnings import silence
 from .protocol import NotStackable
 
 
@@ -23,6 +23,7 @@ class MappedModule:
     random = False
 
     def __init__(self, module: nn.Module, capacity: int) -> None:
+        silence()
         for path, layer in module.named_modules():
             if isinstance(layer, nn.Embedding) and layer.padding_idx is not None:
                 raise NotStackable(f"{path} (Embedding) has padding_idx, which vmap overlooks")
@@ -71,13 +72,11 @@ class MappedModule:
             name: rows[:clients].detach().requires_grad_() for name, rows in self._rows.items()
         }
         try:
-            with warnings.catch_warnings():  # the trial measures what it costs
-                warnings.filterwarnings("ignore", "There is a performance drop", UserWarning)
-                # A weight that is one for all would be multiplied with all clients at once, whose
-                # number then decides bits on some processors.
-                one_each = {n: p.expand(clients, *p.shape) for n, p in self._frozen.items()}
-                parameters = {**self._leaves, **one_each}
-                out: Tensor = self._forward(parameters, x.reshape(clients, -1, *x.shape[1:]))
+            # A weight that is one for all would be multiplied with all clients at once, whose
+            # number then decides bits on some processors.
+            one_each = {n: p.expand(clients, *p.shape) for n, p in self._frozen.items()}
+            parameters = {**self._leaves, **one_each}
+            out: Tensor = self._forward(parameters, x.reshape(clients, -1, *x.shape[1:]))
         except (RuntimeError, ValueError, NotImplementedError) as error:
             raise NotStackable(f"vmap: {str(error).splitlines()[0][:120]}") from error
         return out.flatten(0, 1)
