@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar
 
 import click
 
+from .core.plain_text import plain_lines
 from .errors import NeverFits
 from .exit_codes import (
     BAD_INPUT as BAD_INPUT,
@@ -226,5 +227,5 @@ def exit_codes() -> Iterator[None]:
 
 
 def fail(message: str, code: int) -> NoReturn:
-    click.echo(f"fedpilot: {message}", err=True)
+    click.echo(f"fedpilot: {plain_lines(message)}", err=True)
     sys.exit(code)

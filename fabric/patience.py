@@ -13,7 +13,7 @@ LOOK_S = 0.5
 
 
 class Patience:
-    """Calls `say` with the seconds that its block has lasted, in a thread of its own.
+    """Calls `say` with the seconds that something has lasted, in a thread of its own.
 
     `first_s` after it was entered, or after `heard` was called last, and then every `every_s`.
     """
@@ -36,6 +36,10 @@ class Patience:
     def heard(self) -> None:
         """Somebody else has said something: it may be quiet for a while."""
         self._next = self._clock() + self._first_s
+
+    def began(self) -> None:
+        """What is waited for begins now: the next thing of its kind."""
+        self._began = self._clock()
 
     def __enter__(self) -> Self:
         self._began = self._clock()

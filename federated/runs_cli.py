@@ -27,10 +27,10 @@ from fedpilot.fabric.cli_access import (
     interruptions,
     print_json,
 )
+from fedpilot.fabric.core.plain_text import plain_lines
 from fedpilot.fabric.exit_codes import exit_code_of
 from fedpilot.fabric.interruptions import Interruptions
 from fedpilot.mediator.cli.access import JSON, Access, ask, with_mediator
-from fedpilot.mediator.core.plain_text import plain_lines
 
 if TYPE_CHECKING:
     from .verify import Outcome

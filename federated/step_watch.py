@@ -6,7 +6,8 @@ after every further `QUIET_S` of silence.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -15,6 +16,8 @@ from fedpilot.fabric.patience import Patience
 
 QUIET_S = 5.0
 """A third of what a user may be left without a word, so that a busy machine may be late with it."""
+BEGINS: Mapping[str, str | None] = {"round": "round_started", "mediator": None}
+"""Steps of which one follows the other under one name, and the event that begins one; None: any."""
 TOLD_BY_OTHERS = 1.5
 """How much longer a step may be silent of which the sites tell themselves."""
 
@@ -22,9 +25,12 @@ TOLD_BY_OTHERS = 1.5
 class StepWatch:
     """Knows the steps that a federation is at; tells of those that are silent."""
 
-    def __init__(self, emit: Callable[..., None]) -> None:
+    def __init__(
+        self, emit: Callable[..., None], *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._emit = emit
-        self._open: list[Patience] = []
+        self._clock = clock
+        self._open: list[tuple[str, Patience]] = []
         self._round = 0
 
     @contextmanager
@@ -34,20 +40,25 @@ class StepWatch:
         """Tell of this step while it lasts; `within_s` is the deadline that it has."""
         quiet_s = QUIET_S * (TOLD_BY_OTHERS if told_by_others else 1)
         patience = Patience(
-            lambda seconds: self._say(name, seconds, within_s), first_s=quiet_s, every_s=quiet_s
+            lambda seconds: self._say(name, seconds, within_s),
+            first_s=quiet_s,
+            every_s=quiet_s,
+            clock=self._clock,
         )
         with patience:
-            self._open.append(patience)
+            self._open.append((name, patience))
             try:
                 yield
             finally:
-                self._open.remove(patience)
+                self._open.remove((name, patience))
 
     def heard(self, event: str, **fields: Any) -> None:
         """Something was said: whoever follows the run knows that it goes on."""
         if event == "round_started":
             self._round = fields["round"]
-        for patience in tuple(self._open):
+        for name, patience in tuple(self._open):
+            if name in BEGINS and BEGINS[name] in (event, None):
+                patience.began()
             patience.heard()
 
     def _say(self, name: str, seconds: float, within_s: float | None) -> None:

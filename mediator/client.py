@@ -23,6 +23,8 @@ from typing import Any, BinaryIO, NoReturn, Self, TypeVar
 
 import grpc
 
+from fedpilot.fabric.core.plain_text import plain_lines
+
 from .core.at_site import exit_code_here
 from .errors import (
     BadRequest,
@@ -72,6 +74,7 @@ _CODES: Mapping[grpc.StatusCode, type[MediatorError]] = {
 }
 
 
+_CUT = frozenset({_Code.UNAVAILABLE, _Code.CANCELLED})
 _REPEATABLE = frozenset(
     {
         "submit",
@@ -422,7 +425,7 @@ class MediatorClient:
             except grpc.RpcError as error:
                 raised = self._error_of(error, run=run, site=site)
                 pause = next(pauses)
-                cut = error.code() is _Code.UNAVAILABLE and isinstance(raised, MediatorUnreachable)
+                cut = error.code() in _CUT and isinstance(raised, MediatorUnreachable)
                 again = cut and method in _REPEATABLE
                 if not again or time.monotonic() + pause > deadline:
                     raise raised from error
@@ -491,7 +494,7 @@ class MediatorClient:
 
     def _error_of(self, error: grpc.RpcError, *, run: str = "", site: str = "") -> MediatorError:
         """The one place where statuses of gRPC become errors of this package."""
-        code, said = error.code(), _printable(error.details() or "it gives no reason")
+        code, said = error.code(), plain_lines(error.details() or "it gives no reason")[:2_000]
         match code:
             case _Code.UNAVAILABLE if site and said.startswith(f"site {site} "):
                 return SiteUnreachable(site, said.partition(": ")[2])
@@ -500,6 +503,8 @@ class MediatorClient:
                 return MediatorUnreachable(self.address, early or _cause(said))
             case _Code.UNAVAILABLE:
                 return MediatorUnreachable(self.address, _cause(said))
+            case _Code.CANCELLED:  # by the mediator: nothing here cancels what it waits for
+                return MediatorUnreachable(self.address, "it ended while it was asked")
             case _Code.DEADLINE_EXCEEDED:
                 early = too_early_for(self.address, time.time())
                 return MediatorUnreachable(self.address, early or "it did not answer in time")
@@ -549,11 +554,6 @@ def _cause(said: str) -> str:
 def _of_trust(said: str) -> bool:
     """Whether a connection failed by who showed what."""
     return "handshak" in said.lower() or "certificate" in said.lower()
-
-
-def _printable(text: str) -> str:
-    """A stranger's text with nothing in it that a terminal would obey."""
-    return "".join(each if each.isprintable() or each == "\n" else "?" for each in text)[:2_000]
 
 
 def _document(text: str) -> Document:

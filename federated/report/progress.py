@@ -17,6 +17,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from fedpilot.fabric.core.plain_text import plain_lines
+
 from ..events import Event
 from . import wording
 
@@ -116,8 +118,11 @@ class PlainLines(_Closing):
 
 
 def _write(stream: TextIO, *lines: str) -> None:
-    """Print lines in one go: an interruption in between would leave half of one."""
-    stream.write("".join(f"{line}\n" for line in lines))
+    """Print lines in one go: an interruption in between would leave half of one.
+
+    Clients and sites have words in them, which no terminal is to obey.
+    """
+    stream.write("".join(f"{plain_lines(line)}\n" for line in lines))
     stream.flush()
 
 
@@ -186,7 +191,7 @@ class LiveDisplay:
 
     def _print(self, *lines: str) -> None:
         for line in lines:
-            self._console.print(Text(line))
+            self._console.print(Text(plain_lines(line)))
 
     def _render(self) -> RenderableType:
         if not self._last:

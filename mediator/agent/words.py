@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from fedpilot.fabric.core.plain_text import plain_line
+
 LONGEST = 500
 """Characters of what a mediator says that are shown."""
 
 
 def one_line(text: str, otherwise: str = "it gave no reason") -> str:
     """What a mediator says, on one line that does nothing to a terminal or a log."""
-    line = " ".join(text.split())[:LONGEST]
-    return "".join(each if each.isprintable() else "?" for each in line) or otherwise
+    return plain_line(" ".join(text.split())[:LONGEST]) or otherwise
 
 
 def in_short(error: Exception) -> str:

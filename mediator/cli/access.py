@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from ..core.plain_text import plain_line
+from fedpilot.fabric.core.plain_text import plain_line
+
 from ..errors import ProfileError
 from ..profiles import Asked, Profile, choose
 

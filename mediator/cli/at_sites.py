@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fedpilot.fabric.cli_access import Spinner, exit_codes, fail, print_json
+from fedpilot.fabric.core.plain_text import plain_lines
 from fedpilot.fabric.exit_codes import REFUSED, UNREACHABLE, exit_code_of
 
 from ..core.at_site import before_dashes, objection
-from ..core.plain_text import plain_lines
 from ..errors import MediatorError
 from .access import Access, access_of
 

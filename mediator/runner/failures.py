@@ -16,8 +16,9 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
+from fedpilot.fabric.core.plain_text import plain_line, plain_lines
+
 from ..blobs import NoRoom
-from ..core.plain_text import plain_line, plain_lines
 from ..disk import is_full
 from ..errors import AnswerUnreadable, SiteLost, WorkFailed
 from ..proto import federation_pb2 as pb

@@ -12,9 +12,10 @@ import logging
 from collections.abc import Callable, Collection
 from dataclasses import replace
 
+from fedpilot.fabric.core.plain_text import plain_line
+
 from ..blobs import BlobStore
 from ..core.health import SiteEvent, SiteState, Standing, Wish, after, due, joined, works
-from ..core.plain_text import plain_line
 from ..proto import federation_pb2 as pb
 from ..store import SiteRecord
 from ..wire import Capacity, RunId, SiteName, SiteStanding, standing_message

@@ -13,7 +13,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from fedpilot.fabric.cli_access import UNDISTURBED_S, ask, interruptions, with_access
+from fedpilot.fabric.cli_access import UNDISTURBED_S, ask, fail, interruptions, with_access
 
 HANG_S = 60.0
 
@@ -64,6 +64,14 @@ def test_a_ray_that_is_slow_is_said_to_be_slow_while_it_is(
     assert (done.exit_code, done.stdout) == (0, "90\n")
     assert "the Ray at 10.0.0.5:6379 has not answered for 0 s (load " in done.stderr
     assert "it may take 90 s (--timeout)" in done.stderr
+
+
+def test_a_failure_says_nothing_that_a_terminal_would_obey(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit):
+        fail("run r failed: \x1b[2J\ngone", 1)
+    assert capsys.readouterr().err == "fedpilot: run r failed: ?[2J\ngone\n"
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "soon"])

@@ -334,6 +334,25 @@ def test_everything_unusual_is_printed() -> None:
     assert "1.weight" in text
 
 
+def test_a_terminal_obeys_nothing_of_what_clients_and_sites_say() -> None:
+    said = "gone\x1b]52;c;aGk=\x07"
+    told = [
+        *a_run(1),
+        event("site_lost", site="rome", reason=said, clients=3),
+        event("clients_printed", site="rome", round=1, clients=["c1"], texts=[f"{said}\nhere"]),
+        event("run_finished", **{**a_run(1)[-1].fields, "reason": said}),
+    ]
+    screen = StringIO()
+    with LiveDisplay(Console(file=screen, force_terminal=True, width=100)) as live:
+        for each in told:
+            live(each)
+    for text in (shown(told), screen.getvalue()):
+        assert "gone?]52;c;aGk=?" in text
+        assert "\x1b]" not in text
+        assert "\x07" not in text
+    assert "\n  c1: here\n" in shown(told)
+
+
 # -- JSON -------------------------------------------------------------------------------------
 
 

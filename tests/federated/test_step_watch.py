@@ -43,6 +43,24 @@ def test_a_round_is_named(said: queue.Queue[dict[str, Any]]) -> None:
     assert "for round 7" in (remark("waiting", found) or "")
 
 
+@pytest.mark.parametrize(
+    ("step", "event"),
+    [
+        pytest.param("round", "round_started", id="a round began"),
+        pytest.param("mediator", "round_finished", id="the mediator told of something"),
+    ],
+)
+def test_what_is_waited_for_is_waited_for_since_it_was_begun(step: str, event: str) -> None:
+    now = 0.0
+    said: queue.Queue[dict[str, Any]] = queue.Queue()
+    watched = StepWatch(lambda name, **fields: said.put(fields), clock=lambda: now)
+    with watched.step(step):
+        now = 50.0
+        watched.heard(event, round=471, of=900)
+        now = 50.0 + step_watch.QUIET_S
+        assert said.get(timeout=HANG_S)["seconds"] == step_watch.QUIET_S
+
+
 def test_a_step_that_talks_is_not_told_of(
     said: queue.Queue[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -176,6 +176,19 @@ def test_a_question_that_may_be_asked_twice_is_asked_again(
     assert asked(served, "list_runs") == 4
 
 
+def test_a_mediator_that_ends_while_it_is_asked_is_asked_again_when_it_is_back(
+    served: Served, client: MediatorClient
+) -> None:
+    served.service.runs["base"] = a_run("base", status="finished")
+    served.service.say("base", {"event": "run_finished"})
+    ended = Code.CANCELLED, "CANCELLED"
+    served.service.fails = [("show_run", *ended), ("follow_run", *ended)]
+    assert [each.event["event"] for each in client.follow_run("base")] == ["run_finished"]
+    served.service.fails = [("run_at_site", *ended)]
+    with pytest.raises(MediatorUnreachable, match="it ended while it was asked"):
+        client.run_at_site("paris", ["job", "stop", "a"])
+
+
 def test_submitting_again_after_a_lost_answer_submits_once(
     served: Served, client: MediatorClient
 ) -> None:
