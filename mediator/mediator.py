@@ -578,25 +578,7 @@ class FederationMediator:
         If that site is lost and the client may move, the order goes to its next site. So it does
         where `problem_of` says what is wrong with an answer: that site is not believed any more.
         """
-        return self._deliver_on(
-            lambda: self.assignment.site_of(index), order, round_number, purpose, problem_of
-        )
-
-    def deliver_to_any(
-        self, order: Payload, *, purpose: str, problem_of: ProblemOf = no_problem
-    ) -> Future[Payload]:
-        """Send an order to the first site that is there; to the next as `deliver_to_client`."""
-        return self._deliver_on(lambda: next(iter(self.sites), ""), order, 0, purpose, problem_of)
-
-    def _deliver_on(
-        self,
-        where: Callable[[], str],
-        order: Payload,
-        round_number: int,
-        purpose: str,
-        problem_of: ProblemOf,
-    ) -> Future[Payload]:
-        site = where()
+        site = self.assignment.site_of(index)
         future: Future[Payload] = Future()
         answer = self.deliver(site, order, round_number=round_number, purpose=purpose)
 
@@ -608,9 +590,15 @@ class FederationMediator:
             except (SiteUnreachable, AnswerUnreadable) as error:
                 self.give_up(site, error, round_number=round_number)
                 try:
-                    if self.lacking() is not None or where() == site:
+                    if self.lacking() is not None or self.assignment.site_of(index) == site:
                         raise error
-                    again = self._deliver_on(where, order, round_number, purpose, problem_of)
+                    again = self.deliver_to_client(
+                        index,
+                        order,
+                        round_number=round_number,
+                        purpose=purpose,
+                        problem_of=problem_of,
+                    )
                 except BaseException as failure:
                     future.set_exception(failure)
                 else:

@@ -603,10 +603,9 @@ def test_an_answer_that_cannot_be_is_asked_of_the_next_site_and_its_site_done_wi
     mediator, sites = started(*"abc")
     problem_of = wrong_from(sites["a"], sites["c"])
     order = Payload(kind="try")
-    answer = mediator.deliver_to_any(order, purpose="trial", problem_of=problem_of)
-    assert answer.result(60).kind == "echo"
-    answer = mediator.deliver_to_client(11, order, purpose="node", problem_of=problem_of)
-    assert answer.result(60).kind == "echo"
+    for client in (0, 11):
+        answer = mediator.deliver_to_client(client, order, purpose="node", problem_of=problem_of)
+        assert answer.result(60).kind == "echo"
     assert list(mediator.distrusted) == ["a", "c"]
     assert mediator.sites == ("b",)
 
@@ -686,13 +685,6 @@ def test_a_clients_order_fails_where_it_can_go_nowhere(
     sites["b"].make_answer = lambda _: done(partial(refuse, "b"))
     with pytest.raises(SiteLost):
         mediator.deliver_to_client(11, Payload(kind="train"), purpose="node").result(60)
-
-
-def test_what_any_site_can_do_is_done_by_the_first_that_is_there() -> None:
-    mediator, sites = started(*"abc")
-    sites["a"].make_answer = lambda _: done(partial(refuse, "a"))
-    assert mediator.deliver_to_any(Payload(kind="try"), purpose="trial").result(60).kind == "echo"
-    assert [len(site.orders) for site in sites.values()] == [1, 1, 0]
 
 
 def test_a_site_that_is_drained_finishes_its_work_and_is_released() -> None:
