@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -274,6 +274,18 @@ def list_(address: str, auth_mode: str | None, as_json: bool) -> None:
         display(job_table(found, time.time()))
 
 
+def _known(
+    id: str, address: str, auth_mode: str | None
+) -> tuple[Job, Mapping[str, Any], Sequence[Mapping[str, Any]]]:
+    """A job, the virtual clusters of its Ray cluster, and what happened to those."""
+    return ask(
+        attached,
+        address,
+        auth_mode,
+        lambda jobs: (jobs.show(id), jobs.clusters.snapshot(), jobs.clusters.history()),
+    )
+
+
 @job.command()
 @click.argument("id")
 @with_access
@@ -286,12 +298,7 @@ def show(id: str, address: str, auth_mode: str | None, as_json: bool) -> None:
       fedpilot job show job-1f2e3d4c --json | jq -r '.cluster.escapes[]'
     """
     with exit_codes():
-        found, document, history = ask(
-            attached,
-            address,
-            auth_mode,
-            lambda jobs: (jobs.show(id), jobs.clusters.snapshot(), jobs.clusters.history()),
-        )
+        found, document, history = _known(id, address, auth_mode)
         if as_json:
             print_json(found.to_dict())
             return
@@ -314,12 +321,7 @@ def explain(id: str, address: str, auth_mode: str | None, as_json: bool) -> None
     with exit_codes():
         from .explain import chronicle, job_sentences
 
-        found, document, history = ask(
-            attached,
-            address,
-            auth_mode,
-            lambda jobs: (jobs.show(id), jobs.clusters.snapshot(), jobs.clusters.history()),
-        )
+        found, document, history = _known(id, address, auth_mode)
         now, name = time.time(), found.virtual_cluster
         said = job_sentences(found.to_dict(), document, history, now)
         told = [dict(event) for event in history if name and event["cluster"] == name]

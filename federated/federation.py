@@ -66,7 +66,7 @@ from .hearing import Hearing
 from .lifetime import Lifetime
 from .run_folder import RunFolder, new_run_id
 from .run_record import RunRecord, RunResult
-from .site_sources import SiteSource, sites_here
+from .site_sources import SiteSource, StartedRun, sites_here
 from .sources import import_paths
 from .starting import gang_request, object_store_bytes, set_aside, uncollected
 from .step_watch import StepWatch
@@ -360,9 +360,14 @@ class Federation:
         )
         self._life.check()
         links = LinkWatch(self._materials.costs(self.config).of_a_site)
-        used = partial(self._say_slow, links)
-        passed = self._say_passed_over
-        self._source.follow(mediator, self.spec_of, lambda: self.round, passed, used, undo)
+        run = StartedRun(
+            mediator=mediator,
+            spec_of=self.spec_of,
+            round_number=lambda: self.round,
+            passed=self._say_passed_over,
+            link_used=partial(self._say_slow, links),
+        )
+        self._source.follow(run, undo)
         return mediator
 
     def _compare_workers(self, before: Sequence[Facts] = ()) -> None:

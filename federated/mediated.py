@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
 from pathlib import Path
@@ -26,13 +26,12 @@ from fedpilot.mediator import (
 )
 from fedpilot.mediator.coordinator_link import MediatorConnection
 from fedpilot.mediator.core.health import SiteState, works
-from fedpilot.mediator.core.links import LinkUse
 from fedpilot.mediator.wire import SiteStanding
 
 from .config.schema import RunConfig
 from .core.following import Move, chosen, moves, passed_over
 from .following import Following
-from .site_sources import Declarations, PassedOver
+from .site_sources import Declarations, StartedRun
 from .user_code import UserCode, attached
 
 log = logging.getLogger(__name__)
@@ -170,16 +169,9 @@ class MediatorSites:
         """What a site is told of the federation, with the code that came with the run."""
         return spec if self._code is None else attached(spec, self._code)
 
-    def follow(
-        self,
-        mediator: FederationMediator,
-        spec_of: Callable[[str], Payload],
-        round_number: Callable[[], int],
-        passed: PassedOver,
-        link_used: Callable[[LinkUse], None],
-        undo: ExitStack,
-    ) -> None:
+    def follow(self, run: StartedRun, undo: ExitStack) -> None:
         """Bring in, drain and give up sites as they come, drain and go, until `undo`."""
+        mediator, round_number = run.mediator, run.round_number
         count, began = self._config.sites.count, self.names
         stays = self._why_all_stay(mediator)
         among = began if stays else ()
@@ -197,7 +189,7 @@ class MediatorSites:
             for site in passed_over(states, there, among):
                 if site not in told:
                     told.add(site)
-                    passed(site, stays)
+                    run.passed(site, stays)
             found = moves(states, there, among=among, busy=left, first=began, room=room)
             for site, move in found.items():
                 reason = standings[site].reason
@@ -208,7 +200,7 @@ class MediatorSites:
                     case Move.DRAIN:
                         begun[site] = mediator.drain(site, reason, round_number=round_number())
                     case Move.BRING_IN:
-                        mediator.add(self._site(site), spec_of(site))
+                        mediator.add(self._site(site), run.spec_of(site))
                         begun[site] = coming[site] = mediator.readmit(site)
             if set(there) != set(kept := self._before()) and len(there) >= len(kept):
                 self._keep(there)
@@ -228,7 +220,7 @@ class MediatorSites:
             )
             following.wake()
 
-        self._connection.on_link_use(link_used)
+        self._connection.on_link_use(run.link_used)
         self._connection.on_site_change(changed)
         undo.enter_context(mediator.heard_by(following.hear))  # lost, though its agent is there
         changed()

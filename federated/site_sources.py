@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -36,6 +37,20 @@ PassedOver = Callable[[str, str], None]
 """Told a site that is ready and not taken into a run that lacks one, and why."""
 Declarations = Mapping[str, Mapping[str, Any]]
 """What sites declare or disclose of their data sets, by site and data set."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartedRun:
+    """A run whose workers are up, and whom its sites' source tells what."""
+
+    mediator: FederationMediator
+    spec_of: Callable[[str], Payload]
+    """What a site is told of the federation."""
+    round_number: Callable[[], int]
+    passed: PassedOver
+    """Told who is not taken in."""
+    link_used: Callable[[LinkUse], None]
+    """Told how long models and sums take over a site's link."""
 
 
 class SiteSource(Protocol):
@@ -76,20 +91,8 @@ class SiteSource(Protocol):
     def told(self, spec: Payload) -> Payload:
         """What a site is told of the federation, with what only this source knows."""
 
-    def follow(
-        self,
-        mediator: FederationMediator,
-        spec_of: Callable[[str], Payload],
-        round_number: Callable[[], int],
-        passed: PassedOver,
-        link_used: Callable[[LinkUse], None],
-        undo: ExitStack,
-    ) -> None:
-        """From now on have a started mediator follow sites that come and go, until `undo`.
-
-        `passed` is told who is not taken in; `link_used`, how long models and sums take over the
-        sites' links.
-        """
+    def follow(self, run: StartedRun, undo: ExitStack) -> None:
+        """From now on have a run's mediator follow sites that come and go, until `undo`."""
 
     def close(self) -> None:
         """End what was begun and not opened; may be called twice."""
@@ -132,15 +135,7 @@ class HereSource:
         """What a site is told of the federation: nothing more."""
         return spec
 
-    def follow(
-        self,
-        mediator: FederationMediator,
-        spec_of: Callable[[str], Payload],
-        round_number: Callable[[], int],
-        passed: PassedOver,
-        link_used: Callable[[LinkUse], None],
-        undo: ExitStack,
-    ) -> None:
+    def follow(self, run: StartedRun, undo: ExitStack) -> None:
         """Nothing: they live and end with this process."""
 
 
@@ -211,21 +206,13 @@ class RayEach(HereSource):
         self._opened = sites, tuple(site.name for site in there)
         return there
 
-    def follow(
-        self,
-        mediator: FederationMediator,
-        spec_of: Callable[[str], Payload],
-        round_number: Callable[[], int],
-        passed: PassedOver,
-        link_used: Callable[[LinkUse], None],
-        undo: ExitStack,
-    ) -> None:
+    def follow(self, run: StartedRun, undo: ExitStack) -> None:
         """From now on bring in the sites whose runners died: that starts the next ones."""
         from .following import Following
 
         if self._opened is None:
             return
-        sites, names = self._opened
+        (sites, names), mediator = self._opened, run.mediator
 
         def look(busy: Collection[str]) -> dict[str, Future[Any]]:
             out = {*busy, *mediator.sites, *mediator.excluded}

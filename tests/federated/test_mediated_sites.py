@@ -13,6 +13,7 @@ import pytest
 
 from fedpilot.federated.config import parse_config
 from fedpilot.federated.mediated import MediatorSites
+from fedpilot.federated.site_sources import StartedRun
 from fedpilot.mediator import FederationMediator, GangRequest, Notify, Payload
 from fedpilot.mediator.coordinator_link import MediatorConnection
 from fedpilot.mediator.core.health import SiteState
@@ -92,14 +93,14 @@ class Run:
         specs = {site: Payload(kind="spec") for site in self.mediator.sites}
         self.mediator.start("w", specs, lambda _: None)
         self.passed: Mapping[str, str] = {}
-        source.follow(
-            self.mediator,
-            lambda site: Payload(kind="spec"),
-            lambda: 1,
-            lambda site, why: setattr(self, "passed", {**self.passed, site: why}),
-            lambda use: None,
-            undo,
+        run = StartedRun(
+            mediator=self.mediator,
+            spec_of=lambda site: Payload(kind="spec"),
+            round_number=lambda: 1,
+            passed=lambda site, why: setattr(self, "passed", {**self.passed, site: why}),
+            link_used=lambda use: None,
         )
+        source.follow(run, undo)
 
     def has(self, *sites: str) -> None:
         """Wait until these are its sites."""
