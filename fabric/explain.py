@@ -43,6 +43,19 @@ def sentences(document: Document, name: str, history: Sequence[Document], now: f
             f"{name} is no more: it ended {ago(last['time'], now)}{in_vain}: "
             f"{short(last['reason'])}."
         ]
+    lost = [each for each in (document.get("head") or {"gone": ()})["gone"] if each["id"] == name]
+    if lost and all(each["id"] != name for each in document["clusters"]):
+        began = document["head"]["began"]
+        again = (
+            f"`fedpilot cluster restore {name}` asks for it again."
+            if lost[0]["detached"]
+            else f"It belonged to job {lost[0]['owner']}, which ended with the head."
+        )
+        return [
+            f"{name} is gone: the head of the Ray cluster began anew at {timestamp(began)}, "
+            f"{ago(began, now)}.",
+            again,
+        ]
     cluster = find(document, name)
     if name == DEFAULT:
         held = amounts(cluster["total"])

@@ -11,6 +11,7 @@ import asyncio
 import inspect
 import logging
 import os
+import platform
 import secrets
 import sys
 import time
@@ -27,8 +28,10 @@ from .core.groups import GroupId, group_id
 from .core.ledger import WorkId
 from .core.records import ClusterId, ProcessId
 from .errors import FabricError, NameTaken
+from .head_file import HeadFile, file_of, state_folder
 from .keeper import Keeper
 from .ledger_file import LedgerFile, own
+from .restore import restore
 from .router import Ask, Placed
 from .settings import KeeperSettings
 from .snapshot import snapshot
@@ -36,6 +39,8 @@ from .snapshot import snapshot
 NAME, NAMESPACE = "virtual_cluster_manager", "fedpilot"
 ASK_S = 1.0
 """Seconds between two looks at what Ray's autoscaler is asked for."""
+RECORD_S = 5.0
+"""How long an answer waits until it is on record, for the next head, what it says."""
 CALLS = 2000
 """How many callers may wait at the same time."""
 log = logging.getLogger(__name__)
@@ -50,6 +55,7 @@ class ManagerActor:
         self._folder, self._settings = Path(folder), settings
         self._begun: asyncio.Future[Keeper] | None = None
         self._address: Address | None = None
+        self._head: HeadFile | None = None
         self._lock: int | None = None
         # The loop exists once there is a call: this one comes without anybody asking.
         ray.get_runtime_context().current_actor.begin.remote()
@@ -67,6 +73,7 @@ class ManagerActor:
         """Let a virtual cluster in, or have it wait; its state after `wait_s`."""
         keeper = await self._keeper()
         await keeper.create(entry, wait_s=wait_s)
+        await self._record(keeper)
         return snapshot(keeper).brief(entry.request.id)
 
     async def check(self, request: Request) -> None:
@@ -84,7 +91,28 @@ class ManagerActor:
         self, id: ClusterId, key: str, user: str = "", force: bool = False
     ) -> tuple[str, ...]:
         """End a virtual cluster and all inside it; a key is answered once."""
-        return await (await self._keeper()).delete(id, key, user=user, force=force)
+        keeper = await self._keeper()
+        ended = await keeper.delete(id, key, user=user, force=force)
+        await self._record(keeper)
+        return ended
+
+    async def restore(self, names: Sequence[str], user: str) -> Mapping[str, Any]:
+        """Ask again for what was lost with a head before this one: these, or all detached ones."""
+        keeper = await self._keeper()
+        if self._head is None:
+            raise FabricError("what was on heads before cannot be read: its log says why")
+        found = restore(keeper, self._head.record, names, user, time.time())
+        await self._record(keeper)
+        return found
+
+    async def forget(self, names: Sequence[str]) -> tuple[str, ...]:
+        """No longer say of these, or of all, that they are gone; says of which."""
+        keeper = await self._keeper()
+        if self._head is None:
+            return ()
+        gone = [each.id for each in self._head.record.gone if each.id in names or not names]
+        await self._head.keep(keeper.books.entries, time.time(), drop=gone)
+        return tuple(gone)
 
     async def show(self, id: ClusterId) -> Mapping[str, Any]:
         """One virtual cluster as a document."""
@@ -92,7 +120,11 @@ class ManagerActor:
 
     async def snapshot(self) -> Mapping[str, Any]:
         """Everything as a document."""
-        return snapshot(await self._keeper()).document()
+        keeper = await self._keeper()
+        document = snapshot(keeper).document()
+        if self._head is None:
+            return document
+        return {**document, "head": self._head.document(keeper.books.entries, time.time())}
 
     async def place(self, ask: Ask) -> Placed | None:
         """Say where a task or an actor runs; None if it may not wait and there is no room."""
@@ -165,9 +197,12 @@ class ManagerActor:
         path = self._folder / "ledger.sqlite"
         if self._lock is None:
             self._lock = await own(path)
+        address, session = context.gcs_address, self._folder.parent.name
+        record = file_of(state_folder(), platform.node(), address)
+        self._head = await HeadFile.open(record, session, time.time())
         file = LedgerFile(path)
         keeper = Keeper(
-            Gcs(context.gcs_address, job),
+            Gcs(address, job),
             file,
             clock=time.time,
             new_id=lambda cluster: group_id(cluster, secrets.token_hex(10), job),
@@ -181,9 +216,14 @@ class ManagerActor:
         methods = dict(inspect.getmembers(self, inspect.iscoroutinefunction))
         asked = {name: each for name, each in methods.items() if not name.startswith("_")}
         self._address = await Port(asked).open(context.worker.node_ip_address)
-        autoscaler = Autoscaler(private_ray.AutoscalerRequests(context.gcs_address), file)
+        autoscaler = Autoscaler(private_ray.AutoscalerRequests(address), file)
         self._turning = asyncio.create_task(self._turn(keeper, autoscaler))
         return keeper
+
+    async def _record(self, keeper: Keeper, wait_s: float = RECORD_S) -> None:
+        """Have the virtual clusters on record, for the head after this one."""
+        if self._head is not None:
+            await self._head.keep(keeper.books.entries, time.time(), wait_s=wait_s)
 
     async def _turn(self, keeper: Keeper, autoscaler: Autoscaler) -> None:
         """Look at Ray again and again."""
@@ -192,6 +232,7 @@ class ManagerActor:
             await asyncio.sleep(self._settings.turn_s)
             try:
                 await keeper.turn()
+                await self._record(keeper, wait_s=0.0)
                 if time.monotonic() > asked + ASK_S:
                     asked = time.monotonic()
                     await autoscaler.ask(keeper.registrar.physical_demand())

@@ -46,6 +46,9 @@ JOB_COLOURS = {
     "STOPPED": "bright_black",
 }
 
+MOST_GONE = 20
+"""How many lost virtual clusters are listed; `--json` gives all."""
+
 
 def ruled() -> Table:
     """A table whose columns have names, with a line below them."""
@@ -95,6 +98,24 @@ def cluster_table(document: Document, now: float) -> RenderableType:
     if not view.clusters:
         return Text(NO_CLUSTERS)
     return shown
+
+
+def gone_with_head(document: Document, now: float) -> list[str]:
+    """What a new head has lost, a line each; nothing if it has lost nothing."""
+    head = document.get("head")
+    if not head or not head["gone"]:
+        return []
+    lines = [
+        f"The head of this Ray cluster began anew at {timestamp(head['began'])}, "
+        f"{ago(head['began'], now)}. These virtual clusters are gone:"
+    ]
+    for each in head["gone"][:MOST_GONE]:
+        inside = "" if each["parent"] == ROOT else f", inside {each['parent']}"
+        user = f", of {each['user']}" if each["user"] else ""
+        what = "detached" if each["detached"] else f"with job {each['owner']}"
+        lines.append(f"  {each['id']} ({asked_for(each)}{inside}), {what}{user}")
+    more = len(head["gone"]) - MOST_GONE
+    return [*lines, f"  and {more} more"] if more > 0 else lines
 
 
 def cluster_details(document: Document, name: str, now: float) -> RenderableType:

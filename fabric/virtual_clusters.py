@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .calling import call
@@ -105,6 +105,20 @@ class VirtualClusters:
         asked = (ClusterId(name), secrets.token_hex(8), current_user(), force)
         ended: tuple[str, ...] = self.call("delete", *asked)
         return ended
+
+    def restore(self, names: Sequence[str] = ()) -> Mapping[str, Any]:
+        """Ask again for what was lost with a head before: these, or all detached ones.
+
+        Says what was `restored`, each with its state, and what was `refused`, with the reason.
+        NoSuchCluster for a name that is neither gone nor there.
+        """
+        found: Mapping[str, Any] = self.call("restore", tuple(names), current_user())
+        return found
+
+    def forget(self, names: Sequence[str] = ()) -> tuple[str, ...]:
+        """No longer say of these, or of all, that they were lost with a head; says of which."""
+        found: tuple[str, ...] = self.call("forget", tuple(names))
+        return found
 
     def show(self, name: str) -> Mapping[str, Any]:
         """One virtual cluster as a document. Raises NoSuchCluster."""

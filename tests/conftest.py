@@ -29,6 +29,7 @@ os.environ.setdefault("MPLCONFIGDIR", str(_caches / "matplotlib"))
 # Before anything reads the environment, so that commands and Ray workers inherit it.
 _folder = tempfile.mkdtemp(prefix="tests-of-fedpilot-")
 os.environ["XDG_CACHE_HOME"] = _folder
+os.environ["XDG_STATE_HOME"] = _folder  # where the manager of a Ray keeps what outlives that
 # Tests that run side by side see temporary folders of their own only, and what is left there.
 # Their paths are short, since there are sockets in them. A file's own process shares its parent's.
 _shared = os.environ.setdefault("TESTS_TMPDIR", tempfile.gettempdir())

@@ -55,10 +55,10 @@ LIGHT = (
 
 
 @contextlib.contextmanager
-def ray_head(num_cpus: int = 4, **env: str) -> Iterator[str]:
+def ray_head(num_cpus: int = 4, port: int | None = None, **env: str) -> Iterator[str]:
     """The address of a Ray head that is not ours; `env` is what its processes see besides."""
     folder = tempfile.mkdtemp(prefix="ray-")
-    port = free_port()
+    port = port or free_port()
     options = [
         *("--head", f"--port={port}", f"--num-cpus={num_cpus}", f"--temp-dir={folder}"),
         *("--include-dashboard=false", "--include-log-monitor=false"),

@@ -18,7 +18,18 @@ DASHES = "--"
 OWN_RAY = frozenset({"--address", "--auth-mode"})
 OWN_MEDIATOR = frozenset({"--site", "--all-sites", "--mediator", "--credentials", "--profile"})
 FLAGS = frozenset(
-    {"--all", "--follow", "-f", "--force", "--help", "--json", "--no-wait", "--yes", "-y"}
+    {
+        "--all",
+        "--follow",
+        "-f",
+        "--force",
+        "--forget",
+        "--help",
+        "--json",
+        "--no-wait",
+        "--yes",
+        "-y",
+    }
 )
 """The options of these commands that take no value."""
 OUT_OF_TIME = 124

@@ -127,10 +127,33 @@ def test_auto_is_what_ray_itself_takes_it_for(address: str) -> None:
     environment = {**ENVIRONMENT, "RAY_ADDRESS": address}
     done = cluster("auto", "list", "--json", environment=environment)
     assert (done.returncode, but_patience(done.stderr)) == (0, "")
-    assert set(json.loads(done.stdout)) == {"clusters"}
+    assert set(json.loads(done.stdout)) == {"clusters", "head"}
 
 
 def test_where_there_is_no_ray_it_cannot_be_reached() -> None:
     done = cluster(f"127.0.0.1:{free_port()}", "tree", "--json")
     assert (done.returncode, done.stdout) == (4, "")
     assert "nothing listens there" in done.stderr
+
+
+@pytest.mark.slow
+def test_a_new_head_says_what_was_lost_with_the_one_that_was_killed_and_restores_it() -> None:
+    port = free_port()
+    with ray_head(port=port) as address:  # its processes are killed at the end
+        asked(address, "create", "speech", "--min", "CPU=1")
+        asked(address, "create", "eval", "--node", "CPU=1", "--parent", "speech")
+    with ray_head(port=port) as address:
+        told = cluster(address, "list")
+        assert (told.returncode, but_patience(told.stderr)) == (0, "")
+        assert "no virtual clusters" in told.stdout
+        assert "The head of this Ray cluster began anew at" in told.stdout
+        assert "speech (at least 1 CPU), detached" in told.stdout
+        assert "eval (1 node of 1 CPU (PACK), inside speech), detached" in told.stdout
+        assert f"fedpilot cluster restore --address {address}" in told.stdout
+        done = asked(address, "restore")
+        assert [each["id"] for each in done["restored"]] == ["speech", "eval"]
+        assert done["refused"] == {}
+        eventually(
+            lambda: asked(address, "show", "eval")["state"] == "active", 60, "it is there again"
+        )
+        assert asked(address, "list")["head"]["gone"] == []
