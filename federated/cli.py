@@ -247,6 +247,7 @@ def check(config: Path, overrides: Sequence[str], archive: Path | None, as_json:
         federation = Federation(config, overrides=overrides)
         if archive is not None:
             _write_code(federation, config, archive)
+        federation.settle_execution()
         found = federation.describe()
         labels = found.labels_mean
         facts = {

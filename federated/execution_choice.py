@@ -18,16 +18,24 @@ from .core.execution import (
 from .core.randomness import Purpose
 from .engine.choosing import choose
 from .engine.modules import client_update_function, fitted, loss_function, seed_torch
+from .errors import ConfigError, ExecutionRefused, Problem
 from .grouping import steps_of
 from .materials import Materials
 
+SUITS = "`auto`, or `sequential`, which suits every model"
+
 
 def settled(config: RunConfig, materials: Materials) -> tuple[RunConfig, str]:
-    """The config with what `auto` means in it, and why; ExecutionRefused for what would be wrong.
+    """The config with what `auto` means in it, and why; ConfigError for what does not suit it.
 
     What an earlier run has found out stays as it is, by whatever means that was.
     """
-    choice = _choice(config, materials)
+    try:
+        choice = _choice(config, materials)
+    except ExecutionRefused as error:
+        found = f"`{error.execution}`, which does not suit this model: {error.reason}"
+        problem = Problem(key="training.execution", found=found, allowed=SUITS)
+        raise ConfigError([problem]) from error
     training = config.training
     number, reason = training.execution_model, training.execution_reason
     if training.execution == "auto" or training.chunk_size == "auto":

@@ -123,8 +123,11 @@ class Federation:
         self._name = name or "federation"
         self._user = user or current_user()
         self._run_id = ""
+        self._located: Callable[[ConfigError], ConfigError] = lambda error: error
+        """With where the keys of its problems stand."""
         if isinstance(config, str | Path):
             self._name = name or Path(config).stem
+            self._located = partial(located, path=config, overrides=overrides)
             self.config = load_config(config, overrides)
         else:
             parsed = config if isinstance(config, RunConfig) else parse_config(config, overrides)
@@ -145,9 +148,7 @@ class Federation:
                 if source is None or self.has_site_data:
                     self._check_shares(len(self._sites))
             except ConfigError as error:
-                if isinstance(config, str | Path):
-                    raise located(error, config, overrides) from error
-                raise
+                raise self._located(error) from error
             self._life = Lifetime(undo.pop_all())
         self._hearing = Hearing()
         self._mediator: FederationMediator | None = None
@@ -232,7 +233,8 @@ class Federation:
     def identity(self) -> str:
         """What decides the bits of a run's result, as one hash.
 
-        With `execution: auto` it is the run's own after `start`, which finds out what that means.
+        With `execution: auto` it is the run's own after `start` or `settle_execution`, which find
+        out what that means.
         """
         return self._identity_of(self.config)
 
@@ -314,7 +316,7 @@ class Federation:
     def _start(self, undo: ExitStack) -> FederationMediator:
         started = time.perf_counter()
         with self._watch.step("execution"):
-            self._choose_execution()
+            self.settle_execution()
         request = gang_request(self.config, self._run_id or self._name, self._user)
         store = object_store_bytes(self._materials) + self.bytes_of_updates
         start_s = self.config.resources.start_timeout
@@ -378,11 +380,18 @@ class Federation:
         for each in before:
             self._say_differing(self._workforce.remembered(each))
 
-    def _choose_execution(self) -> None:
-        """Settle how a chunk is computed, once for all sites, before any of them starts."""
+    def settle_execution(self) -> None:
+        """Settle how a chunk is computed, once for all sites, before any of them starts.
+
+        `config` has it afterwards, and `identity` is that of a run. ConfigError for an execution
+        that does not suit the model.
+        """
         from .execution_choice import settled
 
-        self.config, reason = settled(self.config, self._materials)
+        try:
+            self.config, reason = settled(self.config, self._materials)
+        except ConfigError as error:
+            raise self._located(error) from error
         training = self.config.training
         self._emit(
             "execution_chosen",

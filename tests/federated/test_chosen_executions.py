@@ -165,9 +165,9 @@ def test_an_execution_that_the_probe_finds_wrong_ends_the_start_with_words(
     execution: str, lab: Lab, user_code: str
 ) -> None:
     keys = {"model__model_type": f"{user_code}:Mixing", "training__execution": execution}
-    with pytest.raises(ExecutionRefused, match=r"mates|influence each other") as caught:
+    with pytest.raises(ConfigError, match=r"mates|influence each other") as caught:
         lab.run(**keys)
-    assert caught.value.execution == execution
+    assert caught.value.problems[0].key == "training.execution"
     assert "`sequential`" in str(caught.value), "it says what is allowed"
     assert lab.cluster.groups() == ()
     assert not list(lab.runs.iterdir()), "and leaves no run"

@@ -14,6 +14,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from fedpilot.cli import COMMANDS, main
+from fedpilot.fabric.testing import FakeCluster, fake_machine
+from fedpilot.federated import Federation
 from fedpilot.federated.run_folder import RunFolder
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -273,6 +275,20 @@ def test_check_prints_what_the_config_resolves_to() -> None:
     assert printed["clients"] == 50
     assert printed["parameters"] == 9610
     assert printed["bytes_of_updates"] == 0
+    training = printed["config"]["training"]
+    assert (training["execution"], training["chunk_size"]) == ("compiled", 20)
+    assert "as fast as one by one" in training["execution_reason"]
+
+
+def test_check_says_the_identity_that_a_run_has() -> None:
+    Path("good.yaml").write_text(GOOD)
+    printed = json.loads(invoke("check", "good.yaml", "--json").stdout)
+    with Federation("good.yaml", cluster=FakeCluster([fake_machine("a", CPU=2)])) as federation:
+        federation.start()
+        assert printed["identity"] == federation.identity
+    text = invoke("check", "good.yaml").stdout
+    assert f"identity {printed['identity'][:16]}" in text
+    assert "execution: compiled" in text
 
 
 OWN_LOSS = """
