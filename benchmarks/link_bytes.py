@@ -105,7 +105,7 @@ def per_round(run: Run) -> float:
 def rounds_over(megabits: float, rounds: int, width: int, sites: Sequence[str] = SITES) -> Run:
     """Rounds on pinned data, each site behind a link of so much, beside the same without a limit.
 
-    `width` is that of two hidden layers: about its square is the number of parameters.
+    The model has two hidden layers of `width` units, so about `width` squared parameters.
     """
     import faults
     from fleet import fleet

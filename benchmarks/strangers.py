@@ -1,10 +1,10 @@
 """What strangers cost a mediator: rounds and heartbeats beside thousands of connections that idle.
 
 The mediator is a process with the settings, the log and the descriptors that `fedpilot mediator
-start` gives it. Three sites without Ray work for it over loopback. From a process of their own come
-strangers, 1,500 that connect and say nothing and 500 that stop after the first message of a TLS
-handshake; whoever is closed comes again some seconds later. That process gives way to all others.
-Turns with and without strangers alternate, on one and the same mediator.
+start` gives it. Three sites without Ray work for it over loopback. Another process, of the lowest
+priority, plays the strangers: 1,500 connections that say nothing, and 500 that stop after the first
+message of a TLS handshake. It opens a closed connection again some seconds later. Turns with and
+without strangers alternate on the same mediator.
 """
 
 from __future__ import annotations

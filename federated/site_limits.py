@@ -135,9 +135,9 @@ class SiteLimits:
     ) -> dict[str, Exception]:
         """The sites that add too much to a round, by all its answers; none of those is changed.
 
-        Shares are judged once in an attempt at a round: who is left has a larger one after that.
-        A sum that leaves its range tells no norm. Then a limit on norms is one on how far the
-        clients of a site moved, by the bounds of its sums.
+        Shares are compared with the limit once per attempt at a round: leaving a site out raises
+        the shares of all others. A sum that has left its range has no norm. The limit on norms then
+        applies to how far a site's clients moved, by the bounds of its sums.
         """
         if leaves_range(partial for _, partial in answers):
             found = {site: norm_problem(reach_of(each), self._limits) for site, each in answers}
