@@ -19,6 +19,7 @@ from .cli_access import (
     BAD_INPUT,
     INTERRUPTED,
     REFUSED,
+    Commands,
     NextSteps,
     Spinner,
     ask,
@@ -55,7 +56,7 @@ def attached(address: str, auth_mode: str | None, timeout_s: float) -> Iterator[
         yield VirtualClusters()
 
 
-@click.group()
+@click.group(cls=Commands)
 def cluster() -> None:
     """Share one Ray cluster: virtual clusters that get their places as a whole, or wait for them.
 

@@ -31,6 +31,7 @@ from .patience import FIRST_S, Patience
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
+LONGEST_SENTENCE = 1_000
 PLAIN_WIDTH = 120
 """Columns where there is no terminal to ask."""
 
@@ -42,6 +43,19 @@ Attach: TypeAlias = Callable[[str, str | None, float], AbstractContextManager[Cl
 `--timeout` seconds."""
 TIMEOUT = "fedpilot.timeout_s"
 """Where click keeps the last."""
+
+
+class Commands(click.Group):
+    """A group whose help says in a whole sentence what each of its commands does."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands; click itself cuts each to one line."""
+        rows = [
+            (name, command.get_short_help_str(LONGEST_SENTENCE))
+            for name, command in sorted(self.commands.items())
+        ]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
 
 
 # -- reaching Ray ---------------------------------------------------------------------------------

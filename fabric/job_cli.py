@@ -21,6 +21,7 @@ from .cli_access import (
     FAILED,
     INTERRUPTED,
     REFUSED,
+    Commands,
     NextSteps,
     Spinner,
     ask,
@@ -61,7 +62,7 @@ def attached(address: str, auth_mode: str | None, timeout_s: float) -> Iterator[
         yield jobs
 
 
-@click.group()
+@click.group(cls=Commands)
 def job() -> None:
     """Run unmodified Ray scripts, each in a virtual cluster of its own that ends with it.
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from fedpilot.fabric.cli_access import BAD_INPUT, display, exit_codes, fail, print_json
+from fedpilot.fabric.cli_access import BAD_INPUT, Commands, display, exit_codes, fail, print_json
 from fedpilot.mediator.cli.access import JSON, Access, asking, plain, with_mediator
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ RUN = click.option(
 )
 
 
-@click.group()
+@click.group(cls=Commands)
 def node() -> None:
     """The VirtualNodes of a run at a mediator: the federation's clients, where and why there.
 

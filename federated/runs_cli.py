@@ -20,6 +20,7 @@ from fedpilot.fabric.cli_access import (
     FAILED,
     INTERRUPTED,
     REFUSED,
+    Commands,
     Spinner,
     display,
     exit_codes,
@@ -44,7 +45,7 @@ FOLDER = click.option(
 )
 
 
-@click.group()
+@click.group(cls=Commands)
 def runs() -> None:
     """List, show and verify runs: those of a folder here, or those of a mediator.
 

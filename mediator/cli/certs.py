@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from fedpilot.fabric.cli_access import display, exit_codes, fail, print_json
+from fedpilot.fabric.cli_access import Commands, display, exit_codes, fail, print_json
 from fedpilot.fabric.exit_codes import BAD_INPUT
 
 from ..core.roles import Role
@@ -89,7 +89,7 @@ _DAYS = click.option(
 )
 
 
-@click.group()
+@click.group(cls=Commands)
 def certs() -> None:
     """Make, list and revoke the certificates of a federation: a small authority in a folder.
 

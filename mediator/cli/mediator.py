@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fedpilot.fabric.cli_access import BAD_INPUT, exit_codes, fail
+from fedpilot.fabric.cli_access import BAD_INPUT, Commands, exit_codes, fail
 from fedpilot.fabric.core.sizes import SIZE_IN_WORDS, bytes_of
 
 from ..core.retention import Retention
@@ -45,7 +45,7 @@ LISTEN, JOIN_PORT = "127.0.0.1:7461", 7462
 CONNECTIONS, PER_ADDRESS = 4_096, 1_024
 
 
-@click.group()
+@click.group(cls=Commands)
 def mediator() -> None:
     """Run a mediator: the one process that sites join and users ask.
 

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import click
 
-from fedpilot.fabric.cli_access import exit_codes, print_json
+from fedpilot.fabric.cli_access import Commands, exit_codes, print_json
 
 from .access import JSON
 from .join import POLICY, SITE_FILE
 
 
-@click.group()
+@click.group(cls=Commands)
 def policy() -> None:
     """Check what this site declares and allows, before anybody relies on it."""
 

@@ -16,6 +16,7 @@ from fedpilot.fabric.cli_access import (
     BAD_INPUT,
     INTERRUPTED,
     REFUSED,
+    Commands,
     Spinner,
     display,
     exit_codes,
@@ -37,7 +38,7 @@ LOOK_S = 2.0
 HOUR_S = 3600.0
 
 
-@click.group()
+@click.group(cls=Commands)
 def site() -> None:
     """The sites of a federation: Ray clusters that joined a mediator.
 

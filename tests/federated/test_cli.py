@@ -432,3 +432,5 @@ def test_every_command_explains_itself(command: str) -> None:
     result = invoke(command, "--help")
     assert result.exit_code == 0
     assert COMMANDS[command].summary.split()[0].lower() in result.output.lower()
+    listed = result.output.partition("\nCommands:\n")[2]
+    assert "..." not in listed, "each of its commands is told of in a whole sentence"
