@@ -138,7 +138,7 @@ def _shown(
             display(told)
 
     watch = StepWatch(lambda name, **fields: show(event(name, **fields)))
-    with watch.step("mediator"):
+    with watch.step("mediator", told_by_others=True):
         for happening in client.follow_run(run, after=after):
             told = event_of(happening.event)
             if told.name == "run_finished":

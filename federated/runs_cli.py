@@ -70,6 +70,32 @@ def _folder(access: Access, folder: Path | None) -> Path | None:
     return folder
 
 
+@contextmanager
+def _pointing_here(access: Access) -> Iterator[None]:
+    """Have a mediator that nobody named and that knows no such run say where runs here are."""
+    from fedpilot.mediator.errors import NoSuchRun
+
+    try:
+        yield
+    except NoSuchRun as error:
+        if access.on_purpose or not _has_runs_here():
+            raise
+        raise NoSuchRun(f"{error}; {_elsewhere(access)}") from error
+
+
+def _has_runs_here() -> bool:
+    from .run_folder import list_runs
+
+    return bool(list_runs(DEFAULT_FOLDER))
+
+
+def _elsewhere(access: Access) -> str:
+    return (
+        f"this is about the mediator {access.profile().address} of the default profile; for the "
+        f"runs in {DEFAULT_FOLDER}/ here add --folder {DEFAULT_FOLDER}"
+    )
+
+
 @runs.command("list")
 @click.option(
     "--last",
@@ -109,6 +135,8 @@ def list_(most: int, everything: bool, folder: Path | None, access: Access, as_j
 
         display(run_table(found, time.time()))
         _tell_more(more)
+        if not access.on_purpose and _has_runs_here():
+            click.echo(_elsewhere(access), err=True)
 
 
 def _tell_more(more: int) -> None:
@@ -156,7 +184,8 @@ def show(run_id: str, folder: Path | None, access: Access, as_json: bool) -> Non
         if here is not None:
             _show_here(run_id, here, as_json)
             return
-        found = ask(access, lambda client: client.show_run(run_id))
+        with _pointing_here(access):
+            found = ask(access, lambda client: client.show_run(run_id))
         if as_json:
             print_json(found)
             return
@@ -315,7 +344,8 @@ def remove(run_ids: tuple[str, ...], folder: Path | None, access: Access, as_jso
             act = partial(remove_run, here)
             _remove(run_ids, act, as_json)
             return
-        ask(access, lambda client: _remove(run_ids, client.remove_run, as_json))
+        with _pointing_here(access):
+            ask(access, lambda client: _remove(run_ids, client.remove_run, as_json))
 
 
 def _remove(run_ids: tuple[str, ...], act: Callable[[str], object], as_json: bool) -> None:
@@ -481,7 +511,7 @@ def verify_(
         if here is None:
             here = Path(fetched)
             for name in dict.fromkeys(names):
-                with _fetched(access, name, here / name):
+                with _pointing_here(access), _fetched(access, name, here / name):
                     pass
         outcome = _verified(here, names, how, clients, overrides, watched, as_json)
         if outcome.differs:

@@ -157,7 +157,7 @@ def remark(name: str, fields: Mapping[str, Any]) -> str | None:
             workers = counted(fields["workers"], "warm worker")
             return f"  workers  {workers}, ready after {duration(fields['seconds'])}"
         case "kernels_compiled":
-            where = f" on {fields['host']}" if fields["site"] != ALONE else ""
+            where = f" on {fields['host']} of {fields['site']}" if fields["site"] != ALONE else ""
             return (
                 f"  compiling {fields['what']} for this kind of processor{where}: some seconds, "
                 "once (`fedpilot doctor --warm` does it beforehand)"

@@ -490,6 +490,25 @@ def test_runs_are_the_mediators_once_there_is_a_default_profile(served: Served) 
     assert "no runs in runs/" in invoke("runs", "list", "--folder", "runs").stdout
 
 
+def test_runs_that_are_here_are_pointed_at_where_only_the_default_profile_is_asked(
+    served: Served,
+) -> None:
+    added = ("profile", "add", "mine", "--mediator", served.address)
+    assert invoke(*added, "--credentials", str(served.credentials)).exit_code == 0
+    assert "--folder" not in invoke("runs", "show", "local").stderr, "no runs are here"
+    Path("runs/local").mkdir(parents=True)
+    Path("runs/local/config.yaml").write_text(CONFIG)
+    here = f"the mediator {served.address} of the default profile; for the runs in runs/ here add"
+    for command in ("show", "remove"):
+        asked = invoke("runs", command, "local")
+        assert asked.exit_code == 2
+        assert f"{here} --folder runs" in asked.stderr
+        assert "--folder" not in invoke("runs", command, "local", "--profile", "mine").stderr
+    assert f"{here} --folder runs" in invoke("runs", "list").stderr
+    assert "--folder" not in invoke("runs", "list", "--profile", "mine").stderr
+    assert invoke("runs", "show", "local", "--folder", "runs").exit_code == 0
+
+
 def test_a_folder_and_a_mediator_are_two_places(served: Served) -> None:
     result = invoke("runs", "list", "--folder", "runs", *served.options)
     assert result.exit_code == 2

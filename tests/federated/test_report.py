@@ -207,6 +207,14 @@ def test_several_sites_are_named() -> None:
     assert remark("worker_lost", lost) == "worker 1 of site_2 was lost (it died)"
 
 
+def test_a_machine_that_compiles_is_told_with_its_site() -> None:
+    """Three sites of one machine, or of one host name, are three lines that differ."""
+    about = {"host": "vm", "what": "the training"}
+    for site in ("oslo", "paris"):
+        line = remark("kernels_compiled", {"site": site, **about}) or ""
+        assert f" on vm of {site}: " in line
+
+
 def test_clients_that_no_site_has_to_take_over_are_not_spoken_of() -> None:
     lost = {"site": "paris", "reason": "it is silent", "clients": 0}
     assert remark("site_lost", lost) == "site paris takes no part any more (it is silent)"
