@@ -22,6 +22,7 @@ from .cli_access import (
     Commands,
     NextSteps,
     Spinner,
+    answer_said_to_be_slow,
     ask,
     display,
     exit_codes,
@@ -144,15 +145,16 @@ def create(
                 opened(attached, address, auth_mode) as clusters,
             ):
                 fate = f"{name} may have been asked for, or not\n{steps}"
-                found = clusters.create(
-                    name,
-                    spec,
-                    parent=parent or ROOT,
-                    priority=priority,
-                    wait_s=min(wait_s, FIRST_POLL_S),
-                    deadline_s=deadline_s,
-                    detached=True,
-                )
+                with answer_said_to_be_slow(address):
+                    found = clusters.create(
+                        name,
+                        spec,
+                        parent=parent or ROOT,
+                        priority=priority,
+                        wait_s=min(wait_s, FIRST_POLL_S),
+                        deadline_s=deadline_s,
+                        detached=True,
+                    )
                 fate = f"{name} keeps its place in the queue\n{steps}"
                 found = _follow(clusters, found, begun, wait_s, spinner)
         except KeyboardInterrupt:
@@ -446,7 +448,8 @@ def delete(
     if bool(names) == everything:
         raise click.UsageError("give either NAME..., or --all.")
     with exit_codes(), opened(attached, address, auth_mode) as clusters:
-        document = clusters.snapshot()
+        with answer_said_to_be_slow(address):
+            document = clusters.snapshot()
         named = _to_delete(document, names, everything)
         doomed = _with_children(document, named)
         if not force:
@@ -458,7 +461,8 @@ def delete(
         delete_one = partial(clusters.delete, force=True) if force else clusters.delete
         for name in named:
             try:
-                ended += delete_one(name)
+                with answer_said_to_be_slow(address):
+                    ended += delete_one(name)
             except NoSuchCluster:  # it ended before we came to it, as it was to
                 continue
         if as_json:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar
 import click
 
 from .core.plain_text import plain_lines
-from .errors import NeverFits
+from .errors import ClusterUnreachable, NeverFits
 from .exit_codes import (
     BAD_INPUT as BAD_INPUT,
     FAILED as FAILED,
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
 LONGEST_SENTENCE = 1_000
+LOOK_S = 1.0
+"""How long a control plane may take to answer for a line that says what is waited for."""
 PLAIN_WIDTH = 120
 """Columns where there is no terminal to ask."""
 
@@ -110,7 +112,7 @@ def opened(attach: Attach[Client], address: str, auth_mode: str | None) -> Itera
     chosen: Attach[Client] = context.obj or attach
     timeout_s = timeout_of(context)
     with ExitStack() as undo:
-        with said_to_be_slow(address, timeout_s):
+        with said_to_be_slow(address, timeout_s, auth_mode):
             client = undo.enter_context(chosen(address, auth_mode, timeout_s))
         yield client
 
@@ -120,18 +122,40 @@ def timeout_of(context: click.Context) -> float:
     return float(context.meta[TIMEOUT])
 
 
-def said_to_be_slow(address: str, timeout_s: float | None = None) -> Patience:
-    """Say on stderr while a Ray cluster does not answer that it does not."""
-    deadline = "" if timeout_s is None else f"; it may take {timeout_s:g} s (--timeout)"
+def said_to_be_slow(
+    address: str, timeout_s: float, auth_mode: str | None = None
+) -> AbstractContextManager[Any]:
+    """Say on stderr while a Ray cluster does not let us in which part of it does not answer."""
 
     def say(seconds: float) -> None:
         place = place_of(address)
-        click.echo(
-            f"fedpilot: {place} has not answered for {seconds:.0f} s ({load()} here){deadline}",
-            err=True,
-        )
+        answers = f"{place} answers, but its raylet has not let this command in"
+        said = answers if _answers(address, auth_mode) else f"{place} has not answered"
+        _say_slow(f"{said} for {seconds:.0f} s", f"; it may take {timeout_s:g} s (--timeout)")
 
     return Patience(say, first_s=FIRST_S)
+
+
+def answer_said_to_be_slow(address: str) -> AbstractContextManager[Any]:
+    """Say on stderr while a Ray cluster that let us in does not answer: its manager, its jobs."""
+    who = f"{place_of(address)} has let this command in, and has not answered it"
+    return Patience(lambda s: _say_slow(f"{who} for {s:.0f} s"), first_s=FIRST_S)
+
+
+def _say_slow(what: str, deadline: str = "") -> None:
+    click.echo(f"fedpilot: {what} ({load()} here){deadline}", err=True)
+
+
+def _answers(address: str, auth_mode: str | None) -> bool:
+    """Whether the control plane answers, which says that it is the raylet that does not."""
+    from .ray_cluster import address_of_this_machine
+    from .ray_probe import answers, auth_mode_of
+
+    try:
+        found = address_of_this_machine() if address == "auto" else address
+    except ClusterUnreachable:
+        return False
+    return answers(found, auth_mode_of(auth_mode), LOOK_S)
 
 
 def ask(
@@ -144,7 +168,7 @@ def ask(
     with (
         Spinner(f"asking {place_of(address)}"),
         opened(attach, address, auth_mode) as client,
-        said_to_be_slow(address),
+        answer_said_to_be_slow(address),
     ):
         return question(client)
 

@@ -24,6 +24,7 @@ from .cli_access import (
     Commands,
     NextSteps,
     Spinner,
+    answer_said_to_be_slow,
     ask,
     display,
     exit_codes,
@@ -157,7 +158,7 @@ def submit(
         try:
             with interruptions(), opened(attached, address, auth_mode) as jobs:
                 fate = f"job {name} may be submitted, or not\n  see: {say('show', name)}\n{stop}"
-                with Spinner(f"submitting {name}"):
+                with Spinner(f"submitting {name}"), answer_said_to_be_slow(address):
                     jobs.submit(
                         command,
                         None if join else spec,

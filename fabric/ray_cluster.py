@@ -43,7 +43,7 @@ from .errors import (
 )
 from .local import load, niceness_of_workers, usable_cpus, usable_gpus
 from .machine_check import not_installed
-from .ray_probe import probe
+from .ray_probe import answers, auth_mode_of, probe
 from .ray_start import (
     NICENESS,
     QUIET,
@@ -59,6 +59,13 @@ if TYPE_CHECKING:
 
 CONNECT_S = 120.0
 """How long a Ray that runs may take to answer, and to let us in."""
+LOOK_S = 5.0
+"""How long its control plane may take to answer once more, when it did not let us in."""
+HALF_UP = (
+    "its control plane answers, but no raylet has let us in {}. The raylet of its head, or of this "
+    "machine, is dead, hangs or is overloaded: raylet.out in the logs of its session tells, and a "
+    "new start helps"
+)
 REASON_LENGTH = 400
 SMALL_ANSWER = 95_000
 """Bytes up to which an answer comes without the object store: Ray moves 100 KB at most so."""
@@ -150,7 +157,7 @@ class RayCluster:
         ClusterUnreachable at once where no Ray is, and after `timeout_s` where one is too slow.
         """
         deadline = time.monotonic() + timeout_s
-        mode = auth_mode or os.environ.get("RAY_AUTH_MODE") or "disabled"
+        mode = auth_mode_of(auth_mode)
         with ExitStack() as undo:
             _claim(undo)
             _set_environment(undo, {**QUIET, "RAY_AUTH_MODE": mode})
@@ -161,11 +168,13 @@ class RayCluster:
             try:
                 ray.wait(deadline - time.monotonic())
             except TooSlow:
-                reason = (
-                    f"it answers, but has not let us in within {timeout_s:g} s ({load()} here): "
-                    "its raylet on this machine may be missing, or overloaded"
-                )
-                raise ClusterUnreachable(found, reason) from None
+                reason = f"within {timeout_s:g} s ({load()} here)"
+                raise ClusterUnreachable(found, HALF_UP.format(reason)) from None
+            except ConnectionError as error:
+                reason = _brief(str(error))
+                if answers(found, mode, LOOK_S):
+                    reason = HALF_UP.format(f"({reason})")
+                raise ClusterUnreachable(found, reason) from error
             except Exception as error:
                 raise ClusterUnreachable(found, _brief(str(error))) from error
             return cls(undo.pop_all(), ray, shared=True)

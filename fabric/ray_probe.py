@@ -60,6 +60,20 @@ def probe(address: str, auth_mode: str, timeout_s: float, silent_s: float = SILE
     )
 
 
+def answers(address: str, auth_mode: str, timeout_s: float) -> bool:
+    """Whether the control plane at `host:port` answers now."""
+    try:
+        probe(address, auth_mode, timeout_s)
+    except ClusterUnreachable:
+        return False
+    return True
+
+
+def auth_mode_of(given: str | None) -> str:
+    """How Ray authenticates: as given, or as RAY_AUTH_MODE says, or else not at all."""
+    return given or os.environ.get("RAY_AUTH_MODE") or "disabled"
+
+
 def _answers(channel: grpc.Channel, address: str, auth_mode: str, timeout_s: float) -> bool:
     """Whether Ray answers in time; ClusterUnreachable for what is no Ray, or refuses us."""
     call: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(CHECK_ALIVE)

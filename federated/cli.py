@@ -433,7 +433,7 @@ def doctor(address: str | None, auth_mode: str | None, warm: bool, as_json: bool
     from .doctor import examine, kernels
 
     timeout_s = timeout_of(click.get_current_context())
-    with said_to_be_slow(address, timeout_s) if address else nullcontext():
+    with said_to_be_slow(address, timeout_s, auth_mode) if address else nullcontext():
         findings = examine(address, auth_mode, timeout_s)
     if warm:
         findings = (*findings, kernels())

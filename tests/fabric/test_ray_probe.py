@@ -6,39 +6,18 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
-import grpc
 import pytest
 
+from control_plane import ControlPlane, serving
 from fedpilot.fabric import ClusterUnreachable
-from fedpilot.fabric.ray_probe import CHECK_ALIVE, probe
+from fedpilot.fabric.ray_probe import answers, probe
 
 PATIENCE_S = 60.0
-
-
-class ControlPlane(grpc.GenericRpcHandler):  # type: ignore[misc]
-    """Answers as Ray's does, once it may, whoever has the token."""
-
-    def __init__(self, token: str = "", method: str = CHECK_ALIVE) -> None:
-        self._token, self._method = token, method
-        self.may = threading.Event()
-
-    def service(self, details: Any) -> Any:
-        if details.method != self._method:
-            return None
-        return grpc.unary_unary_rpc_method_handler(self._alive)
-
-    def _alive(self, request: bytes, context: Any) -> bytes:
-        given = dict(context.invocation_metadata()).get("authorization", "")
-        if self._token and given != f"Bearer {self._token}":
-            context.abort(grpc.StatusCode.UNAUTHENTICATED, "InvalidAuthToken")
-        self.may.wait(PATIENCE_S)
-        return b""
 
 
 class Quiet(BaseHTTPRequestHandler):
@@ -54,16 +33,7 @@ Serve = Callable[[ControlPlane], str]
 @pytest.fixture
 def serve() -> Iterator[Serve]:
     with ExitStack() as undo:
-
-        def begin(plane: ControlPlane) -> str:
-            server = grpc.server(ThreadPoolExecutor(2), handlers=[plane])
-            port = server.add_insecure_port("127.0.0.1:0")
-            server.start()
-            undo.callback(lambda: server.stop(0).wait())
-            undo.callback(plane.may.set)
-            return f"127.0.0.1:{port}"
-
-        yield begin
+        yield lambda plane: undo.enter_context(serving(plane))
 
 
 @pytest.fixture
@@ -167,3 +137,13 @@ def test_a_ray_that_encrypts_needs_its_files(serve: Serve, monkeypatch: pytest.M
     monkeypatch.setenv("RAY_USE_TLS", "1")
     monkeypatch.delenv("RAY_TLS_CA_CERT", raising=False)
     assert "RAY_TLS_CA_CERT" in refused(address)
+
+
+def test_whether_it_answers_now_is_a_question_of_a_moment(serve: Serve, silent: str) -> None:
+    plane = ControlPlane()
+    address = serve(plane)
+    assert not answers(address, "disabled", 0.2)
+    plane.may.set()
+    assert answers(address, "disabled", PATIENCE_S)
+    assert not answers(silent, "disabled", 0.2)
+    assert not answers("nowhere", "disabled", 0.2)

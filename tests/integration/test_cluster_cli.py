@@ -6,10 +6,12 @@ import json
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from real_ray import ENVIRONMENT, eventually, fedpilot, free_port, ray_head
@@ -157,3 +159,30 @@ def test_a_new_head_says_what_was_lost_with_the_one_that_was_killed_and_restores
             lambda: asked(address, "show", "eval")["state"] == "active", 60, "it is there again"
         )
         assert asked(address, "list")["head"]["gone"] == []
+
+
+def raylet_of(address: str) -> psutil.Process | None:
+    """The raylet of a head, once there is one."""
+    port = address.rpartition(":")[2]
+    for process in psutil.process_iter(["name", "cmdline"]):
+        words = process.info["cmdline"] or []
+        if process.info["name"] == "raylet" and any(
+            word.startswith("--gcs-address=") and word.endswith(f":{port}") for word in words
+        ):
+            return process
+    return None
+
+
+@pytest.mark.slow
+def test_a_head_that_is_half_up_is_said_to_be_and_given_up_at_the_deadline() -> None:
+    with ray_head() as address:
+        eventually(lambda: raylet_of(address) is not None, 60, "the raylet starts")
+        raylet = raylet_of(address)
+        assert raylet is not None
+        raylet.suspend()  # it is killed with the head
+        began = time.monotonic()
+        done = cluster(address, "list", "--timeout", "8")
+        assert time.monotonic() - began < 60
+    assert (done.returncode, done.stdout) == (4, "")
+    assert "answers, but its raylet has not let this command in for" in done.stderr
+    assert "its control plane answers, but no raylet has let us in within 8 s" in done.stderr
