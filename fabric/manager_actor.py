@@ -31,6 +31,7 @@ from .errors import FabricError, NameTaken
 from .head_file import HeadFile, file_of, state_folder
 from .keeper import Keeper
 from .ledger_file import LedgerFile, own
+from .manager_deaths import not_told
 from .restore import restore
 from .router import Ask, Placed
 from .settings import KeeperSettings
@@ -250,22 +251,22 @@ def find_or_create(settings: KeeperSettings | None = None) -> Any:
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     try:
-        return ray.get_actor(NAME, namespace=NAMESPACE)
+        manager = ray.get_actor(NAME, namespace=NAMESPACE)
     except ValueError:
-        pass
-    head = _head()
-    actor: Any = ray.remote(ManagerActor)
-    return actor.options(
-        name=NAME,
-        namespace=NAMESPACE,
-        lifetime="detached",
-        get_if_exists=True,
-        num_cpus=0,
-        max_restarts=-1,
-        max_task_retries=0,  # Ray tells the drivers of each: whoever calls asks again itself
-        max_concurrency=CALLS,
-        scheduling_strategy=NodeAffinitySchedulingStrategy(head, soft=False),
-    ).remote(_folder(), settings or KeeperSettings())
+        actor: Any = ray.remote(ManagerActor)
+        manager = actor.options(
+            name=NAME,
+            namespace=NAMESPACE,
+            lifetime="detached",
+            get_if_exists=True,
+            num_cpus=0,
+            max_restarts=-1,
+            max_task_retries=0,  # Ray tells the drivers of each: whoever calls asks again itself
+            max_concurrency=CALLS,
+            scheduling_strategy=NodeAffinitySchedulingStrategy(_head(), soft=False),
+        ).remote(_folder(), settings or KeeperSettings())
+    not_told(manager)
+    return manager
 
 
 def _head() -> str:

@@ -262,6 +262,26 @@ class AutoscalerRequests:
             yield generated("autoscaler_pb2_grpc").AutoscalerStateServiceStub(open_channel)
 
 
+def processes_of(actor: str) -> set[str]:
+    """The worker processes that an actor runs in and has run in, by their ids in hex."""
+    raylet: Any = importlib.import_module("ray._raylet")
+    accessor = state().state._connect_and_get_accessor()
+    found = accessor.get_actor_info(raylet.ActorID(bytes.fromhex(actor)))
+    told = generated("gcs_pb2").ActorTableData.FromString(found)
+    before = getattr(told, "previous_incarnations", ())  # Rays of before do not say
+    return {told.address.worker_id.hex(), *(each.worker_id.hex() for each in before)}
+
+
+def printed_lines() -> Any:
+    """What decides in a driver which lines of others are printed; None where Ray has changed."""
+    try:
+        logging: Any = importlib.import_module("ray._private.ray_logging")
+        found = logging.stdout_deduplicator
+        return found if hasattr(found, "skip_re") else None
+    except (ImportError, AttributeError):
+        return None
+
+
 # -- this process ---------------------------------------------------------------------------------
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import psutil
@@ -15,7 +17,7 @@ from fedpilot.fabric import FixedSizeNode, FixedSizeNodes, VirtualCluster
 from fedpilot.fabric.manager_actor import NAME, NAMESPACE
 from fedpilot.fabric.virtual_clusters import VirtualClusters
 from integration.test_virtual_clusters import Machines, client, machines
-from real_ray import eventually
+from real_ray import ENVIRONMENT, end_session, eventually, ray_head
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(300)]
 
@@ -49,6 +51,29 @@ with VirtualCluster(flex_resource_min={"CPU": 3}, flex_resource_max={"CPU": 3}):
     del ends
     say(event="ended")
     sys.stdin.readline()
+"""
+
+
+DIES = """
+import os, signal, sys
+import ray
+from fedpilot.fabric.virtual_clusters import VirtualClusters
+
+ray.init(address=sys.argv[1], logging_level="ERROR")
+clusters = VirtualClusters()
+manager = clusters.call("pid")
+os.kill(manager, signal.SIGKILL)
+clusters.snapshot()  # from its successor
+
+@ray.remote(num_cpus=0, max_retries=0)
+def dies():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+try:
+    ray.get(dies.remote())
+except ray.exceptions.WorkerCrashedError:
+    print("manager", manager, flush=True)
+sys.stdin.readline()
 """
 
 
@@ -119,3 +144,33 @@ def test_what_others_asked_of_the_autoscaler_outlives_our_part_and_the_manager(
     eventually(lambda: asked_of_the_autoscaler() == theirs, PATIENCE_S, "our part goes")
     clusters.delete("holds")
     request_resources(bundles=[])
+
+
+@pytest.mark.slow
+def test_a_manager_that_dies_prints_nothing_into_the_console_of_who_made_it() -> None:
+    with ray_head() as address:
+        driver = subprocess.Popen(
+            [sys.executable, "-c", DIES, address],
+            env=ENVIRONMENT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        try:
+            assert driver.stdout is not None
+            told: list[str] = []
+            while not (any("A worker died" in t for t in told) and "manager" in " ".join(told)):
+                line = driver.stdout.readline()
+                assert line, f"it ended: {told}"
+                told.append(line)
+            (manager,) = [line.split()[1] for line in told if line.startswith("manager")]
+            deaths = [line for line in told if "A worker died" in line]
+            assert len(deaths) == 1, "that of the task"
+            assert f"Worker PID: {manager} " not in deaths[0]
+        finally:
+            end_session(driver.pid)
+            driver.wait(60)
+            for stream in (driver.stdin, driver.stdout):
+                assert stream is not None
+                stream.close()
