@@ -89,7 +89,7 @@ class Gate:
     """Lets every site have and bring everything, unless the test says no."""
 
     def __init__(self) -> None:
-        self.no = ""
+        self.no = self.refused_pushes = ""
         self.offered: list[str] = []
         self.bytes = {Direction.TO_SITE: 0, Direction.FROM_SITE: 0}
 
@@ -101,7 +101,7 @@ class Gate:
 
     def refuses_push(self, site: str, run: str, key: str, blob: Blob) -> str:
         self.offered.append(key)
-        return self.no
+        return self.no or self.refused_pushes
 
     def book(self, site: str, direction: Direction, digest: str, nbytes: int) -> None:
         self.bytes[direction] += nbytes

@@ -1,7 +1,7 @@
 """A runner without Ray: `python fake_runner.py FOLDER LOCK`, with the real one's office and desk.
 
-Its orders say what it does: `echo` what came, `wait` for a file called `go` in its folder, `die`,
-be `killed`.
+Its orders say what it does: `echo` what came, `train` it by adding one, `wait` for a file called
+`go` in its folder, `die`, be `killed`.
 What it works on it writes down in `worked`.
 """
 
@@ -88,6 +88,9 @@ class Puppet:
             case "wait":
                 while not (self.folder / "go").exists():
                     time.sleep(0.02)
+            case "train":
+                trained = {name: tensor + 1 for name, tensor in payload.tensors.items()}
+                payload = Payload(kind="train", header=payload.header, tensors=trained)
             case "gang":
                 payload = Payload(kind="promised", header={"vnodes": payload.header["at_most"]})
             case "tell":

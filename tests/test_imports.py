@@ -83,3 +83,12 @@ def test_every_error_of_a_package_has_the_packages_root(package: str) -> None:
     roots = [e for e in errors if e.__base__ is Exception]
     assert len(roots) == 1
     assert all(issubclass(e, roots[0]) for e in errors)
+
+
+def test_what_draws_curves_is_imported_beside_the_run() -> None:
+    assert "matplotlib.figure" in modules_after(
+        "import threading\n"
+        "from fedpilot.federated.report import curves\n"
+        "curves.prepare()\n"
+        "[each.join(60) for each in threading.enumerate() if each.daemon]"
+    )

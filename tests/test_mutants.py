@@ -133,6 +133,19 @@ def test_a_mutant_without_its_place_says_so(now: str, why: str) -> None:
 TESTED = "def larger(a, b):\n    return a > b\n"
 
 
+def test_a_copy_has_all_but_what_is_made(tmp_path: Path) -> None:
+    for folder in ("site", "federated/site", "federated/__pycache__", ".venv"):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "page").touch()
+    copy = Copy(tmp_path)
+    try:
+        found = {file.relative_to(copy.root).as_posix() for file in copy.root.rglob("page")}
+        assert found == {"federated/site/page"}
+    finally:
+        copy.close()
+    assert not copy.root.exists()
+
+
 def test_a_try_tells_whether_a_test_saw_the_mutant(tmp_path: Path) -> None:
     (tmp_path / "fabric").mkdir()
     (tmp_path / "fabric" / "sizes.py").write_text(TESTED)

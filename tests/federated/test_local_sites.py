@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 from fedpilot.cli import main
 from fedpilot.fabric import GangInfeasible
+from fedpilot.fabric.local import usable_cpus
 from fedpilot.fabric.testing import FakeCluster, fake_machine
 from fedpilot.federated import Federation
 from fedpilot.federated.config import parse_config
@@ -57,6 +58,13 @@ def test_a_gang_that_no_site_could_hold_is_refused_before_any_start() -> None:
     config = {**CONFIG, "sites": {"count": 2}, "resources": {"workers": 3, "ray": {"num_cpus": 2}}}
     with pytest.raises(GangInfeasible):
         LocalSites(parse_config(config))
+
+
+def test_a_gang_is_held_against_the_processors_that_its_sites_are_given() -> None:
+    given = usable_cpus() + 1
+    resources = {"workers": given + 1, "ray": {"num_cpus": given}}
+    with pytest.raises(GangInfeasible, match=rf"\b{given} CPU"):
+        LocalSites(parse_config({**CONFIG, "sites": {"count": 2}, "resources": resources}))
 
 
 def test_check_says_how_many_sites_there_are(tmp_path: Path) -> None:

@@ -521,6 +521,11 @@ def test_what_is_no_store_is_refused_by_its_url(url: str) -> None:
     assert "hunter2" not in str(found.value)
 
 
+def test_options_of_a_file_are_refused_as_such() -> None:
+    with pytest.raises(StoreError, match=r"takes no options, found sqlite:.*mode=ro"):
+        Store("sqlite:///mediator.sqlite?mode=ro")
+
+
 def test_a_file_that_is_no_database_is_named(tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("not a database, and long enough to be looked at\n" * 40)

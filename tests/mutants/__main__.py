@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import queue
+import signal
 import sys
 import time
 from collections import Counter
@@ -36,14 +37,22 @@ AT_ONCE_S = 60.0
 
 
 @contextmanager
-def copies(number: int) -> Iterator[queue.SimpleQueue[Copy]]:
-    """Copies of the tree for so many threads."""
+def copies(number: int) -> Iterator[tuple[queue.SimpleQueue[Copy], ThreadPoolExecutor]]:
+    """Copies of the tree for so many threads. What runs in them ends where the caller does."""
     free: queue.SimpleQueue[Copy] = queue.SimpleQueue()
-    made = [Copy() for _ in range(number)]
-    for each in made:
-        free.put(each)
+    made: list[Copy] = []
     try:
-        yield free
+        for _ in range(number):
+            made.append(Copy())
+            free.put(made[-1])
+        with ThreadPoolExecutor(number) as pool:
+            try:
+                yield free, pool
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                for each in made:
+                    each.stop()
+                raise
     finally:
         for each in made:
             each.close()
@@ -53,7 +62,7 @@ def in_copies(
     jobs: int, mutants: Sequence[Mutant], act: Callable[[Copy, Mutant], Any]
 ) -> Iterator[tuple[Mutant, Any]]:
     """Do something with each mutant, in a copy of the tree, several at once."""
-    with copies(jobs) as free, ThreadPoolExecutor(jobs) as pool:
+    with copies(jobs) as (free, pool):
 
         def one(mutant: Mutant) -> Any:
             copy = free.get()
@@ -63,12 +72,8 @@ def in_copies(
                 free.put(copy)
 
         waiting = {pool.submit(one, each): each for each in mutants}
-        try:
-            for done in as_completed(waiting):
-                yield waiting[done], done.result()
-        finally:
-            for each in waiting:
-                each.cancel()
+        for done in as_completed(waiting):
+            yield waiting[done], done.result()
 
 
 def run(args: argparse.Namespace) -> int:
@@ -113,14 +118,18 @@ def _failing_without(
     shares: list[list[str]] = [[] for _ in range(jobs)]
     for tests in sorted(by_file.values(), key=len, reverse=True):
         min(shares, key=len).extend(tests)
-    with copies(jobs) as free, ThreadPoolExecutor(jobs) as pool:
+    with copies(jobs) as (free, pool):
         each = [free.get() for _ in range(jobs)]
         made = [
             pool.submit(copy.run, [where(test, copy.root) for test in share])
             for copy, share in zip(each, shares, strict=True)
             if share
         ]
-        bad = [tried.output for run in made if (tried := run.result()).fate is not Fate.SURVIVED]
+        bad = [
+            tried.output or str(tried.fate)
+            for run in made
+            if (tried := run.result()).fate is not Fate.SURVIVED
+        ]
         for copy in each:
             free.put(copy)
     return "\n".join(bad) or None
@@ -211,10 +220,17 @@ def seek(args: argparse.Namespace) -> int:
             while some < len(tests) and sum_s < AT_ONCE_S:
                 sum_s += seconds.get(tests[some], 1.0)
                 some += 1
-            now, tests = tests[:some], tests[some:]
-            tried, count = try_out(copy, mutant, now), count + some
-            if tried.fate is not Fate.SURVIVED:
-                break
+            now, rest = tests[:some], tests[some:]
+            tried = try_out(copy, mutant, now)
+            failed = tried.failed[0] if tried.failed else None
+            if tried.fate is Fate.SURVIVED:
+                tests, count = rest, count + some
+            elif failed not in now:
+                break  # it says why
+            elif copy.run([failed]).fate is Fate.SURVIVED:
+                break  # the mutant is what it fails by
+            else:
+                tests = [each for each in tests if each != failed]
         return tried, count
 
     wanted = [each for each in patches.all_mutants() if not each.tests and not each.survives]
@@ -226,7 +242,8 @@ def seek(args: argparse.Namespace) -> int:
             replace(mutant, tests=(killer,)).save()
             print(f"{mutant.name}: {tried.fate}, {tried.seconds:.0f} s, {killer}", flush=True)
         else:
-            print(f"{mutant.name}: {tried.fate}, {count} tests\n{tried.output[-600:]}", flush=True)
+            print(f"{mutant.name}: {tried.fate}, {count} tests", flush=True)
+            print(tried.output[-600:] if tried.fate is not Fate.SURVIVED else "", flush=True)
     return 0
 
 
@@ -258,7 +275,12 @@ def main() -> int:
             common(each)
             each.add_argument("--most", type=int, default=400, help="tests to try per mutant")
     args = parser.parse_args()
-    return int(args.act(args))
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        return int(args.act(args))
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
 
 
 if __name__ == "__main__":

@@ -29,7 +29,8 @@ TEST_S = 90.0
 """How long one test may take. A mutant whose test hangs is killed by that."""
 ALL_S = 900.0
 """How long the tests of one mutant may take together."""
-LEFT_OUT = shutil.ignore_patterns("__pycache__", ".*", "build", "runs", "site", "out", "*.egg-info")
+PRODUCTS = {"build", "dist", "runs", "site"}
+"""Folders at the top of the tree that a copy does not need."""
 TESTS_FAILED, INTERRUPTED, NOTHING_RAN = 1, 2, {3, 4, 5}
 
 
@@ -60,9 +61,21 @@ class Copy:
     def __init__(self, root: Path = ROOT) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="mutant-", ignore_cleanup_errors=True)
         self.root = Path(self._folder.name) / "tree"
-        shutil.copytree(root, self.root, symlinks=True, ignore=LEFT_OUT)
+
+        def left_out(folder: str, names: list[str]) -> set[str]:
+            hidden = {each for each in names if each.startswith((".", "__pycache__"))}
+            return hidden | (PRODUCTS & {*names} if Path(folder) == root else set())
+
+        shutil.copytree(root, self.root, symlinks=True, ignore=left_out)
+        self._running: subprocess.Popen[str] | None = None
+
+    def stop(self) -> None:
+        """End the tests that run, from another thread."""
+        if self._running is not None:
+            _end(self._running)
 
     def close(self) -> None:
+        """Remove it."""
         self._folder.cleanup()
 
     @cached_property
@@ -90,13 +103,14 @@ class Copy:
     def run(self, tests: Sequence[str], *options: str) -> Tried:
         """Run tests until one fails."""
         folder = tempfile.mkdtemp(prefix="m", dir="/tmp")  # sockets in it need a short path
+        os.chmod(folder, 0o755)  # PostgreSQL runs as another user
         environment = {**os.environ, "TMPDIR": folder, "PYTHONPATH": str(self.root / "src")}
         environment.pop("TESTS_TMPDIR", None)
         command = [sys.executable, "-m", "pytest", "-q", "-x", "-rfE", "--tb=short"]
         command += ["-p", "no:cacheprovider", "-p", "no:xdist", "--hypothesis-seed=0"]
         command += [f"--timeout={TEST_S}", "-m", "not soak", *options]
         began = time.monotonic()
-        process = subprocess.Popen(
+        self._running = process = subprocess.Popen(
             [*command, *tests],
             cwd=self.root,
             env=environment,
@@ -113,13 +127,19 @@ class Copy:
         except subprocess.TimeoutExpired:
             hung, output = True, ""
         finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)  # what the tests left behind too
+            _end(process)
             process.wait()
+            self._running = None
             shutil.rmtree(folder, ignore_errors=True)
         seconds = time.monotonic() - began
         failed = tuple(re.findall(r"^(?:FAILED|ERROR) (\S+\.py(?:::.*?)?)(?: - |$)", output, re.M))
         return Tried(_fate(process.returncode, hung, output), seconds, failed, output)
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """End the tests, and what they have left behind."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def _fate(status: int, hung: bool, output: str) -> Fate:

@@ -207,16 +207,39 @@ def test_models_that_no_run_needs_any_more_are_removed(tmp_path: Path) -> None:
 
             for number in range(6):
                 key, model = f"work/{number}", {"w": MODEL["w"] + number}
-                await session.order(RUN, key, "work", work("echo", **model), lab.mediator.store)
+                await session.order(RUN, key, "work", work("train", **model), lab.mediator.store)
                 answer = await session.wait_for("answer", key=key)
-                assert answer.done.kind == "echo"
+                assert answer.done.kind == "train"
                 await session.take(RUN, key)
                 await until(partial(lab.forgot, key), "the answer is taken")
                 await until(lambda: there() <= 2, "two models are left")
+            assert there() == 2, "the next order may name one of them"
             await session.order(RUN, "release", "release", work("echo"), lab.mediator.store)
             await session.wait_for("answer", key="release")
             await session.take(RUN, "release")
             await until(lambda: there() == 0, "nothing is left")
+
+    played(tmp_path, play)
+
+
+def test_an_answer_stays_until_it_was_brought_whatever_else_comes(tmp_path: Path) -> None:
+    room = replace(QUICK, blob_bytes=5 * MODEL["w"].nbytes // 2)
+
+    async def play(lab: Lab) -> None:
+        async with running(lab.agent(settings=room)):
+            session = await lab.mediator.next_session()
+            await lab.prepared(session)
+            gate = lab.mediator.gate
+            gate.refused_pushes = "nobody waits for it"
+            await session.order(RUN, "work/1", "work", work("train", **MODEL), lab.mediator.store)
+            await until(lambda: "work/1" in gate.offered, "its answer is offered")
+            other = {"w": MODEL["w"] + 2}
+            await session.order(RUN, "work/2", "work", work("train", **other), lab.mediator.store)
+            full = await session.wait_for("answer", key="work/2")
+            assert "its store of models is full" in str(error_of(PARIS, full.failure))
+            gate.refused_pushes = ""
+            answer = await session.wait_for("answer", key="work/1")
+            assert answer.done.kind == "train"
 
     played(tmp_path, play)
 

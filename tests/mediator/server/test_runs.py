@@ -226,6 +226,19 @@ def test_a_coordinator_that_fails_by_itself_is_not_started_again(tmp_path: Path)
     run(test())
 
 
+def test_nothing_watches_a_run_that_has_ended(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with mediating(tmp_path / "m") as here:
+            await here.submit("first", then="fail")
+            await here.ended("first")
+            before = len(asyncio.all_tasks())
+            await here.submit("run", then="fail")
+            await here.ended("run")
+            await eventually(lambda: len(asyncio.all_tasks()) <= before)
+
+    run(test())
+
+
 def test_a_run_is_resumed_as_soon_as_its_end_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
