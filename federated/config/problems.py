@@ -143,7 +143,11 @@ def nearest_key(path: Path) -> str:
     _, section, _ = follow(tuple(above))
     here = keys_of(section_in(section) or RunConfig, ".".join(above))
     everywhere = tuple(all_keys())
-    for candidates, cutoff in ((here, 1.0), (everywhere, 1.0), (here, 0.6), (everywhere, 0.75)):
+    for candidates, cutoff in (
+        *((here, 1.0), (everywhere, 1.0)),
+        *((here, 0.85), (everywhere, 0.9)),  # a slip of the pen
+        *((here, 0.6), (everywhere, 0.75)),
+    ):
         if near := _close(name, candidates, cutoff):
             return " or ".join(key.path for key in near)
     for candidates in (here, everywhere):

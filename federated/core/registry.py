@@ -218,6 +218,9 @@ def load_dotted(path: str) -> Any:
         head, _, tail = path.replace(":", ".").strip(".").rpartition(".")
         example = f"{head}:{tail}" if head and tail else "package.module:name"
         raise BadPath(path, f"write 'module:attribute', such as {example!r}")
+    if module_name.endswith(".py"):
+        example = f"{module_name.removesuffix('.py').strip('./').replace('/', '.')}:{attribute}"
+        raise BadPath(path, f"a module is named without `.py`: write {example!r}")
     if any(not part.isidentifier() for part in module_name.split(".")):
         raise BadPath(path, f"{module_name!r} is not the name of a module")
     package = module_name.partition(".")[0]

@@ -121,6 +121,16 @@ ONE_PROBLEM = [
         id="a key of two other sections is told both",
     ),
     pytest.param(
+        changed("random_seed: 7", "robustnes: {}"),
+        ("x.yaml:2", "run.robustnes", "an unknown key", "nothing but: name", "robustness"),
+        id="a section in another one is told where it belongs, however it is spelt",
+    ),
+    pytest.param(
+        changed("random_seed: 7", "learning_rat: 1"),
+        ("x.yaml:2", "run.learning_rat", "an unknown key", "", "training.learning_rate"),
+        id="a key that is near one of another section is told that one",
+    ),
+    pytest.param(
         changed("training:", "trainig:"),
         ("x.yaml:10", "trainig", "an unknown key", SECTIONS, "training"),
         id="a misspelt section is told the nearest",

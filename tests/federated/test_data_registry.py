@@ -108,6 +108,8 @@ def test_a_dotted_path_is_a_loader(module: str) -> None:
         pytest.param("needs_more:f", "needs 'surely_not_installed', which", id="a missing need"),
         pytest.param("broken_syntax:f", "failed with SyntaxError", id="a module that is broken"),
         pytest.param("my_loaders:NUMBER", "a function or a class, this is 3", id="no function"),
+        pytest.param("my_loaders.py:load_ones", "write 'my_loaders:load_ones'", id="a file"),
+        pytest.param("sub/my_loaders.py:f", "write 'sub.my_loaders:f'", id="a file in a folder"),
         pytest.param("my_loaders:", "write 'module:attribute'", id="no attribute"),
         pytest.param(":load_ones", "write 'module:attribute'", id="no module"),
         pytest.param("..x:f", "'..x' is not the name of a module", id="a relative module"),
