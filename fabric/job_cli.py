@@ -38,6 +38,7 @@ from .cli_access import (
 from .cli_spec import check_name, from_json, spec_from, with_deadline, with_priority, with_spec
 from .confine import READY, SAYS
 from .errors import FabricError, SpecError
+from .patience import Patience
 
 if TYPE_CHECKING:
     from .jobs import Job, Jobs
@@ -46,6 +47,8 @@ TALKATIVE = ("ray.dashboard.modules.dashboard_sdk", "ray.dashboard.modules.job.s
 """Loggers of Ray's that tell of each upload, and of the end of each log."""
 EVENTS = 20
 """How much of the history `explain` prints; `--json` gives all."""
+QUIET_S, REPEATED_S = 5.0, 30.0
+"""When it is said that Ray has not begun a job, and said again."""
 SETTLE_S = 10.0
 """How long Ray may take to end a job, or to say how it ended."""
 
@@ -218,25 +221,33 @@ def _print_submitted(jobs: Jobs, id: str, as_json: bool) -> None:
 def _follow(jobs: Jobs, id: str, *, to_stderr: bool) -> tuple[bool, str]:
     """Print a log as it grows: what comes before the command is about it, and no output of it.
 
+    While Ray has not begun it, which may be busy with its runtime environment, that is said.
     Returns whether the command began, and what was said last before it.
     """
     before: list[str] = []
     rest, said, began = "", "", False
-    for text in jobs.follow(id):
-        if began:
-            click.echo(text, nl=False, err=to_stderr)
-            continue
-        *lines, rest = (rest + text).split("\n")
-        for number, line in enumerate(lines):
-            if line.startswith(SAYS) and line.endswith(READY):
-                began = True
-                click.echo("\n".join([*lines[number + 1 :], rest]), nl=False, err=to_stderr)
-                break
-            if line.startswith(SAYS):
-                said = line.removeprefix(SAYS)
-                click.echo(line, err=True)
-            else:
-                before.append(line)
+
+    def tell(seconds: float) -> None:
+        if not said and not began:
+            what = "Ray has not begun it, or still makes its runtime environment"
+            click.echo(f"{SAYS}job {id} waits for {seconds:.0f} s now: {what}", err=True)
+
+    with Patience(tell, first_s=QUIET_S, every_s=REPEATED_S):
+        for text in jobs.follow(id):
+            if began:
+                click.echo(text, nl=False, err=to_stderr)
+                continue
+            *lines, rest = (rest + text).split("\n")
+            for number, line in enumerate(lines):
+                if line.startswith(SAYS) and line.endswith(READY):
+                    began = True
+                    click.echo("\n".join([*lines[number + 1 :], rest]), nl=False, err=to_stderr)
+                    break
+                if line.startswith(SAYS):
+                    said = line.removeprefix(SAYS)
+                    click.echo(line, err=True)
+                else:
+                    before.append(line)
     if not began and not said:  # then Ray could not even start it, and tells why
         click.echo("\n".join([*before, rest]).rstrip(), err=True)
     return began, said

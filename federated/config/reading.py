@@ -59,11 +59,12 @@ LARGE = 1 << 14
 """Characters from which on libyaml parses, twenty times as fast: a matrix has a row per client."""
 
 UNALIKE = re.compile(
-    r"^%|[|>][-+0-9]*#|[^\n\r\x20-\x7e\xa0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]",
+    r"^%|^\.\.\.|[|>][-+0-9]*#|[^\n\r\x20-\x7e\xa0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]",
     re.MULTILINE,
 )
-"""What libyaml, which reads YAML 1.1, takes otherwise: directives, tabs, comments that touch the
-head of a block of text, and characters that end a line in one of the two only."""
+"""What libyaml, which reads YAML 1.1, takes otherwise: directives, ends of documents, tabs,
+comments that touch the head of a block of text, and characters that end a line in one of the two
+only."""
 
 NUMBER_BEGINS = frozenset("0123456789+-.")
 

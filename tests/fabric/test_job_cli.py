@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 from rich.console import Console
 
 from cluster_documents import NOW, Document, printed
 from fedpilot.cli import main
-from fedpilot.fabric import ClusterUnreachable, FabricError, VirtualCluster
+from fedpilot.fabric import ClusterUnreachable, FabricError, VirtualCluster, job_cli
 from fedpilot.fabric.confine import READY
 from fedpilot.fabric.core.records import ROOT
 from fedpilot.fabric.errors import NeverFits, NoSuchCluster, NoSuchJob, SpecError
@@ -100,6 +102,12 @@ class FakeClusters(VirtualClusters):
 
     def history(self) -> tuple[Mapping[str, Any], ...]:
         return tuple(self.events)
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slow this machine is, nobody says that a job waits."""
+    monkeypatch.setattr(job_cli, "QUIET_S", 3600.0)
 
 
 class FakeJobs(Jobs):
@@ -347,6 +355,32 @@ def test_a_refusal_has_its_code(error: FabricError, code: int, said: str) -> Non
     assert (done.exit_code, done.stdout, jobs.submitted) == (code, "", [])
     assert said in done.stderr
     assert "is submitted" not in done.stderr
+
+
+def test_a_job_that_ray_does_not_begin_is_spoken_of_until_it_begins(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its runtime environment may take minutes, in which nothing else is printed."""
+    monkeypatch.setattr(job_cli, "QUIET_S", 0.01)
+    monkeypatch.setattr(job_cli, "REPEATED_S", 0.01)
+    told = threading.Event()
+    echo = click.echo
+
+    def heard(message: object = None, **options: Any) -> None:
+        echo(message, **options)
+        if "runtime environment" in str(message):
+            told.set()
+
+    monkeypatch.setattr(click, "echo", heard)
+
+    class Slow(FakeJobs):
+        def follow(self, id: str) -> Iterator[str]:
+            assert told.wait(60)
+            yield from super().follow(id)
+
+    done = invoke(Slow(log=["output\n"]), "submit", "--id", "a", "--", "x")
+    assert "job a waits for 0 s now: Ray has not begun it" in done.stderr
+    assert "runtime environment" not in done.stdout
 
 
 def test_an_interruption_leaves_the_job_and_says_how_to_go_on() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from hypothesis import given, settings, strategies as st
+from hypothesis import example, given, settings, strategies as st
 
 from fedpilot.federated.config import RunConfig, load_config, parse_config, reading
 from fedpilot.federated.config.resolved import to_yaml
@@ -845,6 +845,7 @@ def load_or_refuse(path: str, overrides: tuple[str, ...] = ()) -> None:
 
 
 @settings(max_examples=300, deadline=None)
+@example("---\n...\n...\n")
 @given(yaml_like | st.text(max_size=60))
 def test_a_large_text_is_read_as_a_small_one(text: str) -> None:
     """libyaml reads large texts: to the same values, lines and problems."""
