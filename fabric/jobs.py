@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from . import private_ray
-from .confine import SAYS
+from .confine import READY, SAYS
 from .core.audit import NAMES
 from .core.records import ROOT
 from .errors import ClusterUnreachable, FabricError, NoSuchJob, SpecError
@@ -256,7 +256,7 @@ def reason_in(message: str | None) -> str:
     """
     said, _, log = (message or "").strip().partition("\n")
     last = log.rpartition("\n")[2]
-    if last.startswith(SAYS):
+    if last.startswith(SAYS) and not last.endswith(READY):
         return last.removeprefix(SAYS)
     failed = INSTALLER.findall(log) if "runtime_env" in said else []
     return f"{_line(said).rstrip('.')}: {failed[-1].strip()}" if failed else _line(said)

@@ -430,6 +430,11 @@ REASONS = [
         "virtual cluster 'a' waited 1.0 s in vain: no",
         id="what was said of it last",
     ),
+    pytest.param(
+        f"{TAIL}\nfedpilot: virtual cluster a is active; {READY}\n",
+        "Job entrypoint command failed with exit code 3",
+        id="a command that began and printed nothing",
+    ),
 ]
 
 
