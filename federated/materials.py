@@ -65,6 +65,7 @@ from .errors import ConfigError, DataUnusable, FederatedError, Problem
 from .grouping import groups_of
 from .models import ModelError
 from .update_costs import check_aggregation
+from .user_errors import account_of
 
 log = logging.getLogger(__name__)
 
@@ -309,7 +310,23 @@ def _blaming(key: str, allowed: str, *kinds: type[Exception]) -> Iterator[None]:
         yield
     except kinds as error:
         text = str(error) or type(error).__name__
+        if not isinstance(error, FederatedError) and (account := account_of(error)).users:
+            text = account.reason
         raise ConfigError([Problem(key=key, found=text, allowed=allowed)]) from error
+
+
+@contextmanager
+def _blaming_users_code(key: str, allowed: str) -> Iterator[None]:
+    """Turn what the user's own code raises inside into a ConfigError about this key."""
+    try:
+        yield
+    except FederatedError:
+        raise
+    except Exception as error:
+        if not (account := account_of(error)).users:
+            raise
+        problem = Problem(key=key, found=account.reason, allowed=allowed)
+        raise ConfigError([problem]) from error
 
 
 def _load_data(config: RunConfig) -> tuple[Dataset, Array, Array]:
@@ -319,7 +336,10 @@ def _load_data(config: RunConfig) -> tuple[Dataset, Array, Array]:
     allowed = f"the options of `{name}`: {_names(datasets.options(name))}"
     with _blaming("data.options", allowed, RegistryError):
         datasets.check(name, options)
-    with _blaming("data.options", allowed, DataError, OSError):
+    with (
+        _blaming_users_code("data.dataset_type", "a loader that gives a `fedpilot.Dataset`"),
+        _blaming("data.options", allowed, DataError, OSError),
+    ):
         loaded = datasets.load(name, options)
     with _blaming("data.test_fraction", "a fraction of at least 0, below 1", DataError):
         train, test_x, test_y = datasets.split(
@@ -399,7 +419,10 @@ def _build_model(config: RunConfig, data: SiteData) -> tuple[dict[str, Array], R
         f"a model for {_kind_of(data.x)} of shape {data.input_shape} and {data.num_classes} "
         "classes, as this data set has"
     )
-    with _blaming("model.model_type", fits, ModelError, FederatedError, TypeError, RuntimeError):
+    with (
+        _blaming_users_code("model.model_type", fits),
+        _blaming("model.model_type", fits, ModelError, FederatedError, TypeError, RuntimeError),
+    ):
         seed_torch(config.run.random_seed, Purpose.INIT)
         built = models.build(name, options, data.input_shape, data.num_classes)
         module = fitted(built, data.x.dtype)

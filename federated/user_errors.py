@@ -27,6 +27,8 @@ class Account:
     """Its class and text, and the user's file and line if it came through any."""
     trace: str
     """Its traceback, from the first of the user's own lines on."""
+    users: bool
+    """Whether it came through any of the user's own lines."""
 
 
 def account_of(error: BaseException) -> Account:
@@ -38,7 +40,7 @@ def account_of(error: BaseException) -> Account:
         frame = told.stack[own[-1]]
         reason = f"{reason} ({frame.filename}, line {frame.lineno})"
         told.stack = traceback.StackSummary.from_list(told.stack[own[0] :])
-    return Account(reason=reason, trace="".join(told.format())[-LONGEST_TRACE:])
+    return Account(reason=reason, trace="".join(told.format())[-LONGEST_TRACE:], users=bool(own))
 
 
 def client_failed(

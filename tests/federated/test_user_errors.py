@@ -14,7 +14,7 @@ from click.testing import CliRunner
 import site_data
 from federations import Lab, Log
 from fedpilot.fabric.testing import FakeCluster, fake_machine
-from fedpilot.federated import ClientFailed, Federation
+from fedpilot.federated import ClientFailed, ConfigError, Federation
 from fedpilot.federated.core.partial import Tally
 from fedpilot.federated.engine.printing import MOST_PRINTED, collected
 from fedpilot.federated.report.wording import round_line
@@ -203,3 +203,58 @@ def test_a_client_that_prints_without_end_is_cut() -> None:
     with collected() as printed:
         print("x" * 5_000, end="")
     assert printed.text == f"{'x' * MOST_PRINTED}\n({5_000 - MOST_PRINTED} more characters)"
+
+
+# -- before anything is started ---------------------------------------------------------------
+
+BROKEN = """
+import torch
+
+class Built(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        raise KeyError("width")
+
+class Called(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.only = torch.nn.Linear(64, 10)
+
+    def forward(self, x):
+        return {}["k"]
+
+def loss(outputs, labels):
+    return {}["x"]
+
+def loaded(**_):
+    raise KeyError("data")
+"""
+
+
+@pytest.mark.parametrize(
+    ("key", "name", "told", "line"),
+    [
+        pytest.param("model.model_type", "Built", "KeyError: 'width'", 7, id="a model's making"),
+        pytest.param("model.model_type", "Called", "KeyError: 'k'", 15, id="a model's call"),
+        pytest.param("training.loss_function", "loss", "KeyError: 'x'", 18, id="a loss"),
+        pytest.param("data.dataset_type", "loaded", "KeyError: 'data'", 21, id="a loader"),
+    ],
+)
+def test_what_ones_own_code_raises_before_the_start_is_bad_input_with_its_line(
+    key: str,
+    name: str,
+    told: str,
+    line: int,
+    lab: Lab,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    module = f"broken_{name.lower()}_before"
+    path = tmp_path / f"{module}.py"
+    path.write_text(BROKEN)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError) as caught:
+        lab.federation(**{key.replace(".", "__"): f"{module}:{name}"})
+    (problem,) = caught.value.problems
+    assert problem.key == key
+    assert problem.found == f"{told} ({path}, line {line})"
