@@ -8,6 +8,9 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
+import threading
+from collections.abc import ItemsView
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import closing
 from pathlib import Path
 
@@ -51,6 +54,29 @@ def test_a_round_gets_what_the_rounds_before_it_left(path: Path) -> None:
         assert rounds(states.load(np.array([5, 8]), 5)) == {5: 1}
     with closing(ClientStates(path)) as again:
         assert rounds(again.load([3, 5, 8], 9)) == {3: 4, 5: 1}
+
+
+def test_closing_waits_for_what_is_being_saved(path: Path) -> None:
+    begun, gate = threading.Event(), threading.Event()
+
+    class Slow(dict[int, State]):
+        def items(self) -> ItemsView[int, State]:
+            begun.set()
+            assert gate.wait(60)
+            return super().items()
+
+    states = ClientStates(path)
+    with ThreadPoolExecutor(2) as pool:
+        saving = pool.submit(states.save, 1, Slow({3: state(3, 1)}))
+        assert begun.wait(60)
+        closed = pool.submit(states.close)
+        early = wait([closed], timeout=0.2).done
+        gate.set()
+        assert not early
+        saving.result(60)
+        closed.result(60)
+    with closing(ClientStates(path)) as again:
+        assert rounds(again.load([3], 2)) == {3: 1}
 
 
 def test_a_round_that_is_repeated_replaces_what_it_left(path: Path) -> None:

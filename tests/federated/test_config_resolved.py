@@ -288,6 +288,15 @@ def test_differences_show_both_values() -> None:
     )
 
 
+def test_differences_are_told_as_they_are_written() -> None:
+    before, after = (
+        parse_config(BASE, [f"data.options.path=scans/{city}.npz"]) for city in ("Zürich", "Genève")
+    )
+    (found,) = differences(before, after)
+    assert "Zürich" in found
+    assert "Genève" in found
+
+
 def test_a_config_is_written_in_full_and_readable() -> None:
     lines = to_yaml(parse_config(BASE)).splitlines()
     assert lines[0] == "run:"
