@@ -129,17 +129,18 @@ def said_to_be_slow(
 
     def say(seconds: float) -> None:
         place = place_of(address)
-        answers = f"{place} answers, but its raylet has not let this command in"
-        said = answers if _answers(address, auth_mode) else f"{place} has not answered"
-        _say_slow(f"{said} for {seconds:.0f} s", f"; it may take {timeout_s:g} s (--timeout)")
+        said = f"{place} has not answered for {seconds:.0f} s"
+        if _answers(address, auth_mode):
+            said = f"{place} answers, but this command has not joined it after {seconds:.0f} s"
+        _say_slow(said, f"; it may take {timeout_s:g} s (--timeout)")
 
     return Patience(say, first_s=FIRST_S)
 
 
 def answer_said_to_be_slow(address: str) -> AbstractContextManager[Any]:
     """Say on stderr while a Ray cluster that let us in does not answer: its manager, its jobs."""
-    who = f"{place_of(address)} has let this command in, and has not answered it"
-    return Patience(lambda s: _say_slow(f"{who} for {s:.0f} s"), first_s=FIRST_S)
+    who = f"this command has joined {place_of(address)}, but has no answer after"
+    return Patience(lambda s: _say_slow(f"{who} {s:.0f} s"), first_s=FIRST_S)
 
 
 def _say_slow(what: str, deadline: str = "") -> None:
@@ -147,7 +148,7 @@ def _say_slow(what: str, deadline: str = "") -> None:
 
 
 def _answers(address: str, auth_mode: str | None) -> bool:
-    """Whether the control plane answers, which says that it is the raylet that does not."""
+    """Whether the control plane answers, so that what is missing is a raylet, or Ray in here."""
     from .ray_cluster import address_of_this_machine
     from .ray_probe import answers, auth_mode_of
 
