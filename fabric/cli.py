@@ -101,6 +101,7 @@ def create(
     most: Sequence[str],
     nodes: Sequence[str],
     policy: str | None,
+    max_actors: int | None,
     parent: str | None,
     priority: int,
     wait_s: float,
@@ -111,9 +112,9 @@ def create(
 ) -> None:
     """Reserve virtual cluster NAME: all that it needs at once, or it waits in the queue.
 
-    What it needs comes from --spec, from --json-spec, or from --min, --max, --node and --policy;
-    without any of them it needs nothing, and may grow to all that is free. AMOUNTS are such as
-    CPU=2,GPU=0.5,memory=4GiB. Asking again for what is there already changes nothing.
+    What it needs comes from --spec, from --json-spec, or from --min, --max, --node, --policy and
+    --max-actors; without any of them it needs nothing, and may grow to all that is free. AMOUNTS
+    are such as CPU=2,GPU=0.5,memory=4GiB. Asking again for what is there already changes nothing.
 
     Where the places are not free within --wait, it goes on waiting without this command, which then
     ends with code 3, so that `create ... && use it` is safe; with `--wait 0` it ends with code 0.
@@ -132,7 +133,7 @@ def create(
     3 it waits still, gave up, or could never fit; 4 no Ray there; 130 interrupted, it waits on.
     """
     with exit_codes():
-        spec = spec_from(spec_file, json_spec, least, most, nodes, policy)
+        spec = spec_from(spec_file, json_spec, least, most, nodes, policy, max_actors=max_actors)
         check_name(name)
         asked_at, begun = time.time(), time.monotonic()
         fate = "nothing was asked for"

@@ -31,6 +31,12 @@ def with_spec(json_option: str) -> Callable[[Command], Command]:
     def add(command: Command) -> Command:
         for option in (
             click.option(
+                "--max-actors",
+                metavar="COUNT",
+                type=click.IntRange(min=0),
+                help="The most actors that ask for no resources. By default no limit.",
+            ),
+            click.option(
                 "--policy",
                 type=click.Choice([str(policy) for policy in SchedulingPolicy]),
                 help="How the fixed-size nodes lie on machines; by default PACK.",
@@ -99,12 +105,15 @@ def spec_from(
     nodes: Sequence[str],
     policy: str | None,
     json_option: str = "--json-spec",
+    *,
+    max_actors: int | None = None,
 ) -> VirtualCluster:
     """The spec, from wherever it is given; SpecError names the place and the key."""
-    given = [spec_file is not None, json_spec is not None, bool(least or most or nodes or policy)]
-    if sum(given) > 1:
+    options = bool(least or most or nodes or policy or max_actors is not None)
+    if sum([spec_file is not None, json_spec is not None, options]) > 1:
         raise click.UsageError(
-            f"give one of --spec FILE, {json_option} JSON, or --min, --max, --node and --policy."
+            f"give one of --spec FILE, {json_option} JSON, or --min, --max, --node, --policy and "
+            "--max-actors."
         )
     if spec_file is not None:
         return _from_yaml(spec_file)
@@ -121,6 +130,7 @@ def spec_from(
             flex_resource_min=_amounts("--min", least),
             flex_resource_max=_amounts("--max", most),
             fixed_size_nodes=[FixedSizeNodes(nodes=group, scheduling_policy=how)] if group else [],
+            max_actors_without_resources=max_actors,
         )
 
 

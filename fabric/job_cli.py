@@ -110,6 +110,7 @@ def submit(
     most: Sequence[str],
     nodes: Sequence[str],
     policy: str | None,
+    max_actors: int | None,
     join: str | None,
     id: str | None,
     priority: int,
@@ -124,10 +125,11 @@ def submit(
 ) -> None:
     """Run COMMAND on the Ray cluster, in a virtual cluster reserved for it, which ends with it.
 
-    What it needs comes from --spec, from --virtual-cluster, or from --min, --max, --node and
-    --policy; without any of them it needs nothing, and may grow to all that is free. AMOUNTS are
-    such as CPU=2,GPU=0.5,memory=4GiB. The command starts once all that it needs is reserved, on a
-    machine of the Ray cluster: what it reads has to be there, or come with --working-dir.
+    What it needs comes from --spec, from --virtual-cluster, or from --min, --max, --node,
+    --policy and --max-actors; without any of them it needs nothing, and may grow to all that is
+    free. AMOUNTS are such as CPU=2,GPU=0.5,memory=4GiB. The command starts once all that it needs
+    is reserved, on a machine of the Ray cluster: what it reads has to be there, or come with
+    --working-dir.
 
     Prints the job's log until it ends. Where it waits in the queue, and why, is said on stderr.
     Ctrl-C ends this command only; the job goes on. With --json the log goes to stderr, and the job
@@ -149,7 +151,10 @@ def submit(
     if not command:
         raise click.UsageError("give the command to run, after --.")
     with exit_codes():
-        spec = spec_from(spec_file, json_spec, least, most, nodes, policy, "--virtual-cluster")
+        spec = spec_from(
+            *(spec_file, json_spec, least, most, nodes, policy, "--virtual-cluster"),
+            max_actors=max_actors,
+        )
         if join and (spec.to_dict() or priority or deadline_s):
             raise click.UsageError("--in takes a virtual cluster as it is; leave its spec out.")
         env = _runtime_env(runtime_env, working_dir)

@@ -42,6 +42,7 @@ from .core.work import (
     slots,
 )
 from .errors import NoSuchCluster, TooLarge
+from .spec import ACTORS
 
 TRIES = 16
 """How many different demands that cannot be met are looked at in one virtual cluster at a time."""
@@ -178,13 +179,18 @@ class Router:
     def _check_actors(self, ask: Ask) -> None:
         """TooLarge for an actor without resources, if there are as many as there may be."""
         most = self._fabric.actors_without_resources
+        whose = "`actors_without_resources` of the manager"
+        entry = self._fabric.books.entries.get(ask.cluster)
+        own = None if entry is None else entry.spec.get(ACTORS)
+        if own is not None and (most is None or own < most):
+            most, whose = own, f"`{ACTORS}` of its spec"
         if most is None or not ask.actor or ask.demand:
             return
         there = self._fabric.books.works.without_resources(ask.cluster)
         if there >= most:
             raise TooLarge(
-                f"it has {there} actors without resources, and may have {most} "
-                "(`actors_without_resources` of the manager); ask for a part of a CPU"
+                f"it has {there} actors without resources, and may have {most} ({whose}); ask for "
+                "a part of a CPU"
             )
 
     def place_also(self, like: Ask, ids: Sequence[WorkId]) -> list[Work]:

@@ -31,6 +31,8 @@ __all__ = ["FixedSizeNode", "FixedSizeNodes", "SchedulingPolicy", "VirtualCluste
 OURS = "ray.io/"
 """Labels that begin so are given by Ray and by the fabric."""
 
+ACTORS, MOST_ACTORS = "max_actors_without_resources", 2**31 - 1
+
 MEMORY = "memory"
 """How the names of resources end that are counted in bytes."""
 
@@ -142,6 +144,9 @@ class VirtualCluster:
     fixed-size nodes and no flexible resources has none at all."""
     fixed_size_nodes: Sequence[FixedSizeNodes | FixedSizeNode] = ()
     """Groups, each placed by its own policy; a node alone stands for a group of one."""
+    max_actors_without_resources: int | None = None
+    """The most actors in it that ask for no resources; without, as many as the manager allows. Not
+    of the proposal: such actors fit everywhere, and each is a process all the same."""
 
     def __post_init__(self) -> None:
         least = _resources("flex_resource_min", self.flex_resource_min)
@@ -152,6 +157,11 @@ class VirtualCluster:
                     f"flex_resource_min.{name}: wanted at most flex_resource_max, which is "
                     f"{most[name] / UNIT:g}, found {least[name] / UNIT:g}"
                 )
+        actors = self.max_actors_without_resources
+        if actors is not None and (type(actors) is not int or not 0 <= actors <= MOST_ACTORS):
+            raise SpecError(
+                f"{ACTORS}: wanted a whole number from 0 to {MOST_ACTORS}, found {actors!r}"
+            )
         limits = {name: most[name] / UNIT for name in sorted(self.flex_resource_max)}
         object.__setattr__(self, "flex_resource_min", least.to_ray())
         object.__setattr__(self, "flex_resource_max", limits)
@@ -188,16 +198,20 @@ class VirtualCluster:
 
     def to_dict(self) -> dict[str, Any]:
         """The document: JSON values only, and nothing that says the default."""
-        return _filled(
-            flex_resource_min=dict(self.flex_resource_min),
-            flex_resource_max=dict(self.flex_resource_max),
-            fixed_size_nodes=[nodes.to_dict() for nodes in self.node_groups],
-        )
+        actors = self.max_actors_without_resources
+        return {
+            **_filled(
+                flex_resource_min=dict(self.flex_resource_min),
+                flex_resource_max=dict(self.flex_resource_max),
+                fixed_size_nodes=[nodes.to_dict() for nodes in self.node_groups],
+            ),
+            **({} if actors is None else {ACTORS: actors}),
+        }
 
     @classmethod
     def from_dict(cls, document: object) -> VirtualCluster:
         """Read a document; `SpecError` names the key, what was found, and what is allowed."""
-        keys = ("flex_resource_min", "flex_resource_max", "fixed_size_nodes")
+        keys = ("flex_resource_min", "flex_resource_max", "fixed_size_nodes", ACTORS)
         given = _mapping("a virtual cluster", document, keys)
         groups = _list("fixed_size_nodes", given.get("fixed_size_nodes", []))
         return cls(
@@ -206,6 +220,7 @@ class VirtualCluster:
             fixed_size_nodes=tuple(
                 _read_group(f"fixed_size_nodes[{i}]", each) for i, each in enumerate(groups)
             ),
+            max_actors_without_resources=given.get(ACTORS),
         )
 
     def __enter__(self) -> VirtualClusterInfo:
@@ -241,7 +256,9 @@ class VirtualCluster:
             parts.append(f"at least {least}")
         if most:
             parts.append("at most " + ", ".join(f"{most[name]:g} {name}" for name in most))
-        return "; ".join(parts) or "whatever is free"
+        actors = self.max_actors_without_resources
+        capped = "" if actors is None else f"; at most {actors} actors without resources"
+        return ("; ".join(parts) or "whatever is free") + capped
 
 
 def _read_group(at: str, document: object) -> FixedSizeNodes:

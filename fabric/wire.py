@@ -43,6 +43,7 @@ def to_message(spec: VirtualCluster) -> pb.VirtualCluster:
             )
             for nodes in spec.node_groups
         ],
+        max_actors_without_resources=spec.max_actors_without_resources,
     )
 
 
@@ -55,6 +56,11 @@ def from_message(message: pb.VirtualCluster) -> VirtualCluster:
         fixed_size_nodes=tuple(
             _group_of(f"fixed_size_nodes[{i}]", nodes)
             for i, nodes in enumerate(message.fixed_size_nodes)
+        ),
+        max_actors_without_resources=(
+            message.max_actors_without_resources
+            if message.HasField("max_actors_without_resources")
+            else None
         ),
     )
 

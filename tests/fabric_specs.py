@@ -51,6 +51,7 @@ def specs(draw: st.DrawFn) -> VirtualCluster:
     more = draw(st.dictionaries(names, st.integers(0, 10 * UNIT), max_size=3))
     return VirtualCluster(
         flex_resource_min=least,
+        max_actors_without_resources=draw(st.none() | st.integers(0, 1000)),
         flex_resource_max={n: least.get(n, 0.0) + extra / UNIT for n, extra in more.items()},
         fixed_size_nodes=tuple(draw(st.lists(groups, max_size=3))),
     )

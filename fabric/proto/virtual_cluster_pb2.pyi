@@ -19,7 +19,7 @@ STRICT_SPREAD: SchedulingPolicy
 STRICT_PACK: SchedulingPolicy
 
 class VirtualCluster(_message.Message):
-    __slots__ = ("flex_resource_min", "flex_resource_max", "fixed_size_nodes")
+    __slots__ = ("flex_resource_min", "flex_resource_max", "fixed_size_nodes", "max_actors_without_resources")
     class FlexResourceMinEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -37,10 +37,12 @@ class VirtualCluster(_message.Message):
     FLEX_RESOURCE_MIN_FIELD_NUMBER: _ClassVar[int]
     FLEX_RESOURCE_MAX_FIELD_NUMBER: _ClassVar[int]
     FIXED_SIZE_NODES_FIELD_NUMBER: _ClassVar[int]
+    MAX_ACTORS_WITHOUT_RESOURCES_FIELD_NUMBER: _ClassVar[int]
     flex_resource_min: _containers.ScalarMap[str, float]
     flex_resource_max: _containers.ScalarMap[str, float]
     fixed_size_nodes: _containers.RepeatedCompositeFieldContainer[FixedSizeNodes]
-    def __init__(self, flex_resource_min: _Optional[_Mapping[str, float]] = ..., flex_resource_max: _Optional[_Mapping[str, float]] = ..., fixed_size_nodes: _Optional[_Iterable[_Union[FixedSizeNodes, _Mapping]]] = ...) -> None: ...
+    max_actors_without_resources: int
+    def __init__(self, flex_resource_min: _Optional[_Mapping[str, float]] = ..., flex_resource_max: _Optional[_Mapping[str, float]] = ..., fixed_size_nodes: _Optional[_Iterable[_Union[FixedSizeNodes, _Mapping]]] = ..., max_actors_without_resources: _Optional[int] = ...) -> None: ...
 
 class FixedSizeNodes(_message.Message):
     __slots__ = ("nodes", "scheduling_policy")

@@ -123,6 +123,12 @@ SPECS = [
         id="nodes one by one",
     ),
     pytest.param(
+        ["--min", "CPU=1", "--max-actors", "0"],
+        None,
+        {"flex_resource_min": {"CPU": 1.0}, "max_actors_without_resources": 0},
+        id="without actors that hold nothing",
+    ),
+    pytest.param(
         ["--json-spec", '{"flex_resource_min": {"CPU": 1}}'],
         None,
         {"flex_resource_min": {"CPU": 1.0}},

@@ -161,6 +161,8 @@ def test_documents_say_all_of_a_spec(spec: VirtualCluster) -> None:
         ({"flex_resource_min": {"CPU": True}}, "flex_resource_min.CPU: wanted a number"),
         ({"flex_resource_min": {"memory": "2 gigs"}}, "wanted bytes, such as 16GiB or 1048576"),
         ({"flex_resource_min": {"CPU": "2GB"}}, "flex_resource_min.CPU: wanted a number"),
+        ({"max_actors_without_resources": -1}, "wanted a whole number from 0 .*found -1"),
+        ({"max_actors_without_resources": True}, "wanted a whole number from 0 .*found True"),
         ({"fixed_size_nodes": {}}, "fixed_size_nodes: wanted a list"),
         ({"fixed_size_nodes": [{}]}, r"fixed_size_nodes\[0\].resources: wanted at least one"),
         ({"fixed_size_nodes": [{"nodes": []}]}, r"fixed_size_nodes\[0\].nodes: wanted at least"),

@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from fedpilot.fabric import NoSuchCluster, Resources, SchedulingPolicy, TooLarge, VNodeId
 from fedpilot.fabric.core.admission import Admit, NoRoom, Request, apply, place, refill
-from fedpilot.fabric.core.books import Books
+from fedpilot.fabric.core.books import Books, Entry
 from fedpilot.fabric.core.borrowing import give_back
 from fedpilot.fabric.core.groups import Either, Group, GroupId, Recut, Stuck, groups_for, recut
 from fedpilot.fabric.core.ledger import Ledger, WorkId
@@ -458,6 +458,20 @@ class TestActorsWithoutResources:
         assert bench.runs("other", 0, actor=True).state is PLACED
         bench.router.done([actors[0].id])
         assert bench.runs("job", 0, actor=True).state is PLACED
+
+    def test_a_spec_can_cap_them_below_what_the_manager_allows(self, bench: Bench) -> None:
+        bench.actors_without_resources = 2
+        for name, most in (("strict", 1), ("generous", 9)):
+            bench.begin(name, least=1)
+            spec = {"max_actors_without_resources": most}
+            bench.books.enter(Entry(request=bench.requests[ClusterId(name)], spec=spec))
+        assert bench.runs("strict", 0, actor=True).state is PLACED
+        with pytest.raises(TooLarge, match=r"may have 1 .`max_actors_without_resources` of its"):
+            bench.submit("strict", 0, actor=True)
+        for _ in range(2):
+            assert bench.runs("generous", 0, actor=True).state is PLACED
+        with pytest.raises(TooLarge, match=r"may have 2 .`actors_without_res"):
+            bench.submit("generous", 0, actor=True)
 
 
 class TestShortTasks:
