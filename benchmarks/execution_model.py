@@ -29,14 +29,14 @@ from execution_zoo import CLASSES, Specimen, zoo
 
 from fedpilot.federated.config.schema import Training
 from fedpilot.federated.core import cost_model
-from fedpilot.federated.core.execution import (
+from fedpilot.federated.core.execution import decide
+from fedpilot.federated.core.execution_facts import (
     Circumstances,
     Execution,
     Kind,
     Layer,
     LayerKind,
     ModelFacts,
-    decide,
 )
 from fedpilot.federated.core.partition import bootstrap
 from fedpilot.federated.engine.choosing import _eligible
@@ -46,6 +46,7 @@ from fedpilot.federated.engine.resident import ResidentModule
 from fedpilot.federated.engine.samples import Samples
 from fedpilot.federated.engine.stacking import NotStackable
 from fedpilot.federated.engine.structure import facts_of
+from fedpilot.federated.engine.trainer_factory import TrainerFactory
 from fedpilot.federated.engine.trainers import Trainers
 
 CPU = torch.device("cpu")
@@ -81,7 +82,9 @@ def measure(specimen: Specimen) -> dict[str, Any]:
     facts = facts_of(module, like)
     where = Circumstances(batch, rule_of(training), specimen.cohort)
     resident = ResidentModule(module, loss_function("cross_entropy"), CPU, example=samples.x[:2])
-    trainers = Trainers(resident, samples, training, seed=1, device=CPU, update=None)
+    trainers = Trainers(
+        TrainerFactory(resident=resident, samples=samples, training=training, seed=1, device=CPU)
+    )
     model = resident.laid_out(to_tensors(state_of(module), CPU))
     chunk = samples.chunk(np.arange(min(specimen.cohort, 64)))
     most = len(chunk)

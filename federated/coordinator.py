@@ -29,7 +29,6 @@ from .asking import Answered, Answers, Asking, Part
 from .budgets import budget_of, judges_of
 from .config.schema import RunConfig
 from .core.algorithm import Algorithm, Needs, ServerState
-from .core.contributions import Told
 from .core.late import Late, with_late
 from .core.members import Members, Membership
 from .core.partial import COARSER_STEP, COARSEST, Partial, Tally, grid
@@ -45,6 +44,7 @@ from .core.sampling import Indices, share as share_of
 from .core.shares import packed, part_name, told, unpacked
 from .core.state import Array, Roles, State, digest
 from .core.stopping import Progress
+from .core.union import Told
 from .counted_rounds import CountedRounds
 from .errors import FederatedError, ModelNotFinite, NoUsableUpdate
 from .late_orders import LateOrders

@@ -7,17 +7,12 @@ import torch
 from . import models
 from .config import with_execution
 from .config.schema import RunConfig, Training
-from .core.execution import (
-    AS_CONFIGURED,
-    FIGURED_MEMORY,
-    Choice,
-    Circumstances,
-    Kind,
-    Wish,
-)
+from .core.execution import AS_CONFIGURED, Choice, Wish
+from .core.execution_facts import FIGURED_MEMORY, Circumstances, Kind
 from .core.randomness import Purpose
 from .engine.choosing import choose
-from .engine.modules import client_update_function, fitted, loss_function, seed_torch
+from .engine.client import client_update_function
+from .engine.modules import fitted, loss_function, seed_torch
 from .errors import ConfigError, ExecutionRefused, Problem
 from .grouping import steps_of
 from .materials import Materials

@@ -28,7 +28,6 @@ from .algorithms import algorithm_of
 from .budgets import check_budget
 from .config.schema import RunConfig, Training
 from .core import partition as partitions
-from .core.contributions import Told
 from .core.groups import Groups
 from .core.members import SamplesOf
 from .core.participation import asked
@@ -43,6 +42,7 @@ from .core.union import (
     Elsewhere,
     Held,
     Place,
+    Told,
     Union,
     UnionError,
     digest_of_ids,
@@ -52,8 +52,8 @@ from .core.union import (
 from .core.updates import bytes_of_one
 from .data import DataError, Dataset
 from .data.declared import load_declared, survey
+from .engine.client import client_update_function
 from .engine.modules import (
-    client_update_function,
     fitted,
     loss_function,
     roles_of,

@@ -20,7 +20,6 @@ from .core.amounts import leaves_range
 from .core.contributions import (
     Contribution,
     Limits,
-    Told,
     contributions,
     moved_most,
     norm_of,
@@ -31,6 +30,7 @@ from .core.contributions import (
 )
 from .core.partial import Partial
 from .core.partial_check import LimitExceeded
+from .core.union import Told
 
 FORMAT = 1
 FILE = "refusals.jsonl"

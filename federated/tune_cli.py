@@ -14,7 +14,7 @@ from fedpilot.fabric.cli_access import BAD_INPUT, FAILED, exit_codes, fail
 from .cli import JSON, SET
 
 if TYPE_CHECKING:
-    from .core.execution import Execution
+    from .core.execution_facts import Execution
     from .tuning import Tuned
 
 

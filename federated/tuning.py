@@ -17,13 +17,14 @@ from ruamel.yaml import YAML
 
 from . import models
 from .config.schema import RunConfig
-from .core.execution import SEQUENTIAL_CHUNK, Execution, Kind, sizes
+from .core.execution import SEQUENTIAL_CHUNK, sizes
+from .core.execution_facts import Execution, Kind
 from .core.partition import bootstrap
 from .core.randomness import Purpose
 from .core.tuning import Timing, Verdict, judged
 from .engine.choosing import facts_or_none, refusals
+from .engine.client import client_update_function
 from .engine.modules import (
-    client_update_function,
     fitted,
     loss_function,
     seed_torch,
@@ -32,6 +33,7 @@ from .engine.modules import (
 )
 from .engine.resident import ResidentModule
 from .engine.samples import Samples
+from .engine.trainer_factory import TrainerFactory
 from .engine.trainers import Trainers
 from .errors import ExecutionRefused
 from .execution_choice import circumstances, settled
@@ -117,12 +119,14 @@ def _worker(
     loss = loss_function(training.loss_function)
     resident = ResidentModule(module, loss, CPU, example=samples.x[:2].clone())
     trainers = Trainers(
-        resident,
-        samples,
-        training,
-        seed=config.run.random_seed,
-        device=CPU,
-        update=client_update_function(training.client_update),
+        TrainerFactory(
+            resident=resident,
+            samples=samples,
+            training=training,
+            seed=config.run.random_seed,
+            device=CPU,
+            update=client_update_function(training.client_update),
+        )
     )
     return trainers, samples, resident.laid_out(to_tensors(state_of(module), CPU))
 

@@ -12,7 +12,7 @@ from torch import nn
 from fedpilot.mediator.cli.compiling import mark
 
 from .config.schema import Training
-from .core.execution import Execution, Kind
+from .core.execution_facts import Execution, Kind
 from .core.partition import bootstrap
 from .core.state import Role
 from .engine.compiled.kernels import are_ready
@@ -20,6 +20,7 @@ from .engine.modules import loss_function
 from .engine.resident import ResidentModule
 from .engine.samples import Samples
 from .engine.summing import RunningSum
+from .engine.trainer_factory import TrainerFactory
 from .engine.trainers import Trainers
 
 CPU = torch.device("cpu")
@@ -34,7 +35,9 @@ def warm() -> str:
     samples = Samples(x, y, bootstrap(y, CLIENTS, 2, 0), training, seed=0, device=CPU)
     module = nn.Linear(2, 2)
     resident = ResidentModule(module, loss_function("cross_entropy"), CPU)
-    trainers = Trainers(resident, samples, training, seed=0, device=CPU, update=None)
+    trainers = Trainers(
+        TrainerFactory(resident=resident, samples=samples, training=training, seed=0, device=CPU)
+    )
     trainer = trainers.checked(Execution(Kind.COMPILED, CLIENTS))
     model = {name: tensor.clone() for name, tensor in resident.tensors().items()}
     chunk = samples.chunk(range(CLIENTS))

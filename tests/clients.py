@@ -12,13 +12,14 @@ import torch
 from torch import Tensor, nn
 
 from fedpilot.federated.config.schema import Training
-from fedpilot.federated.core.execution import Execution, Kind
+from fedpilot.federated.core.execution_facts import Execution, Kind
 from fedpilot.federated.core.partition import Disjoint, PartitionKind, PatternIds
 from fedpilot.federated.core.state import Array, State, digest
 from fedpilot.federated.engine.client import ClientUpdate
 from fedpilot.federated.engine.modules import loss_function, state_of, to_tensors
 from fedpilot.federated.engine.resident import ResidentModule
 from fedpilot.federated.engine.samples import Samples
+from fedpilot.federated.engine.trainer_factory import TrainerFactory
 from fedpilot.federated.engine.trainers import Trainers
 
 CPU = torch.device("cpu")
@@ -102,7 +103,14 @@ class Clients:
         loss = loss_function(self.settings.loss_function)
         self.resident = ResidentModule(self.module, loss, CPU, example=example)
         self.trainers = Trainers(
-            self.resident, self.samples, self.settings, seed=SEED, device=CPU, update=self.update
+            TrainerFactory(
+                resident=self.resident,
+                samples=self.samples,
+                training=self.settings,
+                seed=SEED,
+                device=CPU,
+                update=self.update,
+            )
         )
 
     @property

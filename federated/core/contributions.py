@@ -14,13 +14,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from statistics import median
 
 import numpy as np
 
 from .partial import Partial
 from .state import Array
+from .union import Told
 
 OUTLYING_NORM = 10.0
 """Times the median of the others' norms from which on a norm is spoken of."""
@@ -31,15 +31,6 @@ DIGITS = 4
 """Of what is shown."""
 _ROUNDING = 1e-9
 """A third of three equal sites is not more than a third."""
-
-
-class Told(StrEnum):
-    """How the samples of a site's clients may be told, and so its share of them."""
-
-    EXACT = "exact"
-    ABOUT = "about"
-    """In tenths."""
-    NONE = "none"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

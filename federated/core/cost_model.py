@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from .execution import (
+from .execution_facts import (
     COPIES,
     Circumstances,
     Execution,

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from .execution import Execution
+from .execution_facts import Execution
 
 APART = 1.5
 """How many times its CPU time a measurement may last before others are taken to disturb it."""

@@ -24,6 +24,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, TypeGuard
@@ -34,7 +35,6 @@ from numpy.typing import ArrayLike, NDArray
 from fedpilot.fabric.exit_codes import BAD_INPUT
 from fedpilot.federated.errors import FederatedError
 
-from .contributions import Told
 from .partition import (
     ClientIds,
     Disjoint,
@@ -56,6 +56,15 @@ LARGEST_SAMPLE = 1 << 28
 MOST_DIMENSIONS = 8
 LONGEST_ID = 256
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+
+
+class Told(StrEnum):
+    """How the samples of a site's clients may be told, and so its share of them."""
+
+    EXACT = "exact"
+    ABOUT = "about"
+    """In tenths."""
+    NONE = "none"
 
 
 class UnionError(FederatedError):

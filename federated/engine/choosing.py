@@ -15,17 +15,8 @@ import torch
 from torch import nn
 
 from ..config.schema import Training
-from ..core.execution import (
-    SEQUENTIAL_CHUNK,
-    Choice,
-    Circumstances,
-    Execution,
-    Kind,
-    LayerKind,
-    ModelFacts,
-    Wish,
-    decide,
-)
+from ..core.execution import SEQUENTIAL_CHUNK, Choice, Wish, decide
+from ..core.execution_facts import Circumstances, Execution, Kind, LayerKind, ModelFacts
 from ..errors import ExecutionRefused
 from . import probe
 from .client import ClientUpdate
@@ -35,7 +26,7 @@ from .optimizers import fused_rate
 from .resident import ResidentModule
 from .stacking import NotStackable, stack
 from .structure import facts_of
-from .trainers import CPU_ONLY, OWN_LOSS, OWN_UPDATE, WATCHED_WEIGHTS
+from .trainer_factory import CPU_ONLY, OWN_LOSS, OWN_UPDATE, WATCHED_WEIGHTS
 
 CPU = torch.device("cpu")
 MATES_OF_CONVOLUTIONS = "mapped convolutions give bits that depend on a client's mates"

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from ..config.schema import Training
 from ..core.sampling import Indices
 from ..core.state import State
+from ..training_code import resolve_client_update
 from .modules import Loss
 from .samples import Samples
 
@@ -86,3 +87,11 @@ def _array(name: str, value: Any) -> np.ndarray[Any, Any]:
     if value.dtype.hasobject:
         raise TypeError(f"client.memory holds arrays of numbers, found objects under {name!r}")
     return value.copy()
+
+
+def client_update_function(name: str | None) -> ClientUpdate | None:
+    """The user's own way of training a client, registered or by dotted path, if one is named."""
+    if name is None:
+        return None
+    found: ClientUpdate = resolve_client_update(name)
+    return found

@@ -7,7 +7,7 @@ import hashlib
 import importlib.metadata
 import os
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from ..core.likeness import ALL
 from ..core.randomness import Purpose, torch_seed
 from ..core.state import Array, Role, State, role_of
 from ..errors import RunRefused
-from ..training_code import resolve_client_update, resolve_loss
+from ..training_code import resolve_loss
 
 # oneMKL's matmuls otherwise depend on where in memory a matrix begins, so that a client's bits
 # would depend on its place in a chunk. It reads this when it is first used. Forced, whatever the
@@ -41,9 +41,6 @@ HELD = frozenset(
     }
 )
 """Types of tensors that a state may hold."""
-
-if TYPE_CHECKING:
-    from .client import ClientUpdate
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """(outputs, labels) -> the mean loss of a batch, a scalar."""
@@ -108,14 +105,6 @@ def _keep_freed_memory() -> None:
 def loss_function(name: str) -> Loss:
     """`cross_entropy`, or the user's own, registered or by dotted path."""
     found: Loss = resolve_loss(name)
-    return found
-
-
-def client_update_function(name: str | None) -> ClientUpdate | None:
-    """The user's own way of training a client, registered or by dotted path, if one is named."""
-    if name is None:
-        return None
-    found: ClientUpdate = resolve_client_update(name)
     return found
 
 

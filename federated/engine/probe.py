@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from ..config.schema import Training
-from ..core.execution import Execution, Kind
+from ..core.execution_facts import Execution, Kind
 from ..core.partition import bootstrap
 from ..errors import ClientFailed
 from .compiled.chain import Dense, chain_of
@@ -24,7 +24,7 @@ from .compiled.dense import NONE, RELU, SIGMOID, TANH
 from .resident import ResidentModule
 from .samples import Chunk, Samples
 from .stacking import NotStackable
-from .trainers import Trainers
+from .trainer_factory import TrainerFactory
 from .training import ChunkTrainer
 
 CLIENTS = 16
@@ -160,9 +160,13 @@ class _Probe:
         return self.samples.chunk(np.arange(start, stop))
 
     def trainer(self, execution: Execution, resident: ResidentModule) -> ChunkTrainer:
-        return Trainers(
-            resident, self.samples, self.training, seed=SEED, device=self.device, update=None
-        ).get(execution)
+        return TrainerFactory(
+            resident=resident,
+            samples=self.samples,
+            training=self.training,
+            seed=SEED,
+            device=self.device,
+        ).make(execution)
 
 
 def _pool(module: nn.Module, input_shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:

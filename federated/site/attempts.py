@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ..core.execution import Execution
+from ..core.execution_facts import Execution
 from ..core.partial import Partial
 from ..core.sampling import Indices
 from ..core.state import State

@@ -23,19 +23,19 @@ from torch import Tensor
 
 from ..config.schema import Model, Training
 from ..core.algorithm import Needs
-from ..core.execution import Execution, Kind
+from ..core.execution_facts import Execution, Kind
 from ..core.groups import Steps
 from ..core.partial import Partial, Reference, Tally
 from ..core.randomness import Purpose
 from ..core.recent import Recent
 from ..core.sampling import Indices
 from ..core.state import Array, State
+from ..engine.client import client_update_function
 from ..engine.collecting import Collection, Gathering
 from ..engine.compiled import kernels
 from ..engine.group_rounds import GroupRounds, Start, Train
 from ..engine.modules import (
     client_digests,
-    client_update_function,
     environment,
     fitted,
     loss_function,
@@ -47,6 +47,7 @@ from ..engine.modules import (
 from ..engine.resident import ResidentModule
 from ..engine.samples import Chunk, Samples
 from ..engine.summing import RunningSum
+from ..engine.trainer_factory import TrainerFactory
 from ..engine.trainers import Trainers
 from ..engine.training import Trained
 from ..errors import ClientFailed, FederatedError
@@ -154,12 +155,14 @@ class FederatedNode:
             example=self._samples.x[:2].clone(),
         )
         self._trainers = Trainers(
-            self._resident,
-            self._samples,
-            training,
-            seed=settings.seed,
-            device=self._device,
-            update=client_update_function(training.client_update),
+            TrainerFactory(
+                resident=self._resident,
+                samples=self._samples,
+                training=training,
+                seed=settings.seed,
+                device=self._device,
+                update=client_update_function(training.client_update),
+            )
         )
         self._models: Recent[_LoadedModel] = Recent()
         self._preparing = ThreadPoolExecutor(1, "next-chunk")

@@ -24,7 +24,7 @@ from ..algorithms import algorithm_of
 from ..config.telling import understood
 from ..core.algorithm import Needs
 from ..core.chunking import pieces
-from ..core.execution import Execution, Kind
+from ..core.execution_facts import Execution, Kind
 from ..core.partial import Partial, Tally, grid
 from ..core.recent import KEEP
 from ..core.shares import held, part_name, taken

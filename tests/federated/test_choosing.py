@@ -12,15 +12,8 @@ from torch import Tensor, nn
 
 from clients import CLASSES, CPU, FEATURES, Clients, dense, tokens
 from fedpilot.federated.config.schema import Training
-from fedpilot.federated.core.execution import (
-    SEQUENTIAL_CHUNK,
-    Choice,
-    Circumstances,
-    Execution,
-    Kind,
-    LayerKind,
-    Wish,
-)
+from fedpilot.federated.core.execution import SEQUENTIAL_CHUNK, Choice, Wish
+from fedpilot.federated.core.execution_facts import Circumstances, Execution, Kind, LayerKind
 from fedpilot.federated.engine import choosing, probe
 from fedpilot.federated.engine.choosing import choose
 from fedpilot.federated.engine.modules import loss_function

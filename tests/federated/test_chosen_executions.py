@@ -13,9 +13,6 @@ from fedpilot.federated import ClientFailed, ConfigError, ExecutionRefused, RunR
 from fedpilot.federated.config import load_config
 from fedpilot.federated.engine.stacking import NotStackable
 
-pytestmark = pytest.mark.timeout(60)
-
-
 AUTO = {"training__execution": "auto"}
 DENSE = {"model__model_type": "logistic_regression"}
 

@@ -15,13 +15,14 @@ from torch.nn import functional
 
 from clients import CLASSES, CPU, FEATURES, After, Clients, dense, labels, mean_of, numbers, tokens
 from fedpilot.federated import models
-from fedpilot.federated.core.execution import Execution, Kind
+from fedpilot.federated.core.execution_facts import Execution, Kind
 from fedpilot.federated.core.partial import grid
 from fedpilot.federated.core.state import Array, digest
 from fedpilot.federated.engine.modules import roles_of, state_of
 from fedpilot.federated.engine.samples import Samples
 from fedpilot.federated.engine.stacking import NotStackable
 from fedpilot.federated.engine.summing import RunningSum
+from fedpilot.federated.engine.trainer_factory import TrainerFactory
 from fedpilot.federated.engine.trainers import Trainers
 from fedpilot.federated.errors import ExecutionRefused
 
@@ -622,7 +623,11 @@ def refusal(make: Make, x: Array | None = None, y: Array | None = None) -> str:
     )
     torch.manual_seed(1)
     base.resident.module = make()
-    trainers = Trainers(base.resident, samples, base.settings, seed=7, device=CPU, update=None)
+    trainers = Trainers(
+        TrainerFactory(
+            resident=base.resident, samples=samples, training=base.settings, seed=7, device=CPU
+        )
+    )
     with pytest.raises(NotStackable) as caught:
         trainers.get(Execution(COMPILED, 4))
     return str(caught.value)

@@ -12,7 +12,6 @@ from hypothesis import given, strategies as st
 from fedpilot.federated.core.contributions import (
     Contribution,
     Limits,
-    Told,
     contributions,
     moved_most,
     norm_of,
@@ -23,6 +22,7 @@ from fedpilot.federated.core.contributions import (
 )
 from fedpilot.federated.core.partial import Partial, Reference, Tally
 from fedpilot.federated.core.state import Role, Roles, State
+from fedpilot.federated.core.union import Told
 
 ROLES: Roles = {"w": Role.TRAINED, "b": Role.TRAINED}
 MODEL: State = {"w": np.linspace(-1, 1, 6, dtype=np.float32).reshape(2, 3), "b": np.zeros(2, "f4")}

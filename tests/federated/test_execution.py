@@ -12,21 +12,23 @@ from hypothesis import given, strategies as st
 from fedpilot.federated.core.cost_model import NEWEST, TABLES, costs_of
 from fedpilot.federated.core.execution import (
     AS_CONFIGURED,
-    COPIES,
-    FIGURED_MEMORY,
     LARGEST,
     MEMORY_SHARE,
     SEQUENTIAL_CHUNK,
     Choice,
+    Wish,
+    decide,
+    how_many_fit,
+)
+from fedpilot.federated.core.execution_facts import (
+    COPIES,
+    FIGURED_MEMORY,
     Circumstances,
     Execution,
     Kind,
     Layer,
     LayerKind,
     ModelFacts,
-    Wish,
-    decide,
-    how_many_fit,
 )
 
 ALONE = Execution(Kind.SEQUENTIAL, SEQUENTIAL_CHUNK)

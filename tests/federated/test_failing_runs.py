@@ -24,8 +24,6 @@ from fedpilot.federated.errors import WorkersNotUp
 from fedpilot.federated.site.node import FederatedNode
 from fedpilot.mediator import ReservationRefused
 
-pytestmark = pytest.mark.timeout(60)
-
 
 def test_after_a_client_failed_the_same_federation_works_on(lab: Lab, user_code: str) -> None:
     federation = lab.federation(

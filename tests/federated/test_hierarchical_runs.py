@@ -38,8 +38,6 @@ from fedpilot.mediator import InProcessSite
 from records import Archive
 from shaky_sites import Region, ShakySite
 
-pytestmark = pytest.mark.timeout(60)
-
 SITES = ("east", "north", "west")
 
 

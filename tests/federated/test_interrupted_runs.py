@@ -24,8 +24,6 @@ from fedpilot.federated import Event, Federation, RunRefused, RunResult
 from fedpilot.federated.asking import Asking
 from fedpilot.federated.core.state import digest
 
-pytestmark = pytest.mark.timeout(60)
-
 
 @pytest.mark.parametrize("at", ["round_started", "round_finished"])
 @pytest.mark.parametrize("number", [1, 2, ROUNDS])

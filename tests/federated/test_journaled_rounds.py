@@ -26,8 +26,6 @@ from fedpilot.federated.engine.tensor_files import read_tensors
 from fedpilot.federated.site.node import FederatedNode
 from fedpilot.federated.site.rounds import SiteRound
 
-pytestmark = pytest.mark.timeout(60)
-
 
 class Trained(list[tuple[int, int]]):
     """Every training of a client in this process."""

@@ -14,8 +14,6 @@ from fedpilot.federated.core.sampling import cohort, evaluation_cohort
 from fedpilot.federated.core.state import digest
 from fedpilot.federated.engine.tensor_files import read_tensors
 
-pytestmark = pytest.mark.timeout(60)
-
 
 def test_early_stopping_ends_the_run_and_says_why(lab: Lab) -> None:
     result = lab.run(

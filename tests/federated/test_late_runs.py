@@ -87,8 +87,6 @@ class Links:
             return federation.run(run_id=run_id)
 
 
-pytestmark = pytest.mark.timeout(60)
-
 CARRY: dict[str, Any] = {
     "federation__clients_per_round": 12,
     "federation__rounds": 3,

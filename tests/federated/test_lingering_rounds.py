@@ -8,7 +8,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from fedpilot.federated.core.execution import Execution, Kind
+from fedpilot.federated.core.execution_facts import Execution, Kind
 from fedpilot.federated.core.partial import Partial
 from fedpilot.federated.core.shares import unpacked
 from fedpilot.federated.engine.journal import Journal, RoundKey

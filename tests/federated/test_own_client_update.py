@@ -9,8 +9,6 @@ import pytest
 from federations import Lab, Log, many_pieces
 from fedpilot.federated import ClientFailed, ConfigError, NoUsableUpdate
 
-pytestmark = pytest.mark.timeout(60)
-
 
 def own(user_code: str, name: str, **keys: Any) -> dict[str, Any]:
     return {

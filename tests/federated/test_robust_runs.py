@@ -21,8 +21,6 @@ from fedpilot.federated.engine.tensor_files import read_tensors
 from fedpilot.federated.site.rounds import SiteRound
 from fedpilot.federated.update_costs import in_bytes, machine_memory
 
-pytestmark = pytest.mark.timeout(60)
-
 CLIENTS, COHORT, ROUNDS = 12, 7, 3
 TRIM = 0.2
 CODE = """

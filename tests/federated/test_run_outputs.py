@@ -6,14 +6,10 @@ import csv
 import io
 import json
 
-import pytest
-
 from federations import COHORT, ROUNDS, Lab, Log
 from fedpilot.fabric.testing import FakeCluster, fake_machine
 from fedpilot.federated import Federation, RunResult
 from fedpilot.federated.report.progress import JsonLines, PlainLines
-
-pytestmark = pytest.mark.timeout(60)
 
 
 def test_a_run_leaves_what_it_says_and_no_temporary_files(lab: Lab) -> None:

@@ -23,8 +23,6 @@ from federations import (
 from fedpilot.federated import RunResult
 from fedpilot.federated.engine import journal as journal_module
 
-pytestmark = pytest.mark.timeout(60)
-
 
 @pytest.mark.parametrize("workers", [2, 3, 4, 8])
 def test_however_many_workers_give_the_same_bits(

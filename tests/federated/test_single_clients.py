@@ -43,8 +43,6 @@ from fedpilot.federated.core.sampling import cohort
 from fedpilot.federated.core.state import digest
 from fedpilot.mediator import Payload
 
-pytestmark = pytest.mark.timeout(60)
-
 
 def test_a_node_trains_alone_as_it_does_in_a_chunk(lab: Lab) -> None:
     """Whichever way: a single VirtualNode is a chunk of one."""

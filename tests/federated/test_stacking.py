@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from clients import CLASSES, FEATURES, After, Clients, dense, mean_of, numbers, tokens
 from fedpilot.federated import models
-from fedpilot.federated.core.execution import Execution, Kind
+from fedpilot.federated.core.execution_facts import Execution, Kind
 from fedpilot.federated.core.state import Array
 from fedpilot.federated.engine.stacking import FoldedModule, NotStackable
 from fedpilot.federated.errors import ClientFailed, ExecutionRefused

@@ -14,8 +14,6 @@ from federations import CLIENTS, COHORT, Lab, Log
 from fedpilot.federated import Event, NodeState, register_model
 from fedpilot.federated.starting import set_aside
 
-pytestmark = pytest.mark.timeout(60)
-
 
 def test_nothing_is_started_until_somebody_needs_it(lab: Lab) -> None:
     with lab.federation() as federation:

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from fedpilot.federated import tuning
 from fedpilot.federated.config import load_config
-from fedpilot.federated.core.execution import Execution, Kind
+from fedpilot.federated.core.execution_facts import Execution, Kind
 from fedpilot.federated.core.tuning import Disturbed, Timing, judged
 from fedpilot.federated.tune_cli import tune
 

@@ -21,8 +21,6 @@ from fedpilot.federated.verify import Replay
 from fedpilot.federated.verify.reading import reading
 from records import Archive, edit_manifest, edit_rows, flip, nudging
 
-pytestmark = pytest.mark.timeout(60)
-
 USER_CODE = """
 import torch
 

@@ -7,15 +7,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
 from click.testing import CliRunner
 
 from federations import ROUNDS
 from fedpilot.cli import main
 from fedpilot.federated.verify.telling import Telling
 from records import Archive, edit_manifest, flip
-
-pytestmark = pytest.mark.timeout(60)
 
 
 def invoke(*arguments: str) -> Any:

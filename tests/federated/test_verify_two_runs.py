@@ -19,8 +19,6 @@ from fedpilot.federated.verify import Replay
 from fedpilot.federated.verify.reading import read_clients
 from records import Archive, edit_manifest, nudging, written_at_once
 
-pytestmark = pytest.mark.timeout(60)
-
 
 def test_two_runs_of_one_config_agree(archive: Archive, base: Path) -> None:
     archive.record("again", resources__workers=3)
