@@ -275,6 +275,10 @@ class Asking:
             self._mediator.give_up(part.site, error, round_number=number)
         except (AnswerRefused, AnswerUnreadable) as error:
             self._leave_out(part.site, error)
+        except Exception as error:
+            if len(self._mediator.sites) > 1 and not hasattr(error, "site"):
+                error.add_note(f"at site {part.site}")
+            raise
         else:
             self._answered.append(Answered(part, payload, clients))
             return

@@ -27,6 +27,7 @@ from fedpilot.mediator.errors import RequestRefused
 
 from .errors import CodeRefused, ConfigError, FederatedError, Problem
 from .events import Event, event as happened
+from .user_errors import failure_of
 
 if TYPE_CHECKING:
     from .config.schema import RunConfig
@@ -221,7 +222,7 @@ def _tell_failure(
     connection: MediatorConnection, run: str, error: Exception, seconds: float
 ) -> None:
     """Have whoever follows the run see why it ended before it had begun."""
-    failure = f"{type(error).__name__}: {error}"
+    failure = failure_of(error)
     ending = {"status": "failed", "failure": failure, "reason": failure}
     nothing = {"folder": None, "rounds": 0, "digest": "", "seconds": round(seconds, 3)}
     connection.emit({"event": "run_finished", "run_id": run, **ending, **nothing})

@@ -71,7 +71,7 @@ from .sources import import_paths
 from .starting import gang_request, object_store_bytes, set_aside, uncollected
 from .step_watch import StepWatch
 from .user_code import UserCode, code_here
-from .user_errors import trace_of
+from .user_errors import failure_of, trace_of
 from .virtual_node import VirtualNode
 from .workforce import Workforce
 
@@ -546,7 +546,7 @@ class Federation:
                 elif is_full(error):
                     status, failure = "interrupted", f"the disk is full: {error}"
                 else:
-                    failure = f"{type(error).__name__}: {error}"
+                    failure = failure_of(error)
                     if began and (trace := trace_of(error)):
                         folder.write_failure(trace)
                 raise

@@ -55,6 +55,11 @@ def client_failed(
     return ClientFailed(client_id, doing, account.reason, f"{before}{account.trace}")
 
 
+def failure_of(error: BaseException) -> str:
+    """Why a run failed, on one line: the class, what it says, and the site where it was."""
+    return ", ".join((f"{type(error).__name__}: {error}", *getattr(error, "__notes__", ())))
+
+
 def trace_of(error: BaseException) -> str:
     """The traceback of an error in a user's code, as far as it came along; empty if none did."""
     for name in ("trace", "remote_traceback"):

@@ -21,6 +21,7 @@ from fedpilot.federated.core.participation import (
     TooFewSites,
 )
 from fedpilot.federated.core.shares import part_name
+from fedpilot.federated.user_errors import failure_of
 from fedpilot.mediator import (
     FederationMediator,
     GangRequest,
@@ -474,8 +475,9 @@ def test_what_the_work_raised_is_raised() -> None:
             self.world.pending.pop(0)[0].set_exception(ValueError("no good"))
 
     world = World()
-    with pytest.raises(ValueError, match="no good"):
+    with pytest.raises(ValueError, match="no good") as caught:
         Failing(world, WHOLE).answers(world.parts())
+    assert failure_of(caught.value) == "ValueError: no good, at site a"
 
 
 # -- answers that are too much --------------------------------------------------------------------
