@@ -74,7 +74,8 @@ class ManagerActor:
         """Let a virtual cluster in, or have it wait; its state after `wait_s`."""
         keeper = await self._keeper()
         await keeper.create(entry, wait_s=wait_s)
-        await self._record(keeper)
+        if entry.owner is None:  # of others, the next turn is soon enough
+            await self._record(keeper)
         return snapshot(keeper).brief(entry.request.id)
 
     async def check(self, request: Request) -> None:
@@ -93,8 +94,10 @@ class ManagerActor:
     ) -> tuple[str, ...]:
         """End a virtual cluster and all inside it; a key is answered once."""
         keeper = await self._keeper()
+        entry = keeper.books.entries.get(id)
         ended = await keeper.delete(id, key, user=user, force=force)
-        await self._record(keeper)
+        if entry is not None and entry.owner is None:
+            await self._record(keeper)
         return ended
 
     async def restore(self, names: Sequence[str], user: str) -> Mapping[str, Any]:
