@@ -154,6 +154,8 @@ def run(
     watch = StepWatch(lambda name, **fields: display(event(name, **fields)))
     changes = [*overrides, *([f"outputs.folder={json.dumps(str(folder))}"] if folder else [])]
     with exit_codes(), Interruptions() as interruptions, display:
+        if config is not None and run_id is not None:
+            _check_free(config, changes, run_id)
         with watch.step("loading"):
             from .federation import Federation
 
@@ -172,6 +174,14 @@ def run(
         finally:
             interruptions.shield()
             federation.close()
+
+
+def _check_free(config: Path, changes: Sequence[str], run_id: str) -> None:
+    """Refuse a run id that is taken before data, model and Ray are loaded for nothing."""
+    from .config import load_config
+    from .run_folder import check_free
+
+    check_free(Path(load_config(config, changes).outputs.folder), run_id)
 
 
 def _reopened(

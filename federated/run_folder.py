@@ -74,6 +74,16 @@ class Checkpoint:
     """What the server optimizer remembers."""
 
 
+def check_free(root: Path, run_id: str) -> None:
+    """RunRefused for a run id that another run has; it may be taken later all the same."""
+    if (path := root / check_run_id(run_id)).exists():
+        raise _taken(path)
+
+
+def _taken(path: Path) -> RunRefused:
+    return RunRefused(f"{path} exists already; choose another run id")
+
+
 class RunFolder:
     """One run's folder, locked while this object is open."""
 
@@ -99,7 +109,7 @@ class RunFolder:
         try:
             path.mkdir(parents=True)
         except FileExistsError:
-            raise RunRefused(f"{path} exists already; choose another run id") from None
+            raise _taken(path) from None
         except OSError as error:
             raise RunRefused(f"{path} cannot be made: {error.strerror or error}") from error
         for name in ("checkpoints", "journal"):

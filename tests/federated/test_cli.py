@@ -344,6 +344,24 @@ def test_check_says_what_an_algorithm_costs_that_needs_every_update() -> None:
     assert "keeps every update" not in invoke("check", "good.yaml").stdout
 
 
+def test_a_run_id_that_is_taken_is_refused_before_anything_is_loaded() -> None:
+    Path("good.yaml").write_text(GOOD)
+    Path("runs/base").mkdir(parents=True)
+    script = (
+        "import sys\n"
+        "from fedpilot.cli import main\n"
+        "try: main(['run', 'good.yaml', '--run-id', 'base'])\n"
+        "except SystemExit as end: assert end.code == 2, end.code\n"
+        "heavy = {'ray', 'torch', 'fedpilot.federated.federation'}\n"
+        "assert not heavy & set(sys.modules), heavy & set(sys.modules)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "runs/base exists already; choose another run id" in done.stderr
+
+
 def test_the_resolved_config_is_a_config() -> None:
     Path("good.yaml").write_text(GOOD)
     Path("resolved.yaml").write_text(invoke("check", "good.yaml").stdout)
