@@ -39,7 +39,7 @@ class Fate(StrEnum):
 
     KILLED = "killed"
     HUNG = "killed by time-out"
-    EXPLAINED = "survives, explained"
+    EXPLAINED = "explained"
     SURVIVED = "survived"
     LOST = "lost"
     UNTESTED = "its tests do not run"
