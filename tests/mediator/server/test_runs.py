@@ -112,7 +112,9 @@ def test_a_site_that_is_not_there_fails_its_orders_as_lost(tmp_path: Path) -> No
 
 def test_a_lost_sites_orders_fail_and_its_late_answer_is_dropped(tmp_path: Path) -> None:
     async def test() -> None:
-        async with mediating(tmp_path / "m") as here:
+        # A mediator that stands still for a third of this forgives the silence, over and over.
+        health = quick(silent_after_s=3.0)
+        async with mediating(tmp_path / "m", health=health) as here:
             agent = here.agent("paris", work=doubled, hold_answers=True)
             async with agent:
                 await here.submit("run", orders("paris"), wait_for=1, then="wait")
