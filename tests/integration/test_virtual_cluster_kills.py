@@ -32,10 +32,8 @@ from integration.test_virtual_clusters import (
 )
 from real_ray import eventually
 
-AGREE_S = 5.0
-"""How long the books and Ray may differ once Ray itself knows."""
 SEEN_S = 60.0
-"""How long Ray may take to see that a machine is gone."""
+"""How long Ray may take to see that a machine is gone, and a busy machine to do anything."""
 
 CREATES_AND_DELETES = """
 dice = random.Random(int(sys.argv[2]))
@@ -88,6 +86,8 @@ class Siege:
     steady: tuple[Steady, ...]
     """What must not notice anything."""
     owners: int = 0
+    slowest_s: float = 0.0
+    """How long the books and Ray differed at most."""
 
     def manager(self) -> None:
         """Kill the manager."""
@@ -107,7 +107,7 @@ class Siege:
             self._wait()
             owner.process.kill()
             owner.process.wait(60)
-        eventually(lambda: name not in self._names(), AGREE_S, f"{name} ends with its driver")
+        eventually(lambda: name not in self._names(), SEEN_S, f"{name} ends with its driver")
         held = [each for each in ours(table()).values() if f":{name}:" in each["name"]]
         assert held == []
         self.agreed("a driver was killed")
@@ -133,11 +133,13 @@ class Siege:
 
         begun = time.monotonic()
         try:
-            eventually(agree, AGREE_S, "agreement")
+            eventually(agree, SEEN_S, "agreement")
         except AssertionError as error:
             history = "\n".join(map(str, self.clusters.history()[-40:]))
-            raise AssertionError(f"{after}; {AGREE_S} s later:\n{found}\n{history}") from error
-        print(f"{after}: agreed {time.monotonic() - begun:.2f} s later", flush=True)
+            raise AssertionError(f"{after}; {SEEN_S} s later:\n{found}\n{history}") from error
+        took = time.monotonic() - begun
+        self.slowest_s = max(self.slowest_s, took)
+        print(f"{after}: agreed {took:.2f} s later", flush=True)
         for each in self.steady:
             each.check()
 
@@ -189,7 +191,7 @@ def besieged(seed: int, *, clients: int = 3) -> Iterator[Siege]:
             return not left
 
         with contextlib.suppress(AssertionError):
-            eventually(clean, AGREE_S, "nothing is left")
+            eventually(clean, SEEN_S, "nothing is left")
         assert left == []
         somebody.check()
 
