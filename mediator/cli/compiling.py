@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import subprocess
@@ -17,9 +18,13 @@ ENDED_S = 10.0
 
 
 def mark() -> Path:
-    """The file that `fedpilot doctor --warm` leaves in the user's cache, for each version."""
+    """The file that `fedpilot doctor --warm` leaves in the user's cache, for each installation.
+
+    Numba keeps compiled code by the path of its source, so a second installation begins cold.
+    """
+    place = hashlib.sha256(os.path.realpath(__file__).encode()).hexdigest()[:12]
     base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return Path(base) / "fedpilot" / f"warmed-{version('fedpilot')}"
+    return Path(base) / "fedpilot" / f"warmed-{version('fedpilot')}-{place}"
 
 
 def compile_ahead(

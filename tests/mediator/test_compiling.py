@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from fedpilot.mediator.cli import compiling
 from fedpilot.mediator.cli.compiling import compile_ahead, mark
 
 
@@ -46,3 +47,9 @@ def test_a_machine_that_cannot_start_it_goes_without(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("PATH", "")
     with ExitStack() as undo:
         assert compile_ahead(undo, ["/there/is/no/such/program"]) is None
+
+
+def test_each_installation_compiles_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = compiling.mark()
+    monkeypatch.setattr(compiling, "__file__", "/elsewhere/compiling.py")
+    assert compiling.mark() != here
