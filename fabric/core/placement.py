@@ -360,6 +360,10 @@ def _why_not(
                 if any(bundle.resources.fits(machine.total) for machine in able):
                     return f"one node needs {bundle.resources}, and the GPUs are free in parts only"
                 have = _largest(able, bundle.resources)
+                if not have.units:
+                    return f"one node needs {bundle.resources}, and no machine has any" + (
+                        " free" if free else ""
+                    )
                 return f"one node needs {bundle.resources}, {most} on one machine is {have}"
     for group in groups:
         needed = _needed([group])

@@ -178,7 +178,7 @@ def _resources(site: Document, which: str) -> dict[str, float]:
 def run_table(runs: Sequence[Document], now: float) -> RenderableType:
     """A line for each run, the oldest first."""
     if not runs:
-        return Text("no runs; `fedpilot run CONFIG --mediator HOST:PORT` submits one")
+        return Text("no runs; `fedpilot run CONFIG` with --profile or --mediator submits one")
     shown = ruled()
     for name in ("run", "status", "owner", "submitted", "rounds", "accuracy", "model"):
         shown.add_column(name, no_wrap=True, justify="right" if name in ("rounds",) else "left")

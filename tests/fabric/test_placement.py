@@ -279,7 +279,7 @@ TWO = [fake_machine("a", CPU=2), fake_machine("b", CPU=2)]
             id="a selector that matches no machine says so",
         ),
         pytest.param(
-            [node(GPU=1)], PACK, TWO, 0, "the most on one machine is nothing", id="no GPU at all"
+            [node(GPU=1)], PACK, TWO, 0, "needs 1 GPU, and no machine has any", id="no GPU at all"
         ),
         pytest.param(
             [node(GPU=0.6)] * 3,
