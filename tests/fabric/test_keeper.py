@@ -193,10 +193,10 @@ class TestTheQueue:
         asked = world.clock()
         assert await world.do(world.keeper.create(asks("now", nodes(2)))) == "waiting"
         assert world.clock() == asked
-        waits = asyncio.ensure_future(world.keeper.create(asks("next", nodes(2)), wait_s=30))
-        await world.passes(29)
+        waits = asyncio.ensure_future(world.keeper.create(asks("next", nodes(2)), wait_s=0.5))
+        await world.passes(0.25)
         assert not waits.done()
-        await world.passes(2)
+        await world.passes(0.5)
         assert await world.do(answer_of(waits)) == "waiting"
         assert world.state("next") == "waiting", "it goes on waiting"
 
