@@ -175,7 +175,7 @@ def raylet_of(address: str) -> psutil.Process | None:
     return None
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_head_that_is_half_up_is_said_to_be_and_given_up_at_the_deadline() -> None:
     with ray_head() as address:
         eventually(lambda: raylet_of(address) is not None, 60, "the raylet starts")

@@ -114,7 +114,7 @@ def test_a_site_whose_runner_is_killed_is_done_without_and_comes_back(tmp_path: 
     assert run.last("run_finished")["digest"] == last["digest"]
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_where_every_runner_keeps_dying_the_run_fails_and_says_of_what(tmp_path: Path) -> None:
     """At once: nobody waits for sites that may not come back."""
     waits = ("--set", "participation.wait_for_sites_s=3600")

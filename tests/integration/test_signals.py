@@ -82,7 +82,11 @@ def test_it_ends_in_order(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "how", [pytest.param([], id="as text"), pytest.param(["--json"], id="as events")]
+    "how",
+    [
+        pytest.param([], id="as text"),
+        pytest.param(["--json"], marks=pytest.mark.soak, id="as events"),
+    ],
 )
 def test_a_run_trains_to_its_end_after_its_reader_has_left(
     tmp_path: Path, temporary: Path, how: list[str]
