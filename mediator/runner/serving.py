@@ -19,7 +19,7 @@ import time
 import traceback
 from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -112,7 +112,7 @@ class Runner:
         """Interrupt whatever the main thread does."""
         if self._ending.acquire(blocking=False):
             self._reason = reason
-            print(f"ends: {reason}", file=sys.stderr, flush=True)
+            _log(f"ends: {reason}")
             _give_up_after(END_S)
             # Not to the process: another thread could take it, and ours would wait on.
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
@@ -143,7 +143,7 @@ class Runner:
             self._office.answer(pb.Answer(id=id, done=done))
 
     def _failed(self, id: pb.OrderId, error: BaseException) -> None:
-        print("".join(traceback.format_exception(error)), file=sys.stderr, flush=True)
+        _log("".join(traceback.format_exception(error)))
         failure = told(machine_trouble(self._settings.site, error))
         self._office.answer(pb.Answer(id=id, failure=failure))
 
@@ -198,6 +198,12 @@ class Runner:
         finally:
             gc.freeze()
             gc.enable()
+
+
+def _log(text: str) -> None:
+    """Write to the runner's log, if its disk has room."""
+    with suppress(OSError):
+        print(text, file=sys.stderr, flush=True)
 
 
 def _give_up_after(seconds: float) -> None:

@@ -25,7 +25,7 @@ from fedpilot.mediator.runner import (
     RunnerProcess,
     RunnerSettings,
 )
-from fedpilot.mediator.runner.process import LOCK, SOCKET
+from fedpilot.mediator.runner.process import LOCK, LOG, SOCKET
 from real_ray import eventually
 
 SOON_S = 60.0
@@ -106,6 +106,23 @@ def test_it_ends_in_order_when_its_driver_has_enough(
     assert runner.wait(SOON_S)
     assert RunnerProcess.find(runner.folder) is None
     assert runner.last_words() == "ends: that was all"
+
+
+def test_with_no_room_for_its_log_it_answers_and_ends_all_the_same(tmp_path: Path) -> None:
+    (tmp_path / "r").mkdir()
+    (tmp_path / "r" / LOG).symlink_to("/dev/full")
+    runner = RunnerProcess.start(tmp_path / "r", settings(tmp_path), environment=PATHS)
+    store = BlobStore(runner.settings.blobs, 1 << 30)
+    link = RunnerLink(runner, Outbox(Keeping(store, discard=True)))
+    try:
+        with pytest.raises(OutOfOrder, match="`work`"):
+            ask(link, "work")
+        link.close("that was all")
+        assert runner.wait(SOON_S)
+    finally:
+        link.close()
+        runner.kill()
+        runner.wait(SOON_S)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
