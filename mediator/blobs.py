@@ -370,19 +370,21 @@ class BlobStore:
         unwritten += needed - (_size(beside) if beside else 0)
         sizes |= promised
         on_disk = unwritten + space.kept_free - space.free
-        over = max(sum(sizes.values()) + needed - self.limit_bytes, on_disk)
+        over = sum(sizes.values()) + needed - self.limit_bytes
         # To look costs more the more there is. Half is left to whoever shares the folder.
-        self._spare = max(0, -over // 2)
+        self._spare = max(0, -max(over, on_disk) // 2)
         for path, size in sizes.items():
-            if over <= 0:
+            if max(over, on_disk) <= 0:
                 return
             removable = path.suffix == ".part" or _DIGEST.fullmatch(path.name)
             if removable and not self._pins[path.name] and _remove_unused(path):
                 over, on_disk = over - size, on_disk - size
-        if on_disk > 0:
+        # Where nothing can be removed, half of what stays free is used. With less than that, the
+        # site is in trouble (`core/disk.py`): it is not asked, so it need not refuse.
+        if on_disk > space.kept_free // 2:
             raise NoRoomOnDisk(
                 f"{what} has {needed} bytes, and the disk of {self.folder} has"
-                f" {space.free / 1e6:.0f} MB free, of which {space.kept_free / 1e6:.0f} MB stay"
+                f" {space.free / 1e6:.0f} MB free, of which {space.kept_free / 2e6:.0f} MB stay"
                 " free"
             )
         if over > 0:

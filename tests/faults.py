@@ -120,9 +120,18 @@ RUNNER = Fault(
     mend=lambda fleet, site, run: None,  # its agent starts the next
     loses=True,
 )
+
+
+def _fill(fleet: Fleet, site: str) -> None:
+    """Fill a site's disk until its cache has given all up that it can."""
+    for _ in range(4):
+        fleet.disks[site].fill()
+        time.sleep(1.0)
+
+
 DISK = Fault(
     what="a site's disk is full",
-    strike=lambda fleet, site, run: fleet.disks[site].fill(),
+    strike=lambda fleet, site, run: _fill(fleet, site),
     mend=lambda fleet, site, run: fleet.disks[site].free(),
     lasts_s=10.0,
     loses=True,

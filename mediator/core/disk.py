@@ -1,8 +1,9 @@
 """How much of a disk stays free, and when a site's disk is too full to work with.
 
 A cache gives its files up before the disk is full. What is left then is for logs, journals and
-certificates. A site whose disk has less than half of that is in trouble, until all of it is free
-again: otherwise it would come and go with every file.
+certificates, and half of it for models where the cache has nothing left to give. A site whose disk
+has less than half of that is in trouble, until all of it is free again: otherwise it would come and
+go with every file.
 """
 
 from __future__ import annotations

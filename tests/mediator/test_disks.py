@@ -6,6 +6,7 @@ import errno
 import hashlib
 import os
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,17 @@ def test_a_blob_that_the_disk_has_no_room_for_is_refused_with_what_is_free(tmp_p
     with pytest.raises(NoRoomOnDisk, match=f"the disk of {tmp_path} has 0 MB free"):
         put(store, bytes(100))
     assert put(store, bytes(60)).size == 60
+
+
+def test_a_store_with_nothing_to_give_works_until_the_site_is_in_trouble(tmp_path: Path) -> None:
+    """Otherwise the site would be asked, refuse, and be asked again, over and over."""
+    disk = Disk(tmp_path, others=960)
+    store = BlobStore(tmp_path, 1 << 36, space=disk)
+    store.pin(put(store, bytes(10)).digest)
+    with pytest.raises(NoRoomOnDisk):
+        put(store, bytes(20))
+    assert not disk_trouble(disk(tmp_path), "its home", before=False)
+    assert disk_trouble(replace(disk(tmp_path), free=10), "its home", before=False)
 
 
 def test_a_file_that_is_there_already_needs_no_more_room(tmp_path: Path) -> None:
