@@ -256,19 +256,6 @@ def test_who_waits_still_is_told_why_and_what_to_do() -> None:
 class GoneThen(FakeClusters):
     """What becomes of one is that it is no more."""
 
-    def restore(self, names: Sequence[str] = ()) -> Mapping[str, Any]:
-        gone = [each for each in self.document["head"]["gone"] if not names or each["id"] in names]
-        found = [{"id": e["id"], "state": "active", "reason": "", "position": None} for e in gone]
-        refused = {e["id"]: "it belonged to job 01" for e in gone if not e["detached"]}
-        return {
-            "restored": [each for each in found if each["id"] not in refused],
-            "refused": refused if names else {},
-        }
-
-    def forget(self, names: Sequence[str] = ()) -> tuple[str, ...]:
-        self.forgot = [each["id"] for each in self.document["head"]["gone"]]
-        return tuple(self.forgot)
-
     def show(self, name: str) -> Mapping[str, Any]:
         if self.becomes:
             return self.becomes.pop(0)
