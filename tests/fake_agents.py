@@ -88,6 +88,7 @@ class FakeAgent:
         """Whether it speaks, while the connection stands."""
         self.blobs_only = False
         """Whether it does not speak while it brings an answer."""
+        self._bringing = 0
         self.hold_answers = hold_answers
         """Whether answers are kept back until `release_answers`."""
         self.agent = agent or secrets.token_hex(4)
@@ -233,7 +234,7 @@ class FakeAgent:
     async def _beat(self, every_s: float) -> None:
         while True:
             await asyncio.sleep(every_s)
-            if not self.silent:
+            if not self.silent and not (self.blobs_only and self._bringing):
                 capacity = capacity_message(self.capacity)
                 beat = pb.Heartbeat(capacity=capacity, trouble=self.trouble)
                 self._outgoing.put_nowait(pb.FromSite(heartbeat=beat))
@@ -286,9 +287,11 @@ class FakeAgent:
             return pb.Answer(id=id_message(id), failure=told(error))
         pushed = blob_of(done.blob)
         if pushed is not None:
-            self.silent = self.blobs_only
-            await self._persist(lambda client: client.upload(pushed, run=id.run, key=id.key))
-            self.silent = False
+            self._bringing += 1
+            try:
+                await self._persist(lambda client: client.upload(pushed, run=id.run, key=id.key))
+            finally:
+                self._bringing -= 1
         return pb.Answer(id=id_message(id), done=done)
 
     async def _persist(self, transfer: Callable[[BlobClient], Awaitable[object]]) -> None:
