@@ -20,11 +20,11 @@ from torch.nn import functional
 from fedpilot import Federation
 from fedpilot.federated.config import parse_config
 from fedpilot.federated.config.schema import RunConfig
+from fedpilot.federated.core.population.sampling import cohort
 from fedpilot.federated.core.randomness import Purpose, client_key, stream
-from fedpilot.federated.core.sampling import cohort
 from fedpilot.federated.data import Dataset
-from fedpilot.federated.materials import Materials, gather
 from fedpilot.federated.models import build
+from fedpilot.federated.prepare.inputs import Materials, gather
 
 SECTION = "accuracy"
 FEDERATIONS = ("w2", "dirichlet")

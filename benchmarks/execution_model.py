@@ -1,4 +1,4 @@
-"""Measures, fits and judges the cost model of executions (`federated/core/cost_model.py`).
+"""Measures, fits and judges the cost model (`federated/core/execution/cost_model.py`).
 
     python benchmarks/execution_model.py measure fit.json --seed 1 --models 90
     python benchmarks/execution_model.py measure held_out.json --seed 2 --models 40
@@ -28,9 +28,9 @@ import torch
 from execution_zoo import CLASSES, Specimen, zoo
 
 from fedpilot.federated.config.schema import Training
-from fedpilot.federated.core import cost_model
-from fedpilot.federated.core.execution import decide
-from fedpilot.federated.core.execution_facts import (
+from fedpilot.federated.core.execution import cost_model
+from fedpilot.federated.core.execution.execution import decide
+from fedpilot.federated.core.execution.facts import (
     Circumstances,
     Execution,
     Kind,
@@ -38,16 +38,16 @@ from fedpilot.federated.core.execution_facts import (
     LayerKind,
     ModelFacts,
 )
-from fedpilot.federated.core.partition import bootstrap
+from fedpilot.federated.core.population.partition import bootstrap
 from fedpilot.federated.engine.choosing import _eligible
-from fedpilot.federated.engine.modules import loss_function, state_of, to_tensors
-from fedpilot.federated.engine.probe import check, example
-from fedpilot.federated.engine.resident import ResidentModule
-from fedpilot.federated.engine.samples import Samples
 from fedpilot.federated.engine.stacking import NotStackable
 from fedpilot.federated.engine.structure import facts_of
-from fedpilot.federated.engine.trainer_factory import TrainerFactory
-from fedpilot.federated.engine.trainers import Trainers
+from fedpilot.federated.engine.trainers.probe import check, example
+from fedpilot.federated.engine.trainers.resident import ResidentModule
+from fedpilot.federated.engine.trainers.trainer_factory import TrainerFactory
+from fedpilot.federated.engine.trainers.trainers import Trainers
+from fedpilot.federated.engine.training.modules import loss_function, state_of, to_tensors
+from fedpilot.federated.engine.training.samples import Samples
 
 CPU = torch.device("cpu")
 POOL = 512

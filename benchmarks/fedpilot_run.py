@@ -20,7 +20,7 @@ from peers.workload import BATCH, CLASSES, SEED, VOCABULARY, WORKLOADS
 
 from fedpilot import Federation
 from fedpilot.federated.data import Dataset
-from fedpilot.federated.events import Event
+from fedpilot.federated.federation.events import Event
 
 MODELS: dict[str, dict[str, Any]] = {
     "mlp": {"model_type": "mlp", "options": {"hidden": [128]}},

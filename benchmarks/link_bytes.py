@@ -25,7 +25,7 @@ from typing import IO, Any
 
 from measuring import HERE, Run, measured, ours, parser, ratios, result_of, scaled, spread, table
 
-sys.path.insert(0, str(HERE.parent / "tests"))  # where hosts and sites without Ray are
+sys.path.insert(0, str(HERE.parent / "tests/support"))  # where hosts and sites without Ray are
 
 SECTION = "link_bytes"
 SITES = ("oslo", "paris")
@@ -181,7 +181,7 @@ def through_a_link(megabits: int, megabytes: int) -> Run:
         folder, ready = place / "hub", place / "ready"
         with ready.open("w") as out:
             where = ("--serve", folder, "--host", hub.address, "--coordinator", __file__)
-            script = HERE / "sites.py"
+            script = HERE / "orders/sites.py"
             start(hub, script, *where, out=out)
         eventually(lambda: said(ready), 60, "the mediator is ready")
         for host in (hub, site):
@@ -198,8 +198,8 @@ def coordinate(folder: Path, run: str) -> None:
     import numpy as np
 
     from fedpilot.mediator import Payload
-    from fedpilot.mediator.coordinator import end_with_stdin
-    from fedpilot.mediator.coordinator_link import MediatorConnection
+    from fedpilot.mediator.coordinator.connection import MediatorConnection
+    from fedpilot.mediator.coordinator.process import end_with_stdin
 
     end_with_stdin()
     parameters = json.loads((folder / "order.json").read_text())["megabytes"] * 250_000
@@ -225,8 +225,8 @@ async def be_a_site(folder: Path, address: str) -> None:
     from fedpilot.mediator import Payload
     from fedpilot.mediator.identity import Authority, Role
     from fedpilot.mediator.proto import federation_pb2 as pb
-    from fedpilot.mediator.rpc import USER, Stub
-    from fedpilot.mediator.wire import PROTOCOL
+    from fedpilot.mediator.wire.messages import PROTOCOL
+    from fedpilot.mediator.wire.rpc import USER, Stub
     from mediators import channel_to
 
     authority = Authority.open(folder / "certs")

@@ -25,7 +25,7 @@ from typing import Any
 import psutil
 from measuring import HERE, Failed, Run, end, measured, ours, parser, result_of, spread, table
 
-sys.path.insert(0, str(HERE.parent / "tests"))  # where sites without Ray are
+sys.path.insert(0, str(HERE.parent / "tests/support"))  # where sites without Ray are
 
 SECTION = "sites"
 COUNTS = (25, 50, 100, 200)
@@ -51,7 +51,7 @@ async def serve(folder: Path, host: str, coordinator: Path) -> None:
     """
     from fedpilot.mediator.core.health import HealthSettings
     from fedpilot.mediator.server import Mediator, ServerSettings
-    from fedpilot.mediator.transfer import keep_freed_memory
+    from fedpilot.mediator.wire.transfer import keep_freed_memory
 
     keep_freed_memory()
     command = (sys.executable, str(coordinator), "--coordinate")
@@ -74,8 +74,8 @@ def coordinate(folder: Path, run: str) -> None:
     import numpy as np
 
     from fedpilot.mediator import Payload
-    from fedpilot.mediator.coordinator import end_with_stdin
-    from fedpilot.mediator.coordinator_link import MediatorConnection
+    from fedpilot.mediator.coordinator.connection import MediatorConnection
+    from fedpilot.mediator.coordinator.process import end_with_stdin
 
     end_with_stdin()
     place = folder / "runs" / run
@@ -138,9 +138,9 @@ async def sites(
     from fedpilot.mediator import Payload
     from fedpilot.mediator.identity import Authority, Role
     from fedpilot.mediator.proto import federation_pb2 as pb
-    from fedpilot.mediator.rpc import USER, Stub
-    from fedpilot.mediator.transfer import keep_freed_memory
-    from fedpilot.mediator.wire import PROTOCOL
+    from fedpilot.mediator.wire.messages import PROTOCOL
+    from fedpilot.mediator.wire.rpc import USER, Stub
+    from fedpilot.mediator.wire.transfer import keep_freed_memory
     from mediators import channel_to
 
     keep_freed_memory()

@@ -29,7 +29,7 @@ from typing import Any
 
 from measuring import HERE, Failed, Run, end, spread
 
-sys.path.insert(0, str(HERE.parent / "tests"))  # where sites without Ray are
+sys.path.insert(0, str(HERE.parent / "tests/support"))  # where sites without Ray are
 
 IDLE, HALF_OPEN = 1_500, 500
 AGAIN_S = 10.0
@@ -50,7 +50,7 @@ async def serve(folder: Path) -> None:
     """A mediator; prints where it is, and ends when stdin does."""
     from fedpilot.mediator.core.health import HealthSettings
     from fedpilot.mediator.server import LogPace, Mediator, ServerSettings, raise_descriptors
-    from fedpilot.mediator.transfer import keep_freed_memory
+    from fedpilot.mediator.wire.transfer import keep_freed_memory
 
     handler = logging.StreamHandler()
     handler.addFilter(LogPace(time.monotonic))
@@ -73,8 +73,8 @@ def coordinate(folder: Path, run: str) -> None:
     import numpy as np
 
     from fedpilot.mediator import Payload
-    from fedpilot.mediator.coordinator import end_with_stdin
-    from fedpilot.mediator.coordinator_link import MediatorConnection
+    from fedpilot.mediator.coordinator.connection import MediatorConnection
+    from fedpilot.mediator.coordinator.process import end_with_stdin
 
     end_with_stdin()
     stopped: list[str] = []
@@ -113,8 +113,8 @@ async def sites(folder: Path, address: str) -> None:
     from fedpilot.mediator import Payload
     from fedpilot.mediator.identity import Authority, Role
     from fedpilot.mediator.proto import federation_pb2 as pb
-    from fedpilot.mediator.rpc import USER, Stub
-    from fedpilot.mediator.wire import PROTOCOL
+    from fedpilot.mediator.wire.messages import PROTOCOL
+    from fedpilot.mediator.wire.rpc import USER, Stub
     from mediators import channel_to
 
     authority = Authority.open(folder / "certs")

@@ -98,11 +98,11 @@ async def serve(folder: Path, piece_bytes: int, plain: bool) -> None:
     """
     import grpc
 
-    from fedpilot.mediator.blobs import BlobStore
     from fedpilot.mediator.proto import federation_pb2 as pb
-    from fedpilot.mediator.rpc import MESSAGE_OPTIONS
     from fedpilot.mediator.server.process import SERVER_OPTIONS
-    from fedpilot.mediator.transfer import (
+    from fedpilot.mediator.wire.blobs.store import BlobStore
+    from fedpilot.mediator.wire.rpc import MESSAGE_OPTIONS
+    from fedpilot.mediator.wire.transfer import (
         BlobService,
         TransferSettings,
         blob_handler,
@@ -229,11 +229,11 @@ async def client(folder: Path, port: int, piece_bytes: int, megabytes: int, plai
     import grpc
     import numpy as np
 
-    from fedpilot.mediator.blobs import BlobStore
-    from fedpilot.mediator.payloads import read, write
     from fedpilot.mediator.proto import federation_pb2 as pb
-    from fedpilot.mediator.rpc import CHANNEL_OPTIONS, MESSAGE_OPTIONS
-    from fedpilot.mediator.transfer import (
+    from fedpilot.mediator.wire.blobs.store import BlobStore
+    from fedpilot.mediator.wire.payloads import read, write
+    from fedpilot.mediator.wire.rpc import CHANNEL_OPTIONS, MESSAGE_OPTIONS
+    from fedpilot.mediator.wire.transfer import (
         BlobClient,
         BlobStub,
         TransferSettings,

@@ -17,8 +17,8 @@ from pydantic.fields import FieldInfo
 
 from fedpilot.federated.config.schema import RunConfig
 from fedpilot.federated.config.words import Key, keys_of
-from fedpilot.mediator.site_files import PolicyFile, SiteFile
-from fedpilot.mediator.strict_yaml import fields_of, in_words, section_of
+from fedpilot.mediator.agent.site_config.site_files import PolicyFile, SiteFile
+from fedpilot.mediator.agent.site_config.strict_yaml import fields_of, in_words, section_of
 
 REFERENCE = Path(__file__).parent / "reference"
 

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .config import RunConfig, load_config, parse_config
-    from .connecting import Connection, RemoteFederation, connect
     from .core.algorithm import Algorithm
     from .core.lifecycle import NodeState
-    from .core.partial import Partial
-    from .core.participation import BelowQuorum, TooFewSites
-    from .core.partition import UnknownClient
+    from .core.population.partition import UnknownClient
+    from .core.rounds.participation import BelowQuorum, TooFewSites
+    from .core.sums.partial import Partial
     from .data import Dataset, register_dataset
-    from .engine.client import LocalClient
+    from .engine.training.client import LocalClient
+    from .engine.training.training_code import register_client_update, register_loss
     from .errors import (
         ClientFailed,
         ConfigError,
@@ -31,48 +31,48 @@ if TYPE_CHECKING:
         WorkerNotMade,
         WorkersExhausted,
     )
-    from .events import Event
-    from .federation import Federation
+    from .federation.events import Event
+    from .federation.federation import Federation
+    from .federation.remote.client import Connection, RemoteFederation, connect
+    from .federation.run_record import RunResult
+    from .federation.virtual_node import EvaluationResult, TrainResult, VirtualNode
     from .models import register_model
-    from .run_record import RunResult
-    from .training_code import register_client_update, register_loss
-    from .virtual_node import EvaluationResult, TrainResult, VirtualNode
 
 _HOME = {
     "Algorithm": "core.algorithm",
-    "BelowQuorum": "core.participation",
+    "BelowQuorum": "core.rounds.participation",
     "ClientFailed": "errors",
     "ConfigError": "errors",
-    "Connection": "connecting",
+    "Connection": "federation.remote.client",
     "Dataset": "data",
-    "EvaluationResult": "virtual_node",
-    "Event": "events",
+    "EvaluationResult": "federation.virtual_node",
+    "Event": "federation.events",
     "ExecutionRefused": "errors",
     "FederatedError": "errors",
-    "Federation": "federation",
+    "Federation": "federation.federation",
     "InvalidTransition": "errors",
     "NoUsableUpdate": "errors",
-    "LocalClient": "engine.client",
+    "LocalClient": "engine.training.client",
     "NodeState": "core.lifecycle",
-    "Partial": "core.partial",
+    "Partial": "core.sums.partial",
     "Problem": "errors",
-    "RemoteFederation": "connecting",
+    "RemoteFederation": "federation.remote.client",
     "RunConfig": "config",
     "RunRefused": "errors",
-    "RunResult": "run_record",
-    "TooFewSites": "core.participation",
+    "RunResult": "federation.run_record",
+    "TooFewSites": "core.rounds.participation",
     "TrafficSpent": "errors",
-    "TrainResult": "virtual_node",
-    "UnknownClient": "core.partition",
-    "VirtualNode": "virtual_node",
+    "TrainResult": "federation.virtual_node",
+    "UnknownClient": "core.population.partition",
+    "VirtualNode": "federation.virtual_node",
     "WorkerNotMade": "errors",
     "WorkersExhausted": "errors",
-    "connect": "connecting",
+    "connect": "federation.remote.client",
     "load_config": "config",
     "parse_config": "config",
-    "register_client_update": "training_code",
+    "register_client_update": "engine.training.training_code",
     "register_dataset": "data",
-    "register_loss": "training_code",
+    "register_loss": "engine.training.training_code",
     "register_model": "models",
 }
 

@@ -16,7 +16,7 @@ from .errors import (
     UnknownWorkload,
     WorkFailed,
 )
-from .mediator import Change, ChangeKind, FederationMediator
+from .federation_mediator import Change, ChangeKind, FederationMediator
 from .site import GangRequest, InProcessSite, Link, LinkedSite, Site
 from .workload import Notify, Payload, SiteContext, SiteWorkload, load_workload
 

@@ -17,7 +17,7 @@ from fedpilot.cli import asks_sites, main
 from fedpilot.fabric import VirtualCluster
 from fedpilot.federated import load_config
 from fedpilot.federated.config.words import all_keys
-from fedpilot.mediator.site_files import read_policy, read_site_file
+from fedpilot.mediator.agent.site_config.site_files import read_policy, read_site_file
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 DOCS = REPOSITORY / "docs"

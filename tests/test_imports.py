@@ -52,7 +52,7 @@ def test_help_is_fast_since_it_imports_nothing_heavy(arguments: list[str]) -> No
         f"from fedpilot.cli import main\ntry:\n    main({arguments})\nexcept SystemExit as e:\n"
         "    assert not e.code"
     )
-    assert not loaded & {*HEAVY, "numpy", "fedpilot.federated.cli"}
+    assert not loaded & {*HEAVY, "numpy", "fedpilot.federated.cli.run"}
 
 
 def test_reading_a_config_does_not_import_ray() -> None:
@@ -88,7 +88,7 @@ def test_every_error_of_a_package_has_the_packages_root(package: str) -> None:
 def test_what_draws_curves_is_imported_beside_the_run() -> None:
     assert "matplotlib.figure" in modules_after(
         "import threading\n"
-        "from fedpilot.federated.report import curves\n"
+        "from fedpilot.federated.federation.report import curves\n"
         "curves.prepare()\n"
         "[each.join(60) for each in threading.enumerate() if each.daemon]"
     )

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from fedpilot.federated.engine.tensor_files import write_tensors
-from fedpilot.federated.site.same_content import hold_to
-from fedpilot.mediator.core.roles import Role
+from fedpilot.federated.site.disclosure.content_pin import hold_to
+from fedpilot.mediator.core.rules.roles import Role
 from fedpilot.mediator.identity.acts import LocalAct, record
 from fedpilot.mediator.identity.files import SECRET, write_text
 from fedpilot.mediator.identity.index import CertificateIndex, Issued

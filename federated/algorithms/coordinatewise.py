@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ..core.algorithm import Algorithm, Needs
-from ..core.partial import Partial
 from ..core.state import Array
+from ..core.sums.partial import Partial
 from .fedavg import fedavg
 
 BLOCK = 1 << 16

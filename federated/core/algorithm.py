@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from .partial import Partial
 from .state import Array, Roles, State
+from .sums.partial import Partial
 
 ServerState = Mapping[str, Array]
 """float64 tensors that an algorithm keeps between rounds (momenta); part of every checkpoint."""

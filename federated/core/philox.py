@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .kernel import as_written
+from .execution.kernel import as_written
 
 UInt64s = npt.NDArray[np.uint64]
 

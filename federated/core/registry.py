@@ -29,7 +29,7 @@ import pydantic
 
 from fedpilot.federated.errors import FederatedError
 
-from .code_archive import RESERVED
+from .user_code.code_archive import RESERVED
 
 INSTALLERS = frozenset({"_distutils_hack", "pip", "pkg_resources", "setuptools", "wheel"})
 """Packages that lie in most environments and run commands."""

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from fedpilot.mediator.core.disclosure import Declaration
+from fedpilot.mediator.core.rules.disclosure import Declaration
 
 from .dataset import Dataset
 from .errors import DataError

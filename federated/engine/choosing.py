@@ -15,18 +15,18 @@ import torch
 from torch import nn
 
 from ..config.schema import Training
-from ..core.execution import SEQUENTIAL_CHUNK, Choice, Wish, decide
-from ..core.execution_facts import Circumstances, Execution, Kind, LayerKind, ModelFacts
+from ..core.execution.execution import SEQUENTIAL_CHUNK, Choice, Wish, decide
+from ..core.execution.facts import Circumstances, Execution, Kind, LayerKind, ModelFacts
 from ..errors import ExecutionRefused
-from . import probe
-from .client import ClientUpdate
 from .compiled.chain import chain_of
-from .modules import Loss
-from .optimizers import fused_rate
-from .resident import ResidentModule
 from .stacking import NotStackable, stack
 from .structure import facts_of
-from .trainer_factory import CPU_ONLY, OWN_LOSS, OWN_UPDATE, WATCHED_WEIGHTS
+from .trainers import probe
+from .trainers.resident import ResidentModule
+from .trainers.trainer_factory import CPU_ONLY, OWN_LOSS, OWN_UPDATE, WATCHED_WEIGHTS
+from .training.client import ClientUpdate
+from .training.modules import Loss
+from .training.optimizers import fused_rate
 
 CPU = torch.device("cpu")
 MATES_OF_CONVOLUTIONS = "mapped convolutions give bits that depend on a client's mates"

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..core.journaling import worth_saving
-from ..core.partial import Partial
+from ..core.rounds.journaling import worth_saving
 from ..core.state import Array, nbytes
+from ..core.sums.partial import Partial
 from ..errors import RunRefused
 from .tensor_files import read_tensors, write_tensors
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from ..core.execution_facts import Layer, LayerKind, ModelFacts
+from ..core.execution.facts import Layer, LayerKind, ModelFacts
 from .compiled.chain import chain_of
 from .stacking import NotStackable
 

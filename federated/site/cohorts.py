@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 
 from ..config.schema import RunConfig
-from ..core.groups import Groups, Steps
-from ..core.sampling import Indices, cohort, evaluation_cohort, share as share_of
-from ..core.shares import Share, held, part_name, taken, unpacked
+from ..core.population.groups import Groups, Steps
+from ..core.population.sampling import Indices, cohort, evaluation_cohort, share as share_of
+from ..core.population.shares import Share, held, part_name, taken, unpacked
 from ..engine.journal import RoundKey
-from ..grouping import steps_of
-from ..materials import Materials
+from ..prepare.grouping import steps_of
+from ..prepare.inputs import Materials
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,20 +20,20 @@ import numpy as np
 
 from fedpilot.mediator import Notify, Payload
 
-from ..core.chunking import pieces
-from ..core.happenings import MOST_TEXTS
 from ..core.lifecycle import Visit
-from ..core.partial import Partial
-from ..core.sampling import Indices
-from ..core.shares import packed
+from ..core.population.sampling import Indices
+from ..core.population.shares import packed
+from ..core.rounds.chunking import pieces
+from ..core.rounds.site_events import MOST_TEXTS
+from ..core.sums.partial import Partial
 from ..engine.journal import Journal, RoundKey
 from ..errors import FederatedError, WorkersExhausted
-from .answers import Answer, or_fail
-from .attempts import Attempt, PieceResult
 from .client_states import ClientStates
 from .cohorts import Cohort
-from .hosting import Hosting
-from .pool import Piece, SharedModel, WorkerPool
+from .futures import Answer, or_fail
+from .node_placement import Hosting
+from .workers.attempt import Attempt, PieceResult
+from .workers.pool import Piece, SharedModel, WorkerPool
 
 PROGRESS_S = 0.5
 """Rounds longer than this say how far they are, this often."""

@@ -17,37 +17,37 @@ from typing import Any
 
 from fedpilot.fabric import Gang
 from fedpilot.mediator import Notify, Payload, SiteContext, SiteLost
-from fedpilot.mediator.core.disclosure import Declaration
-from fedpilot.mediator.core.policy import Wants
+from fedpilot.mediator.core.rules.disclosure import Declaration
+from fedpilot.mediator.core.rules.policy import Wants
 
 from ..algorithms import algorithm_of
 from ..config.telling import understood
 from ..core.algorithm import Needs
-from ..core.chunking import pieces
-from ..core.execution_facts import Execution, Kind
-from ..core.partial import Partial, Tally, grid
-from ..core.recent import KEEP
-from ..core.shares import held, part_name, taken
+from ..core.execution.facts import Execution, Kind
+from ..core.population.federated_data import Place
+from ..core.population.shares import held, part_name, taken
+from ..core.rounds.chunking import pieces
 from ..core.state import Array, State, nbytes
-from ..core.union import Place
+from ..core.sums.partial import Partial, Tally, grid
 from ..engine.journal import Journal, RoundKey
 from ..errors import FederatedError, WorkersNotUp
-from ..grouping import steps_of
-from ..importing import make_importable
-from ..materials import Materials, gather_here, take_over
-from ..user_code import archive_of, carried
-from .answers import Answer, gathered, settled
-from .attempts import Attempt
+from ..prepare.grouping import steps_of
+from ..prepare.importing import make_importable
+from ..prepare.inputs import Materials, gather_here, take_over
+from ..prepare.user_code import archive_of, carried
 from .client_states import ClientStates
 from .cohorts import Cohorts
-from .hosting import Hosting
-from .leaving import Leaving
-from .node import FederatedNode, NodeSettings
+from .disclosure.content_pin import hold_to
+from .disclosure.disclosure_gate import Leaving
+from .disclosure.policy_facts import covered, wants
+from .futures import Answer, gathered, settled
+from .node_placement import Hosting
 from .object_store import GlobalObjectStore
-from .pool import Piece, SharedModel, WorkerPool
 from .rounds import Pace, RoundQueue, SiteRound, Surroundings
-from .same_content import hold_to
-from .wanting import covered, wants
+from .workers.attempt import Attempt
+from .workers.lru import KEEP
+from .workers.node import FederatedNode, NodeSettings
+from .workers.pool import Piece, SharedModel, WorkerPool
 
 STORE_BYTES = 1 << 30
 """Model states that a site keeps in memory; more go to disk."""

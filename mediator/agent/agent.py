@@ -17,29 +17,29 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from ..blobs import BlobStore
-from ..core.disclosure import Declaration
 from ..core.disk import Space, disk_trouble
-from ..core.policy import DAY_S
+from ..core.rules.disclosure import Declaration
+from ..core.rules.policy import DAY_S
 from ..core.traffic import Direction
-from ..disk import space_of
 from ..errors import MediatorError, MediatorUnreachable, SiteLost
 from ..identity import Credentials
 from ..proto import federation_pb2 as pb
-from ..runner import RayChoice, RunnerProcess
-from ..transfer import BlobClient
-from ..wire import Capacity, RunId, SiteName
+from ..wire.blobs.full_disk import space_of
+from ..wire.blobs.store import BlobStore
+from ..wire.messages import Capacity, RunId, SiteName
+from ..wire.transfer import BlobClient
 from .errors import SessionBroken, SessionLeft, SiteDismissed
 from .home import SiteHome
-from .line import Line
-from .renewal import due_at, pause_s as renewal_pause_s, renewed
-from .runners import Runners, Start
+from .membership.channel import Line
+from .membership.renewal import due_at, pause_s as renewal_pause_s, renewed
+from .orders.runners import Runners, Start
+from .orders.traffic import Spending
+from .orders.work import Work
+from .runner.process import RayChoice, RunnerProcess
+from .scans.ray_watchdog import Look, Watch
 from .session import Greeting, Session, hello_message
 from .settings import AgentSettings, pause_s
-from .traffic import Spending
-from .watchdog import Look, Watch
-from .words import in_short
-from .work import Work
+from .text import in_short
 
 log = logging.getLogger(__name__)
 

@@ -24,7 +24,7 @@ from pathlib import Path
 
 from ..identity import Credentials
 from ..identity.files import SECRET, write_text
-from ..wire import BadMessage, RunId, SiteName, check_run, check_site
+from ..wire.messages import BadMessage, RunId, SiteName, check_run, check_site
 from .errors import BadHome, HomeBusy
 
 FORMAT = 1

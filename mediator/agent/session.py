@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import grpc.aio
 
 from ..proto import federation_pb2 as pb
-from ..wire import (
+from ..wire.messages import (
     MOST_HELD,
     PROTOCOL,
     BadMessage,
@@ -33,7 +33,7 @@ from ..wire import (
 )
 from .errors import SessionBroken, SessionLeft, SiteDismissed
 from .settings import AgentSettings
-from .words import one_line
+from .text import one_line
 
 log = logging.getLogger(__name__)
 

@@ -17,11 +17,11 @@ import click
 
 from fedpilot.fabric.core.plain_text import plain_line
 
+from ..client.profiles import Asked, Profile, choose
 from ..errors import ProfileError
-from ..profiles import Asked, Profile, choose
 
 if TYPE_CHECKING:
-    from ..client import MediatorClient
+    from ..client.client import MediatorClient
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 Answer = TypeVar("Answer")
@@ -41,7 +41,7 @@ class Access:
 
     def profile_or_none(self) -> Profile | None:
         """The profile that counts, if there is any. ProfileError, BadFile."""
-        from .. import profile_file
+        from ..client import profile_file
 
         return choose(profile_file.read(profile_file.config_folder()), self.asked)
 
@@ -57,7 +57,7 @@ class Access:
 
     def open(self) -> MediatorClient:
         """A client of the mediator. ProfileError, BadFile, IdentityError, CertificateExpired."""
-        from ..client import MediatorClient
+        from ..client.client import MediatorClient
         from ..identity import Credentials
 
         profile = self.profile()

@@ -21,12 +21,12 @@ from fedpilot.fabric.cli_access import Spinner, exit_codes, fail, print_json
 from fedpilot.fabric.core.plain_text import plain_lines
 from fedpilot.fabric.exit_codes import REFUSED, UNREACHABLE, exit_code_of
 
-from ..core.at_site import before_dashes, objection
+from ..core.rules.site_commands import before_dashes, objection
 from ..errors import MediatorError
 from .access import Access, access_of
 
 if TYPE_CHECKING:
-    from ..client import MediatorClient, Outcome
+    from ..client.client import MediatorClient, Outcome
 
 SPECS = {"cluster": "--json-spec", "job": "--virtual-cluster"}
 """What takes the spec of a file that is here, and not at the site."""
@@ -172,7 +172,7 @@ def _all(client: MediatorClient) -> tuple[str, ...]:
 
 def _settled(future: Any) -> Outcome:
     """How it ended at a site, one that could not be asked among them."""
-    from ..client import Outcome
+    from ..client.client import Outcome
 
     try:
         outcome: Outcome = future.result()

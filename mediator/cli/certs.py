@@ -17,7 +17,7 @@ import click
 from fedpilot.fabric.cli_access import Commands, display, exit_codes, fail, print_json
 from fedpilot.fabric.exit_codes import BAD_INPUT
 
-from ..core.roles import Role
+from ..core.rules.roles import Role
 
 if TYPE_CHECKING:
     from ..identity import Credentials, Issued

@@ -29,10 +29,12 @@ from .access import Access, access_of
 from .telling import log_to_stderr, sayer
 
 if TYPE_CHECKING:
-    from ..agent import AgentSettings, SiteAgent, SiteHome
-    from ..core.disclosure import Declaration
+    from ..agent.agent import SiteAgent
+    from ..agent.home import SiteHome
+    from ..agent.settings import AgentSettings
+    from ..core.rules.disclosure import Declaration
     from ..identity import Credentials, Token
-    from ..wire import SiteName
+    from ..wire.messages import SiteName
 
 PRIVATE = "private"
 """In the place of a Ray address: every run gets a Ray of its own on this machine."""
@@ -152,11 +154,12 @@ def join(
     if mediator and profile:
         raise click.UsageError("--mediator and --profile both say where to go; give one of them.")
     with exit_codes():
-        from ..agent import AgentSettings, SiteHome
+        from ..agent.home import SiteHome
+        from ..agent.settings import AgentSettings
+        from ..agent.site_config.site_files import read_policy, read_site_file
         from ..errors import BadRequest
-        from ..site_files import read_policy, read_site_file
-        from ..transfer import keep_freed_memory
-        from ..wire import BadMessage, check_site
+        from ..wire.messages import BadMessage, check_site
+        from ..wire.transfer import keep_freed_memory
         from .compiling import compile_ahead
 
         try:
@@ -209,7 +212,8 @@ def _way_in(
     access: Access | None,
 ) -> _Way:
     """What leads to the mediator, as far as it is known here: nobody is asked."""
-    from ..agent import BadHome, token_for
+    from ..agent.errors import BadHome
+    from ..agent.membership.joining import token_for
     from ..identity import Credentials
 
     known = home.joined()
@@ -238,7 +242,7 @@ def _surveyed(
     settings: AgentSettings,
 ) -> dict[str, Any]:
     """What leaves the site of its data sets, by name. SurveyFailed if one cannot be read."""
-    from ..agent import surveyed
+    from ..agent.scans.data_scan import surveyed
 
     secret = home.secret()
     if site_file is None or not data:
@@ -254,7 +258,7 @@ def _joined(
     say: Callable[..., None],
 ) -> Credentials:
     """The site's first credentials, or new ones, for a token that is used up."""
-    from ..agent import join as join_by, token_for
+    from ..agent.membership.joining import join as join_by, token_for
 
     token = way.token
     if token is None:
@@ -282,8 +286,9 @@ def _agent(
     say: Callable[..., None],
 ) -> SiteAgent:
     """The agent, with all that it needs; `data` is what is declared, and what leaves of it."""
-    from ..agent import PrivateRay, Site, SiteAgent, Watchdog, told_data
-    from ..runner import RayChoice
+    from ..agent.agent import Site, SiteAgent, told_data
+    from ..agent.runner.process import RayChoice
+    from ..agent.scans.ray_watchdog import PrivateRay, Watchdog
 
     ray_address, auth_mode = ray
     declared, documents = data

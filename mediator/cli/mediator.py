@@ -172,7 +172,7 @@ def start(
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     with exit_codes():
         from ..server import LogPace, ServerSettings, raise_descriptors
-        from ..transfer import keep_freed_memory
+        from ..wire.transfer import keep_freed_memory
 
         handler = logging.StreamHandler()
         handler.addFilter(LogPace(time.monotonic))

@@ -33,7 +33,7 @@ def check(policy: Path | None, site_file: Path | None, as_json: bool) -> None:
     Exit codes: 0 they are right; 2 something is wrong in them.
     """
     with exit_codes():
-        from ..site_files import read_policy, read_site_file
+        from ..agent.site_config.site_files import read_policy, read_site_file
 
         found, data = read_policy(policy), read_site_file(site_file)
         unruled = sorted(set(data) - set(found.datasets))

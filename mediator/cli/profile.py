@@ -13,7 +13,7 @@ from fedpilot.fabric.cli_access import Commands, display, exit_codes, print_json
 from .access import JSON
 
 if TYPE_CHECKING:
-    from ..profiles import Profile, Profiles
+    from ..client.profiles import Profile, Profiles
 
 
 @click.group(cls=Commands)
@@ -63,10 +63,10 @@ def add(
     Exit codes: 0 added; 2 the name, the address or the credentials are wrong.
     """
     with exit_codes():
-        from .. import profile_file
+        from ..client import profile_file
+        from ..client.profiles import Profile
         from ..errors import ProfileError
         from ..identity import Credentials
-        from ..profiles import Profile
 
         folder = profile_file.config_folder()
         profiles = profile_file.read(folder)
@@ -167,7 +167,7 @@ def use(name: str, as_json: bool) -> None:
       fedpilot profile use hospitals --json
     """
     with exit_codes():
-        from .. import profile_file
+        from ..client import profile_file
 
         folder = profile_file.config_folder()
         changed = profile_file.read(folder).with_default(name)
@@ -190,7 +190,7 @@ def remove(name: str, as_json: bool) -> None:
       fedpilot profile remove hospitals --json
     """
     with exit_codes():
-        from .. import profile_file
+        from ..client import profile_file
 
         folder = profile_file.config_folder()
         profiles = profile_file.read(folder)
@@ -205,7 +205,7 @@ def remove(name: str, as_json: bool) -> None:
 
 
 def _profiles() -> Profiles:
-    from .. import profile_file
+    from ..client import profile_file
 
     return profile_file.read(profile_file.config_folder())
 

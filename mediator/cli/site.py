@@ -30,7 +30,7 @@ from .join import join
 from .policy import policy
 
 if TYPE_CHECKING:
-    from ..client import Document, MediatorClient
+    from ..client.client import Document, MediatorClient
 
 FIRST_POLL_S, LAST_POLL_S = 0.5, 5.0
 """How often a site that drains is looked at: at first, and after a while."""

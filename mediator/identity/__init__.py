@@ -1,6 +1,6 @@
 """Who is who: the mediator's authority, credentials, join tokens. `tls` joins them to gRPC."""
 
-from ..core.roles import Role
+from ..core.rules.roles import Role
 from .authority import Authority
 from .certificates import Identity, check_name, new_request
 from .credentials import Credentials, has_credentials

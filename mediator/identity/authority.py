@@ -17,7 +17,7 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from ..core.roles import Role
+from ..core.rules.roles import Role
 from .acts import LocalAct, acts_of
 from .certificates import (
     DAY_S,

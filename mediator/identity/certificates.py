@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from ..core.roles import Role
+from ..core.rules.roles import Role
 from .errors import CertificateExpired, IdentityError
 
 DAY_S = 86_400.0

@@ -21,7 +21,7 @@ from typing import Any
 
 from fedpilot.fabric.whole_files import sync
 
-from ..core.roles import Role
+from ..core.rules.roles import Role
 from .errors import IdentityError
 
 FORMAT = 1

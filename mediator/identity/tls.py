@@ -8,7 +8,7 @@ from typing import Protocol
 
 import grpc
 
-from ..core.roles import Role
+from ..core.rules.roles import Role
 from .certificates import identity_of, read_certificate
 from .credentials import Credentials
 from .errors import IdentityError, PeerRefused

@@ -3,8 +3,8 @@
 The store and the disks are worked on in threads; everything else happens between two awaits.
 """
 
-from .door import raise_descriptors
-from .log_pace import LogPace
+from .connections.door import raise_descriptors
+from .connections.log_pace import LogPace
 from .process import Mediator, Ready
 from .settings import ServerSettings
 

@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
 from typing import Any
 
-from ..store import EventRecord
-from .database import Database
+from .store import EventRecord
+from .store.database import Database
 
 FEDERATION = ""
 """In the place of a run: the events of sites, runs and refusals."""

@@ -24,16 +24,16 @@ import grpc.aio
 
 from fedpilot.fabric.exit_codes import BAD_INPUT
 
-from ..blobs import BlobStore
 from ..core.door import Limits, Places, fitting
-from ..disk import space_of
 from ..errors import MediatorError
 from ..identity import Credentials
 from ..identity.certificates import DAY_S
 from ..identity.tls import server_credentials
-from ..local_socket import LocalSocket
 from ..proto import federation_pb2 as pb
-from ..rpc import (
+from ..wire.blobs.full_disk import space_of
+from ..wire.blobs.store import BlobStore
+from ..wire.local_socket import LocalSocket
+from ..wire.rpc import (
     COORDINATOR,
     JOIN,
     LOCAL_OPTIONS,
@@ -43,28 +43,28 @@ from ..rpc import (
     USER,
     handler,
 )
-from ..store import Store
-from ..transfer import BlobService, TransferSettings
-from .blob_gate import BlobGate
-from .blob_handlers import blob_handlers
-from .booking import Booking
-from .coordinators import Coordinators
-from .database import Database
-from .door import Door, descriptors
+from ..wire.transfer import BlobService, TransferSettings
+from .connections.authorization import Guard
+from .connections.door import Door, descriptors
+from .connections.own_identity import OwnIdentity, own_identity
+from .connections.sessions import SiteSessions
 from .events import EventLog
-from .guard import Guard
-from .joining import LARGEST_REQUEST, Joining
-from .own_identity import OwnIdentity, own_identity
-from .questions import Questions
-from .renewing import Renewing
-from .retaining import Retaining
-from .room import Room
-from .runs import Runs
-from .sessions import SiteSessions
+from .orders.coordinator_registry import Switchboard
+from .orders.sites import Sites
+from .orders.traffic_accounting import Booking
+from .runs.disk_room import Room
+from .runs.retention import Retaining
+from .runs.runs import Runs
+from .services.blob_gate import BlobGate
+from .services.blob_handlers import blob_handlers
+from .services.coordinators import Coordinators
+from .services.joining import LARGEST_REQUEST, Joining
+from .services.questions import Questions
+from .services.renewing import Renewing
+from .services.users import Users
 from .settings import ServerSettings
-from .sites import Sites
-from .switchboard import Switchboard
-from .users import Users
+from .store import Store
+from .store.database import Database
 
 log = logging.getLogger(__name__)
 

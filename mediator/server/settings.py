@@ -75,7 +75,7 @@ class ServerSettings:
     """Whether runs may bring or name code of their own, which their coordinators load."""
     retention: Retention = field(default_factory=Retention)
     """Which runs and records are kept; all, unless it says otherwise."""
-    coordinator: tuple[str, ...] = (sys.executable, "-m", "fedpilot.mediator.coordinator")
+    coordinator: tuple[str, ...] = (sys.executable, "-m", "fedpilot.mediator.coordinator.process")
     """The command of a coordinator; the folder and the run's id follow."""
 
     @property

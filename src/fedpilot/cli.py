@@ -32,21 +32,21 @@ class Entry:
 RUNS, SITES, SHARE, SET_UP = "Train", "Span sites", "Share a Ray cluster", "Set up"
 COMMANDS = {
     "run": Entry(
-        "fedpilot.federated.cli:run", "Train a federation, or resume an interrupted run.", RUNS
+        "fedpilot.federated.cli.run:run", "Train a federation, or resume an interrupted run.", RUNS
     ),
     "check": Entry(
-        "fedpilot.federated.cli:check", "Validate a config and print it as resolved.", RUNS
+        "fedpilot.federated.cli.run:check", "Validate a config and print it as resolved.", RUNS
     ),
     "tune": Entry(
-        "fedpilot.federated.tune_cli:tune", "Measure how a config's model trains fastest.", RUNS
+        "fedpilot.federated.cli.tune:tune", "Measure how a config's model trains fastest.", RUNS
     ),
     "runs": Entry(
-        "fedpilot.federated.runs_cli:runs",
+        "fedpilot.federated.cli.runs:runs",
         "List, show and verify runs, of a folder or of a mediator.",
         RUNS,
     ),
     "node": Entry(
-        "fedpilot.federated.node_cli:node",
+        "fedpilot.federated.cli.node:node",
         "List VirtualNodes of a run at a mediator, and explain where they are.",
         RUNS,
     ),
@@ -81,9 +81,9 @@ COMMANDS = {
         "Run unmodified Ray scripts, each in a virtual cluster of its own.",
         SHARE,
     ),
-    "init": Entry("fedpilot.federated.cli:init", "Write a commented starter config.", SET_UP),
+    "init": Entry("fedpilot.federated.cli.run:init", "Write a commented starter config.", SET_UP),
     "doctor": Entry(
-        "fedpilot.federated.cli:doctor", "Look at this machine and say what is missing.", SET_UP
+        "fedpilot.federated.cli.run:doctor", "Look at this machine and say what is missing.", SET_UP
     ),
 }
 AT_SITES = "fedpilot.mediator.cli.at_sites:at_sites"

@@ -49,7 +49,7 @@ def runners_of(run: Command) -> list[psutil.Process]:
     return [
         process
         for process in session_of(run.pid)
-        if "fedpilot.mediator.runner" in _words_of(process)
+        if "fedpilot.mediator.agent.runner" in _words_of(process)
     ]
 
 

@@ -12,16 +12,11 @@ from pathlib import Path
 import pytest
 
 from fedpilot.mediator import GangRequest, LinkedSite, Promise
-from fedpilot.mediator.blobs import BlobStore
-from fedpilot.mediator.runner import (
-    Keeping,
-    Outbox,
-    RayChoice,
-    ReservationLapsed,
-    RunnerLink,
-    RunnerProcess,
-    RunnerSettings,
-)
+from fedpilot.mediator.agent.runner.errors import ReservationLapsed
+from fedpilot.mediator.agent.runner.link import Outbox, RunnerLink
+from fedpilot.mediator.agent.runner.process import RayChoice, RunnerProcess, RunnerSettings
+from fedpilot.mediator.wire.blobs.references import Keeping
+from fedpilot.mediator.wire.blobs.store import BlobStore
 from real_ray import eventually, ray_head
 
 pytestmark = pytest.mark.ray

@@ -14,7 +14,7 @@ import pytest
 from fedpilot import Federation
 from fedpilot.fabric import RayCluster
 from fedpilot.federated.config import parse_config, to_yaml
-from fedpilot.federated.events import Event
+from fedpilot.federated.federation.events import Event
 from real_ray import fedpilot, ray_head
 
 pytestmark = pytest.mark.ray
@@ -152,8 +152,8 @@ def test_a_worker_killed_in_every_round_changes_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # Many small pieces, so that a worker dies with a sum that was not handed up.
-    monkeypatch.setattr("fedpilot.federated.core.chunking.SHORT_S", 0.0)
-    monkeypatch.setattr("fedpilot.federated.core.chunking.LEAST_S", 0.0)
+    monkeypatch.setattr("fedpilot.federated.core.rounds.chunking.SHORT_S", 0.0)
+    monkeypatch.setattr("fedpilot.federated.core.rounds.chunking.LEAST_S", 0.0)
     killer = Killer(after_s=0.02)
     found = digest(cluster, config(model, tmp_path, workers=2), observe=killer)
     assert found == expected

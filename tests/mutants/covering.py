@@ -54,7 +54,12 @@ def measure(name: str, tests: list[str]) -> int:
     )
     durations = FOLDER / f"{name}.durations"
     durations.unlink(missing_ok=True)
-    pythonpath = [str(ROOT / "src"), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")]
+    pythonpath = [
+        str(ROOT / "src"),
+        str(ROOT / "tests"),
+        str(ROOT / "tests" / "support"),
+        os.environ.get("PYTHONPATH", ""),
+    ]
     environment = {
         **os.environ,
         "MUTANTS_DURATIONS": str(durations),

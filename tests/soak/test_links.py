@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from fedpilot.mediator.transfer import TransferSettings
+from fedpilot.mediator.wire.transfer import TransferSettings
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 

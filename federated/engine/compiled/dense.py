@@ -12,7 +12,7 @@ import math
 
 import numpy as np
 
-from ...core.kernel import fast
+from ...core.execution.kernel import fast
 
 NONE, RELU, TANH, SIGMOID = range(4)
 """What is done to a layer's outputs."""

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from ...core.kernel import cache_folder, cpu_kind
+from ...core.execution.kernel import cache_folder, cpu_kind
 from . import dense
 
 CHAINS = "the training of dense layers"

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from ...core.kernel import as_written
+from ...core.execution.kernel import as_written
 
 BLOCK = 1024
 """Numbers that are worked on at a time: what all clients have of them fits a core's cache."""

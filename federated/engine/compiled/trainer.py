@@ -13,10 +13,10 @@ from torch import Tensor
 
 from ...config.schema import Training
 from ...core.state import State
-from ..optimizers import LocalOptimizer, fused_rate
-from ..samples import Chunk, Samples
 from ..stacking import NotStackable
-from ..training import Trained
+from ..training.optimizers import LocalOptimizer, fused_rate
+from ..training.samples import Chunk, Samples
+from ..training.training import Trained
 from . import dense
 from .chain import Dense
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from ..torch_warnings import silence
+from ..training.torch_warnings import silence
 from .protocol import NotStackable
 
 

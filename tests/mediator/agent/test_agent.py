@@ -26,16 +26,19 @@ import pytest
 import fake_runner
 import site_agents
 from fake_mediator import Conversation, FakeMediator, fake_mediator, wire
-from fedpilot.mediator.agent import Look, SiteAgent, SiteDismissed, SiteHome
-from fedpilot.mediator.agent.watchdog import NOT_LOOKED
+from fedpilot.mediator.agent.agent import SiteAgent
+from fedpilot.mediator.agent.errors import SiteDismissed
+from fedpilot.mediator.agent.home import SiteHome
+from fedpilot.mediator.agent.runner.process import RayChoice, RunnerProcess, RunnerSettings
+from fedpilot.mediator.agent.scans.ray_watchdog import NOT_LOOKED, Look
 from fedpilot.mediator.core.disk import Space
 from fedpilot.mediator.core.restarts import RestartSettings
 from fedpilot.mediator.errors import PolicyRefused, RunnerDied, RunnersSpent, SiteLost
 from fedpilot.mediator.identity.files import write_text
 from fedpilot.mediator.proto import federation_pb2 as pb
-from fedpilot.mediator.runner import RayChoice, RunnerProcess, RunnerSettings, error_of
 from fedpilot.mediator.site import GangRequest
-from fedpilot.mediator.wire import Capacity, payload_of
+from fedpilot.mediator.wire.failures import error_of
+from fedpilot.mediator.wire.messages import Capacity, payload_of
 from fedpilot.mediator.workload import Payload
 from site_agents import PARIS, QUICK, SetRay, running
 
@@ -1157,7 +1160,7 @@ def test_an_order_is_answered_though_the_disk_is_full(
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
         write_text(path, text, mode)
 
-    monkeypatch.setattr("fedpilot.mediator.agent.traffic.write_text", full)
+    monkeypatch.setattr("fedpilot.mediator.agent.orders.traffic.write_text", full)
 
     async def play(lab: Lab) -> None:
         policy = tmp_path / "policy.yaml"

@@ -14,8 +14,9 @@ import pytest
 
 from fake_mediator import Conversation, FakeMediator, fake_mediator
 from fedpilot.fabric import ClusterUnreachable
-from fedpilot.mediator.agent import SiteHome, Watchdog
-from fedpilot.mediator.runner import RayChoice, RunnerProcess
+from fedpilot.mediator.agent.home import SiteHome
+from fedpilot.mediator.agent.runner.process import RayChoice, RunnerProcess
+from fedpilot.mediator.agent.scans.ray_watchdog import Watchdog
 from fedpilot.mediator.site import GangRequest
 from fedpilot.mediator.workload import Payload
 from real_ray import ray_head

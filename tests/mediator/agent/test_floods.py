@@ -11,17 +11,20 @@ from typing import Any
 
 import pytest
 
-from fedpilot.mediator.agent import SessionBroken, SiteHome, session as sessions, work as works
-from fedpilot.mediator.agent.commands import Outcome
-from fedpilot.mediator.agent.runners import Runners
+from fedpilot.mediator.agent import session as sessions
+from fedpilot.mediator.agent.errors import SessionBroken
+from fedpilot.mediator.agent.home import SiteHome
+from fedpilot.mediator.agent.orders import work as works
+from fedpilot.mediator.agent.orders.commands import Outcome
+from fedpilot.mediator.agent.orders.runners import Runners
+from fedpilot.mediator.agent.orders.traffic import Spending
+from fedpilot.mediator.agent.orders.work import Work
+from fedpilot.mediator.agent.runner.process import RayChoice, RunnerProcess, RunnerSettings
 from fedpilot.mediator.agent.session import Session
-from fedpilot.mediator.agent.traffic import Spending
-from fedpilot.mediator.agent.words import in_short, one_line
-from fedpilot.mediator.agent.work import Work
-from fedpilot.mediator.blobs import BlobStore
+from fedpilot.mediator.agent.text import in_short, one_line
 from fedpilot.mediator.proto import federation_pb2 as pb
-from fedpilot.mediator.runner import RayChoice, RunnerProcess, RunnerSettings
-from fedpilot.mediator.wire import RunId
+from fedpilot.mediator.wire.blobs.store import BlobStore
+from fedpilot.mediator.wire.messages import RunId
 from site_agents import PARIS, QUICK
 
 

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from fedpilot.mediator.agent import BadHome, HomeBusy, SiteHome
-from fedpilot.mediator.wire import BadMessage, RunId, SiteName
+from fedpilot.mediator.agent.errors import BadHome, HomeBusy
+from fedpilot.mediator.agent.home import SiteHome
+from fedpilot.mediator.wire.messages import BadMessage, RunId, SiteName
 
 PARIS = SiteName("paris")
 

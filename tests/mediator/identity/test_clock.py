@@ -11,13 +11,13 @@ from pathlib import Path
 import grpc
 import pytest
 
-from fedpilot.mediator.agent.joining import join
-from fedpilot.mediator.client import MediatorClient, Patience
+from fedpilot.mediator.agent.membership.joining import join
+from fedpilot.mediator.client.client import MediatorClient, Patience
 from fedpilot.mediator.errors import MediatorUnreachable
 from fedpilot.mediator.identity import Authority, Credentials, IdentityError, Role, Token
 from fedpilot.mediator.identity.clock import too_early, too_early_for
 from fedpilot.mediator.identity.tls import server_credentials
-from fedpilot.mediator.wire import SiteName
+from fedpilot.mediator.wire.messages import SiteName
 
 DAY_S = 86_400.0
 NOW = time.time()

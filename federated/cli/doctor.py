@@ -1,0 +1,381 @@
+"""Decides whether this host is fit for a run, and the Ray cluster that is named for it.
+
+Each check is a function of facts that returns a finding; `examine` gathers the facts. A `fail`
+stops a run; a `warn` slows it down or surprises; an `ok` is worth knowing. Nothing is started or
+imported that a run would use, unless a Ray cluster is named: that is attached to as a run does.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import socket
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+
+from fedpilot.fabric.local import Load, load
+from fedpilot.fabric.ray_start import niceness
+
+if TYPE_CHECKING:
+    from fedpilot.fabric.machine_check import ClusterReport, MachineReport
+
+Status = Literal["ok", "warn", "fail"]
+
+GIB = 2**30
+LEAST_MEMORY = 2 * GIB
+"""A private Ray takes about 0.6 GiB, a worker with torch about 0.3."""
+LEAST_SHARED_MEMORY = GIB // 2
+LEAST_DISK = GIB
+FULLEST_DISK = 0.95
+"""Share of the disk beyond which Ray refuses to spill objects."""
+
+AGENT_PORT = 52365
+"""Where every raylet's dashboard agent listens unless told otherwise."""
+
+LONGEST_SOCKET = 107
+"""Bytes of a Unix socket's path on Linux."""
+SOCKET_BELOW_TMP = "/ray/session_2026-01-31_23-59-59_999999_4194304/sockets/plasma_store"
+
+BUSY = 2.0
+"""Processes per CPU beyond which starts take minutes."""
+NEEDED_THERE = ("fedpilot.federated.site.workers.node",)
+"""What a machine of a Ray cluster has to import: what a worker is made of."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """What one check found."""
+
+    name: str
+    status: Status
+    found: str
+    advice: str = ""
+    """What to do, when there is something to do."""
+
+
+def examine(
+    ray_address: str | None = None, auth_mode: str | None = None, timeout_s: float = 120.0
+) -> tuple[Finding, ...]:
+    """Look at this host; with an address, also at that Ray cluster, as a run would find it."""
+    environment = os.environ
+    findings = [
+        *_installation(),
+        cpus(_visible_cpus(), _cpu_quota()),
+        busyness(load(niceness())),
+        memory(_available_memory()),
+        shared_memory(_free("/dev/shm")),
+        disk(Path.cwd(), shutil.disk_usage(Path.cwd())),
+        gpus(sorted(Path("/dev").glob("nvidia[0-9]*")), shutil.which("nvidia-smi") is not None),
+        authentication(environment, (Path.home() / ".ray" / "auth_token").exists()),
+        other_ray(_process_names()),
+        agent_port(_is_taken(AGENT_PORT)),
+        ray_address_variable(environment.get("RAY_ADDRESS"), ray_address),
+        temporary_folder(environment.get("RAY_TMPDIR") or environment.get("TMPDIR") or "/tmp"),
+    ]
+    if ray_address is not None:
+        findings += ray_cluster(ray_address, auth_mode, timeout_s)
+    return tuple(findings)
+
+
+def ray_cluster(address: str, auth_mode: str | None, timeout_s: float) -> Iterator[Finding]:
+    """Whether a run could use a Ray cluster, and each of its machines."""
+    from fedpilot.fabric import ClusterUnreachable, RayCluster
+    from fedpilot.fabric.machine_check import check_cluster
+
+    try:
+        with RayCluster.connect(address, auth_mode, timeout_s):
+            report = check_cluster(NEEDED_THERE, timeout_s)
+    except ClusterUnreachable as error:
+        yield unreachable(error.address, error.reason)
+        return
+    mode = auth_mode or os.environ.get("RAY_AUTH_MODE") or "disabled"
+    yield reached(address, mode, report)
+    here = _installed("fedpilot")
+    for each in report.machines:
+        yield machine(each, here or "")
+
+
+def unreachable(address: str, reason: str) -> Finding:
+    """Why a run could not attach to a Ray cluster."""
+    found = f"{address}: {reason}"
+    advice = "is Ray's head running there (`ray status`), and does the network let you through?"
+    return Finding(name="ray cluster", status="fail", found=found, advice=advice)
+
+
+def reached(address: str, mode: str, report: ClusterReport) -> Finding:
+    """What a Ray cluster offers, and how it lets one in."""
+    count = len(report.machines)
+    machines = "1 machine" if count == 1 else f"{count} machines"
+    python = next((each.python for each in report.machines if each.python), "?")
+    found = (
+        f"{address}: {machines} with {report.cpus:g} CPU, {report.free_cpus:g} of them free; Ray "
+        f"{report.ray}, Python {python}, authentication {mode}"
+    )
+    if not report.free_cpus:
+        advice = "others hold all of it: a run waits for `resources.reserve_timeout`"
+        return Finding(name="ray cluster", status="warn", found=found, advice=advice)
+    return Finding(name="ray cluster", status="ok", found=found)
+
+
+def machine(report: MachineReport, here: str) -> Finding:
+    """Whether workers can run on a machine of a Ray cluster; `here` is our version of fedpilot."""
+    name = f"machine {report.hostname}"
+    if report.problem:
+        found = f"fedpilot cannot work there: {report.problem}"
+        advice = f"install fedpilot {here} there, in the environment that Ray runs in"
+        if not report.python:
+            advice = "is the machine overloaded, or Ray's raylet there (`ray status`)?"
+        return Finding(name=name, status="fail", found=found, advice=advice)
+    found = (
+        f"{report.cpus:g} CPU, fedpilot {report.fedpilot}, load {report.load:.1f}, workers at "
+        f"niceness {report.niceness}"
+    )
+    if report.fedpilot != here:
+        advice = f"here it is fedpilot {here}: install the same version on both"
+        return Finding(name=name, status="warn", found=found, advice=advice)
+    if (report.niceness or 0) > 0:
+        advice = (
+            "beside busy processes such workers hardly start: set RAY_worker_niceness=0 where its "
+            "raylet is started"
+        )
+        return Finding(name=name, status="warn", found=found, advice=advice)
+    return Finding(name=name, status="ok", found=found)
+
+
+def busyness(busy: Load) -> Finding:
+    """How busy this host is, and how nice the workers of a private Ray would be."""
+    if busy.average <= BUSY * busy.cpus:
+        return Finding(name="load", status="ok", found=str(busy))
+    advice = "others compute here: starts take minutes and rounds longer"
+    if (busy.niceness or 0) > 0:
+        advice += "; unset RAY_worker_niceness, or workers get next to nothing"
+    return Finding(name="load", status="warn", found=str(busy), advice=advice)
+
+
+def kernels() -> Finding:
+    """Compile the training code that a first run here would compile."""
+    from ..prepare.warming import warm
+
+    try:
+        found = warm()
+    except Exception as error:
+        found = f"training code of dense layers cannot be compiled: {type(error).__name__}: {error}"
+        advice = "set `training.execution: folded`, and tell us what Numba says"
+        return Finding(name="kernels", status="warn", found=found, advice=advice)
+    return Finding(name="kernels", status="ok", found=f"training code of dense layers: {found}")
+
+
+def python(version: tuple[int, int, int], required: str) -> Finding:
+    """Whether this Python is one that fedpilot runs on."""
+    text = ".".join(map(str, version))
+    if SpecifierSet(required).contains(text):
+        return Finding(name="python", status="ok", found=text)
+    advice = f"install Python {required} and make a new virtual environment with it"
+    return Finding(name="python", status="fail", found=text, advice=advice)
+
+
+def package(requirement: Requirement, installed: str | None) -> Finding:
+    """Whether a package that fedpilot needs is there, in a version that it works with."""
+    wanted = f'pip install "{requirement.name}{requirement.specifier}"'
+    if installed is None:
+        found = "not installed"
+        return Finding(name=requirement.name, status="fail", found=found, advice=wanted)
+    if not requirement.specifier.contains(installed, prereleases=True):
+        found = f"{installed}, and fedpilot needs {requirement.specifier}"
+        return Finding(name=requirement.name, status="fail", found=found, advice=wanted)
+    return Finding(name=requirement.name, status="ok", found=installed)
+
+
+def cpus(visible: int, quota: float | None) -> Finding:
+    """How many CPUs workers can share; a container's quota may be less than what is visible."""
+    usable = visible if quota is None else min(float(visible), quota)
+    found = f"{usable:g}" if usable == visible else f"{usable:g} of {visible} (cgroup quota)"
+    if usable < visible:
+        advice = f"Ray counts {visible}; set `resources.ray.num_cpus: {max(1, int(usable))}`"
+        return Finding(name="cpus", status="warn", found=found, advice=advice)
+    return Finding(name="cpus", status="ok", found=found)
+
+
+def memory(available: int | None) -> Finding:
+    """Whether a private Ray and two workers fit."""
+    if available is None:
+        return Finding(name="memory", status="ok", found="unknown (no /proc/meminfo)")
+    found = f"{available / GIB:.1f} GiB available"
+    if available < LEAST_MEMORY:
+        advice = "end other programs, or use fewer workers: about 0.6 GiB for Ray, 0.3 for each"
+        return Finding(name="memory", status="warn", found=found, advice=advice)
+    return Finding(name="memory", status="ok", found=found)
+
+
+def shared_memory(free: int | None) -> Finding:
+    """Whether Ray's object store can live in memory."""
+    found = "no /dev/shm" if free is None else f"{free / GIB:.1f} GiB free in /dev/shm"
+    if free is None or free < LEAST_SHARED_MEMORY:
+        advice = "Ray falls back to files in /tmp, which is slow; for Docker use `--shm-size=2g`"
+        return Finding(name="shared memory", status="warn", found=found, advice=advice)
+    return Finding(name="shared memory", status="ok", found=found)
+
+
+def disk(folder: Path, usage: tuple[int, int, int]) -> Finding:
+    """Whether there is room for run folders, and for what Ray spills."""
+    total, _, free = usage
+    found = f"{free / GIB:.1f} GiB free in {folder}"
+    if free < LEAST_DISK:
+        advice = "free some, or set `outputs.folder` to a folder on another disk"
+        return Finding(name="disk", status="warn", found=found, advice=advice)
+    if free < (1 - FULLEST_DISK) * total:
+        found = f"{found}, over {FULLEST_DISK:.0%} full"
+        advice = "beyond that Ray refuses to spill objects; free some if Ray's folder is here too"
+        return Finding(name="disk", status="warn", found=found, advice=advice)
+    return Finding(name="disk", status="ok", found=found)
+
+
+def gpus(devices: Iterable[Path], has_driver_tools: bool) -> Finding:
+    """Which GPUs this host shows."""
+    names = [device.name for device in devices]
+    if names and not has_driver_tools:
+        advice = "`nvidia-smi` is not there: is the driver installed, or the container toolkit?"
+        return Finding(name="gpus", status="warn", found=", ".join(names), advice=advice)
+    found = ", ".join(names) or "none (runs train on CPUs)"
+    return Finding(name="gpus", status="ok", found=found)
+
+
+def authentication(environment: Mapping[str, str], token_exists: bool) -> Finding:
+    """Whether Ray's processes will agree on token authentication."""
+    mode = environment.get("RAY_AUTH_MODE")
+    has_token = token_exists or bool(
+        environment.get("RAY_AUTH_TOKEN") or environment.get("RAY_AUTH_TOKEN_PATH")
+    )
+    if mode == "token" and not has_token:
+        found = "RAY_AUTH_MODE=token, and no token"
+        advice = "set RAY_AUTH_TOKEN_PATH to the cluster's token file"
+        return Finding(name="ray authentication", status="warn", found=found, advice=advice)
+    if mode is None and token_exists:
+        found = "RAY_AUTH_MODE is unset, and ~/.ray/auth_token exists"
+        advice = (
+            "`ray start --head` then asks for tokens that `ray start --address` does not send; "
+            "set RAY_AUTH_MODE to `token` or `disabled` wherever Ray is started"
+        )
+        return Finding(name="ray authentication", status="warn", found=found, advice=advice)
+    found = f"RAY_AUTH_MODE={mode}" if mode else "unset, and no token in ~/.ray"
+    return Finding(name="ray authentication", status="ok", found=found)
+
+
+def other_ray(process_names: Iterable[str]) -> Finding:
+    """Which Ray clusters run here already."""
+    counts = Counter(name for name in process_names if name in ("gcs_server", "raylet"))
+    if not counts:
+        return Finding(name="other ray", status="ok", found="none on this host")
+    found = ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))
+    advice = "a private Ray runs beside them; `ray stop` would end them all"
+    return Finding(name="other ray", status="ok", found=found, advice=advice)
+
+
+def agent_port(taken: bool) -> Finding:
+    """Whether the fixed port of Ray's dashboard agent is free."""
+    if not taken:
+        return Finding(name="ray agent port", status="ok", found=f"{AGENT_PORT} is free")
+    found = f"{AGENT_PORT} is in use, most likely by another Ray"
+    advice = "a private Ray starts some seconds later, since it tries that port first"
+    return Finding(name="ray agent port", status="warn", found=found, advice=advice)
+
+
+def ray_address_variable(variable: str | None, address: str | None) -> Finding:
+    """Whether RAY_ADDRESS says something that the config does not."""
+    if not variable:
+        return Finding(name="RAY_ADDRESS", status="ok", found="unset")
+    found = f"RAY_ADDRESS={variable}"
+    if address == "auto":
+        return Finding(name="RAY_ADDRESS", status="ok", found=f"{found}, used by `address: auto`")
+    advice = "fedpilot ignores it; set `resources.ray.address: auto` to use that cluster"
+    return Finding(name="RAY_ADDRESS", status="warn", found=found, advice=advice)
+
+
+def temporary_folder(folder: str) -> Finding:
+    """Whether the paths of Ray's sockets below the temporary folder are short enough."""
+    length = len(os.fsencode(folder.rstrip("/") + SOCKET_BELOW_TMP))
+    if length <= LONGEST_SOCKET:
+        return Finding(name="temporary folder", status="ok", found=folder)
+    longest = LONGEST_SOCKET - len(SOCKET_BELOW_TMP)
+    found = f"{folder}, too long for Ray's sockets ({length} bytes of at most {LONGEST_SOCKET})"
+    advice = f"set RAY_TMPDIR to a folder whose path has at most {longest} bytes, such as /tmp"
+    return Finding(name="temporary folder", status="fail", found=found, advice=advice)
+
+
+def _installation() -> Iterator[Finding]:
+    try:
+        fedpilot = metadata.distribution("fedpilot")
+    except metadata.PackageNotFoundError:
+        found = "runs from its sources, without being installed"
+        advice = "`pip install -e .` in the checkout, so that versions can be checked"
+        yield Finding(name="fedpilot", status="warn", found=found, advice=advice)
+        return
+    yield Finding(name="fedpilot", status="ok", found=fedpilot.version)
+    yield python(sys.version_info[:3], fedpilot.metadata["Requires-Python"] or "")
+    for line in fedpilot.requires or ():
+        requirement = Requirement(line)
+        if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+            yield package(requirement, _installed(requirement.name))
+
+
+def _installed(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def _visible_cpus() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _cpu_quota() -> float | None:
+    quota = re.match(r"(\d+) (\d+)", _read("/sys/fs/cgroup/cpu.max"))
+    return int(quota[1]) / int(quota[2]) if quota else None
+
+
+def _available_memory() -> int | None:
+    host = re.search(r"MemAvailable:\s+(\d+) kB", _read("/proc/meminfo"))
+    limit = re.match(r"\d+", _read("/sys/fs/cgroup/memory.max"))
+    used = re.match(r"\d+", _read("/sys/fs/cgroup/memory.current"))
+    sizes = [int(host[1]) * 1024] if host else []
+    if limit and used:
+        sizes.append(max(0, int(limit[0]) - int(used[0])))
+    return min(sizes, default=None)
+
+
+def _free(folder: str) -> int | None:
+    return shutil.disk_usage(folder).free if Path(folder).is_dir() else None
+
+
+def _process_names() -> Iterator[str]:
+    for process in Path("/proc").glob("[0-9]*/comm"):
+        yield _read(str(process)).strip()
+
+
+def _is_taken(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", port))
+        except OSError:
+            return True
+    return False

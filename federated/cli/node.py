@@ -1,0 +1,161 @@
+"""The commands about VirtualNodes of a run at a mediator: `fedpilot node`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, TypeVar
+
+import click
+
+from fedpilot.fabric.cli_access import BAD_INPUT, Commands, display, exit_codes, fail, print_json
+from fedpilot.mediator.cli.access import JSON, Access, asking, plain, with_mediator
+
+if TYPE_CHECKING:
+    from ..federation.remote.client import RemoteFederation
+
+Answer = TypeVar("Answer")
+RUN = click.option(
+    "--run",
+    "run_id",
+    metavar="RUN",
+    help="Of this run; by default of the only one that goes on at the mediator.",
+)
+
+
+@click.group(cls=Commands)
+def node() -> None:
+    """The VirtualNodes of a run at a mediator: the federation's clients, where and why there.
+
+    A VirtualNode is an id and a config until somebody needs it. It belongs to one site, and becomes
+    materialized on a worker there when it is asked to train or to evaluate. It is asked by whoever
+    submitted the run, and by admins.
+
+    \b
+    Examples:
+      fedpilot node list --run base --site paris
+      fedpilot node show client_7
+      fedpilot node explain client_7 --run base
+    """
+
+
+@node.command("list")
+@RUN
+@click.option("--site", metavar="NAME", default="", help="Only those of this site.")
+@click.option(
+    "--first",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    metavar="N",
+    help="Leave out so many.",
+)
+@click.option(
+    "--count",
+    type=click.IntRange(min=0, max=1_000),
+    default=100,
+    show_default=True,
+    metavar="N",
+    help="List so many; all are counted.",
+)
+@JSON
+@with_mediator
+def list_(
+    run_id: str | None, site: str, first: int, count: int, access: Access, as_json: bool
+) -> None:
+    """List VirtualNodes, with the site that each belongs to and its state.
+
+    \b
+    Examples:
+      fedpilot node list --run base
+      fedpilot node list --run base --site paris --json | jq .total
+    """
+    with exit_codes():
+        found = _ask(
+            access, run_id, lambda nodes: nodes.list_nodes(first=first, count=count, site=site)
+        )
+        if as_json:
+            print_json(found)
+            return
+        from fedpilot.mediator.cli.tables import node_table
+
+        if found["nodes"]:
+            display(node_table(found["nodes"]))
+        of = f" at {site}" if site else ""
+        click.echo(f"{len(found['nodes']):,} of {found['total']:,} nodes{of}")
+
+
+@node.command()
+@click.argument("client_id", metavar="NODE")
+@RUN
+@JSON
+@with_mediator
+def show(client_id: str, run_id: str | None, access: Access, as_json: bool) -> None:
+    """Show NODE: its site, its state, the worker that it is at, its samples.
+
+    \b
+    Examples:
+      fedpilot node show client_7
+      fedpilot node show client_7 --run base --json | jq -r .site
+    """
+    with exit_codes():
+        found = _ask(access, run_id, lambda nodes: dict(nodes.show(nodes[client_id].index)))
+        if as_json:
+            print_json({"id": client_id, **found})
+            return
+        from fedpilot.fabric.tables import named
+
+        facts = named()
+        for name in ("id", "site", "state", "worker", "reason", "samples"):
+            value = {"id": client_id, **found}.get(name)
+            if value not in (None, ""):
+                facts.add_row(name, plain(value))
+        display(facts)
+
+
+@node.command()
+@click.argument("client_id", metavar="NODE")
+@RUN
+@JSON
+@with_mediator
+def explain(client_id: str, run_id: str | None, access: Access, as_json: bool) -> None:
+    """Say where NODE is, why it belongs to its site, and what happened to it.
+
+    \b
+    Examples:
+      fedpilot node explain client_7
+      fedpilot node explain client_7 --run base --json | jq -r '.sentences[]'
+    """
+    with exit_codes():
+        text = _ask(access, run_id, lambda nodes: nodes[client_id].explain())
+        lines = [plain(line) for line in text.splitlines()]
+        if as_json:
+            print_json({"id": client_id, "sentences": [line.strip() for line in lines]})
+            return
+        click.echo("\n".join(lines))
+
+
+def _ask(
+    access: Access, run_id: str | None, question: Callable[[RemoteFederation], Answer]
+) -> Answer:
+    with _nodes(access, run_id) as nodes:
+        return question(nodes)
+
+
+@contextmanager
+def _nodes(access: Access, run_id: str | None) -> Iterator[RemoteFederation]:
+    """The clients of a run at the mediator."""
+    from fedpilot.mediator.client.client import ENDED
+
+    from ..federation.remote.client import RemoteFederation
+
+    with asking(access) as client:
+        if run_id is None:
+            going = [each for each in client.list_runs() if each.get("status") not in ENDED]
+            names = [plain(each.get("run_id")) for each in going]
+            if len(names) != 1:
+                found = f"{len(names)} runs go on: {', '.join(names)}" if names else "none goes on"
+                fail(f"--run says which run is meant; at {client.address} {found}", BAD_INPUT)
+            run_id = str(going[0]["run_id"])
+        with RemoteFederation(client, run_id) as nodes:
+            yield nodes

@@ -1,0 +1,47 @@
+"""Judges what `fedpilot tune` measured: the fastest execution, or why that cannot be said."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from .facts import Execution
+
+APART = 1.5
+"""How many times its CPU time a measurement may last before others are taken to disturb it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """One measurement: seconds for a step of one client."""
+
+    cpu_s: float
+    """CPU time of the thread."""
+    wall_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The fastest execution, and what each takes."""
+
+    fastest: Execution
+    seconds: Mapping[Execution, float]
+    """CPU time for a step of one client, the least that was measured."""
+
+
+class Disturbed(Exception):
+    """The machine is too busy for figures to mean anything."""
+
+
+def judged(timings: Mapping[Execution, Sequence[Timing]]) -> Verdict:
+    """The execution of the least CPU time; Disturbed where wall and CPU time part."""
+    every = [timing for each in timings.values() for timing in each]
+    apart = statistics.median(timing.wall_s / max(timing.cpu_s, 1e-9) for timing in every)
+    if apart > APART:
+        raise Disturbed(
+            f"measurements lasted {apart:.1f} times their CPU time, and {APART} times is the most "
+            "that means anything: other processes compute here; try again when they have ended"
+        )
+    seconds = {way: min(timing.cpu_s for timing in each) for way, each in timings.items()}
+    return Verdict(min(seconds, key=seconds.__getitem__), seconds)

@@ -1,0 +1,89 @@
+"""Decides how a chunk is computed: client by client, or several at once; and how many at once.
+
+The execution decides the last bits of a model, so it is one pure function of what a configuration
+and its model say: no clock, no cache, no size of a machine has a part in it. The coordinator asks
+it once, before sites start, and writes the answer down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from .cost_model import costs_of
+from .facts import Circumstances, Execution, Kind, ModelFacts, bytes_per_client
+
+WORTH = 1.15
+"""How many times cheaper several at once must be."""
+LARGEST = {"cpu": 64, "cuda": 1024}
+"""Clients that train at once at most; beyond it, more are no faster."""
+MEMORY_SHARE = 0.25
+"""Part of a vnode's memory that a chunk's weights, gradients and activations may take."""
+SEQUENTIAL_CHUNK = 64
+AS_CONFIGURED = "as the configuration says"
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What a configuration names itself."""
+
+    kind: Kind | None = None
+    """None for `auto`."""
+    chunk_size: int | None = None
+    model: int | None = None
+    """The number of the cost model; None for the newest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """An execution, and why it is this one."""
+
+    execution: Execution
+    reason: str
+    costs: Mapping[Execution, float] = field(default_factory=dict, compare=False)
+    """What each that was looked at is taken to cost, of a step of one client."""
+
+
+def decide(
+    model: ModelFacts, where: Circumstances, refused: Mapping[Kind, str], wish: Wish = Wish()
+) -> Choice:
+    """The cheapest execution by the numbered cost model; one by one unless another is much cheaper.
+
+    `refused` are the ways that would give other results than training one by one, and why. What
+    the wish names is taken, whatever it costs.
+    """
+    if wish.kind is Kind.SEQUENTIAL or (wish.kind is not None and wish.chunk_size is not None):
+        size = wish.chunk_size or SEQUENTIAL_CHUNK
+        return Choice(Execution(wish.kind, size), AS_CONFIGURED)
+    alone = Execution(Kind.SEQUENTIAL, SEQUENTIAL_CHUNK)
+    kinds = [wish.kind] if wish.kind else _open(refused)
+    looked_at = [Execution(kind, size) for kind in kinds for size in sizes(model, where)]
+    costs = costs_of([alone, *looked_at], model, where, wish.model)
+    if wish.kind is not None:
+        return Choice(min(looked_at, key=costs.__getitem__), AS_CONFIGURED, costs)
+    if not looked_at:
+        why = "; ".join(f"{kind}: {reason}" for kind, reason in refused.items())
+        return Choice(alone, why, costs)
+    best = min(looked_at, key=costs.__getitem__)
+    gain = costs[alone] / costs[best]
+    if gain < WORTH:
+        return Choice(alone, f"several at once would cost {1 / gain:.1f}x as much", costs)
+    return Choice(best, f"about {gain:.0f}x as fast as one by one", costs)
+
+
+def _open(refused: Mapping[Kind, str]) -> list[Kind]:
+    """The ways to weigh against one by one; what folds is not mapped, which is slower."""
+    found = [k for k in (Kind.COMPILED, Kind.FOLDED, Kind.MAPPED) if k not in refused]
+    return [kind for kind in found if kind is not Kind.MAPPED or Kind.FOLDED not in found]
+
+
+def sizes(model: ModelFacts, where: Circumstances) -> tuple[int, ...]:
+    """Chunk sizes worth a look: the largest that can be filled and fits, and a quarter of it."""
+    most = how_many_fit(bytes_per_client(model, where), where.memory)
+    largest = max(1, min(LARGEST.get(where.device, LARGEST["cuda"]), where.cohort, most))
+    return tuple(sorted({largest, max(1, largest // 4)}, reverse=True))
+
+
+def how_many_fit(each: int, memory: int) -> int:
+    """Clients of so many bytes that a vnode's memory holds at once."""
+    return max(1, int(memory * MEMORY_SHARE) // max(1, each))

@@ -1,0 +1,189 @@
+"""Decide who belongs to which group, and who of a group trains in each of its steps.
+
+The rules it keeps:
+
+* groups follow from the config and the data alone, never from where clients are or who trains them;
+* every client is in one group, and a group has one client at least;
+* a group is known by its first client: its draws are keyed by the id of that one, so that they
+  depend neither on the other groups nor on the sites that take part;
+* a group has a place in the population, where nobody else has: who holds the client of that number
+  trains the group, whole. Places are spread over the clients, so that shares of clients hold
+  groups in proportion;
+* a step is one round inside a group; steps count through the run, as many to a round as every
+  other round has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..randomness import Purpose, UInt64s, stream
+from .partition import Partition
+from .sampling import Indices, share
+
+CLIENTS_LOOKED_AT = 4096
+"""Clients whose samples are looked up at a time."""
+CLIENTS_OF_A_GROUP = 32
+"""Clients by which it is told what a group costs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Groups:
+    """Who belongs to which group; groups are numbered from 0 in the order of their places."""
+
+    names: tuple[str, ...]
+    members: Indices
+    """Clients, group after group, ascending within each."""
+    offsets: Indices
+    """Where each group's clients begin in `members`, and the last one's end, (groups + 1,)."""
+    places: Indices
+    """The group's number among the clients of the population, ascending, (groups,)."""
+    keys: UInt64s
+    """The random key of each group's first client, (groups,)."""
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    @property
+    def sizes(self) -> Indices:
+        """How many clients each group has, (groups,)."""
+        return np.diff(self.offsets)
+
+    @property
+    def firsts(self) -> Indices:
+        """The first client of each group, (groups,)."""
+        return self.members[self.offsets[:-1]]
+
+    def of(self, group: int) -> Indices:
+        """The clients of one group, ascending."""
+        return self.members[self.offsets[group] : self.offsets[group + 1]]
+
+    def clients(self, groups: Indices) -> Indices:
+        """The clients of some groups, ascending."""
+        found = [self.of(group) for group in groups.tolist()]
+        return np.sort(np.concatenate([self.members[:0], *found]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Steps:
+    """How the groups of a run train within its rounds."""
+
+    per_round: int
+    seed: int
+    clients: int | None = None
+    """Clients of a group that train in a step, at most; all where neither says otherwise."""
+    rate: float | None = None
+    """The same as a share of the group, one client at least."""
+
+    def of_round(self, round_number: int) -> range:
+        """The steps of a round, which counts from 1, as they do."""
+        return range((round_number - 1) * self.per_round + 1, round_number * self.per_round + 1)
+
+    def size(self, members: int) -> int:
+        """How many of so many clients train in a step."""
+        if self.rate is not None:
+            return share(members, self.rate)
+        return members if self.clients is None else min(members, self.clients)
+
+    def cohort(self, groups: Groups, group: int, step: int) -> Indices:
+        """The clients of a group that train in a step, ascending."""
+        members = groups.of(group)
+        size = self.size(len(members))
+        if size == len(members):
+            return members
+        draw = stream(self.seed, Purpose.GROUP_COHORT, round=step, key=int(groups.keys[group]))
+        return members[np.sort(draw.choice(len(members), size, replace=False))]
+
+    def clients_of_step(self, groups: Groups) -> int:
+        """How many clients train in one step of all groups together."""
+        return sum(map(self.size, groups.sizes.tolist()))
+
+    def largest(self, groups: Groups) -> int:
+        """How many train in a step of the largest group."""
+        return self.size(int(groups.sizes.max(initial=0)))
+
+    def clients_of_round(self, groups: Groups, round_number: int) -> Indices:
+        """Whoever trains in some step of a round, ascending."""
+        steps = self.of_round(round_number)
+        found = [self.cohort(groups, g, step) for g in range(len(groups)) for step in steps]
+        return np.unique(np.concatenate([groups.members[:0], *found]))
+
+    def costs(self, groups: Groups, partition: Partition) -> NDArray[np.int64]:
+        """About how many samples a round of each group goes through, (groups,).
+
+        Of a large group only some clients are looked at: costs decide who trains what when, and
+        nothing of the result.
+        """
+        looked = [_some(groups.of(group)) for group in range(len(groups))]
+        counts = np.array([len(each) for each in looked], dtype=np.int64)
+        sizes = partition.sizes(np.concatenate([groups.members[:0], *looked]))
+        owners = np.repeat(np.arange(len(groups)), counts)
+        held = np.bincount(owners, weights=sizes, minlength=len(groups)).astype(np.int64)
+        taking = np.array([self.size(size) for size in groups.sizes.tolist()], dtype=np.int64)
+        return held * taking * self.per_round // counts
+
+
+def _some(members: Indices) -> Indices:
+    """Some of many clients, evenly spread."""
+    return members[:: -(-len(members) // CLIENTS_OF_A_GROUP)]
+
+
+def grouped(
+    kinds: NDArray[np.int64], names: Sequence[str], partition: Partition, *, first: int = 0
+) -> Groups:
+    """The clients `first`, `first + 1`, ... in groups by their kinds, (clients,).
+
+    `names` says what each kind is called; kinds that nobody is of make no group.
+    """
+    order = np.argsort(kinds, kind="stable").astype(np.int64)
+    there, counts = np.unique(kinds, return_counts=True)
+    members = order + first
+    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    return Groups(
+        names=tuple(names[kind] for kind in there.tolist()),
+        members=members,
+        offsets=offsets,
+        places=places(len(there), len(kinds)) + first,
+        keys=partition.keys(members[offsets[:-1]]),
+    )
+
+
+def places(groups: int, clients: int) -> Indices:
+    """Distinct numbers below `clients` for at most as many groups, ascending and evenly spread.
+
+    Their distances vary, lest all fall to one site where clients are dealt out in turn.
+    """
+    numbers = np.arange(groups, dtype=np.int64)
+    if not groups:
+        return numbers
+    return numbers * clients // groups + numbers % (clients // groups)
+
+
+def most_frequent(
+    kinds: NDArray[np.int64], partition: Partition, clients: range
+) -> NDArray[np.int64]:
+    """The kind that most of each client's samples are of, the smallest of several, (clients,).
+
+    `kinds` are those of all samples, from 0. A client without samples is of kind 0.
+    """
+    found = np.zeros(len(clients), dtype=np.int64)
+    width = int(kinds.max(initial=0)) + 1
+    for start in range(0, len(clients), CLIENTS_LOOKED_AT):
+        some = np.asarray(clients[start : start + CLIENTS_LOOKED_AT], dtype=np.int64)
+        rows, sizes = partition.rows(some)
+        pairs = np.repeat(np.arange(len(some)), sizes) * width + kinds[rows]
+        pairs, counts = np.unique(pairs, return_counts=True)
+        owners = pairs // width
+        order = np.lexsort((pairs, -counts, owners))
+        owners, firsts = np.unique(owners[order], return_index=True)
+        found[start + owners] = pairs[order][firsts] % width
+    return found
+
+
+def blocks(clients: int, count: int) -> NDArray[np.int64]:
+    """The block of each client, where they are cut in their order into nearly equal ones."""
+    return np.arange(clients, dtype=np.int64) * count // clients

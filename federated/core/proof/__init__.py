@@ -1,0 +1,1 @@
+"""Decide whether a recorded run is what it says, and where two runs differ."""

@@ -1,0 +1,388 @@
+"""Whether what a run left behind agrees with itself: rows, files and manifest, without training.
+
+Every claim about the model of a round is a witness: its row, the table, the manifest, each file
+that holds it. The row is right unless no witness supports it and others agree on something else.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from ..rounds.stopping import Progress
+from .state_differences import TensorDifference
+
+ROWS, TABLE, MANIFEST = "metrics.jsonl", "metrics.csv", "manifest.json"
+LAST, BEST = "model.safetensors", "best.safetensors"
+EXACT = ("clients", "samples", "refused", "late", "train_loss", "accuracy", "loss")
+"""What a row says that has the same bits whenever and wherever the round is trained."""
+ENDED = ("finished", "interrupted", "failed")
+"""What a manifest calls a run that could still write its files; a killed one is `running`."""
+
+
+WHOLE = ("finished", "interrupted")
+"""When all files are there; of a run that failed the disk may have been the reason."""
+
+
+class Kind(StrEnum):
+    """What is wrong."""
+
+    UNREADABLE = "unreadable"
+    """A file or a line that is no such thing."""
+    MISSING = "missing"
+    """A file, a row or a digest that should be there."""
+    DIFFERENT = "different"
+    """What it says is not what others say."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing that is wrong with what a run left behind."""
+
+    kind: Kind
+    file: str
+    round_number: int | None
+    text: str
+    twin: str = ""
+    """A file with the state that this one should hold."""
+    tensors: tuple[TensorDifference, ...] = ()
+    """Where it differs from that state."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateFile:
+    """A file with a model, and what was found in it."""
+
+    name: str
+    round_number: int | None
+    """As the file says."""
+    digest: str
+    """Of its tensors; empty if it cannot be read."""
+    identity: str | None = None
+    """As the file says, if it is a checkpoint."""
+    memory: bool = False
+    """Whether the server remembers more than the model."""
+    problem: str = ""
+    """Why it cannot be read."""
+
+    @property
+    def is_checkpoint(self) -> bool:
+        """Whether a run can go on from here."""
+        return self.identity is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """All that a run folder says."""
+
+    rows: tuple[Mapping[str, Any], ...]
+    manifest: Mapping[str, Any]
+    files: tuple[StateFile, ...]
+    table: tuple[Mapping[str, str], ...] | None = None
+    """The rows of metrics.csv, if there is one."""
+    unreadable: tuple[tuple[str, str], ...] = ()
+    """(file, what is wrong) of what could not be read."""
+    progress: Progress | None = None
+    """What judges the rounds, before the first; None if the config cannot be read."""
+
+    @property
+    def rounds(self) -> int:
+        """Rounds that have a row."""
+        return int(self.rows[-1].get("round", 0)) if self.rows else 0
+
+    @property
+    def finished(self) -> bool:
+        """Whether all rounds were run; if not, the last one may be recorded in part."""
+        return self.manifest.get("status") == "finished"
+
+    @property
+    def ended(self) -> bool:
+        """Whether the run came to write how it ended."""
+        return self.manifest.get("status") in ENDED
+
+    @property
+    def closing_round(self) -> int:
+        """The round whose model the run ended with."""
+        said = self.manifest.get("rounds")
+        return said if self.ended and isinstance(said, int) else self.rounds
+
+    def digests(self) -> dict[int, str]:
+        """The model of each round, as its row says; round 0 as the manifest says."""
+        found = {
+            row["round"]: row["model"]
+            for row in self.rows
+            if isinstance(row.get("round"), int) and _is_digest(row.get("model"))
+        }
+        initial = self.manifest.get("initial_model")
+        return ({0: initial} if _is_digest(initial) else {}) | found
+
+    def row(self, round_number: int) -> Mapping[str, Any]:
+        """What a round's row says; nothing if there is none."""
+        return next((row for row in self.rows if row.get("round") == round_number), {})
+
+    def sound_files(self) -> list[StateFile]:
+        """The files that hold the model that the row of their round says."""
+        digests = self.digests()
+        return [
+            file
+            for file in self.files
+            if file.digest
+            and file.round_number is not None
+            and digests.get(file.round_number) == file.digest
+        ]
+
+
+def check(record: Record) -> tuple[Finding, ...]:
+    """What is wrong with it, nothing if everything fits together."""
+    found = [
+        *(_unreadable(file, why) for file, why in record.unreadable),
+        *(_unreadable(f.name, f.problem, f.round_number) for f in record.files if f.problem),
+        *_rows_in_order(record),
+        *_witnesses(record),
+        *_kept_files(record),
+        *_best_rounds(record),
+        *_table(record),
+    ]
+    return tuple(found)
+
+
+def _unreadable(file: str, why: str, round_number: int | None = None) -> Finding:
+    return Finding(
+        kind=Kind.UNREADABLE, file=file, round_number=round_number, text=f"cannot be read: {why}"
+    )
+
+
+def _different(file: str, round_number: int | None, text: str, twin: str = "") -> Finding:
+    return Finding(kind=Kind.DIFFERENT, file=file, round_number=round_number, text=text, twin=twin)
+
+
+def _missing(file: str, round_number: int | None, text: str) -> Finding:
+    return Finding(kind=Kind.MISSING, file=file, round_number=round_number, text=text)
+
+
+def _rows_in_order(record: Record) -> Iterator[Finding]:
+    """Rounds count from 1 without a gap, and each has a digest."""
+    expected = 1
+    for row in record.rows:
+        number = row.get("round")
+        if number != expected:
+            yield _missing(ROWS, expected, f"a row says round {number}, where {expected} follows")
+            expected = number if isinstance(number, int) else expected
+        if not _is_digest(row.get("model")):
+            found = _short(row["model"]) if row.get("model") else "nothing"
+            yield _missing(ROWS, expected, f"no digest of the model, but {found}")
+        expected += 1
+    extra = record.rounds - record.closing_round
+    if extra not in ((0,) if record.finished else (0, 1)):
+        text = f"says {record.closing_round} rounds, the rows {record.rounds}"
+        yield _different(MANIFEST, None, text)
+
+
+def _witnesses(record: Record) -> Iterator[Finding]:
+    """Per round, whether all that speak of its model say the same."""
+    digests = record.digests()
+    spoken: dict[int, dict[str, str]] = {}
+    for file in record.files:
+        if file.digest and file.round_number is not None:
+            spoken.setdefault(file.round_number, {})[file.name] = file.digest
+    last = record.manifest.get("digest")
+    if record.ended and _is_digest(last):
+        spoken.setdefault(record.closing_round, {})[MANIFEST] = str(last)
+    for line in record.table or () if record.ended else ():
+        if line.get("round", "").isdecimal() and line.get("model"):
+            spoken.setdefault(int(line["round"]), {})[TABLE] = line["model"]
+    for number, said_by in sorted(spoken.items()):
+        row = digests.get(number)
+        if row is None:
+            if record.ended and 0 < number <= record.rounds + record.finished:
+                names = _listed(said_by)
+                yield _missing(ROWS, number, f"no digest of the model, of which {names} speak")
+        elif (agreed := _other_than(row, said_by)) is not None:
+            names = _listed(name for name, said in said_by.items() if said == agreed)
+            text = f"says model {_short(row)}, where {names} say {_short(agreed)}"
+            yield _different(ROWS if number else MANIFEST, number, text)
+        else:
+            yield from _against(number, row, said_by, digests, record)
+
+
+def _other_than(row: str, said_by: Mapping[str, str]) -> str | None:
+    """What at least two witnesses agree on when none of them supports the row."""
+    if row in said_by.values() or not said_by:
+        return None
+    ((said, times),) = Counter(said_by.values()).most_common(1)
+    return said if times >= 2 else None
+
+
+def _against(
+    number: int,
+    row: str,
+    said_by: Mapping[str, str],
+    digests: Mapping[int, str],
+    record: Record,
+) -> Iterator[Finding]:
+    """The witnesses that say something else than the row."""
+    twin = next((f.name for f in record.sound_files() if f.round_number == number), "")
+    for name, said in said_by.items():
+        if said == row:
+            continue
+        where = f"the row of round {number}" if number else "manifest.json"
+        if name in (MANIFEST, TABLE):
+            yield _different(name, number, f"says model {_short(said)}, {where} {_short(row)}")
+            continue
+        other = next((n for n, d in digests.items() if d == said), None)
+        which = "" if other is None else f", the model of round {other}"
+        text = f"holds {_short(said)}{which}; {where} says {_short(row)}"
+        yield _different(name, number, text, twin)
+
+
+def _kept_files(record: Record) -> Iterator[Finding]:
+    """What a run that ended must have left, from which rounds, under which identity."""
+    files = {file.name: file for file in record.files}
+    identity = record.manifest.get("identity")
+    for file in record.files:
+        named = re.search(r"round-(\d+)", file.name)
+        if file.problem or not file.is_checkpoint or named is None:
+            continue
+        if file.round_number != int(named[1]):
+            text = f"says that it is of round {file.round_number}"
+            yield _different(file.name, int(named[1]), text)
+        if identity is not None and file.identity != identity:
+            text = f"is of a run of identity {_short(file.identity or 'none')}"
+            yield _different(file.name, file.round_number, f"{text}, not {_short(identity)}")
+    if record.manifest.get("status") not in WHOLE:
+        return
+    end = record.closing_round
+    best_round = record.rows[-1].get("best_round", 0) if record.rows else 0
+    for name, number in ((LAST, end), (BEST, best_round)):
+        kept = files.get(name)
+        if kept is None:
+            if number or name == LAST:
+                yield _missing(name, number, f"is not there; it should hold round {number}")
+        elif not kept.problem and kept.round_number not in (number, _unrecorded(record)):
+            text = f"says that it is of round {kept.round_number}; it should be of round {number}"
+            yield _different(name, number, text)
+    name = f"checkpoints/round-{end:06d}.safetensors"
+    if name not in files and end not in [f.round_number for f in record.files if f.is_checkpoint]:
+        yield _missing(name, end, "is not there; a run ends with a checkpoint")
+
+
+def _unrecorded(record: Record) -> int | None:
+    """A round that was trained but had no row yet when the run was interrupted."""
+    return None if record.finished else record.rounds + 1
+
+
+def _best_rounds(record: Record) -> Iterator[Finding]:
+    """`best` and `best_round` follow from what the rounds were judged to be."""
+    progress = record.progress
+    if progress is None or [row.get("round") for row in record.rows] != [
+        *range(1, len(record.rows) + 1)
+    ]:
+        return
+    for row in record.rows:
+        number = row.get("round")
+        if progress.metric in row and isinstance(number, int):
+            value = row[progress.metric]
+            progress = progress.after(number, math.nan if value is None else value)
+        expected = (progress.best, progress.best_round) if progress.best_round else (None, None)
+        found = (row.get("best"), row.get("best_round"))
+        if found != expected:
+            text = (
+                f"says best {found[0]} in round {found[1]}; by {progress.metric} it is "
+                f"{expected[0]} in round {expected[1]}"
+            )
+            yield _different(ROWS, number if isinstance(number, int) else None, text)
+            return
+
+
+def _table(record: Record) -> Iterator[Finding]:
+    """metrics.csv says what the rows say, as far as it is not about time."""
+    if record.table is None or not record.ended:
+        return
+    if len(record.table) != len(record.rows):
+        lines, rows = len(record.table), len(record.rows)
+        yield _different(TABLE, None, f"has {lines} rounds, {ROWS} {rows}")
+    for line in record.table:
+        row = next((row for row in record.rows if str(row.get("round")) == line.get("round")), {})
+        for name in EXACT if row else ():
+            said = "" if row.get(name) is None else str(row[name])
+            if line.get(name, said) != said:
+                text = f"says {name} {line[name] or 'nothing'}, {ROWS} {said or 'nothing'}"
+                yield _different(TABLE, row["round"], text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """Whether a run could be trained again here, and if not, what is in the way."""
+
+    reasons: tuple[str, ...] = ()
+
+    @property
+    def reproducible(self) -> bool:
+        """Whether nothing is in the way."""
+        return not self.reasons
+
+
+def standing(
+    recorded: Mapping[str, Any], *, identity: str, code: str, data: str, initial: str
+) -> Standing:
+    """Compare a manifest with what config, code and data come to now.
+
+    `identity` is that of config.yaml with the code and data that were recorded.
+    """
+    reasons = []
+    if "identity" not in recorded:
+        reasons.append(f"{MANIFEST} records no identity")
+    elif recorded["identity"] != identity:
+        reasons.append("config.yaml is not what was run, or another version of fedpilot ran it")
+    for name, now in (("code", code), ("data", data)):
+        said = recorded.get(f"{name}_digest")
+        if said != now:
+            verb = "are" if name == "data" else "is"
+            reasons.append(f"the {name} {verb} not what was run: {_short(said)}, now {_short(now)}")
+    said = recorded.get("initial_model")
+    if not reasons and said != initial:
+        text = f"{_short(said)}, now {_short(initial)}"
+        reasons.append(f"the model of round 0 is made otherwise here: {text}")
+    return Standing(reasons=tuple(reasons))
+
+
+def exact_differences(
+    first: Mapping[str, Any], second: Mapping[str, Any]
+) -> dict[str, tuple[Any, Any]]:
+    """What two rows of one round both say, and say differently, but for the model and times."""
+    both = [name for name in EXACT if name in first and name in second]
+    return {n: (first[n], second[n]) for n in both if first[n] != second[n]}
+
+
+def environment_differences(
+    first: Sequence[Mapping[str, Any]], second: Sequence[Mapping[str, Any]]
+) -> dict[str, tuple[str, str]]:
+    """What workers said of themselves that bits depend on, and that differs."""
+    names = (
+        *("torch", "numpy", "numba", "ray"),
+        *("cpu_capability", "cpu_kind", "instructions", "threads", "device"),
+    )
+    said = {n: (_said(n, first), _said(n, second)) for n in names}
+    return {name: (a, b) for name, (a, b) in said.items() if a != b and a and b}
+
+
+def _said(name: str, workers: Iterable[Mapping[str, Any]]) -> str:
+    return ", ".join(sorted({str(worker[name]) for worker in workers if name in worker}))
+
+
+def _is_digest(value: object) -> bool:
+    return isinstance(value, str) and re.fullmatch(r"[0-9a-f]{64}", value) is not None
+
+
+def _short(value: object) -> str:
+    return value[:12] if isinstance(value, str) else "nothing"
+
+
+def _listed(names: Iterable[str]) -> str:
+    *most, last = names
+    return f"{', '.join(most)} and {last}" if most else last

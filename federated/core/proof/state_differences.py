@@ -1,0 +1,85 @@
+"""How two states differ: in which tensors, in how many elements, and by how much. Bits decide."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import blake2b
+
+import numpy as np
+
+from ..state import Array, State
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorDifference:
+    """A tensor that is not the same in two states."""
+
+    name: str
+    elements: int | None = None
+    """Elements of the tensor; None where only its fingerprints are known, or its shape differs."""
+    differing: int | None = None
+    """Elements whose bits differ."""
+    largest: float | None = None
+    """Largest absolute difference of two finite elements; None where there are no such."""
+    remark: str = ""
+    """What the numbers do not say."""
+
+
+def state_differences(first: State, second: State) -> tuple[TensorDifference, ...]:
+    """The tensors that differ, in the order of their names; empty for the same bits."""
+    names = sorted(first.keys() | second.keys())
+    found = (_difference(name, first.get(name), second.get(name)) for name in names)
+    return tuple(difference for difference in found if difference is not None)
+
+
+def _difference(name: str, first: Array | None, second: Array | None) -> TensorDifference | None:
+    if first is None or second is None:
+        side = "second" if first is None else "first"
+        return TensorDifference(name=name, remark=f"only in the {side}")
+    a, b = np.asarray(first), np.asarray(second)
+    if (a.dtype, a.shape) != (b.dtype, b.shape):
+        return TensorDifference(name=name, remark=f"{_kind(a)} in one, {_kind(b)} in the other")
+    a, b = np.ascontiguousarray(a).reshape(-1), np.ascontiguousarray(b).reshape(-1)
+    apart = (_bytes(a) != _bytes(b)).any(axis=1)
+    count = int(np.count_nonzero(apart))
+    if not count:
+        return None
+    wide_a, wide_b = a[apart].astype(np.float64), b[apart].astype(np.float64)
+    finite = np.isfinite(wide_a) & np.isfinite(wide_b)
+    gaps = np.abs(wide_a[finite] - wide_b[finite])
+    strange = count - int(np.count_nonzero(finite))
+    return TensorDifference(
+        name=name,
+        elements=int(a.size),
+        differing=count,
+        largest=float(gaps.max()) if gaps.size else None,
+        remark=f"{strange:,} not finite" if strange else "",
+    )
+
+
+def _bytes(flat: Array) -> Array:
+    return flat.view(np.uint8).reshape(flat.size, flat.itemsize)
+
+
+def _kind(array: Array) -> str:
+    return f"{array.dtype} {array.shape}"
+
+
+def fingerprints(state: State) -> dict[str, str]:
+    """16 hex digits over the bytes of every tensor, as `clients.jsonl` has them."""
+    return {
+        name: blake2b(np.ascontiguousarray(array).tobytes(), digest_size=8).hexdigest()
+        for name, array in state.items()
+    }
+
+
+def fingerprint_differences(
+    first: Mapping[str, str], second: Mapping[str, str]
+) -> tuple[TensorDifference, ...]:
+    """The tensors that both name, and that differ."""
+    return tuple(
+        TensorDifference(name=name)
+        for name in sorted(first.keys() & second.keys())
+        if first[name] != second[name]
+    )

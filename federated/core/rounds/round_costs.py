@@ -1,0 +1,133 @@
+"""What a round moves over the boundaries of sites: models out, sums back, as far as it is known.
+
+A model goes to a site once, whatever asks for it first: the judging of a round, or the training of
+the next. What comes back is counted at its most. What one cannot know before is not in it: a round
+that is repeated on a coarser grid, the clients of a lost site that others train, and what a broken
+link made to be sent twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from fedpilot.mediator.core.traffic import Budget, Crossing, Direction, Flow, Spending
+
+from ..algorithm import Needs
+from ..state import Roles, State, averaged, counters, nbytes
+from ..sums.updates import bytes_of_one
+
+HEADERS = 16 << 10
+"""Bytes of an order and its answer beside the tensors, where they are counted on the wire."""
+HEADERS_OF_A_TENSOR = 512
+"""More of them for each tensor: names, shapes, exponents and bounds."""
+
+
+class Judges(StrEnum):
+    """Who judges the model of a round."""
+
+    NOBODY = "nobody"
+    ONE = "one"
+    """The first site, on the coordinator's test set."""
+    ALL = "all"
+    """Every site, on its clients' samples."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Costs:
+    """Bytes of what goes to and fro."""
+
+    model: int
+    """The global model."""
+    answer: int
+    """The most that a site's answer to a round has, whoever it is about."""
+    update: int = 0
+    """More of it for every client, where an algorithm needs every update."""
+    headers: int = 0
+    """Of each order and its answer; nothing where only tensors are counted."""
+
+    @classmethod
+    def of(cls, model: State, roles: Roles, needs: Needs, *, on_the_wire: bool = False) -> Costs:
+        """The costs of a model, counted by its tensors or `on_the_wire`, headers and all."""
+        counted = nbytes(model[name] for name in counters(roles))
+        sums = 8 * sum(model[name].size for name in averaged(roles))
+        kept = needs is Needs.EVERY_UPDATE
+        return cls(
+            model=nbytes(model.values()),
+            answer=counted if kept else counted + sums,
+            update=bytes_of_one(model, roles) if kept else 0,
+            headers=HEADERS + HEADERS_OF_A_TENSOR * len(model) if on_the_wire else 0,
+        )
+
+    def of_order(self, *, with_model: bool, clients: int | None) -> Crossing:
+        """An order and its answer: about training so many clients, or (None) about judging."""
+        back = 0 if clients is None else self.answer + clients * self.update
+        out = self.model if with_model else 0
+        return Crossing(to_site=out + self.headers, from_site=back + self.headers)
+
+    def of_round(
+        self, clients: Mapping[str, int], *, having: Collection[str], judges: Judges
+    ) -> dict[str, Crossing]:
+        """What a round costs each site, by how many clients it trains at most.
+
+        `having` are the sites that have the round's model already.
+        """
+        costs = {
+            site: self.of_order(with_model=site not in having, clients=count)
+            if count
+            else Crossing()
+            for site, count in clients.items()
+        }
+        judging = self.of_order(with_model=True, clients=None)
+        for site in judges_among(list(clients), judges):
+            costs[site] = costs[site] + judging
+        return costs
+
+    @property
+    def at_least(self) -> int:
+        """What no round can do without: a model for one site, and what one client made of it."""
+        return self.of_order(with_model=True, clients=1).total
+
+    @property
+    def of_a_site(self) -> int:
+        """Bytes that a round moves over one site's link, where updates are summed there."""
+        return self.of_order(with_model=True, clients=0).total
+
+    @property
+    def late(self) -> Crossing:
+        """What an order of an earlier round still has to bring, at most."""
+        return Crossing(from_site=self.answer + self.headers)
+
+
+def judges_among(sites: list[str], judges: Judges) -> list[str]:
+    """The sites that judge a round's model, and have it then."""
+    match judges:
+        case Judges.NOBODY:
+            return []
+        case Judges.ONE:
+            return sites[:1]
+        case Judges.ALL:
+            return sites
+
+
+def fitting(
+    costs: Costs,
+    clients: Mapping[str, int],
+    budget: Budget,
+    rounds: int,
+    judges: Callable[[int], Judges],
+) -> int:
+    """How many of so many rounds a budget is enough for, if nothing has to be sent again."""
+    spending = Spending(budget)
+    having: Collection[str] = ()
+    for number in range(1, rounds + 1):
+        asked = costs.of_round(clients, having=having, judges=judges(number))
+        if spending.refuses(number, {site: each.total for site, each in asked.items()}) is not None:
+            return number - 1
+        spending.book(
+            (Flow(number, site, Direction.TO_SITE, "training"), each.total)
+            for site, each in asked.items()
+        )
+        having = judges_among(list(clients), judges(number))
+    return rounds

@@ -1,0 +1,134 @@
+"""What sites may say has happened: the kinds there are, and what each tells.
+
+A site is believed what only it can know: of its own workers, and how far it is. Everything else
+that a run tells its followers is the coordinator's to say. Fields that are not known are left out,
+as a newer site may send them; one that is missing or of another type spoils the whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fedpilot.fabric.core.plain_text import plain_lines
+
+from ...errors import FederatedError
+
+MOST = 1 << 53
+"""No count is larger."""
+MOST_WORKERS = 10_000
+LONGEST_TEXT = 2_000
+"""Characters of a text that are passed on."""
+MOST_TEXTS = 100
+
+
+class NotBelieved(FederatedError):
+    """A site said that something happened which it cannot say."""
+
+
+class _Wrong(Exception):
+    pass
+
+
+def _count(value: Any) -> int:
+    if type(value) is not int or not 0 <= value < MOST:
+        raise _Wrong
+    return value
+
+
+def _amount(value: Any) -> float:
+    if type(value) not in (int, float) or not 0 <= value < MOST:
+        raise _Wrong
+    return float(value)
+
+
+def _niceness(value: Any) -> int:
+    if type(value) is not int or not -20 <= value <= 19:
+        raise _Wrong
+    return value
+
+
+def _worker(value: Any) -> int:
+    if _count(value) >= MOST_WORKERS:
+        raise _Wrong
+    return int(value)
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise _Wrong
+    return plain_lines(value[:LONGEST_TEXT])
+
+
+def _texts(value: Any) -> list[str]:
+    if not isinstance(value, list):
+        raise _Wrong
+    return [_text(each) for each in value[:MOST_TEXTS]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    needed: Mapping[str, Callable[[Any], Any]]
+    more: Mapping[str, Callable[[Any], Any]]
+
+
+_ENVIRONMENT = (
+    *("torch", "numpy", "numba", "ray", "cpu_capability", "cpu_kind", "instructions", "device"),
+    "compiles",
+)
+KINDS: Mapping[str, _Kind] = {
+    "worker_ready": _Kind(
+        {"site": _text, "worker": _worker},
+        {"pid": _count, "host": _text, "threads": _count, **dict.fromkeys(_ENVIRONMENT, _text)},
+    ),
+    "workers_starting": _Kind(
+        {"site": _text, "up": _count, "of": _count, "seconds": _amount},
+        {"within": _amount, "load": _amount, "cpus": _count, "niceness": _niceness},
+    ),
+    "worker_lost": _Kind({"site": _text, "worker": _worker, "reason": _text, "held": _texts}, {}),
+    "clients_done": _Kind(
+        {"site": _text, "round": _count, "done": _count, "of": _count, "part": _text}, {}
+    ),
+    "clients_printed": _Kind(
+        {"site": _text, "round": _count, "clients": _texts, "texts": _texts}, {}
+    ),
+}
+
+
+def believed(kind: str, header: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of what a site says has happened; NotBelieved names what cannot be."""
+    if (known := KINDS.get(kind)) is None:
+        raise NotBelieved(f"{kind!r:.60} is nothing that a site can say has happened")
+    if missing := sorted(known.needed.keys() - header.keys()):
+        raise NotBelieved(f"{kind} lacks {missing[0]!r}")
+    checks, fields = {**known.needed, **known.more}, {}
+    for name in header:
+        if (check := checks.get(name)) is None:
+            continue
+        try:
+            fields[name] = check(header[name])
+        except _Wrong:
+            raise NotBelieved(f"{name!r} of {kind} cannot be {header[name]!r:.60}") from None
+    if kind == "clients_printed" and len(fields["clients"]) != len(fields["texts"]):
+        raise NotBelieved("as many texts as clients were printed")
+    if kind == "clients_done" and fields["done"] > fields["of"]:
+        raise NotBelieved(f"{fields['done']} of {fields['of']} clients cannot be done")
+    return fields
+
+
+class Allowance:
+    """How much may be said: so much at once, and so much per second after that."""
+
+    def __init__(self, per_s: float, at_once: float, now: float) -> None:
+        self._per_s, self._at_once = per_s, at_once
+        self._left, self._at = at_once, now
+
+    def takes(self, now: float) -> bool:
+        """Count one more; whether it is allowed."""
+        self._left = min(self._at_once, self._left + (now - self._at) * self._per_s)
+        self._at = now
+        if self._left < 1:
+            return False
+        self._left -= 1
+        return True

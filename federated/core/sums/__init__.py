@@ -1,0 +1,1 @@
+"""Decide how updates of clients become one: exact sums, and what of them is refused."""

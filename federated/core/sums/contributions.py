@@ -1,0 +1,244 @@
+"""Measure what each site adds to a round, and decide which of it stands out or is too much.
+
+A site's share is its part of what decides: of the samples where updates are summed, of the clients
+where an algorithm looks at each. Its norm is the length of its mean update, and its cosine tells
+how far that points where the mean of the others points. All are measured once a round, of answers
+that were checked, and none of it goes into the model.
+
+Limits are judged on the answers of all sites. A limit on shares that so few sites cannot keep, as
+when others were lost, is not applied.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+import numpy as np
+
+from ..population.federated_data import Told
+from ..state import Array
+from .partial import Partial
+
+OUTLYING_NORM = 10.0
+"""Times the median of the others' norms from which on a norm is spoken of."""
+LARGE_SHARE, LARGEST_SHARE = 3.0, 0.9
+"""Equal shares that a site may have before it is spoken of, and the share at which it always is."""
+LEAST_LARGE = 0.5
+DIGITS = 4
+"""Of what is shown."""
+_ROUNDING = 1e-9
+"""A third of three equal sites is not more than a third."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """The most that one site may add to a round; None for no limit."""
+
+    share: float | None = None
+    norm: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Outlier:
+    """A site that stands out."""
+
+    site: str
+    by: str
+    """`norm` or `share`."""
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contribution:
+    """What one site added to a round."""
+
+    site: str
+    clients: int
+    share: float
+    """From 0 to 1."""
+    norm: float
+    """Of its mean update; 0 where nobody was added."""
+    cosine: float | None = None
+    """Of its mean update and that of all others; None where one of the two is nothing."""
+
+    def shown(self, told: Told) -> dict[str, float | int | None]:
+        """What may be shown of it, in JSON values."""
+        shares = {Told.EXACT: round(self.share, DIGITS), Told.ABOUT: round(self.share, 1)}
+        return {
+            "clients": self.clients,
+            "share": shares.get(told),
+            "norm": _significant(self.norm) if math.isfinite(self.norm) else None,
+            "cosine": None if self.cosine is None else round(self.cosine, DIGITS),
+        }
+
+
+def contributions(answers: Iterable[tuple[str, Partial]]) -> list[Contribution]:
+    """What each site added, by its answers to one round; nothing of them may be overflowed.
+
+    The partials are not changed.
+    """
+    parts: dict[str, Partial] = {}
+    for site, partial in answers:
+        before = parts.get(site)
+        parts[site] = partial if before is None else _merged(before, partial)
+    sites = sorted(parts)
+    weights = np.array([_weight(parts[site]) for site in sites], dtype=np.float64)
+    products = _products([_mean(parts[site]) for site in sites])
+    whole = float(weights.sum())
+    return [
+        Contribution(
+            site=site,
+            clients=parts[site].clients,
+            share=float(weights[at]) / whole if whole else 0.0,
+            norm=_root(float(products[at, at])),
+            cosine=_cosine(at, weights, products),
+        )
+        for at, site in enumerate(sites)
+    ]
+
+
+def norm_of(partial: Partial) -> float:
+    """The length of the mean update of some clients; 0 if there are none."""
+    return _root(float(_products([_mean(partial)])[0, 0]))
+
+
+def reach_of(partial: Partial) -> float:
+    """How far a client of a sum moved a tensor's number in the mean, at most; also if overflowed.
+
+    It is known where the sum itself is not, and no norm of a mean update is larger than this times
+    the root of the tensor's size.
+    """
+    if not partial.weight:
+        return 0.0
+    return max(
+        (
+            _ratio(bound, partial.weight, -partial.exponents[name])
+            for name, bound in partial.bounds.items()
+        ),
+        default=0.0,
+    )
+
+
+def too_much(found: Sequence[Contribution], limits: Limits) -> dict[str, str]:
+    """The sites whose share is more than the limit, and why in words without their numbers."""
+    most = limits.share
+    there = [each for each in found if each.share]
+    if most is None or len(there) * most < 1.0 - _ROUNDING:
+        return {}
+    return {
+        each.site: "its share of the round is more than `robustness.max_site_share` "
+        f"({most:g}) of it"
+        for each in there
+        if each.share > most + _ROUNDING
+    }
+
+
+def norm_problem(norm: float, limits: Limits) -> str:
+    """Why a mean update of that length is too much; empty if it is not."""
+    if limits.norm is None or norm <= limits.norm:
+        return ""
+    return (
+        f"the norm of its update is {_significant(norm):g}, more than "
+        f"`robustness.max_update_norm` ({limits.norm:g})"
+    )
+
+
+def outliers(found: Sequence[Contribution], limits: Limits) -> list[Outlier]:
+    """The sites that stand out by what no limit is set for."""
+    told: list[Outlier] = []
+    for each in found:
+        others = [other.norm for other in found if other.site != each.site and other.norm]
+        if not others:
+            continue
+        usual = median(others)
+        if limits.norm is None and each.norm > OUTLYING_NORM * usual:
+            reason = (
+                f"the norm of its update is {_significant(each.norm):g}, the others' "
+                f"{_significant(usual):g}; `robustness.max_update_norm` sets a limit"
+            )
+            told.append(Outlier(each.site, "norm", reason))
+        if limits.share is None and each.share > _large(len(found)):
+            reason = (
+                f"most of the round is its own, of {len(found)} sites; "
+                "`robustness.max_site_share` sets a limit"
+            )
+            told.append(Outlier(each.site, "share", reason))
+    return told
+
+
+def moved_most(found: Sequence[Contribution]) -> Contribution | None:
+    """The site whose part moved the model most, if any did."""
+    parts = [each for each in found if each.share]
+    return max(parts, key=lambda each: (each.share * each.norm, each.site), default=None)
+
+
+def _large(sites: int) -> float:
+    return max(LEAST_LARGE, min(LARGEST_SHARE, LARGE_SHARE / sites))
+
+
+def _merged(one: Partial, other: Partial) -> Partial:
+    return one.emptied().merge(one).merge(other)
+
+
+def _weight(partial: Partial) -> int:
+    return partial.weight if partial.updates is None else len(partial.updates)
+
+
+def _mean(partial: Partial) -> Mapping[str, Array]:
+    """float64 mean update by tensor, as the algorithm weighs its clients; nothing of nobody."""
+    if not _weight(partial):
+        return {}
+    if partial.updates is None:
+        return partial.mean()
+    total: dict[str, Array] = {}
+    for _, update in partial.updates:
+        for name, moved in update.moved.items():
+            total[name] = total.get(name, 0.0) + moved.astype(np.float64)
+    return {name: array / len(partial.updates) for name, array in total.items()}
+
+
+def _products(means: Sequence[Mapping[str, Array]]) -> Array:
+    """The inner product of every two mean updates, (sites, sites)."""
+    products = np.zeros((len(means), len(means)))
+    for name in next((mean for mean in means if mean), {}):
+        size = next(mean[name].size for mean in means if mean)
+        rows = np.stack(
+            [mean[name].reshape(-1) if mean else np.zeros(size) for mean in means]
+        ).astype(np.float64, copy=False)
+        with np.errstate(over="ignore", invalid="ignore"):
+            products += rows @ rows.T
+    return products
+
+
+def _cosine(at: int, weights: Array, products: Array) -> float | None:
+    """The cosine of one mean update and the weighted mean of all others."""
+    rest = weights.copy()
+    rest[at] = 0.0
+    if not rest.any():
+        return None
+    with np.errstate(over="ignore", invalid="ignore"):
+        rest /= rest.sum()
+        length = _root(float(products[at, at])) * _root(float(rest @ products @ rest))
+        along = float(rest @ products[at])
+    if not (length and math.isfinite(length) and math.isfinite(along)):
+        return None
+    return max(-1.0, min(1.0, along / length))
+
+
+def _root(square: float) -> float:
+    return math.sqrt(square) if math.isfinite(square) else math.inf
+
+
+def _ratio(bound: int, weight: int, exponent: int) -> float:
+    """bound / weight * 2**exponent; infinite where that is too large."""
+    try:
+        return math.ldexp(bound / weight, exponent)
+    except OverflowError:
+        return math.inf
+
+
+def _significant(value: float) -> float:
+    return float(f"{value:.{DIGITS}g}")

@@ -1,0 +1,122 @@
+"""Late updates: what came of a round after that was closed, as one update of a later round.
+
+A late Partial is finished to the mean of its clients' updates, and added to a later round's sum on
+that round's grid, by a weight that is less the later it is (Xie et al. 2019, Nguyen et al. 2022).
+The mean is measured from the model of the round that it was asked in: the later model has moved on,
+which is what makes it stale. Sums are integers there too, so that it does not matter who is first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import numpy as np
+
+from ...errors import RunRefused
+from ..state import Array, digest
+from .partial import RANGE_BITS, Partial
+
+MEAN, LARGEST = "mean/", "max/"
+
+
+def weight_of(samples: int, rounds_late: int, exponent: float) -> int:
+    """What samples that are so many rounds late count as: `samples * (1 + s) ** -exponent`."""
+    return round(samples * math.pow(1.0 + rounds_late, -exponent))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Late:
+    """What came of one round too late, as one update."""
+
+    round_number: int
+    """The round that was closed without it."""
+    clients: int
+    samples: int
+    weight: int
+    """What the samples count as."""
+    sites: tuple[str, ...]
+    """Where it came from, sorted."""
+    mean: Mapping[str, Array] = field(repr=False)
+    """float64: how far the tensors moved from the model of that round, by samples."""
+    largest: Mapping[str, Array] = field(repr=False)
+    """Elementwise maxima of the counters."""
+
+    def to_json(self) -> dict[str, Any]:
+        """All but the tensors, and a digest of those."""
+        return {
+            "round": self.round_number,
+            "clients": self.clients,
+            "samples": self.samples,
+            "weight": self.weight,
+            "sites": list(self.sites),
+            "digest": digest(self.tensors()),
+        }
+
+    def tensors(self) -> dict[str, Array]:
+        """Its tensors under one roof."""
+        means = {f"{MEAN}{name}": array for name, array in self.mean.items()}
+        return means | {f"{LARGEST}{name}": array for name, array in self.largest.items()}
+
+    @classmethod
+    def from_json(cls, told: Mapping[str, Any], tensors: Mapping[str, Array], where: str) -> Self:
+        """The inverse of both; RunRefused if the tensors are others."""
+        if digest(tensors) != told["digest"]:
+            raise RunRefused(
+                f"{where} holds another update of round {told['round']} than the one that counted: "
+                "without it the round cannot be run again as it was"
+            )
+        return cls(
+            round_number=told["round"],
+            clients=told["clients"],
+            samples=told["samples"],
+            weight=told["weight"],
+            sites=tuple(told["sites"]),
+            mean={n.removeprefix(MEAN): a for n, a in tensors.items() if n.startswith(MEAN)},
+            largest={
+                n.removeprefix(LARGEST): a for n, a in tensors.items() if n.startswith(LARGEST)
+            },
+        )
+
+    def on_grid(self, exponents: Mapping[str, int]) -> Partial:
+        """Its part of a sum on this grid; of nobody, since its round has counted its clients."""
+        partial = Partial(exponents, weight=self.weight)
+        for name, mean in self.mean.items():
+            units = np.rint(np.ldexp(mean, exponents[name]))
+            largest = float(np.abs(units).max(initial=0.0))
+            finite = math.isfinite(largest)
+            bound = int(largest) * self.weight if finite else 1 << RANGE_BITS
+            partial.bounds[name] = bound
+            if bound < 1 << RANGE_BITS:
+                partial.sums[name] = units.astype(np.int64) * self.weight
+        partial.count(self.largest)
+        return partial
+
+
+def as_late(
+    partial: Partial,
+    *,
+    round_number: int,
+    rounds_late: int,
+    exponent: float,
+    sites: Iterable[str],
+) -> Late:
+    """A late sum of some clients as one update."""
+    return Late(
+        round_number=round_number,
+        clients=partial.clients,
+        samples=partial.weight,
+        weight=weight_of(partial.weight, rounds_late, exponent),
+        sites=tuple(sorted(sites)),
+        mean=partial.mean(),
+        largest=dict(partial.largest),
+    )
+
+
+def with_late(total: Partial, late: Sequence[Late]) -> Partial:
+    """A round's sum with late updates added to it; it is that very sum, changed."""
+    for each in late:
+        total.merge(each.on_grid(total.exponents))
+    return total

@@ -1,0 +1,1 @@
+"""Exact sums of trained tensors, computed where the tensors are."""

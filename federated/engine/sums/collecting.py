@@ -1,0 +1,101 @@
+"""Every update of a worker's clients where they were trained, for algorithms that need them all.
+
+`Partial.keep` says what is kept; this finds what clients trained together moved, on the device, and
+takes it to main memory. It stands in for a `RunningSum`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...core.state import Array, Roles, averaged, counters
+from ...core.sums.partial import Partial, Tally
+from .summing import Floats, Int64s
+
+
+class Gathering(Protocol):
+    """What a worker adds its clients to."""
+
+    def begin(self, reference: Mapping[str, Tensor], exponents: Mapping[str, int]) -> None:
+        """Forget what was added, and measure from this model on this grid from now on."""
+
+    def add(
+        self,
+        clients: Int64s,
+        trained: Mapping[str, Tensor],
+        weights: Int64s,
+        losses: Floats,
+        *,
+        told: bool = True,
+    ) -> None:
+        """Add clients by what they trained; those that are not finite are refused and named."""
+
+    def take(self) -> Partial:
+        """What was added since the last time."""
+
+
+class Collection:
+    """A worker's updates by client; `begin` starts it for a round's model."""
+
+    def __init__(self, roles: Roles, client_id: Callable[[int], str]) -> None:
+        self._names = averaged(roles)
+        self._counters = counters(roles)
+        self._client_id = client_id
+        self._reference: dict[str, Tensor] = {}
+        self._total = Partial.keeping_updates()
+
+    def begin(self, reference: Mapping[str, Tensor], exponents: Mapping[str, int]) -> None:
+        """Forget what was added, and measure from this model from now on; there is no grid."""
+        self._reference = {name: _wide(reference[name]) for name in self._names}
+        self._total = Partial.keeping_updates()
+
+    def add(
+        self,
+        clients: Int64s,
+        trained: Mapping[str, Tensor],
+        weights: Int64s,
+        losses: Floats,
+        *,
+        told: bool = True,
+    ) -> None:
+        """Add clients by what they trained; those that are not finite are refused and named.
+
+        `trained` has their tensors, (k, *shape); one that is missing did not move. `weights` are
+        their samples, (k,); `losses` the sums of their samples' losses, (k,), if they are `told`.
+        """
+        moved = {name: self._moved(name, trained.get(name), len(clients)) for name in self._names}
+        counted = {
+            name: trained[name].detach().cpu().numpy() for name in self._counters if name in trained
+        }
+        for at, index in enumerate(clients.tolist()):
+            kept = self._total.keep(
+                self._client_id(index),
+                {name: stacked[at, ...] for name, stacked in moved.items()},
+                int(weights[at]),
+                Tally().add(int(weights[at]), 0, float(losses[at]), told=told),
+            )
+            if kept:
+                self._total.count({name: stacked[at, ...] for name, stacked in counted.items()})
+
+    def take(self) -> Partial:
+        """What was added since the last time."""
+        total, self._total = self._total, Partial.keeping_updates()
+        return total
+
+    def _moved(self, name: str, mine: Tensor | None, count: int) -> Array:
+        """How far a tensor moved, (count, *shape); an array of its own."""
+        reference = self._reference[name]
+        if mine is None:
+            shape = (count, *reference.shape)
+            return np.zeros(shape, dtype=torch.empty(0, dtype=reference.dtype).numpy().dtype)
+        return torch.sub(_wide(mine), reference).cpu().contiguous().numpy()
+
+
+def _wide(tensor: Tensor) -> Tensor:
+    """Halves as float32, as `Reference` has them."""
+    return tensor.detach().float() if tensor.element_size() < 4 else tensor.detach()

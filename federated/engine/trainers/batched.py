@@ -1,0 +1,142 @@
+"""Batched training: the clients of a chunk take their local steps together, one row each.
+
+Unequal clients are padded: the last batch of an epoch is filled up with the client's own first
+sample at weight zero. A client goes from epoch to epoch at its own pace, and drops out of the
+computation after its last step, those with most samples standing first. So a client's arithmetic
+has the same shape whoever its mates are, and nobody comes back to an optimizer that went on.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from ...config.schema import Training
+from ...core.randomness import Purpose, torch_seed
+from ...core.state import State
+from ...core.user_code.user_errors import client_failed
+from ..stacking import Stacked
+from ..training.optimizers import LocalOptimizer
+from ..training.samples import Chunk, Samples
+from ..training.training import Trained
+
+
+class BatchedTrainer:
+    """Trains up to `capacity` clients at once on a stacked module."""
+
+    def __init__(
+        self,
+        stacked: Stacked,
+        names: Mapping[str, str],
+        samples: Samples,
+        training: Training,
+        *,
+        seed: int,
+        device: torch.device,
+    ) -> None:
+        self._stacked = stacked
+        self._names = names
+        """Of every trained tensor of the state: the row that holds it (tied ones share one)."""
+        self._samples = samples
+        self._training = training
+        self._seed = seed
+        self._device = device
+        real = next(iter(stacked.rows.values())).dtype
+        self._optimizer = LocalOptimizer(training)
+        self._generators: list[torch.Generator] = []
+        self._shares = _shares(training.batch_size).to(device, real)
+
+    def train(
+        self,
+        chunk: Chunk,
+        round_number: int,
+        model: Mapping[str, Tensor],
+        memories: Mapping[int, State],
+    ) -> Iterator[Trained]:
+        """Train all clients of the chunk at once."""
+        started = time.perf_counter()
+        try:
+            losses = self._train(chunk, round_number, model)
+        except Exception as error:
+            names = [self._samples.partition.client_id(int(i)) for i in chunk.clients[:3]]
+            others = f" and {len(chunk) - 3} more" if len(chunk) > 3 else ""
+            doing = f"training together in round {round_number}"
+            raise client_failed(f"{', '.join(names)}{others}", doing, error) from error
+        rows = self._stacked.rows
+        tensors = {name: rows[row][: len(chunk)] for name, row in self._names.items()}
+        yield Trained(slice(0, len(chunk)), tensors, losses, time.perf_counter() - started)
+
+    def _train(
+        self, chunk: Chunk, round_number: int, model: Mapping[str, Tensor]
+    ) -> npt.NDArray[np.float64]:
+        stacked, batch, count = self._stacked, self._training.batch_size, len(chunk)
+        for name, tensor in stacked.fixed.items():
+            if name in model:
+                tensor.copy_(model[name])
+        for name, rows in stacked.rows.items():
+            rows[:count].copy_(model[name])
+        if stacked.random:
+            self._seed_rows(chunk, round_number)
+        self._optimizer.begin()
+        epochs = self._training.number_of_epochs
+        steps = _ceil(chunk.sizes, batch)
+        longest = int(steps.max(initial=0))
+        orders = self._orders(chunk, round_number, epochs, longest)
+        turns = np.arange(epochs * longest)[:, None]
+        active = np.count_nonzero(turns < steps * epochs, axis=1).tolist()
+        epoch_of, step_of = np.divmod(turns, np.maximum(steps, 1))
+        in_step = np.clip(chunk.sizes - step_of * batch, 0, batch)
+        sums = np.zeros(count)
+        means: list[tuple[int, Tensor]] = []
+        for turn, clients in enumerate(active):
+            epoch = epoch_of[turn, :clients]
+            positions = orders[epoch, np.arange(clients), step_of[turn, :clients]]
+            x, y = self._samples.gather(positions.reshape(-1))
+            share = self._shares[torch.from_numpy(in_step[turn, :clients]).to(self._device)]
+            losses = functional.cross_entropy(stacked.forward(clients, x), y, reduction="none")
+            torch.autograd.backward(losses, share.reshape(-1))
+            leaves = stacked.leaves
+            self._optimizer.step(leaves, {name: leaf.grad for name, leaf in leaves.items()})
+            if (epoch == epochs - 1).any():
+                means.append((turn, (losses.detach().view(clients, batch) * share).sum(1)))
+        for turn, mean in means:
+            here = slice(0, len(mean))
+            loss = mean.double().cpu().numpy() * in_step[turn, here]
+            sums[here] += np.where(epoch_of[turn, here] == epochs - 1, loss, 0.0)
+        return sums
+
+    def _orders(
+        self, chunk: Chunk, round_number: int, epochs: int, longest: int
+    ) -> npt.NDArray[np.int64]:
+        """(epochs, clients, steps, batch): the position of every sample of every step."""
+        batch = self._training.batch_size
+        shape = (len(chunk), longest, batch)
+        orders = np.empty((epochs, *shape), dtype=np.int64)
+        for epoch in range(epochs):
+            found = self._samples.positions(chunk, round_number, epoch, longest * batch)
+            orders[epoch] = found.reshape(shape)
+        return orders
+
+    def _seed_rows(self, chunk: Chunk, round_number: int) -> None:
+        while len(self._generators) < len(chunk):
+            self._generators.append(torch.Generator(self._device))
+        for generator, key in zip(self._generators, chunk.keys.tolist(), strict=False):
+            seed = torch_seed(self._seed, Purpose.TRAIN, round=round_number, key=key)
+            generator.manual_seed(seed)
+        self._stacked.seed(self._generators)
+
+
+def _shares(batch: int) -> Tensor:
+    """(batch + 1, batch): what a sample counts in a batch that holds so many; padding nothing."""
+    held = np.arange(batch + 1)[:, None]
+    return torch.from_numpy((np.arange(batch) < held) / np.maximum(held, 1))
+
+
+def _ceil(sizes: npt.NDArray[np.int64], batch: int) -> npt.NDArray[np.int64]:
+    return -(-sizes // batch)

@@ -1,0 +1,255 @@
+"""Checks an execution on a fixed probe: does it give what training one by one gives?
+
+The probe is made of counters, from the shape and type of a sample alone; no client's data are in
+it. So coordinator and workers check the same, and a worker that finds otherwise is at fault.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ...config.schema import Training
+from ...core.execution.facts import Execution, Kind
+from ...core.population.partition import bootstrap
+from ...errors import ClientFailed
+from ..compiled.chain import Dense, chain_of
+from ..compiled.dense import NONE, RELU, SIGMOID, TANH
+from ..stacking import NotStackable
+from ..training.samples import Chunk, Samples
+from ..training.training import ChunkTrainer
+from .resident import ResidentModule
+from .trainer_factory import TrainerFactory
+
+CLIENTS = 16
+"""Of the probe, at most."""
+POOL = 64
+"""Samples that they draw theirs from."""
+STEPS = 2
+"""Local steps of a client."""
+LARGEST_BATCH = 32
+LARGEST_RATE = 0.05
+"""Of learning, so that the probe's few steps diverge with no optimizer."""
+FEW = 3
+"""Clients that are compared with training one by one."""
+SEED = 0
+AGREE = 1e-6
+"""How far training together may lie from training alone in float64, of the largest move."""
+AGREE_ABOUT = 1e-3
+"""The same in the model's own type."""
+
+
+Results = dict[int, dict[str, Tensor]]
+"""What each client became."""
+
+
+def example(module: nn.Module, input_shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """A sample of the probe, (1, *input_shape)."""
+    return _pool(module, input_shape, dtype)[:1]
+
+
+def check(
+    execution: Execution,
+    resident: ResidentModule,
+    training: Training,
+    *,
+    like: Tensor,
+    device: torch.device,
+) -> None:
+    """NotStackable unless it gives what one by one gives, and whoever the mates are.
+
+    `like` are samples (n, ...): of their values nothing is used.
+    """
+    probe = _Probe(resident.module, training, tuple(like.shape[1:]), like.dtype, device)
+    execution = Execution(execution.kind, min(execution.chunk_size, CLIENTS))
+    exact = execution.kind is not Kind.COMPILED
+    # A compiled chain is known layer by layer, and takes seconds to compile for another type. What
+    # is not exact is compared by plain gradients: Adam makes large moves of their rounding errors.
+    wide, module = (
+        (probe.like(double=True), _doubled(resident))
+        if exact
+        else (probe.like(plain=True), resident)
+    )
+    model, model_in_wide = _model_of(resident), _model_of(module)
+    expected = _alone(wide, module, model_in_wide)
+    _check_mates(execution, probe, resident, model)
+    together = wide.trainer(Execution(execution.kind, FEW), module)
+    with _refusing():
+        found = _results(together, wide.chunk(0, FEW), model_in_wide)
+    _compare(expected, found, model_in_wide, AGREE if exact else AGREE_ABOUT)
+
+
+class Unchecked(NotStackable):
+    """The probe says nothing about this model: its code does not train on random numbers."""
+
+
+def check_chain(module: nn.Module, input_shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    """NotStackable unless the module computes what the chain of its layers says, without a kernel.
+
+    A function may go by the name of another.
+    """
+    wide = copy.deepcopy(module).cpu().double().train()
+    x = _pool(module, input_shape, dtype).double()
+    with torch.no_grad():
+        expected, found = wide(x), _through(chain_of(module, input_shape), wide, x.flatten(1))
+    if not torch.allclose(expected, found, rtol=AGREE, atol=AGREE):
+        raise NotStackable("it computes something else than the chain of its layers")
+
+
+_ACTIVATIONS: Mapping[int, Any] = {
+    NONE: lambda x: x,
+    RELU: torch.relu,
+    TANH: torch.tanh,
+    SIGMOID: torch.sigmoid,
+}
+
+
+def _through(chain: tuple[Dense, ...], module: nn.Module, x: Tensor) -> Tensor:
+    for dense in chain:
+        layer = module.get_submodule(dense.path)
+        assert isinstance(layer, nn.Linear)
+        x = _ACTIVATIONS[dense.activation](nn.functional.linear(x, layer.weight, layer.bias))
+    return x
+
+
+class _Probe:
+    """Clients that are the same wherever they are made, and what they train with."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        training: Training,
+        input_shape: tuple[int, ...],
+        dtype: torch.dtype,
+        device: torch.device,
+        *,
+        double: bool = False,
+        plain: bool = False,
+    ) -> None:
+        self._made = module, training, input_shape, dtype, device
+        batch = min(training.batch_size, LARGEST_BATCH)
+        changes: dict[str, Any] = {
+            "number_of_epochs": 1,
+            "batch_size": batch,
+            "learning_rate": min(training.learning_rate, LARGEST_RATE),
+        }
+        if plain:
+            changes |= {"optimizer": "sgd", "momentum": 0.0, "weight_decay": 0.0}
+        self.training = training.model_copy(update=changes)
+        self.device = device
+        x = _pool(module, input_shape, dtype)
+        y = np.arange(POOL, dtype=np.int64) % 2
+        # The last batch is not full, so that what fills it up would show.
+        sizes = (max(1, STEPS * batch - 2), max(1, STEPS * batch - 1))
+        clients = bootstrap(y, CLIENTS, sizes, SEED, id_pattern="probe {index}")
+        values = (x.double() if double and x.is_floating_point() else x).numpy()
+        self.samples = Samples(values, y, clients, self.training, seed=SEED, device=device)
+
+    def like(self, *, double: bool = False, plain: bool = False) -> _Probe:
+        """The same clients, in float64 or with plain SGD."""
+        return _Probe(*self._made, double=double, plain=plain)
+
+    def chunk(self, start: int, stop: int) -> Chunk:
+        """Some of the clients."""
+        return self.samples.chunk(np.arange(start, stop))
+
+    def trainer(self, execution: Execution, resident: ResidentModule) -> ChunkTrainer:
+        return TrainerFactory(
+            resident=resident,
+            samples=self.samples,
+            training=self.training,
+            seed=SEED,
+            device=self.device,
+        ).make(execution)
+
+
+def _pool(module: nn.Module, input_shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """Samples of numbers in [0, 1), or of tokens that every table of the module holds."""
+    counter = torch.Generator().manual_seed(SEED)
+    shape = (POOL, *input_shape)
+    if dtype.is_floating_point:
+        return torch.rand(shape, generator=counter, dtype=torch.float64).to(dtype)
+    tables = (nn.Embedding, nn.EmbeddingBag)
+    words = [each.num_embeddings for each in module.modules() if isinstance(each, tables)]
+    return torch.randint(max(1, min(words, default=2)), shape, generator=counter).to(dtype)
+
+
+def _check_mates(
+    execution: Execution, probe: _Probe, resident: ResidentModule, model: Mapping[str, Tensor]
+) -> None:
+    last = execution.chunk_size
+    trainer = probe.trainer(execution, resident)
+    with _refusing():
+        whole = _results(trainer, probe.chunk(0, last), model)
+        for start, stop in ((0, 1), (min(1, last - 1), last), (last // 2, last)):
+            part = _results(trainer, probe.chunk(start, stop), model)
+            for client, bits in part.items():
+                if any(not torch.equal(bits[n], whole[client][n]) for n in bits):
+                    raise NotStackable("a client's bits depend on its mates")
+
+
+def _alone(probe: _Probe, resident: ResidentModule, model: Mapping[str, Tensor]) -> Results:
+    """What some of the clients become one by one; Unchecked if that is nothing to compare with."""
+    try:
+        alone = probe.trainer(Execution(Kind.SEQUENTIAL, FEW), resident)
+        found = _results(alone, probe.chunk(0, FEW), model)
+    except ClientFailed as error:
+        raise Unchecked(f"it fails on samples of random numbers: {error.reason}") from error
+    for bits in found.values():
+        if not all(bool(torch.isfinite(tensor).all()) for tensor in bits.values()):
+            raise Unchecked("samples of random numbers make its weights infinite")
+    return found
+
+
+def _compare(expected: Results, found: Results, model: Mapping[str, Tensor], agree: float) -> None:
+    moved, apart = 0.0, 0.0
+    for client, bits in found.items():
+        for name, tensor in bits.items():
+            moved = max(moved, float((expected[client][name] - model[name]).abs().max()))
+            apart = max(apart, float((expected[client][name] - tensor).abs().max()))
+    if not apart <= agree * moved:
+        raise NotStackable("samples of a batch influence each other")
+    for client, bits in expected.items():
+        for name in bits.keys() - found[client].keys():
+            if not torch.equal(bits[name], model[name]):
+                raise NotStackable(f"training changes {name}, which is no parameter")
+
+
+def _doubled(resident: ResidentModule) -> ResidentModule:
+    """The module in float64 and without dropout, where exactness shows right and wrong."""
+    module = copy.deepcopy(resident.module).double()
+    for layer in module.modules():
+        if isinstance(layer, nn.Dropout):
+            layer.p = 0.0
+    device = next(iter(resident.trained.values())).device
+    return ResidentModule(module, resident.loss, device)
+
+
+def _model_of(resident: ResidentModule) -> dict[str, Tensor]:
+    return {name: tensor.clone() for name, tensor in resident.tensors().items()}
+
+
+@contextmanager
+def _refusing() -> Iterator[None]:
+    """NotStackable for what fails on the probe."""
+    try:
+        yield
+    except ClientFailed as error:
+        cause = error.__cause__
+        raise NotStackable(
+            str(cause) if isinstance(cause, NotStackable) else error.reason
+        ) from error
+
+
+def _results(trainer: ChunkTrainer, chunk: Chunk, model: Mapping[str, Tensor]) -> Results:
+    found: Results = {}
+    for trained in trainer.train(chunk, 0, model, {}):
+        for at, client in enumerate(chunk.clients[trained.where].tolist()):
+            found[client] = {name: rows[at].clone() for name, rows in trained.tensors.items()}
+    return found

@@ -1,0 +1,79 @@
+"""TrainerFactory: makes the trainer for an execution, or says why the model rules it out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from ...config.schema import Training
+from ...core.execution.facts import Execution, Kind
+from ..compiled.chain import chain_of
+from ..compiled.trainer import CompiledTrainer
+from ..stacking import NotStackable, stack
+from ..stacking.folded import first_names
+from ..training.client import ClientUpdate
+from ..training.optimizers import fused_rate
+from ..training.samples import Samples
+from ..training.training import ChunkTrainer
+from .batched import BatchedTrainer
+from .resident import ResidentModule
+from .sequential import SequentialTrainer
+
+OWN_UPDATE = "`training.client_update` trains one client at a time"
+WATCHED_WEIGHTS = "hooks on weights see one client's gradients at a time"
+OWN_LOSS = "`training.loss_function` sees one client's batch at a time"
+CPU_ONLY = "compiled training is for the CPU"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainerFactory:
+    """What the trainers of one worker are made of."""
+
+    resident: ResidentModule
+    samples: Samples
+    training: Training
+    seed: int
+    device: torch.device
+    update: ClientUpdate | None = None
+
+    def make(self, execution: Execution) -> ChunkTrainer:
+        """The trainer of an execution; NotStackable if the model cannot be trained that way."""
+        resident, samples, training = self.resident, self.samples, self.training
+        if execution.kind is Kind.SEQUENTIAL:
+            return SequentialTrainer(
+                resident, samples, training, seed=self.seed, update=self.update
+            )
+        why_not = self.why_not_together()
+        if why_not is not None:
+            raise NotStackable(why_not)
+        module = resident.module
+        if execution.kind is Kind.COMPILED:
+            return self._compiled(module, execution.chunk_size)
+        stacked = stack(module, execution.kind, execution.chunk_size, rate=fused_rate(training))
+        canonical = first_names(module)
+        names = {
+            name: canonical.get(id(parameter), name)
+            for name, parameter in module.named_parameters(remove_duplicate=False)
+            if parameter.requires_grad
+        }
+        names = {name: row for name, row in names.items() if row in stacked.rows}
+        return BatchedTrainer(stacked, names, samples, training, seed=self.seed, device=self.device)
+
+    def _compiled(self, module: nn.Module, capacity: int) -> ChunkTrainer:
+        if self.device.type != "cpu":
+            raise NotStackable(CPU_ONLY)
+        chain = chain_of(module, tuple(self.samples.x.shape[1:]))
+        dtype = next(module.parameters()).dtype
+        return CompiledTrainer(chain, capacity, self.samples, self.training, dtype=dtype)
+
+    def why_not_together(self) -> str | None:
+        """What rules out training several clients at once, whatever the model."""
+        if self.update is not None:
+            return OWN_UPDATE
+        if any(parameter._backward_hooks for parameter in self.resident.trained.values()):
+            return WATCHED_WEIGHTS
+        if self.resident.loss is not nn.functional.cross_entropy:
+            return OWN_LOSS
+        return None

@@ -1,0 +1,1 @@
+"""What all trainers share: the client, its samples, optimizer and model."""

@@ -1,0 +1,106 @@
+"""A client's optimizer, or that of many clients in step, by PyTorch's own functional forms.
+
+The functional forms are what `torch.optim` calls; the classes around them cost more than a step of
+a small model. A stacked tensor is moved as a whole: every formula here is elementwise, so that each
+client's row moves as it would alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+from torch.optim.adam import adam
+from torch.optim.sgd import sgd
+
+from ...config.schema import Training
+
+
+def fused_rate(training: Training) -> float | None:
+    """The learning rate if a step is no more than rate x gradient: plain SGD; otherwise None."""
+    plain = training.optimizer == "sgd" and not training.momentum and not training.weight_decay
+    return training.learning_rate if plain else None
+
+
+class LocalOptimizer:
+    """Moves named tensors by their gradients; its memory begins anew with `begin`.
+
+    From step to step a tensor may lose rows at its end (clients whose samples are used up), which
+    their memory then loses too. Tensors without a gradient stay as they are, as in `torch.optim`.
+    """
+
+    BETA1, BETA2, EPS = 0.9, 0.999, 1e-8
+
+    def __init__(self, training: Training) -> None:
+        self._training = training
+        self._first: dict[str, Tensor] = {}
+        """Momentum, or Adam's first moment."""
+        self._second: dict[str, Tensor] = {}
+        self._steps: dict[str, Tensor] = {}
+
+    def begin(self) -> None:
+        """Forget the steps so far."""
+        self._first, self._second, self._steps = {}, {}, {}
+
+    def step(self, tensors: Mapping[str, Tensor], gradients: Mapping[str, Tensor | None]) -> None:
+        """Move the tensors in place by their gradients."""
+        reached = {name: g for name, g in gradients.items() if g is not None}
+        if not reached:
+            return
+        moved = [tensors[name].detach() for name in reached]
+        with torch.no_grad():
+            if self._training.optimizer == "sgd":
+                self._sgd(list(reached), moved, list(reached.values()))
+            else:
+                self._adam(list(reached), moved, list(reached.values()))
+
+    def _sgd(self, names: list[str], moved: list[Tensor], gradients: list[Tensor]) -> None:
+        velocities: list[Tensor | None] = [
+            self._first[name][: len(tensor)] if name in self._first and tensor.ndim
+            else self._first.get(name)
+            for name, tensor in zip(names, moved, strict=True)
+        ]  # fmt: skip
+        sgd(
+            moved,
+            gradients,
+            velocities,
+            foreach=len(moved) > 1,
+            weight_decay=self._training.weight_decay,
+            momentum=self._training.momentum,
+            lr=self._training.learning_rate,
+            dampening=0.0,
+            nesterov=False,
+            maximize=False,
+        )
+        if self._training.momentum:
+            for name, velocity in zip(names, velocities, strict=True):
+                if velocity is not None:
+                    self._first[name] = velocity
+
+    def _adam(self, names: list[str], moved: list[Tensor], gradients: list[Tensor]) -> None:
+        for name, tensor in zip(names, moved, strict=True):
+            if name not in self._steps:
+                self._first[name] = torch.zeros_like(tensor)
+                self._second[name] = torch.zeros_like(tensor)
+                self._steps[name] = torch.tensor(0.0)
+            elif tensor.ndim and len(tensor) < len(self._first[name]):
+                self._first[name] = self._first[name][: len(tensor)]
+                self._second[name] = self._second[name][: len(tensor)]
+        adam(
+            moved,
+            gradients,
+            [self._first[name] for name in names],
+            [self._second[name] for name in names],
+            [],
+            [self._steps[name] for name in names],
+            foreach=len(moved) > 1,
+            amsgrad=False,
+            beta1=self.BETA1,
+            beta2=self.BETA2,
+            lr=self._training.learning_rate,
+            weight_decay=self._training.weight_decay,
+            decoupled_weight_decay=self._training.optimizer == "adamw",
+            eps=self.EPS,
+            maximize=False,
+        )

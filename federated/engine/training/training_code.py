@@ -1,0 +1,43 @@
+"""Decide which function a `loss_function` or a `client_update` stands for.
+
+Each is written as `module:name`, or registered under a name of its own, as a notebook needs it.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from ...core.registry import Registry
+
+
+def _no_class(found: object) -> str:
+    """What is wrong with a class in the place of what is called with tensors or a client."""
+    if not inspect.isclass(found):
+        return ""
+    name = found.__name__
+    return f"it is the class {name}, where an instance or a function is asked for: `{name}()`"
+
+
+_losses: Registry[Any] = Registry(
+    "loss", {"cross_entropy": "torch.nn.functional:cross_entropy"}, problem_of=_no_class
+)
+_updates: Registry[Any] = Registry("client update", {}, problem_of=_no_class)
+
+register_loss = _losses.register
+"""Register the decorated loss under a name: `@register_loss("focal")`."""
+
+register_client_update = _updates.register
+"""Register the decorated function under a name: `@register_client_update("mine")`."""
+
+resolve_loss = _losses.resolve
+"""Give the loss that a name stands for; raise `UnknownName` or `BadPath`."""
+
+resolve_client_update = _updates.resolve
+"""Give the client update that a name stands for; raise `UnknownName` or `BadPath`."""
+
+registered_loss, registered_client_update = _losses.registered, _updates.registered
+"""Give what was registered for a name, if anything was."""
+
+bring_loss, bring_client_update = _losses.bring, _updates.bring
+"""Have a name stand for a function that came from another process."""

@@ -1,0 +1,358 @@
+"""Asks one question about clients at the sites that hold them, until every client is answered for.
+
+Each site gets one order about its share. A site that is lost leaves its share behind: what may move
+of it goes to the others as further orders, whose answers add up with the rest; what may not waits
+for the site. So every client is in exactly one answer, whatever is lost when. A site whose answer
+does not count is asked nothing more of this question; its share is treated like that of a lost one.
+Who may be done without, and when, is decided in `core.participation`.
+"""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from fedpilot.mediator import FederationMediator, Payload, Share, SiteUnreachable
+from fedpilot.mediator.errors import AnswerUnreadable
+
+from ...core.population.shares import part_name
+from ...core.rounds.participation import (
+    BelowQuorum,
+    Close,
+    Done,
+    Fail,
+    Forgo,
+    Rules,
+    SiteRefused,
+    Standing,
+    TooFewSites,
+    Wait,
+    step,
+)
+from ...core.rounds.site_events import NotBelieved, believed
+from ...core.sums.partial_check import AnswerRefused
+from ...errors import FederatedError
+
+LONGEST_WAIT_S = 3600.0
+"""Then one looks again, whether anything has happened or not."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """Clients whose answer is wanted from one site."""
+
+    site: str
+    stays: Share = ()
+    """Those that no other site may be asked about."""
+    moves: Share = ()
+
+    @property
+    def share(self) -> Share:
+        """All of them, as the order says it."""
+        return tuple(sorted((*self.stays, *self.moves), key=lambda each: each.start))
+
+
+class Question(Protocol):
+    """What is asked."""
+
+    @property
+    def name(self) -> str:
+        """Such as `round 3`, for errors."""
+
+    @property
+    def round_number(self) -> int: ...
+
+    def send(self, site: str, share: Share) -> Future[Payload]:
+        """Send the order about these clients."""
+
+    def close(self, site: str, share: Share) -> None:
+        """Have that order answered with what is done of it."""
+
+    def check(self, share: Share, answer: Payload) -> None:
+        """AnswerRefused for what cannot be an answer to the order about these clients."""
+
+    def covered(self, share: Share, answer: Payload) -> int:
+        """How many clients an answer covers; only asked where not everybody has to be.
+
+        It was checked before; AnswerRefused if it covers others than these.
+        """
+
+    def most(self, share: Share) -> int:
+        """How many of these clients it is about."""
+
+    def review(self, answered: Sequence[Answered]) -> Mapping[str, Exception]:
+        """The sites whose answers do not count beside all the others, and why."""
+
+    def refused(self, site: str, error: Exception) -> bool:
+        """Note that an answer of a site does not count; whether it takes no further part."""
+
+    def site_changed(self) -> None:
+        """Sites were lost or came back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """An answer, and what it is about."""
+
+    part: Part
+    payload: Payload
+    clients: int
+    """How many it covers, where that was asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unanswered:
+    """An order that was not waited for any longer; its answer may still come."""
+
+    part: Part
+    answer: Future[Payload]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answers:
+    """What a question brought in."""
+
+    all: Sequence[Answered]
+    missing: Sequence[Part]
+    """Parts that nobody answered for."""
+    late: Sequence[Unanswered]
+    """Those of them whose sites may still answer."""
+    reason: str
+    """Why it was closed or clients were done without; empty where nothing of that happened."""
+
+
+@dataclass(slots=True)
+class _Open:
+    part: Part
+    done: int = 0
+    """Clients that the site says are done."""
+
+
+class Asking:
+    """One question under way."""
+
+    def __init__(
+        self,
+        question: Question,
+        mediator: FederationMediator,
+        rules: Rules,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._question = question
+        self._mediator = mediator
+        self._rules = rules
+        self._clock = clock
+        self._started = clock()
+        self._happened: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._open: dict[Future[Payload], _Open] = {}
+        self._waiting: list[Part] = []
+        self._waiting_since: float | None = None
+        self._closed: float | None = None
+        self._answered: list[Answered] = []
+        self._missing: list[Part] = []
+        self._left_out: dict[str, str] = {}
+        """Sites whose answers do not count, and why."""
+        self._reason = ""
+
+    def answers(self, parts: Sequence[Part]) -> Answers:
+        """Ask, and wait for the answers; TooFewSites, BelowQuorum, or what the work raised."""
+        self._waiting = list(parts)
+        with self._mediator.heard_by(self._hear):
+            while not self._is_over():
+                pass
+        if self._reason and self._covered() < self._rules.least:
+            raise BelowQuorum(self._question.name, self._covered(), self._rules.least, self._reason)
+        late = [Unanswered(each.part, answer) for answer, each in self._open.items()]
+        return Answers(all=self._answered, missing=self._missing, late=late, reason=self._reason)
+
+    def _is_over(self) -> bool:
+        """One turn: send what can be sent, see what is due, wait for something to happen."""
+        if self._closed is None:
+            self._send_waiting()
+        now = self._clock()
+        match step(self._standing(), now, self._rules):
+            case Done():
+                if self._left_some_out():
+                    return False
+                self._missing += [each.part for each in self._open.values()]
+                return True
+            case Fail(lacking, never=True):
+                raise SiteRefused(self._question.name, lacking)
+            case Fail(lacking, waited_s=waited_s):
+                raise TooFewSites(self._question.name, lacking, waited_s)
+            case Close(reason):
+                self._reason, self._closed = reason, now
+                self._forgo()
+                for each in self._open.values():
+                    self._question.close(each.part.site, each.part.share)
+            case Forgo(lacking):
+                self._reason = lacking
+                self._forgo()
+            case Wait(seconds):
+                self._wait(seconds)
+        return False
+
+    def _forgo(self) -> None:
+        self._missing += self._waiting
+        self._waiting = []
+        self._waiting_since = None
+
+    def _standing(self) -> Standing:
+        vital = self._mediator.lacking()
+        lacking = None
+        never = [part for part in self._waiting if self._is_never_answered(part)]
+        if self._waiting:
+            sites = sorted({part.site for part in self._waiting})
+            whys = "; ".join(filter(None, map(self._mediator.why_gone, sites)))
+            lacking = vital or (
+                f"clients wait for site {', '.join(sites)}, which is not there"
+                f"{f': {whys}' if whys else ''}"
+            )
+        if never and not vital:
+            refused, sites_left = self._refused(), sorted({part.site for part in never})
+            lacking = "; ".join(f"site {site}: {refused[site]}" for site in sites_left)
+        return Standing(
+            started=self._started,
+            open=len(self._open),
+            covered=self._covered(),
+            reported=sum(each.done for each in self._open.values()),
+            lacking=lacking,
+            vital=vital is not None,
+            hopeless=vital is not None and self._mediator.hopeless(),
+            lacking_since=self._waiting_since or 0.0,
+            some_never=bool(never),
+            all_never=bool(never) and len(never) == len(self._waiting),
+            closed=self._closed,
+        )
+
+    def _covered(self) -> int:
+        return sum(each.clients for each in self._answered)
+
+    # -- orders -----------------------------------------------------------------------------------
+
+    def _send_waiting(self) -> None:
+        """Send all that there is a site for."""
+        waiting, self._waiting = [part for part in self._waiting if part.share], []
+        if waiting and self._mediator.closed:
+            raise FederatedError(f"{self._question.name}: the federation was closed meanwhile")
+        if self._mediator.lacking() is not None:
+            self._waiting = waiting
+        else:
+            there = set(self._mediator.sites) - set(self._left_out)
+            for part in waiting:
+                if part.site in there:
+                    self._send(part)
+                    continue
+                dealt = self._mediator.share_out(part.moves, without=self._left_out)
+                for site, share in dealt.items():
+                    self._send(Part(site=site, moves=share))
+                rest = replace(part, moves=()) if dealt else part
+                if rest.share:
+                    self._waiting.append(rest)
+        if not self._waiting:
+            self._waiting_since = None
+        elif self._waiting_since is None:
+            self._waiting_since = self._clock()
+
+    def _send(self, part: Part) -> None:
+        answer = self._question.send(part.site, part.share)
+        self._open[answer] = _Open(part)
+        answer.add_done_callback(lambda done: self._happened.put(lambda: self._answer(done)))
+
+    def _answer(self, done: Future[Payload]) -> None:
+        part = self._open.pop(done).part
+        number = self._question.round_number
+        try:
+            payload = done.result()
+            self._question.check(part.share, payload)
+            counts = self._rules.by_clock
+            clients = self._question.covered(part.share, payload) if counts else 0
+        except SiteUnreachable as error:
+            self._mediator.give_up(part.site, error, round_number=number)
+        except (AnswerRefused, AnswerUnreadable) as error:
+            self._leave_out(part.site, error)
+        except Exception as error:
+            if len(self._mediator.sites) > 1 and not hasattr(error, "site"):
+                error.add_note(f"at site {part.site}")
+            raise
+        else:
+            self._answered.append(Answered(part, payload, clients))
+            return
+        self._question.site_changed()
+        self._is_open_again(part)
+
+    def _is_open_again(self, part: Part) -> None:
+        if self._closed is None:
+            self._waiting.append(part)
+        else:
+            self._missing.append(part)
+
+    # -- answers that do not count ----------------------------------------------------------------
+
+    def _leave_out(self, site: str, error: Exception) -> None:
+        """Ask a site nothing more: of this question, or of all."""
+        self._left_out[site] = str(error)
+        if self._question.refused(site, error):
+            number = self._question.round_number
+            self._mediator.distrust(site, str(error), round_number=number)
+
+    def _left_some_out(self) -> bool:
+        """Whether there are answers that do not count beside the others; who gave them is asked
+        nothing more.
+        """
+        problems = self._question.review(self._answered)
+        for site, error in problems.items():
+            self._leave_out(site, error)
+        left = [each for each in self._answered if each.part.site in problems]
+        self._answered = [each for each in self._answered if each.part.site not in problems]
+        for each in left:
+            self._is_open_again(each.part)
+        if left:
+            self._question.site_changed()
+        return bool(left)
+
+    def _is_never_answered(self, part: Part) -> bool:
+        """Whether no site will answer for some of these clients, however long one waits."""
+        refused = self._refused()
+        if part.site not in refused:
+            return False
+        return bool(part.stays) or set(self._mediator.sites) <= set(refused)
+
+    def _refused(self) -> Mapping[str, str]:
+        """The sites that are asked nothing more, in this question or in any, and why."""
+        return {**self._mediator.excluded, **self._left_out}
+
+    # -- what happens meanwhile -------------------------------------------------------------------
+
+    def _hear(self, site: str, payload: Payload | None) -> None:
+        if payload is None:
+            self._happened.put(self._question.site_changed)
+        elif payload.kind == "clients_done":
+            self._happened.put(lambda: self._progress(site, payload))
+
+    def _progress(self, site: str, payload: Payload) -> None:
+        try:
+            told = believed(payload.kind, payload.header)
+        except NotBelieved:
+            return  # the log has it
+        if told["round"] != self._question.round_number:
+            return
+        for each in self._open.values():
+            if each.part.site == site and part_name(each.part.share) == told["part"]:
+                each.done = min(told["done"], self._question.most(each.part.share))
+
+    def _wait(self, seconds: float | None) -> None:
+        """Until something has happened, or so long."""
+        try:
+            act = self._happened.get(
+                timeout=LONGEST_WAIT_S if seconds is None else max(0.0, seconds)
+            )
+            while True:
+                act()
+                act = self._happened.get_nowait()
+        except queue.Empty:
+            return

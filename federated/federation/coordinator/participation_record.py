@@ -1,0 +1,90 @@
+"""CountedRounds: who counted in a round, in the run's journal before anything comes of it.
+
+Only where a clock decided that. Whoever runs the round again, to resume the run or to verify it,
+takes it from here, and so are the late updates that counted, which nobody could train again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fedpilot.fabric.whole_files import replacing
+
+from ...core.rounds.participation import Counted
+from ...core.sums.staleness import Late
+from ...errors import RunRefused
+from .gather import Answers
+from .late_orders import read_late, write_late
+
+
+class CountedRounds:
+    """The records of one run; `what` is `counted`, of training, or `judged`."""
+
+    def __init__(self, journal: Path) -> None:
+        self._journal = journal
+
+    def write(
+        self,
+        what: str,
+        answers: Answers,
+        counted: Any,
+        *,
+        round_number: int,
+        model: str,
+        whole: int,
+        late: Sequence[Late] = (),
+    ) -> Counted:
+        """Write down who counted in a round that asked `whole` clients about a model."""
+        sites: dict[str, int] = {}
+        for each in answers.all:
+            sites[each.part.site] = sites.get(each.part.site, 0) + each.clients
+        kept = write_late(self._late_of(round_number), late) if late else ()
+        made = Counted(
+            round_number=round_number,
+            model=model,
+            whole=whole,
+            clients=sum(sites.values()),
+            counted=counted,
+            sites=sites,
+            reason=answers.reason,
+            late=kept,
+        )
+        path = self._path_of(what, round_number)
+        with replacing(path) as aside:
+            aside.write_text(json.dumps(made.to_json()) + "\n")
+        return made
+
+    def read(self, what: str, round_number: int, model: str) -> Counted | None:
+        """Who counted when this round was run before, if a clock decided that.
+
+        RunRefused if the record is spoilt, or of another model.
+        """
+        path = self._path_of(what, round_number)
+        if not path.exists():
+            return None
+        try:
+            values = json.loads(path.read_text())
+        except ValueError:
+            values = None
+        found = Counted.from_json(values, str(path))
+        if found.model != model:
+            raise RunRefused(
+                f"{path} says who counted after model {found.model[:12]}, and this is "
+                f"{model[:12]}: the run before this one came to another model"
+            )
+        return found
+
+    def late(self, counted: Counted | None) -> list[Late]:
+        """The late updates that counted too; RunRefused if they are not there."""
+        if counted is None:
+            return []
+        return read_late(self._late_of(counted.round_number), counted.late)
+
+    def _path_of(self, what: str, round_number: int) -> Path:
+        return self._journal / f"round-{round_number:06d}.{what}.json"
+
+    def _late_of(self, round_number: int) -> Path:
+        return self._journal / f"round-{round_number:06d}.late.safetensors"

@@ -1,0 +1,130 @@
+"""Meter: asks a run's traffic budget before anything of a round is sent, and keeps its books.
+
+What has crossed is in the run folder's `traffic.csv`. What a round may cost at most is written to
+the journal before its first order goes out, and removed once its rows are in the table; so a run
+that was killed in between has spent that much when it is resumed. Without a limit nothing is asked
+and nothing is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+from fedpilot.mediator.core.traffic import Budget, Crossing, Direction, Flow, Spending
+
+from ...core.rounds.round_costs import Costs, Judges
+from ...errors import TrafficSpent
+from ..run_folder.folder import RunFolder
+
+INTERRUPTED = "interrupted"
+"""The purpose of what a round that was killed may have cost at most."""
+
+
+class Meter:
+    """The traffic of one attempt at a run."""
+
+    def __init__(self, budget: Budget, costs: Costs, folder: RunFolder) -> None:
+        """Count what was spent before, as the folder says."""
+        self._limited = budget.limits_anything
+        self._costs = costs
+        self._folder = folder
+        self._spending = Spending(budget)
+        self._planned: dict[str, Crossing] = {}
+        """What is written down of the round that is under way, by site."""
+        self._asked: dict[str, Crossing] = {}
+        """What its orders were granted."""
+        if self._limited:
+            self._read_back()
+
+    @property
+    def limited(self) -> bool:
+        """Whether anything is limited."""
+        return self._limited
+
+    def _read_back(self) -> None:
+        lost = self._folder.round_under_way()
+        if lost is not None:
+            number, sites = lost
+            self._folder.append_traffic(
+                (number, site, way, INTERRUPTED, nbytes)
+                for site, ways in sorted(sites.items())
+                for way, nbytes in sorted(ways.items())
+            )
+            self._folder.forget_round_under_way()
+        rows = [
+            (Flow(number, site, Direction(way), purpose), nbytes)
+            for number, site, way, purpose, nbytes in self._folder.traffic()
+        ]
+        self._spending.book(rows, earlier=True)
+
+    def plan(
+        self,
+        round_number: int,
+        clients: Mapping[str, int],
+        *,
+        having: Collection[str],
+        judges: Judges,
+        late: Iterable[str],
+    ) -> None:
+        """Ask for a whole round before it begins; TrafficSpent if that is more than is left.
+
+        `clients`: how many each site trains at most; `having` are the sites that have the model,
+        `late` those that may still hand up something of earlier rounds, once for each.
+        """
+        if not self._limited:
+            return
+        wanted = self._costs.of_round(clients, having=having, judges=judges)
+        overdue = [(site, self._costs.late) for site in late]
+        for site, each in overdue:
+            wanted[site] = wanted.get(site, Crossing()) + each
+        self._check(f"round {round_number} is not begun", round_number, wanted)
+        self._planned, self._asked = wanted, {}
+        self._write(round_number)
+        for site, each in overdue:
+            self._grant(round_number, site, each)
+
+    def ask(self, round_number: int, site: str, *, with_model: bool, clients: int | None) -> None:
+        """Ask for an order and its answer; TrafficSpent if that is more than is left.
+
+        It is about training so many `clients`, or (None) about judging.
+        """
+        if not self._limited:
+            return
+        wanted = self._costs.of_order(with_model=with_model, clients=clients)
+        self._check(f"nothing more of round {round_number} is sent", round_number, {site: wanted})
+        self._grant(round_number, site, wanted)
+
+    def book(self, rows: Iterable[tuple[Flow, int]]) -> None:
+        """The round is over, and this has crossed for it."""
+        if self._limited:
+            self._spending.settle()
+            self._spending.book(rows)
+
+    def written(self) -> None:
+        """What was booked is in the run folder's table."""
+        if self._limited:
+            self._folder.forget_round_under_way()
+
+    def _check(self, what: str, round_number: int, wanted: Mapping[str, Crossing]) -> None:
+        totals = {site: each.total for site, each in wanted.items()}
+        refused = self._spending.refuses(round_number, totals)
+        if refused is not None:
+            raise TrafficSpent(what, str(refused))
+
+    def _grant(self, round_number: int, site: str, wanted: Crossing) -> None:
+        self._spending.promise(site, wanted.total)
+        asked = self._asked[site] = self._asked.get(site, Crossing()) + wanted
+        planned = self._planned.get(site, Crossing())
+        if asked.to_site > planned.to_site or asked.from_site > planned.from_site:
+            self._planned[site] = Crossing(
+                to_site=max(asked.to_site, planned.to_site),
+                from_site=max(asked.from_site, planned.from_site),
+            )
+            self._write(round_number)
+
+    def _write(self, round_number: int) -> None:
+        ways = {
+            site: {str(Direction.TO_SITE): each.to_site, str(Direction.FROM_SITE): each.from_site}
+            for site, each in self._planned.items()
+        }
+        self._folder.write_round_under_way(round_number, ways)

@@ -1,0 +1,86 @@
+"""Lifetime: the one state of what is started when it is needed, and closed once, from any thread.
+
+    new -> starting -> started -> closed
+
+A start that fails leads back to `new`. What is closed while it starts is undone by the thread that
+starts it, and `close` returns when that is over: nothing is left then.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
+from enum import StrEnum
+
+from ..errors import FederatedError
+
+
+class State(StrEnum):
+    """Where it is."""
+
+    NEW = "new"
+    STARTING = "starting"
+    STARTED = "started"
+    CLOSED = "closed"
+
+
+class Lifetime:
+    """Of one federation."""
+
+    def __init__(self, undo: ExitStack) -> None:
+        """`undo` ends what there is before a start."""
+        self._undo = undo
+        self._changed = threading.Condition()
+        self._state = State.NEW
+        self._closing = False
+        self._starter = 0
+        """The thread that starts it."""
+
+    @property
+    def closing(self) -> bool:
+        """Whether it is closed, or will be as soon as its start has noticed."""
+        return self._closing
+
+    def start(self, begin: Callable[[ExitStack], None]) -> None:
+        """Have `begin` start it, unless it is started; whoever else starts it is waited for.
+
+        FederatedError if it is closed, or is closed meanwhile: then all that `begin` has put on
+        the stack is undone.
+        """
+        me = threading.get_ident()
+        with self._changed:
+            if self._state is State.STARTING and self._starter == me:
+                raise FederatedError("the federation is just being started")
+            self._changed.wait_for(lambda: self._state is not State.STARTING)
+            self.check()
+            if self._state is State.STARTED:
+                return
+            self._state, self._starter = State.STARTING, me
+        state = State.NEW
+        try:
+            with ExitStack() as undo:
+                begin(undo)
+                with self._changed:
+                    self.check()
+                    self._undo.enter_context(undo.pop_all())
+                    state = State.STARTED
+        finally:
+            with self._changed:
+                self._state = state
+                self._changed.notify_all()
+
+    def check(self) -> None:
+        """FederatedError if it is closed, or is to be: whoever starts it asks now and then."""
+        if self._closing:
+            raise FederatedError("the federation is closed; make another one")
+
+    def close(self) -> None:
+        """Undo all; may be called again. The thread that starts it may call it, and undoes then."""
+        with self._changed:
+            self._closing = True
+            if self._state is State.STARTING and self._starter == threading.get_ident():
+                return
+            self._changed.wait_for(lambda: self._state is not State.STARTING)
+            self._state = State.CLOSED
+        self._undo.close()

@@ -1,0 +1,226 @@
+"""Connections: the federation of a mediator's sites, as an object in Python.
+
+    with fedpilot.connect("hospitals") as connection:
+        with connection.federation("my.yaml") as federation:
+            print(federation["client_7"].train().loss)
+
+A VirtualNode of it is the same class as a local one; what it is asked travels to the run's
+coordinator at the mediator, and from there to the site that the client belongs to.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from fedpilot.mediator import Payload
+from fedpilot.mediator.cli.access import access_of
+from fedpilot.mediator.client.client import ENDED, Document, MediatorClient
+from fedpilot.mediator.errors import QuestionFailed, RequestRefused
+
+from ...config import load_config, parse_config, to_yaml
+from ...config.schema import RunConfig
+from ...core.population.partition import UnknownClient
+from ...core.state import State
+from ...errors import FederatedError
+from ...prepare.user_code import code_to_send
+from ...prepare.user_sources import import_paths
+from ..run_folder.folder import check_run_id, new_run_id
+from ..virtual_node import VirtualNode
+
+AT_ONCE = 16
+"""Questions of one federation that are under way together."""
+START_S = 300.0
+"""How long a run's coordinator may take until it answers."""
+LOOK_S = 0.5
+PAGE = 1_000
+"""Clients that one answer lists."""
+
+
+def connect(
+    profile: str | None = None, *, mediator: str | None = None, credentials: str | None = None
+) -> Connection:
+    """Connect to a mediator: by the name of a profile, by address, or as the environment says.
+
+    Raises ProfileError where no mediator is named, and what `MediatorClient` raises.
+    """
+    return Connection(access_of(mediator, credentials, profile).open())
+
+
+class Connection:
+    """A user's connection to a mediator."""
+
+    def __init__(self, client: MediatorClient) -> None:
+        self.client = client
+
+    def federation(
+        self,
+        config: RunConfig | Mapping[str, Any] | str | Path,
+        *,
+        overrides: Sequence[str] = (),
+        run_id: str | None = None,
+    ) -> RemoteFederation:
+        """Have the mediator make a federation that serves its clients; it ends when it is closed.
+
+        Your own modules that the config names are sent along: those of the working folder, of the
+        folder of the config, and where else Python looks, but not what is installed. ConfigError
+        before anything is sent, as for a model that only this process knows. Asking again under
+        the same `run_id` gives the same.
+        """
+        folders = import_paths(config)
+        name = "federation"
+        if isinstance(config, str | Path):
+            name = Path(config).stem
+            config = load_config(config, overrides)
+        elif not isinstance(config, RunConfig) or overrides:
+            values = config.model_dump() if isinstance(config, RunConfig) else config
+            config = parse_config(values, overrides)
+        run = check_run_id(run_id or new_run_id(config.run.name or name))
+        code = code_to_send(config, folders).archive
+        self.client.submit(run, to_yaml(config), name=name, interactive=True, code=code)
+        return RemoteFederation(self.client, run, owned=True)
+
+    def run(self, run_id: str) -> RemoteFederation:
+        """The clients of a run that goes on at the mediator; closing it leaves the run alone.
+
+        They are asked by the run's owner and by admins: others get NotPermitted.
+        """
+        self.client.show_run(run_id)
+        return RemoteFederation(self.client, run_id)
+
+    def close(self) -> None:
+        """End the connection; may be called twice."""
+        self.client.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class RemoteFederation:
+    """Clients by id (`federation["client_7"]`), of a run at a mediator. A VirtualNode's Registrar.
+
+    An `owned` one is stopped when it is closed.
+    """
+
+    round = 0
+    """The coordinator knows the round; a client trains the one that comes next there."""
+
+    def __init__(
+        self,
+        client: MediatorClient,
+        run_id: str,
+        *,
+        owned: bool = False,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.run_id = run_id
+        self._client = client
+        self._owned = owned
+        self._sleep = sleep
+        self._ids: dict[int, str] = {}
+        self._threads = ThreadPoolExecutor(AT_ONCE, thread_name_prefix=f"{run_id}-asks")
+        self._closed = False
+
+    def __getitem__(self, client_id: str) -> VirtualNode:
+        """A client; UnknownClient (a KeyError) if there is none. Waits for the run to be there."""
+        index = int(self._shown(client_id)["index"])
+        self._ids[index] = client_id
+        return VirtualNode(self, index)
+
+    def __len__(self) -> int:
+        """The population."""
+        return int(self.list_nodes(count=0)["total"])
+
+    def __iter__(self) -> Iterator[str]:
+        """The clients' ids, one after another."""
+        first = 0
+        while nodes := self.list_nodes(first=first, count=PAGE)["nodes"]:
+            yield from (str(node["id"]) for node in nodes)
+            first += len(nodes)
+
+    def list_nodes(self, *, first: int = 0, count: int = 100, site: str = "") -> Document:
+        """Some VirtualNodes, of one site or of all: `total`, and `nodes` with where each is."""
+        header = {"first": first, "count": count, "site": site}
+        return self._asked(Payload(kind="node.list", header=header)).header
+
+    def close(self) -> None:
+        """Let go of it, and stop the run if it was made for this; may be called twice."""
+        if self._closed:
+            return
+        self._closed = True
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        if self._owned:
+            with suppress(RequestRefused):  # it has ended by itself
+                self._client.stop_run(self.run_id)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # -- for VirtualNodes ---------------------------------------------------------------------
+
+    def client_id(self, index: int) -> str:
+        """The id of a client that was asked for before."""
+        return self._ids[index]
+
+    def ask_node(self, index: int, order: Payload) -> Future[Payload]:
+        """Send a client's order to the run's coordinator."""
+        if self._closed:
+            raise FederatedError("the federation is closed")
+        header = {**order.header, "client": self._ids[index]}
+        return self._threads.submit(self._asked, replace(order, header=header))
+
+    def show(self, index: int) -> Mapping[str, Any]:
+        """What is known of a client's node; starts nothing."""
+        return self._shown(self._ids[index])
+
+    def model_or(self, model: State | None) -> tuple[str, State]:
+        """A model of the caller's with its digest; nothing stands for the global model there."""
+        from ...core.state import digest
+
+        return ("", {}) if model is None else (digest(model), model)
+
+    def explain_assignment(self, index: int) -> str:
+        """Why a client belongs to its site."""
+        return str(self._shown(self._ids[index]).get("assignment", "not known"))
+
+    def _shown(self, client_id: str) -> Mapping[str, Any]:
+        return self._asked(Payload(kind="node.show", header={"client": client_id})).header
+
+    def _asked(self, question: Payload) -> Payload:
+        """Ask the run, which may have to come up first. UnknownClient, QuestionFailed."""
+        deadline = time.monotonic() + START_S
+        while True:
+            try:
+                return self._client.ask_run(self.run_id, question)
+            except QuestionFailed as error:
+                if error.kind.rpartition(":")[2] == UnknownClient.__name__:
+                    client_id = str(question.header["client"])
+                    raise UnknownClient(client_id, f"those of run {self.run_id}") from error
+                raise
+            except RequestRefused:
+                status = self._client.show_run(self.run_id).get("status")
+                if status in ENDED or status == "stopping" or time.monotonic() > deadline:
+                    raise
+                self._sleep(LOOK_S)

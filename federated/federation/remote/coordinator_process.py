@@ -1,0 +1,228 @@
+"""A run's coordinator at a mediator: the entry point `federated` of `fedpilot.coordinators`.
+
+Its run folder lies in the mediator's folder. It always resumes: a run that has not begun resumes at
+its first round. What a local run prints as events is told to the mediator, and what users ask about
+VirtualNodes is answered meanwhile.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedpilot.fabric import FabricError
+from fedpilot.fabric.interruptions import Interruptions
+from fedpilot.mediator import MediatorError
+from fedpilot.mediator.coordinator.connection import MediatorConnection
+from fedpilot.mediator.errors import RequestRefused
+from fedpilot.mediator.wire.blobs.full_disk import is_full
+
+from ...core.user_code.user_errors import failure_of
+from ...errors import CodeRefused, ConfigError, FederatedError, Problem
+from ..events import Event, event as happened
+
+if TYPE_CHECKING:
+    from ...config.schema import RunConfig
+
+log = logging.getLogger(__name__)
+
+FINISHED, FAILED, NO_ROOM, STOPPED = 0, 1, 75, 130
+KNOWN = (FederatedError, FabricError, MediatorError, OSError)
+"""Errors that say themselves what is wrong."""
+DISK_FULL = "the disk is full"
+ENDED = "its coordinator was ended, and goes on as soon as the mediator is back"
+CODE = "code.zip"
+"""The user's own modules, as the mediator has kept them."""
+
+
+def main(folder: Path, run: str, user_code: bool = True) -> int:
+    """Run or resume a run of the mediator in a folder; the exit code says how it ended.
+
+    Without `user_code` a config that names code by dotted path is refused before any is imported.
+    """
+    began_at = time.monotonic()
+    with Interruptions() as interruptions:
+        try:
+            with MediatorConnection(folder, run) as connection:
+                telling = Telling(connection)
+                connection.on_stop(telling.stop)
+                try:
+                    place = folder / "runs" / run
+                    _serve(place, connection, telling, interruptions, user_code)
+                    return FINISHED
+                except Exception as error:
+                    if is_full(error):
+                        log.error("%s: %s", DISK_FULL, error)
+                        telling.waiting(run, f"{DISK_FULL}, at the mediator")
+                        return NO_ROOM
+                    if not isinstance(error, KNOWN):
+                        raise
+                    log.error("%s", error)
+                    if not telling.ended:
+                        _tell_failure(connection, run, error, time.monotonic() - began_at)
+                    return FAILED
+        except KeyboardInterrupt:
+            return STOPPED
+        except MediatorError as error:
+            log.error("%s", error)
+            return FAILED
+
+
+class Telling:
+    """Tells the mediator of a run's events, as an observer.
+
+    A run that is interrupted goes on with the next coordinator, unless somebody has stopped it: so
+    whoever follows it is told what it waits for, and not that it has ended.
+    """
+
+    def __init__(self, connection: MediatorConnection) -> None:
+        self._connection = connection
+        self._stopped = False
+        self.ended = False
+        """Whether it was told how the run ended."""
+
+    def __call__(self, event: Event) -> None:
+        ends = event.name == "run_finished"
+        if ends and event.fields["status"] == "interrupted" and not self._stopped:
+            failure = str(event.fields["failure"])
+            why = failure if failure.startswith(DISK_FULL) else ENDED
+            self.waiting(str(event.fields["run_id"]), why)
+            return
+        self.ended = self.ended or ends
+        self._connection.emit(event.to_json())
+
+    def waiting(self, run: str, reason: str) -> None:
+        """Tell what a run waits for that goes on later."""
+        self._connection.emit(happened("run_waiting", run_id=run, reason=reason).to_json())
+
+    def stop(self, reason: str) -> None:
+        """Somebody wants the run to end."""
+        log.info("to be stopped: %s", reason)
+        self._stopped = True
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _serve(
+    place: Path,
+    connection: MediatorConnection,
+    telling: Telling,
+    interruptions: Interruptions,
+    user_code: bool,
+) -> None:
+    from ...config import load_config
+    from ...prepare.importing import make_importable
+    from ...prepare.user_code import code_sent
+    from ..federation import Federation
+    from ..run_folder.folder import RunFolder
+    from ..run_record import SUBMITTED
+    from .mediator_sites import MediatorSites, declarations
+    from .query_server import Answering
+
+    submitted: dict[str, Any] = json.loads((place / "submission.json").read_text())
+    _make_folder(place)
+    config = load_config(place / "config.yaml", [f"outputs.folder={json.dumps(str(place.parent))}"])
+    if not user_code:
+        check_names_no_code(config)
+    with RunFolder.open(place.parent, place.name) as opened:
+        manifest = opened.manifest()
+        if not manifest:
+            # A run whose gang cannot be had leaves what there was before: this.
+            opened.update_manifest(status=SUBMITTED)
+    code = None
+    if archive := archive_in(place, str(submitted.get("code", ""))):
+        code = code_sent(config, archive)
+        log.info("it brings code: %s; SHA-256 %s", ", ".join(code.files)[:1000], code.digest)
+        make_importable(archive)
+    source = MediatorSites(
+        config,
+        connection,
+        again="identity" in manifest,
+        declared=declarations(config, connection, place / "declared.json"),
+        code=code,
+        members=place / "members.json",
+    )
+    with _telling_nothing_of_files(config):
+        federation = Federation(
+            config,
+            source=source,
+            name=place.name,
+            user=str(submitted.get("user", {}).get("name", "")),
+            observers=[telling],
+            code=code,
+        )
+    try:
+        with Answering(federation, connection.questions) as answering:
+            if submitted["interactive"]:
+                federation.start()
+                answering.wait()
+            else:
+                federation.resume(place.name)
+    finally:
+        interruptions.shield()
+        federation.close()
+
+
+@contextmanager
+def _telling_nothing_of_files(config: RunConfig) -> Iterator[None]:
+    """Say one thing of a built-in loader's files, whether they are missing, closed or others.
+
+    The error goes to whoever submitted the run, and into a log that is shown to them. They need not
+    learn which files there are on the mediator's machine.
+    """
+    from ...data import DataError
+
+    try:
+        yield
+    except ConfigError as error:
+        loader = config.data.dataset_type or ""
+        if ":" in loader or not isinstance(error.__cause__, DataError | OSError):
+            raise
+        found = f"`{loader}` finds nothing that it can load on the mediator's machine"
+        allowed = "data that the mediator's admin has put there, or `data.from: sites`"
+        problem = Problem(key="data.options", found=found, allowed=allowed)
+        raise ConfigError([problem]) from None
+
+
+def check_names_no_code(config: RunConfig) -> None:
+    """Refuse what this mediator would have to import, brought or installed. RequestRefused."""
+    from ...prepare.user_sources import installed_code
+
+    if paths := installed_code(config):
+        raise RequestRefused(
+            f"this mediator runs no code but fedpilot's own, and the config names "
+            f"{', '.join(paths)}: use what is built in, or another mediator"
+        )
+
+
+def archive_in(place: Path, digest: str) -> bytes:
+    """The user's own code that was submitted with a run; empty if none was. CodeRefused."""
+    if not digest:
+        return b""
+    archive = (place / CODE).read_bytes()
+    if hashlib.sha256(archive).hexdigest() != digest:
+        raise CodeRefused(f"{CODE} in its folder is not what was submitted, SHA-256 {digest}")
+    return archive
+
+
+def _make_folder(place: Path) -> None:
+    """What a run folder has that was not made by a run."""
+    for name in ("checkpoints", "journal"):
+        (place / name).mkdir(exist_ok=True)
+
+
+def _tell_failure(
+    connection: MediatorConnection, run: str, error: Exception, seconds: float
+) -> None:
+    """Have whoever follows the run see why it ended before it had begun."""
+    failure = failure_of(error)
+    ending = {"status": "failed", "failure": failure, "reason": failure}
+    nothing = {"folder": None, "rounds": 0, "digest": "", "seconds": round(seconds, 3)}
+    connection.emit({"event": "run_finished", "run_id": run, **ending, **nothing})

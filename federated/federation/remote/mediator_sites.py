@@ -1,0 +1,237 @@
+"""MediatorSites: the sites of a mediator, which come and go while a run goes on.
+
+It begins once enough sites are ready. Later ones are brought in, those that come back too; one that
+drains is left in peace, one that is lost is given up even if nothing was asked of it just then. A
+run of so many sites (`sites.count`) that lacks one takes any other that is ready, unless its
+clients have to stay where they are: then it says so.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Collection, Sequence
+from concurrent.futures import Future
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from fedpilot.mediator import (
+    FederationMediator,
+    GangRequest,
+    LinkedSite,
+    Payload,
+    ReservationRefused,
+    Site,
+)
+from fedpilot.mediator.coordinator.connection import MediatorConnection
+from fedpilot.mediator.core.health import SiteState, works
+from fedpilot.mediator.wire.messages import SiteStanding
+
+from ...config.schema import RunConfig
+from ...core.rounds.site_changes import Move, chosen, moves, passed_over
+from ...prepare.user_code import UserCode, attached
+from ..sites.membership_watcher import Following
+from ..sites.sources import Declarations, StartedRun
+
+log = logging.getLogger(__name__)
+
+ELSEWHERE = ("elsewhere",)
+"""The one name there is before the sites are known."""
+
+
+def declarations(
+    config: RunConfig, connection: MediatorConnection, kept: Path
+) -> Declarations | None:
+    """What the sites of a run disclose, if its data lies there; the same whenever it is asked.
+
+    It is written to `kept` the first time: who takes part in a run does not change when it goes on
+    after an interruption. ReservationRefused if too few sites hold the data set.
+    """
+    if config.data.from_ is None:
+        return None
+    if kept.exists():
+        found: Declarations = json.loads(kept.read_text())
+        return found
+    wanted, name = config.sites, config.data.dataset or ""
+    least = wanted.min_sites or wanted.count or 1
+    wait_s = config.participation.wait_for_sites_s
+    ready = connection.wait_for_sites(least, wanted.required, wait_s)
+    told = {str(each.name): json.loads(each.data_json or "{}") for each in ready}
+    held = {site: sets for site, sets in told.items() if name in sets}
+    missing = sorted({*wanted.required} - set(held))
+    if len(held) < least or missing:
+        lacks = {site: f"it declares no data set {name}" for site in sorted(set(told) - set(held))}
+        needed = f"{least} sites that declare data set {name} are needed, found {len(held)}"
+        raise ReservationRefused({ReservationRefused.NO_SITE: needed, **lacks})
+    names = chosen(held, wanted.count, wanted.required)
+    made = {site: {name: held[site][name]} for site in names}
+    aside = kept.with_name(f".{kept.name}.tmp")
+    aside.write_text(json.dumps(made))
+    aside.replace(kept)
+    return made
+
+
+class MediatorSites:
+    """The sites of a mediator, as a SiteSource of one run."""
+
+    apart = True
+    brings_ray = False
+
+    def __init__(
+        self,
+        config: RunConfig,
+        connection: MediatorConnection,
+        *,
+        again: bool = False,
+        declared: Declarations | None = None,
+        code: UserCode | None = None,
+        members: Path | None = None,
+    ) -> None:
+        """Those that the config of a run asks for, as far as they are ready once opened.
+
+        `again`: its gang stood before, so that it goes on with as few sites as a gang that lost
+        some would. `declared` is what sites disclose of the data that lies there: those sites take
+        part. `members` is a file that keeps the names of those who do, for the next coordinator.
+        `code` came with the run, and goes to every site; without it, what the config names
+        is installed there.
+        """
+        self._config = config
+        self._connection = connection
+        self._again = again
+        self._declared = declared
+        self._code = code
+        self._members = members
+        self.names = tuple(declared or ELSEWHERE)
+        self.counted = connection.drain_flows
+
+    @property
+    def least(self) -> int | None:
+        """Sites that have to hold their part of the gang; None for all."""
+        least = self._config.sites.min_sites
+        return least or 1 if self._again else least
+
+    def disclosed(self) -> Declarations:
+        """What the sites disclose of the run's data set."""
+        return self._declared or {}
+
+    def begin(self) -> None:
+        """Nothing: they are there, or come when they come."""
+
+    def open(
+        self, request: GangRequest, store: int, among: Collection[str], undo: ExitStack
+    ) -> Sequence[Site]:
+        """The sites that are ready by now; ReservationRefused if they are too few for too long."""
+        wanted = self._config.sites
+        ready = self._connection.wait_for_sites(
+            self.least or wanted.count or 1,
+            wanted.required,
+            self._config.participation.wait_for_sites_s,
+            among=() if self._declared is None else among,
+            # Orders under way are found again only where all have the clients that they had.
+            settled=self._again,
+        )
+        names = tuple(str(each.name) for each in ready)
+        if self._declared is None:
+            before = self._before() if self._again else ()
+            self.names = names = chosen(names, wanted.count, wanted.required, before)
+            self._keep(names)
+        if self._again:
+            self._leave_others(names)
+        return [self._site(name) for name in names]
+
+    def _before(self) -> tuple[str, ...]:
+        """The sites that took part when the coordinator before this one ended."""
+        try:
+            return () if self._members is None else tuple(json.loads(self._members.read_text()))
+        except (OSError, ValueError, TypeError):
+            return ()  # they are only preferred
+
+    def _keep(self, names: Collection[str]) -> None:
+        if self._members is not None:
+            aside = self._members.with_name(f".{self._members.name}.tmp")
+            try:
+                aside.write_text(json.dumps(sorted(names)))
+                aside.replace(self._members)
+            except OSError as error:
+                log.warning("the sites of this run are not written down: %s", error)
+
+    def _leave_others(self, mine: Collection[str]) -> None:
+        """Have sites give back what they may hold of the gang before, and which is not used now."""
+        for name, each in self._connection.sites.items():
+            if name not in mine and works(each.state):
+                self._site(name).release()
+
+    def _site(self, name: str) -> LinkedSite:
+        return LinkedSite(name, self._connection.link(name))
+
+    def told(self, spec: Payload) -> Payload:
+        """What a site is told of the federation, with the code that came with the run."""
+        return spec if self._code is None else attached(spec, self._code)
+
+    def follow(self, run: StartedRun, undo: ExitStack) -> None:
+        """Bring in, drain and give up sites as they come, drain and go, until `undo`."""
+        mediator, round_number = run.mediator, run.round_number
+        count, began = self._config.sites.count, self.names
+        stays = self._why_all_stay(mediator)
+        among = began if stays else ()
+        coming: dict[str, Future[Any]] = {}
+        told: set[str] = set()
+        """Sites that are not taken in, once that was said."""
+
+        def look(busy: Collection[str]) -> dict[str, Future[Any]]:
+            standings = {str(name): each for name, each in self._connection.sites.items()}
+            states = {name: each.state for name, each in standings.items()}
+            begun: dict[str, Future[Any]] = {}
+            there, left = mediator.sites, {*busy, *mediator.excluded}
+            soon = [site for site, each in coming.items() if site not in there and not each.done()]
+            room = None if count is None or stays else count - len(there) - len(soon)
+            for site in passed_over(states, there, among):
+                if site not in told:
+                    told.add(site)
+                    run.passed(site, stays)
+            found = moves(states, there, among=among, busy=left, first=began, room=room)
+            for site, move in found.items():
+                reason = standings[site].reason
+                log.info("site %s: %s (%s)", site, move, reason)
+                match move:
+                    case Move.GIVE_UP:
+                        mediator.lose(site, reason, round_number=round_number())
+                    case Move.DRAIN:
+                        begun[site] = mediator.drain(site, reason, round_number=round_number())
+                    case Move.BRING_IN:
+                        mediator.add(self._site(site), run.spec_of(site))
+                        begun[site] = coming[site] = mediator.readmit(site)
+            if set(there) != set(kept := self._before()) and len(there) >= len(kept):
+                self._keep(there)
+            return begun
+
+        following = Following(look)
+        undo.callback(following.close)
+
+        def changed(standing: SiteStanding | None = None) -> None:
+            # At once: the next that is heard may be that another site is lost.
+            mediator.leave_alone(
+                [
+                    str(name)
+                    for name, each in self._connection.sites.items()
+                    if each.state is SiteState.CORDONED
+                ]
+            )
+            following.wake()
+
+        self._connection.on_link_use(run.link_used)
+        self._connection.on_site_change(changed)
+        undo.enter_context(mediator.heard_by(following.hear))  # lost, though its agent is there
+        changed()
+
+    def _why_all_stay(self, mediator: FederationMediator) -> str:
+        """Why only the sites that a run began with may take part; empty if others may."""
+        if self._declared is not None:
+            return "the data of the run lies at the sites that it began with"
+        if self._config.sites.count is not None and not mediator.replaces:
+            return "its clients stay with the sites that they were given to"
+        return ""
+
+    def close(self) -> None:
+        """Nothing: they stay where they are."""

@@ -1,0 +1,280 @@
+"""Answering: what users ask about the VirtualNodes of a run, answered beside its rounds.
+
+Questions name clients by their ids; each is answered by the site that the client belongs to. Nobody
+waits here for a site: a thread sends the order, and another answers once the site has. A question
+that takes too long fails, whatever still comes.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+from fedpilot.mediator import Payload
+from fedpilot.mediator.coordinator.connection import Question
+from fedpilot.mediator.site import then
+
+from ...errors import FederatedError
+from ..federation import Federation
+
+AT_ONCE = 8
+"""Threads that send orders and write answers."""
+LOOK_S = 0.2
+WORK_S = 600.0
+"""How long a site may work for a question; the mediator itself waits no longer."""
+TELL_S = 30.0
+"""How long it may take to tell what it knows."""
+MOST_OPEN = 1_000
+"""Questions that wait for sites."""
+MOST_LISTED = 1_000
+"""Nodes that one answer lists."""
+TELLS = ("node.list", "node.show")
+"""Questions for which no site has to work."""
+NOT_TOLD = "not told"
+"""The state of a node whose site has not told it in time."""
+
+log = logging.getLogger(__name__)
+
+
+class NotAnswered(FederatedError):
+    """A question was not answered in time, or there were too many."""
+
+
+@dataclass(slots=True, eq=False)
+class _Open:
+    """A question that waits."""
+
+    question: Question
+    ends: float
+    """By the monotonic clock."""
+    so_far: Callable[[], Payload] | None = None
+    """The answer with what has come by the end; nothing of the kind if None."""
+
+
+class Answering:
+    """Threads that answer questions while this is open."""
+
+    def __init__(
+        self,
+        federation: Federation,
+        questions: queue.Queue[Question],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._federation = federation
+        self._questions = questions
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._open: set[_Open] = set()
+        self._closed = threading.Event()
+        self._threads = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="answering")
+        self._reader = threading.Thread(target=self._read, name="questions", daemon=True)
+
+    def wait(self) -> None:
+        """Serve until the process is interrupted."""
+        while not self._closed.wait(1.0):
+            pass
+
+    def __enter__(self) -> Self:
+        self._reader.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._closed.set()
+        self._reader.join()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _read(self) -> None:
+        while not self._closed.is_set():
+            self._end_overdue()
+            try:
+                question = self._questions.get(timeout=LOOK_S)
+            except queue.Empty:
+                continue
+            self._threads.submit(self._begin, question)
+
+    # -- one question -----------------------------------------------------------------------------
+
+    def _begin(self, question: Question) -> None:
+        """Send what has to be asked of sites; the rest happens once they have answered."""
+        kind = question.payload.kind
+        open_ = _Open(question, self._clock() + (TELL_S if kind in TELLS else WORK_S))
+        with self._lock:
+            full = len(self._open) >= MOST_OPEN
+            if not full:
+                self._open.add(open_)
+        if full:
+            self._fail(question, NotAnswered(f"{MOST_OPEN} questions wait already; ask again"))
+            return
+        try:
+            answer = self._answer_to(question.payload, open_)
+        except BaseException as error:
+            self._end(open_, error=error)
+        else:
+            answer.add_done_callback(lambda done: self._later(open_, done))
+
+    def _later(self, open_: _Open, done: Future[Payload]) -> None:
+        """An answer has come, in a thread that others wait for."""
+        with suppress(RuntimeError):  # nobody answers any more
+            self._threads.submit(self._end_with, open_, done)
+
+    def _end_with(self, open_: _Open, done: Future[Payload]) -> None:
+        try:
+            answer = done.result()
+        except BaseException as error:
+            self._end(open_, error=error)
+        else:
+            self._end(open_, answer)
+
+    def _end_overdue(self) -> None:
+        now = self._clock()
+        with self._lock:
+            overdue = [each for each in self._open if each.ends <= now]
+        for each in overdue:
+            self._threads.submit(self._end_late, each)
+
+    def _end_late(self, open_: _Open) -> None:
+        if open_.so_far is not None:
+            self._end(open_, open_.so_far())
+            return
+        kind = open_.question.payload.kind
+        waited = TELL_S if kind in TELLS else WORK_S
+        told = f"the site has not answered `{kind}` within {waited:g} s"
+        self._end(open_, error=NotAnswered(told))
+
+    def _end(
+        self, open_: _Open, answer: Payload | None = None, error: BaseException | None = None
+    ) -> None:
+        """Answer a question, or say why not, unless that was done."""
+        with self._lock:
+            if open_ not in self._open:
+                return
+            self._open.discard(open_)
+        if answer is not None:
+            try:
+                open_.question.answer(answer)
+                return
+            except Exception as failure:
+                log.exception("an answer to %s cannot be given", open_.question.payload.kind)
+                error = failure
+        self._fail(open_.question, error or NotAnswered("nobody knows an answer"))
+
+    def _fail(self, question: Question, error: BaseException) -> None:
+        try:
+            question.fail(error)
+        except Exception:
+            log.exception("nobody can be told that %s failed", question.payload.kind)
+
+    def _answer_to(self, asked: Payload, open_: _Open) -> Future[Payload]:
+        if asked.kind == "node.list":
+            return self._list(asked, open_)
+        kinds: Mapping[str, Callable[[Payload], Future[Payload]]] = {
+            "node.show": self._show,
+            "node.materialize": self._pass_on,
+            "node.release": self._pass_on,
+            "node.train": self._train,
+            "node.evaluate": self._with_model,
+            "node.aggregate": self._aggregate,
+        }
+        if asked.kind not in kinds:
+            raise FederatedError(
+                f"a run is asked for {', '.join(sorted([*kinds, 'node.list']))}; found "
+                f"{asked.kind[:80]!r}"
+            )
+        return kinds[asked.kind](asked)
+
+    # -- kinds ------------------------------------------------------------------------------------
+
+    def _list(self, asked: Payload, open_: _Open) -> Future[Payload]:
+        federation, header = self._federation, asked.header
+        first = max(0, int(header.get("first", 0)))
+        count = max(0, min(MOST_LISTED, int(header.get("count", 100))))
+        wanted = str(header.get("site", ""))
+        population = range(len(federation))
+        there = population if not wanted else [i for i in population if self._site(i) == wanted]
+        listed = there[first : first + count]
+        answer: Future[Payload] = Future()
+        shown = {index: federation.ask_shown(index) for index in listed}
+
+        def made() -> Payload:
+            nodes = [self._listed(index, each) for index, each in shown.items()]
+            return Payload(kind="nodes", header={"total": len(there), "nodes": nodes})
+
+        left = iter(range(len(shown) - 1, -1, -1))
+
+        def one_told(done: Future[Any]) -> None:
+            if next(left) == 0:
+                answer.set_result(made())
+
+        open_.so_far = made
+        if not shown:
+            answer.set_result(made())
+        for each in shown.values():
+            each.add_done_callback(one_told)
+        return answer
+
+    def _listed(self, index: int, shown: Future[Mapping[str, Any]]) -> dict[str, Any]:
+        """A node in a list; of one whose site does not say, where it belongs."""
+        told = shown.done() and not shown.cancelled() and shown.exception() is None
+        return {
+            "id": self._federation.client_id(index),
+            "index": index,
+            "site": self._site(index),
+            "state": shown.result()["state"] if told else NOT_TOLD,
+        }
+
+    def _show(self, asked: Payload) -> Future[Payload]:
+        index = self._index(asked)
+
+        def node(shown: Mapping[str, Any]) -> Payload:
+            known = {
+                "id": self._federation.client_id(index),
+                "index": index,
+                "site": self._site(index),
+                "assignment": self._federation.explain_assignment(index),
+            }
+            return Payload(kind="node", header={**shown, **known})
+
+        return then(self._federation.ask_shown(index), node)
+
+    def _train(self, asked: Payload) -> Future[Payload]:
+        return self._with_model(asked, round=self._federation.round + 1)
+
+    def _with_model(self, asked: Payload, **more: Any) -> Future[Payload]:
+        """The asker's model, or the run's own where none came along."""
+        key, state = self._federation.model_or(asked.tensors or None)
+        more = {"model": key, **more}
+        return self._pass_on(Payload(kind=asked.kind, header=asked.header, tensors=state), **more)
+
+    def _aggregate(self, asked: Payload) -> Future[Payload]:
+        key, state = self._federation.model_or(None)
+        weights = asked.header.get("weights")
+        if not isinstance(weights, list) or not weights:
+            raise FederatedError("an aggregation needs the weights of the models that came along")
+        tensors = {n: t for n, t in asked.tensors.items() if not n.startswith("global/")}
+        tensors |= {f"global/{name}": array for name, array in state.items()}
+        passed = Payload(kind=asked.kind, header=asked.header, tensors=tensors)
+        return self._pass_on(passed, model=key, weights=weights)
+
+    def _pass_on(self, asked: Payload, **header: Any) -> Future[Payload]:
+        index = self._index(asked)
+        order = Payload(kind=asked.kind, header={"client": index, **header}, tensors=asked.tensors)
+        return self._federation.ask_node(index, order)
+
+    def _index(self, asked: Payload) -> int:
+        return self._federation[str(asked.header.get("client", ""))].index
+
+    def _site(self, index: int) -> str:
+        return self._federation.site_of(index)

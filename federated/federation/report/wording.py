@@ -1,0 +1,269 @@
+"""How a run's events read as lines for people; pure, so that screen and log say the same."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedpilot.fabric.local import Load
+
+from ...config.schema.running import ALONE
+
+BARS = "▁▂▃▄▅▆▇█"
+
+
+def number(value: float | None, digits: int = 4) -> str:
+    """A metric, or a dash where there is none."""
+    return "–" if value is None else f"{value:.{digits}f}"
+
+
+def duration(seconds: float) -> str:
+    """Seconds as people say them: `4.2 s`, `3 min 05 s`, `2 h 07 min`."""
+    if round(seconds, 1) < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s"
+    return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def sparkline(values: Sequence[float], width: int = 24) -> str:
+    """The course of a metric in one line of `width` characters at most."""
+    if len(values) > width:
+        step = len(values) / width
+        values = [values[int((i + 1) * step) - 1] for i in range(width)]
+    if not values:
+        return ""
+    low, high = min(values), max(values)
+    span = (high - low) or 1.0
+    return "".join(BARS[int((value - low) / span * (len(BARS) - 1))] for value in values)
+
+
+def counted(count: float, noun: str) -> str:
+    """`1 client`, `1,000 clients`."""
+    return f"{count:,.0f} {noun}{'' if count == 1 else 's'}"
+
+
+def span(least: int | None, median: float | None, most: int | None) -> str:
+    """How many samples clients hold; None where nobody says."""
+    if least is None or median is None or most is None:
+        return "sites do not say how many samples"
+    if least == most:
+        return f"{least} samples"
+    return f"{least} to {most} (median {median:g}) samples"
+
+
+def headline(fields: Mapping[str, Any]) -> list[str]:
+    """What is about to run, from `run_started`."""
+    labels = fields["labels_per_client"]
+    each = "" if labels is None else f", {labels:g} labels each"
+    begun = fields.get("parent")
+    origin = [f"  from     {begun['run_id']}, after round {begun['round']:,}"] if begun else []
+    return [
+        f"run {fields['run_id']}{' (resumed)' if fields['resumed'] else ''}",
+        *origin,
+        f"  data     {fields['dataset']}, {fields['distribution']} over "
+        f"{counted(fields['clients'], 'client')}: {span(*fields['samples_per_client'])}{each}",
+        f"  model    {fields['model']}, {counted(fields['parameters'], 'parameter')}",
+        f"  rounds   {fields['rounds']:,} of {counted(fields['clients_per_round'], 'client')}",
+    ]
+
+
+def rate(per_second: float) -> str:
+    """Clients per second; of slow rounds with digits enough to be no zero."""
+    if per_second >= 9.95 or per_second <= 0:
+        return f"{per_second:,.0f} clients/s"
+    return f"{per_second:.2g} clients/s"
+
+
+def clients_line(fields: Mapping[str, Any], rounds: int) -> str:
+    """How far a long round is, from `clients_done`."""
+    width = len(str(rounds))
+    site = fields.get("site", ALONE)
+    where = f" at {site}" if site != ALONE else ""
+    done = f"{fields['done']:,} of {counted(fields['of'], 'client')}{where} trained"
+    return f"round {fields['round']:>{width}}/{rounds}  {done}"
+
+
+def round_line(fields: Mapping[str, Any]) -> str:
+    """One finished round."""
+    width = len(str(fields["of"]))
+    parts = [f"round {fields['round']:>{width}}/{fields['of']}"]
+    if "accuracy" in fields:
+        parts += [f"accuracy {number(fields['accuracy'])}", f"loss {number(fields['loss'])}"]
+    parts += [
+        f"train loss {number(fields['train_loss'])}",
+        rate(fields["clients_per_second"]),
+    ]
+    if fields["refused"]:
+        parts.append(f"{counted(fields['refused'], 'update')} refused")
+    return "  ".join(parts)
+
+
+WAITS_FOR: Mapping[str, str] = {
+    "loading": "data and model to be loaded",
+    "ray": "Ray",
+    "sites": "sites",
+    "mediator": "what the mediator tells of the run",
+    "gang": "room for the workers",
+    "workers": "workers to start",
+    "execution": "the way of training to be checked",
+    "round": "round {round}",
+    "ending": "curves and records to be written",
+}
+"""What the steps are called that `waiting` names."""
+
+
+def waiting(fields: Mapping[str, Any]) -> str:
+    """What is waited for, how long by now, and how busy this machine is."""
+    what = WAITS_FOR.get(fields["step"], fields["step"]).format_map(fields)
+    return f"  waiting  for {what}, {_so_far(fields)}; {_busy(fields)}"
+
+
+def workers_starting(fields: Mapping[str, Any]) -> str:
+    """How many workers are up, and what keeps the others."""
+    site = fields.get("site", ALONE)
+    where = f" at {site}" if site != ALONE else ""
+    up = f"{fields['up']} of {counted(fields['of'], 'worker')}{where} up"
+    busy = f"; {_busy(fields)}" if "load" in fields else ""
+    nice = fields.get("niceness", 0)
+    advice = "; RAY_worker_niceness=0 where its raylet starts would help" if nice > 0 else ""
+    return f"  waiting  for workers: {up}, {_so_far(fields)}{busy}{advice}"
+
+
+def _so_far(fields: Mapping[str, Any]) -> str:
+    within = fields.get("within")
+    most = "" if within is None else f" of at most {duration(within)}"
+    return f"{duration(fields['seconds'])} so far{most}"
+
+
+def _busy(fields: Mapping[str, Any]) -> str:
+    return str(Load(fields["load"], fields["cpus"], fields.get("niceness")))
+
+
+def remark(name: str, fields: Mapping[str, Any]) -> str | None:
+    """A line for what happens beside the rounds; None for what needs none."""
+    match name:
+        case "waiting":
+            return waiting(fields)
+        case "workers_starting":
+            return workers_starting(fields)
+        case "gang_reserved" if len(fields["vnodes"]) > 1:
+            held = [f"{site} {counted(n, 'vnode')}" for site, n in fields["vnodes"].items()]
+            return f"  sites    {len(held)}: {', '.join(held)}"
+        case "workers_ready":
+            workers = counted(fields["workers"], "warm worker")
+            return f"  workers  {workers}, ready after {duration(fields['seconds'])}"
+        case "kernels_compiled":
+            where = f" on {fields['host']} of {fields['site']}" if fields["site"] != ALONE else ""
+            return (
+                f"  compiling {fields['what']} for this kind of processor{where}: some seconds, "
+                "once (`fedpilot doctor --warm` does it beforehand)"
+            )
+        case "execution_chosen":
+            clients, way = counted(fields["chunk_size"], "client"), fields["execution"]
+            hows = {
+                "sequential": "one client after another",
+                "compiled": f"up to {clients} per call of compiled code",
+            }
+            how = hows.get(way, f"up to {clients} at once, {way}")
+            return f"  training {how} ({fields['reason']})"
+        case "workers_differ":
+            others = " or ".join(fields["others"])
+            what = f"{fields['what']} is {fields['found']}, elsewhere {others}"
+            return f"worker {fields['worker']} is unlike others, and so may be its bits: {what}"
+        case "worker_lost":
+            again = f"; trains again: {', '.join(fields['held'])}" if fields["held"] else ""
+            site = fields.get("site", ALONE)
+            where = f" of {site}" if site != ALONE else ""
+            return f"worker {fields['worker']}{where} was lost ({fields['reason']}){again}"
+        case "site_lost" | "site_drained":
+            moved = fields["clients"]
+            clients = f"; {counted(moved, 'client')} moved to other sites" if moved else ""
+            what = "takes no part any more" if name == "site_lost" else "is drained"
+            return f"site {fields['site']} {what} ({fields['reason']}){clients}"
+        case "link_slow":
+            rate = fields["bytes_per_second"] * 8 / 1e6
+            took = f"{fields['seconds']:.0f} s a round at {rate:.2g} Mbit/s"
+            return f"the link of {fields['site']} is too slow: {took}"
+        case "clients_printed":
+            printed = zip(fields["clients"], fields["texts"], strict=True)
+            said = [f"  {client}: {line}" for client, text in printed for line in text.split("\n")]
+            return "\n".join(said)
+        case "site_refused":
+            kept = "; it takes no further part" if fields["quarantined"] else ""
+            what = f"what site {fields['site']} hands up does not count"
+            return f"round {fields['round']}: {what}: {fields['reason']}{kept}"
+        case "site_stands_out":
+            return f"round {fields['round']}: site {fields['site']} stands out: {fields['reason']}"
+        case "site_passed_over":
+            return f"site {fields['site']} is ready and not taken into the run: {fields['reason']}"
+        case "site_returned":
+            return f"site {fields['site']} takes part from now on"
+        case "run_waiting":
+            return f"run {fields['run_id']} waits: {fields['reason']}"
+        case "round_quorum" if fields["clients"] < fields["of"]:
+            counts = f"{fields['clients']} of {counted(fields['of'], 'client')}"
+            return f"round {fields['round']}: closed with {counts}: {fields['reason']}"
+        case "late_counted":
+            sites, clients = ", ".join(fields["sites"]), counted(fields["clients"], "client")
+            of = f"round {fields['of_round']}"
+            return f"round {fields['round']}: {clients} of {of} counted late, from {sites}"
+        case "late_discarded":
+            what = f"what {fields['site']} has of round {fields['of_round']}"
+            return f"round {fields['round']}: {what} does not count: {fields['reason']}"
+        case "update_refused":
+            return f"round {fields['round']}: {fields['client']} refused, {fields['reason']}"
+        case "grid_coarsened":
+            tensors = ", ".join(fields["tensors"])
+            return f"round {fields['round']}: sum of {tensors} out of range, repeated more coarsely"
+    return None
+
+
+def site_lines(sites: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """What each site added to a round, from the round's row; one site alone says nothing."""
+    if len(sites) < 2:
+        return []
+    width = max(map(len, sites))
+    return [
+        f"{site:<{width}}  {counted(told['clients'], 'client')}, share {number(told['share'])}, "
+        f"norm {number(told['norm'])}, cosine {number(told['cosine'], 2)}"
+        for site, told in sites.items()
+    ]
+
+
+def refusal_lines(refusals: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Which answers of sites did not count, from the run's journal."""
+    return [
+        f"{each['site']} in round {each['round']}: {each['reason']}"
+        f"{'; it takes no further part' if each['quarantined'] else ''}"
+        for each in refusals
+    ]
+
+
+def resume_command(folder: str) -> str:
+    """What to type to continue the run in this folder."""
+    path = Path(folder)
+    elsewhere = "" if str(path.parent) == "runs" else f" --folder {shlex.quote(str(path.parent))}"
+    return f"fedpilot run --resume {path.name}{elsewhere}"
+
+
+def summary(fields: Mapping[str, Any]) -> list[str]:
+    """How the run ended, from `run_finished`."""
+    status = fields["status"]
+    why = f": {fields['reason']}" if status == "finished" else ""
+    lines = [f"run {fields['run_id']} {status} after {duration(fields['seconds'])}{why}"]
+    if fields["folder"] is None:
+        return lines
+    if "accuracy" in fields:
+        lines.append(f"  accuracy {number(fields['accuracy'])}, loss {number(fields['loss'])}")
+    if "best" in fields:
+        lines.append(f"  best     {number(fields['best'])} in round {fields['best_round']}")
+    lines.append(f"  model    sha256 {fields['digest'][:16]}… after {fields['rounds']} rounds")
+    lines.append(f"  folder   {fields['folder']}")
+    if status != "finished":
+        resume = fields.get("resume") or resume_command(fields["folder"])
+        lines.append(f"  resume   {resume}")
+    return lines

@@ -1,0 +1,3 @@
+"""The folder that a run leaves behind: config, rows, states and events, in files that survive a
+kill.
+"""

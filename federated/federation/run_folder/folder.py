@@ -1,0 +1,448 @@
+"""RunFolder: all that a run leaves behind, in one folder, written so that a kill hurts nothing.
+
+    runs/<run-id>/
+        config.yaml           as resolved           manifest.json    versions, hardware, digests
+        metrics.jsonl, .csv   a row per round       traffic.csv      bytes per round and site
+        model.safetensors     the last model        best.safetensors the best one
+        checkpoints/          the last two          journal/         the round in flight
+        curves.png            loss and accuracy     tensorboard/     when asked for
+        failure.txt           why it failed         output.log       what clients printed
+
+Rows are appended, files are replaced; a file is never half of one.
+"""
+
+from __future__ import annotations
+
+import csv
+import fcntl
+import json
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from fedpilot.fabric.whole_files import replacing
+
+from ...core.state import Array, State
+from ...engine.tensor_files import read_tensors, write_tensors
+from ...errors import RunRefused
+from ..events import Event
+
+FORMAT = 1
+CHECKPOINTS_KEPT = 2
+FAILURE = "failure.txt"
+RUN_ID = r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}"
+METRIC_COLUMNS = (
+    "round",
+    "accuracy",
+    "loss",
+    "best",
+    "best_round",
+    "train_loss",
+    "clients",
+    "samples",
+    "refused",
+    "late",
+    "seconds",
+    "training_seconds",
+    "clients_per_second",
+    "model",
+    "time",
+)
+TRAFFIC_COLUMNS = ("round", "site", "direction", "purpose", "bytes")
+
+
+def new_run_id(name: str) -> str:
+    """An id that no other run has: name, time, and something random."""
+    return f"{name}-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(4)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """The federation after some round."""
+
+    round_number: int
+    identity: str
+    model: dict[str, Array]
+    memory: dict[str, Array]
+    """What the server optimizer remembers."""
+
+
+def check_free(root: Path, run_id: str) -> None:
+    """RunRefused for a run id that another run has; it may be taken later all the same."""
+    if (path := root / check_run_id(run_id)).exists():
+        raise _taken(path)
+
+
+def _taken(path: Path) -> RunRefused:
+    return RunRefused(f"{path} exists already; choose another run id")
+
+
+class RunFolder:
+    """One run's folder, locked while this object is open."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.run_id = path.name
+        self.journal = path / "journal"
+        self._lock: int | None = None
+
+    @classmethod
+    def create(
+        cls,
+        root: Path,
+        run_id: str,
+        config_yaml: str,
+        fill: Callable[[Self], None] = lambda folder: None,
+    ) -> Self:
+        """Make the folder of a new run and lock it; RunRefused if there is one already.
+
+        `fill` puts in what the run begins with. Before that is whole, nobody takes it for a run.
+        """
+        path = root / check_run_id(run_id)
+        try:
+            path.mkdir(parents=True)
+        except FileExistsError:
+            raise _taken(path) from None
+        except OSError as error:
+            raise RunRefused(f"{path} cannot be made: {error.strerror or error}") from error
+        for name in ("checkpoints", "journal"):
+            (path / name).mkdir()
+        folder = cls(path)
+        folder._take_lock()
+        try:
+            fill(folder)
+            _replace(path / "config.yaml", config_yaml)
+        except BaseException:
+            folder.discard()
+            raise
+        return folder
+
+    def write_config(self, config_yaml: str) -> None:
+        """Replace the resolved configuration, when more of it has been resolved."""
+        _replace(self.path / "config.yaml", config_yaml)
+
+    @classmethod
+    def open(cls, root: Path, run_id: str) -> Self:
+        """Lock the folder of an earlier run; RunRefused if there is none, or it is running."""
+        path = root / check_run_id(run_id)
+        if not (path / "config.yaml").is_file():
+            known = ", ".join(list_runs(root)[-5:]) or "none"
+            raise RunRefused(f"no run {run_id!r} in {root}; the latest there: {known}")
+        folder = cls(path)
+        folder._take_lock()
+        try:
+            written = folder.manifest().get("format", FORMAT)
+            if written != FORMAT:
+                raise RunRefused(
+                    f"{path} has format {written}, this fedpilot reads {FORMAT}: "
+                    "continue it with the version that made it"
+                )
+        except BaseException:
+            folder.close()
+            raise
+        return folder
+
+    @classmethod
+    def locked(cls, path: Path) -> Self:
+        """Keep a run from being run or read, whatever its format. RunRefused if it is."""
+        folder = cls(path)
+        folder._take_lock()
+        return folder
+
+    @classmethod
+    def reading(cls, path: Path) -> Self:
+        """Keep an earlier run from being run while it is read; nothing is written, others may read.
+
+        RunRefused if it is running.
+        """
+        folder = cls(path)
+        if (path / ".lock").exists():
+            folder._take_lock(os.O_RDONLY, fcntl.LOCK_SH)
+        return folder
+
+    def _take_lock(self, flags: int = os.O_CREAT | os.O_RDWR, kind: int = fcntl.LOCK_EX) -> None:
+        self._lock = os.open(self.path / ".lock", flags, 0o644)
+        try:
+            fcntl.flock(self._lock, kind | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(self._lock)
+            self._lock = None
+            raise RunRefused(f"run {self.run_id} is being run by another process") from None
+
+    def close(self) -> None:
+        """Give up the lock; may be called twice."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def discard(self) -> None:
+        """Remove the folder of a run that never began."""
+        self.close()
+        shutil.rmtree(self.path)
+
+    # -- manifest -----------------------------------------------------------------------------
+
+    def manifest(self) -> dict[str, Any]:
+        """What is known of the run; empty before anything was written."""
+        path = self.path / "manifest.json"
+        return json.loads(path.read_text()) if path.exists() else {}
+
+    def update_manifest(self, **facts: Any) -> None:
+        """Add or replace facts."""
+        self.replace_manifest({"format": FORMAT, "run_id": self.run_id} | self.manifest() | facts)
+
+    def replace_manifest(self, facts: Mapping[str, Any]) -> None:
+        """Say these facts and no others."""
+        _replace(self.path / "manifest.json", json.dumps(dict(facts), indent=2) + "\n")
+
+    # -- what the user's code says -------------------------------------------------------------
+
+    def write_failure(self, trace: str) -> None:
+        """Keep the traceback of what ended the run."""
+        _replace(self.path / FAILURE, trace if trace.endswith("\n") else f"{trace}\n")
+
+    def failure(self) -> str:
+        """The traceback of what ended the run; empty if nothing of the kind did."""
+        path = self.path / FAILURE
+        return path.read_text() if path.exists() else ""
+
+    def forget_failure(self) -> None:
+        """The run goes on."""
+        (self.path / FAILURE).unlink(missing_ok=True)
+
+    def keep_output(self, event: Event) -> None:
+        """Observe a run, and keep what its clients print, each line with its client."""
+        if event.name != "clients_printed":
+            return
+        said = event.fields
+        with (self.path / "output.log").open("a") as file:
+            for client, text in zip(said["clients"], said["texts"], strict=True):
+                for line in text.split("\n"):
+                    file.write(f"round {said['round']} {client}: {line}\n")
+
+    # -- rows ---------------------------------------------------------------------------------
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The metrics of the rounds so far; a half-written last line does not count."""
+        path = self.path / "metrics.jsonl"
+        lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+        return [json.loads(line) for line in lines if line.endswith("\n")]
+
+    def append_row(self, row: Mapping[str, Any]) -> None:
+        """Add a round's metrics."""
+        with (self.path / "metrics.jsonl").open("a") as file:
+            file.write(json.dumps(row) + "\n")
+
+    def append_clients(self, round_number: int, digests: Mapping[str, Mapping[str, str]]) -> None:
+        """Add the digests of what the clients of a round became."""
+        with (self.path / "clients.jsonl").open("a") as file:
+            for client in sorted(digests):
+                line = {"round": round_number, "client": client, "tensors": digests[client]}
+                file.write(json.dumps(line) + "\n")
+
+    def _rewind_clients(self, last_round: int) -> None:
+        path = self.path / "clients.jsonl"
+        if path.exists():
+            whole = [
+                line for line in path.read_text().splitlines(keepends=True) if line[-1] == "\n"
+            ]
+            kept = [line for line in whole if json.loads(line)["round"] <= last_round]
+            _replace(path, "".join(kept))
+
+    def rewind(self, last_round: int) -> list[dict[str, Any]]:
+        """Forget the metrics of rounds after `last_round`, which will be run again.
+
+        Their bytes have crossed and stay in the table of traffic.
+        """
+        self._mend_traffic()
+        self._rewind_clients(last_round)
+        rows = [row for row in self.rows() if row["round"] <= last_round]
+        _replace(self.path / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+        return rows
+
+    def write_csv(self) -> None:
+        """Write metrics.csv from the rows."""
+        with replacing(self.path / "metrics.csv") as aside, aside.open("w", newline="") as file:
+            writer = csv.DictWriter(file, METRIC_COLUMNS, extrasaction="ignore")
+            writer.writeheader()
+            writer.writerows(self.rows())
+
+    def append_traffic(self, rows: Iterable[Sequence[object]]) -> None:
+        """Add bytes per (round, site, direction, purpose)."""
+        path = self.path / "traffic.csv"
+        fresh = not path.exists()
+        with path.open("a", newline="") as file:
+            writer = csv.writer(file)
+            if fresh:
+                writer.writerow(TRAFFIC_COLUMNS)
+            writer.writerows(rows)
+
+    def traffic(self) -> list[tuple[int, str, str, str, int]]:
+        """The rows of the table: round, site, direction, purpose, bytes."""
+        path = self.path / "traffic.csv"
+        if not path.exists():
+            return []
+        with path.open(newline="") as file:
+            rows = [row for row in csv.reader(file) if len(row) == len(TRAFFIC_COLUMNS)]
+        return [
+            (int(number), site, direction, purpose, int(nbytes))
+            for number, site, direction, purpose, nbytes in rows[1:]
+        ]
+
+    def _mend_traffic(self) -> None:
+        """Forget a row that was cut short."""
+        path = self.path / "traffic.csv"
+        if path.exists():
+            header = ",".join(TRAFFIC_COLUMNS)
+            whole = [
+                line[:-1].rstrip("\r")
+                for line in path.read_text().splitlines(keepends=True)
+                if line[-1] == "\n" and line.count(",") == len(TRAFFIC_COLUMNS) - 1
+            ]
+            _replace(path, "\n".join([header, *whole[1:], ""]))
+
+    def write_round_under_way(
+        self, round_number: int, sites: Mapping[str, Mapping[str, int]]
+    ) -> None:
+        """Say what a round may cost each site at most, by direction, before its orders go out."""
+        told = {"format": FORMAT, "round": round_number, "sites": sites}
+        _replace(self._under_way, json.dumps(told) + "\n")
+
+    def round_under_way(self) -> tuple[int, dict[str, dict[str, int]]] | None:
+        """The round that was under way when a process was killed, and what it may have cost."""
+        if not self._under_way.exists():
+            return None
+        told = json.loads(self._under_way.read_text())
+        return told["round"], told["sites"]
+
+    def forget_round_under_way(self) -> None:
+        """What it cost is in the table."""
+        self._under_way.unlink(missing_ok=True)
+
+    @property
+    def _under_way(self) -> Path:
+        return self.journal / "traffic.json"
+
+    # -- models -------------------------------------------------------------------------------
+
+    def save_checkpoint(self, checkpoint: Checkpoint) -> None:
+        """Write a checkpoint, then remove the older ones beyond the last two."""
+        tensors = {f"model/{name}": array for name, array in checkpoint.model.items()}
+        tensors |= {f"server/{name}": array for name, array in checkpoint.memory.items()}
+        header = {
+            "format": FORMAT,
+            "round": checkpoint.round_number,
+            "identity": checkpoint.identity,
+        }
+        write_tensors(self._checkpoint_path(checkpoint.round_number), tensors, header)
+        for number in self._checkpoints()[:-CHECKPOINTS_KEPT]:
+            self._checkpoint_path(number).unlink(missing_ok=True)
+
+    def load_checkpoint(self) -> Checkpoint | None:
+        """The latest checkpoint, if there is one."""
+        numbers = self._checkpoints()
+        return read_checkpoint(self._checkpoint_path(numbers[-1])) if numbers else None
+
+    def oldest_checkpoint(self) -> int:
+        """The round of the older of the checkpoints that are kept; 0 while there is one at most."""
+        numbers = self._checkpoints()
+        return numbers[0] if len(numbers) >= CHECKPOINTS_KEPT else 0
+
+    def save_model(self, name: str, state: State, round_number: int) -> None:
+        """Write `model` or `best`, with the round it is from."""
+        path = self.path / f"{name}.safetensors"
+        write_tensors(path, state, {"format": FORMAT, "round": round_number}, durable=True)
+
+    def _checkpoint_path(self, round_number: int) -> Path:
+        return self.path / "checkpoints" / f"round-{round_number:06d}.safetensors"
+
+    def _checkpoints(self) -> list[int]:
+        found = (self.path / "checkpoints").glob("round-*.safetensors")
+        return sorted(int(m[1]) for p in found if (m := re.fullmatch(r"round-(\d+)", p.stem)))
+
+
+def read_checkpoint(path: Path) -> Checkpoint:
+    """A checkpoint's content; RunRefused if the file is none."""
+    header, tensors = read_tensors(path)
+    if header.get("format") != FORMAT or not {"round", "identity"} <= header.keys():
+        raise RunRefused(f"{path} is no checkpoint of format {FORMAT}")
+    return Checkpoint(
+        header["round"],
+        header["identity"],
+        {n.removeprefix("model/"): a for n, a in tensors.items() if n.startswith("model/")},
+        {n.removeprefix("server/"): a for n, a in tensors.items() if n.startswith("server/")},
+    )
+
+
+def list_runs(root: Path) -> list[str]:
+    """Ids of the runs in a folder, oldest first."""
+    if not root.is_dir():
+        return []
+    runs = [path.parent for path in root.glob("*/config.yaml")]
+    return [path.name for path in sorted(runs, key=lambda p: (_started(p), p.name))]
+
+
+def remove_run(root: Path, run_id: str) -> None:
+    """Remove a run's folder; RunRefused for one that is not there, or that runs now.
+
+    Whoever is killed amid it leaves no half of a run: what is still to go has another name.
+    """
+    path = root / check_run_id(run_id)
+    if not (path / "config.yaml").is_file():
+        raise RunRefused(f"there is no run {run_id} in {root}/")
+    with RunFolder.locked(path):
+        aside = root / f".removed-{run_id}.{secrets.token_hex(4)}"
+        path.rename(aside)
+    shutil.rmtree(aside)
+
+
+def _started(path: Path) -> str:
+    return str(RunFolder(path).manifest().get("started", ""))
+
+
+def check_run_id(run_id: str) -> str:
+    """The id itself; RunRefused for what cannot be one."""
+    if not re.fullmatch(RUN_ID, run_id):
+        raise RunRefused(
+            f"{run_id!r} cannot be the id of a run: letters, digits, dots, dashes and underscores "
+            "can, beginning with a letter or a digit, 128 at most"
+        )
+    return run_id
+
+
+def _replace(path: Path, text: str) -> None:
+    with replacing(path) as aside:
+        aside.write_text(text)
+
+
+def is_locked(path: Path) -> bool:
+    """Whether some process is running this run now."""
+    try:
+        handle = os.open(path / ".lock", os.O_RDWR)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(handle)
+    return False

@@ -1,0 +1,163 @@
+"""RunRecord: what a run says of itself, to its folder first and then to whoever follows it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from ..config.schema import RunConfig
+from ..core.population.partition import PartitionSummary
+from ..errors import RunRefused
+from .coordinator.coordinator import Finished
+from .report.curves import draw, prepare
+from .run_folder.folder import RunFolder
+
+Emit = Callable[..., None]
+
+SUBMITTED = "submitted"
+"""The status of a run that a mediator has taken and that was never begun."""
+
+JUDGED = ("accuracy", "loss", "best", "best_round")
+"""What the end of a run repeats from its last round."""
+ENDING = ("status", "failure", "reason", "rounds", "digest", "seconds")
+"""What a manifest says of a run's end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunResult:
+    """How a run ended."""
+
+    run_id: str
+    folder: Path
+    rounds: int
+    """Rounds that were done."""
+    reason: str
+    """Why it ended."""
+    digest: str
+    """SHA-256 of the last model."""
+    best_round: int
+    best: float
+    """Value of `evaluation.metric` in the best round."""
+    seconds: float
+    rows: Sequence[Mapping[str, Any]]
+    """The metrics of every round, as in metrics.jsonl."""
+
+    @property
+    def accuracy(self) -> float:
+        """Accuracy of the last model, NaN if it was not evaluated."""
+        return float(self.rows[-1].get("accuracy", math.nan)) if self.rows else math.nan
+
+
+class RunRecord:
+    """The record of one attempt at a run, new or resumed."""
+
+    def __init__(self, folder: RunFolder, emit: Emit) -> None:
+        self._folder = folder
+        self._emit = emit
+        self._earlier = folder.manifest()
+        """What an earlier attempt left; empty for a new run."""
+
+    def started(
+        self,
+        config: RunConfig,
+        population: PartitionSummary,
+        *,
+        clients_per_round: int,
+        parameters: int,
+        facts: Mapping[str, Any],
+    ) -> None:
+        """Say what is about to run; `facts` go into the manifest only."""
+        if config.outputs.curves:
+            prepare()
+        now, resumed = _now(), self._earlier.get("status", SUBMITTED) != SUBMITTED
+        self._folder.update_manifest(
+            status="running",
+            started=self._earlier.get("started", now),
+            resumed=[*self._earlier.get("resumed", []), *([now] if resumed else [])],
+            random_seed=config.run.random_seed,
+            **facts,
+        )
+        labels, data = population.labels_mean, config.data
+        span = [population.samples_min, population.samples_median, population.samples_max]
+        self._emit(
+            "run_started",
+            run_id=self._folder.run_id,
+            folder=str(self._folder.path),
+            resumed=resumed,
+            parent=facts.get("parent"),
+            rounds=config.federation.rounds,
+            clients=population.number_of_clients,
+            clients_per_round=clients_per_round,
+            samples_per_client=span,
+            labels_per_client=None if labels is None else round(labels, 2),
+            model=config.model.model_type,
+            parameters=parameters,
+            dataset=data.dataset if data.from_ else data.dataset_type,
+            distribution="at sites" if data.from_ else data.data_distribution_kind,
+        )
+
+    def ended(self, ending: Mapping[str, Any], *, curves: bool, metric: str) -> None:
+        """Say how it ended: in the manifest first; the picture can wait."""
+        self._folder.update_manifest(ended=_now(), **ending)
+        rows = self._folder.rows()
+        try:
+            self._folder.write_csv()
+            if curves and rows:
+                picture = self._folder.path / "curves.png"
+                draw(rows, picture, title=self._folder.run_id, metric=metric)
+        finally:
+            self._say_ended(ending, rows)
+
+    def never_began(self, ending: Mapping[str, Any]) -> None:
+        """It never got its gang: leave what there was before, nothing or an older attempt."""
+        if self._earlier:
+            self._folder.replace_manifest(self._earlier)
+        else:
+            self._folder.discard()
+        path = str(self._folder.path) if self._earlier else None
+        self._emit("run_finished", run_id=self._folder.run_id, folder=path, **ending)
+
+    def finished_before(self) -> RunResult:
+        """Say again how a finished run ended, and touch nothing."""
+        rows, manifest = self._folder.rows(), self._earlier
+        if not rows or not manifest.keys() >= set(ENDING):
+            raise RunRefused(f"run {self._folder.run_id} is finished, but its record is not whole")
+        self._say_ended({name: manifest[name] for name in ENDING}, rows)
+        return RunResult(
+            run_id=self._folder.run_id,
+            folder=self._folder.path,
+            rounds=manifest["rounds"],
+            reason=manifest["reason"],
+            digest=manifest["digest"],
+            best_round=rows[-1].get("best_round", 0),
+            best=rows[-1].get("best", math.nan),
+            seconds=manifest["seconds"],
+            rows=rows,
+        )
+
+    def result(self, finished: Finished, seconds: float) -> RunResult:
+        """How it ended, for the caller."""
+        return RunResult(
+            run_id=self._folder.run_id,
+            folder=self._folder.path,
+            rounds=finished.model.round_number,
+            reason=finished.reason,
+            digest=finished.model.digest,
+            best_round=finished.progress.best_round,
+            best=finished.progress.best,
+            seconds=seconds,
+            rows=finished.rows,
+        )
+
+    def _say_ended(self, ending: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> None:
+        judged = {k: v for k, v in (rows[-1] if rows else {}).items() if k in JUDGED}
+        path = str(self._folder.path)
+        self._emit("run_finished", run_id=self._folder.run_id, folder=path, **ending, **judged)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

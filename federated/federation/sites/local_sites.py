@@ -1,0 +1,191 @@
+"""LocalSites: several sites on this machine, each a Ray cluster of its own behind a runner.
+
+They share the machine out evenly unless the config says what each has. They end with the process
+that started them, however it ends: its connection to them is their lease. A runner that dies is the
+loss of its site until the next one is started, which happens within a budget.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from concurrent.futures import Future
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any, Self
+
+from fedpilot.fabric import (
+    FixedSizeNode,
+    FixedSizeNodes,
+    VirtualCluster,
+    check_feasible,
+    local_machine,
+)
+from fedpilot.fabric.local import load
+from fedpilot.fabric.ray_home import own_folder, sweep
+from fedpilot.mediator import GangRequest, LinkedSite, Payload, SiteLost, SiteUnreachable
+from fedpilot.mediator.agent.runner.link import CLOSED, Outbox, RunnerLink
+from fedpilot.mediator.agent.runner.process import RayChoice, RunnerProcess, RunnerSettings
+from fedpilot.mediator.wire.blobs.references import Keeping
+from fedpilot.mediator.wire.blobs.store import LARGEST_BLOB, BlobStore
+
+from ...config.schema import RunConfig
+from ...prepare.gang_request import PRELOAD, SMALLEST_OBJECT_STORE, gang_request
+
+END_S = 15.0
+"""How long they may take to end in order."""
+ORPHAN_S = 10.0
+"""How long they live without the process that started them."""
+RUN = "local"
+WORKLOAD = "federated"
+
+
+class LocalSites:
+    """As many runners as a config has sites; begins to start them at once, and owns them."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        store: int = SMALLEST_OBJECT_STORE,
+        data: Mapping[str, Mapping[str, Any]] | None = None,
+    ) -> None:
+        """Each gets `store` bytes for objects, and `data` is what each declares, by its name.
+
+        GangInfeasible if none could hold its gang.
+        """
+        self.store = store
+        request = gang_request(config)
+        names = config.sites.names
+        ray = _each(config)
+        _check(request, ray)
+        machine = local_machine(ray.num_cpus, ray.num_gpus)
+        fitting = int(machine.total["CPU"] / (config.resources.cpus_per_worker or 1))
+        self._start_s = config.resources.start_timeout
+        self._undo = ExitStack()
+        self._links: dict[str, RunnerLink] = {}
+        self._processes: list[RunnerProcess] = []
+        self._starting = threading.Lock()
+        self._ended = False
+        with ExitStack() as undo:
+            folder = undo.enter_context(own_folder())
+            undo.callback(sweep, folder.parent)  # what a runner that was killed has left
+            undo.callback(self._end)
+            blobs = folder / "blobs"
+            outbox = Outbox(Keeping(BlobStore(blobs, LARGEST_BLOB), discard=True))
+            for number, name in enumerate(names):
+                settings = RunnerSettings(
+                    run=RUN,
+                    site=name,
+                    ray=RayChoice(
+                        num_cpus=ray.num_cpus,
+                        num_gpus=ray.num_gpus,
+                        object_store_bytes=store,
+                        processes=min(fitting, request.workers or request.at_most),
+                        preload=(PRELOAD,),
+                    ),
+                    blobs=blobs,
+                    blob_limit_bytes=LARGEST_BLOB,
+                    transient=True,
+                    data=(data or {}).get(name, {}),
+                    asks_policy=False,  # whoever runs this is the admin
+                    orphan_s=ORPHAN_S,
+                    workload=WORKLOAD,
+                )
+                environment = _environment(number, ray.num_gpus or 0)
+                start = partial(self._start, folder / name, settings, environment)
+                self._links[name] = RunnerLink(start(), outbox, start_next=start)
+            self._undo = undo.pop_all()
+
+    def _start(
+        self, folder: Path, settings: RunnerSettings, environment: Mapping[str, str]
+    ) -> RunnerProcess:
+        """Start a runner that `close` ends. SiteLost if that was called."""
+        with self._starting:
+            if self._ended:
+                raise SiteLost(settings.site, CLOSED)
+            process = RunnerProcess.start(
+                folder, settings, own_session=False, environment=environment
+            )
+            self._processes.append(process)
+            return process
+
+    def died(self, site: str) -> bool:
+        """Whether a site waits for somebody to ask for it again, since its runner has died."""
+        return self._links[site].died
+
+    def wait(self) -> None:
+        """Wait until every site's Ray is there; ClusterStartFailed or SiteUnreachable if not."""
+        asked: dict[str, Future[Payload]] = {
+            name: link.ask("attach", Payload(kind="attach"), key="attach")
+            for name, link in self._links.items()
+        }
+        deadline = time.monotonic() + self._start_s
+        for name, answer in asked.items():
+            try:
+                answer.result(max(0.0, deadline - time.monotonic()))
+            except TimeoutError:
+                reason = f"its Ray was not there after {self._start_s:g} s ({load()})"
+                raise SiteUnreachable(name, reason) from None
+
+    def sites(self) -> tuple[LinkedSite, ...]:
+        """The sites, in the order of their numbers."""
+        return tuple(LinkedSite(name, link) for name, link in self._links.items())
+
+    def close(self) -> None:
+        """End all of them, with what they hold; may be called twice."""
+        self._undo.close()
+
+    def _end(self) -> None:
+        with self._starting:
+            self._ended = True
+        for link in self._links.values():
+            link.close()
+        deadline = time.monotonic() + END_S
+        for process in self._processes:
+            process.end(max(0.0, deadline - time.monotonic()))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _each(config: RunConfig) -> RayChoice:
+    """What each site's Ray believes it has."""
+    ray, count = config.resources.ray, len(config.sites.names)
+    whole = local_machine().total
+    return RayChoice(
+        num_cpus=ray.num_cpus or max(1, int(whole["CPU"]) // count),
+        num_gpus=int(whole["GPU"]) // count if ray.num_gpus is None else ray.num_gpus,
+    )
+
+
+def _check(request: GangRequest, ray: RayChoice) -> None:
+    """Refuse a gang that no site could hold, before any is started."""
+    nodes = (FixedSizeNode(resources=request.resources),) * (request.workers or 1)
+    group = FixedSizeNodes(nodes=nodes, scheduling_policy=request.policy)
+    machine = local_machine(ray.num_cpus, ray.num_gpus)
+    check_feasible(VirtualCluster(fixed_size_nodes=(group,)), [machine], name="of a site")
+
+
+def _environment(number: int, gpus: int) -> dict[str, str]:
+    """What a site's processes see: what we can import, and GPUs that no other site uses."""
+    own = {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
+    if gpus:
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+        own["CUDA_VISIBLE_DEVICES"] = gpus_of(number, gpus, visible)
+    return own
+
+
+def gpus_of(number: int, each: int, visible: str) -> str:
+    """The GPUs of one of several sites, out of those that CUDA_VISIBLE_DEVICES names if it does."""
+    mine = range(number * each, (number + 1) * each)
+    devices = [device.strip() for device in visible.split(",") if device.strip()]
+    if not devices:
+        return ",".join(str(device) for device in mine)
+    return ",".join(devices[mine.start : mine.stop])

@@ -1,0 +1,261 @@
+"""Where a federation's sites come from, and the two kinds of source on this machine.
+
+The third, a mediator, is in `federation/remote/mediator_sites.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from fedpilot.fabric import VirtualClusterManager
+from fedpilot.mediator import (
+    FederationMediator,
+    GangRequest,
+    InProcessSite,
+    Payload,
+    Site,
+    SiteContext,
+)
+from fedpilot.mediator.core.links import LinkUse
+from fedpilot.mediator.core.traffic import Flow
+
+from ...config.schema import RunConfig
+from ...errors import ConfigError, Problem
+from ...prepare.gang_request import SMALLEST_OBJECT_STORE, begin_ray, enter_ray
+
+if TYPE_CHECKING:
+    from fedpilot.fabric import Cluster, RayCluster
+
+    from .local_sites import LocalSites
+
+PassedOver = Callable[[str, str], None]
+"""Told a site that is ready and not taken into a run that lacks one, and why."""
+Declarations = Mapping[str, Mapping[str, Any]]
+"""What sites declare or disclose of their data sets, by site and data set."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartedRun:
+    """A run whose workers are up, and whom its sites' source tells what."""
+
+    mediator: FederationMediator
+    spec_of: Callable[[str], Payload]
+    """What a site is told of the federation."""
+    round_number: Callable[[], int]
+    passed: PassedOver
+    """Told who is not taken in."""
+    link_used: Callable[[LinkUse], None]
+    """Told how long models and sums take over a site's link."""
+
+
+class SiteSource(Protocol):
+    """Who provides the sites of a federation, which closes it when it ends."""
+
+    apart: bool
+    """Whether sites are other processes, which load for themselves what the config names."""
+
+    brings_ray: bool
+    """Whether `open` waits for Ray, within `resources.start_timeout`, and not for sites."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Who may take part; of a mediator's without data of their own, known once opened."""
+
+    @property
+    def least(self) -> int | None:
+        """Sites that have to hold their part of the gang; None for all."""
+
+    @property
+    def counted(self) -> Callable[[], list[tuple[Flow, int]]] | None:
+        """Who takes out the bytes counted on the wire since it last did; None without a wire."""
+
+    def disclosed(self) -> Declarations:
+        """What sites disclose of the run's data set. ConfigError if none is known to declare it."""
+
+    def begin(self) -> None:
+        """Begin to start what takes long, for those who will open it at once."""
+
+    def open(
+        self, request: GangRequest, store: int, among: Collection[str], undo: ExitStack
+    ) -> Sequence[Site]:
+        """The sites that are there, of those `among`; what they need is ended by `undo`.
+
+        `request` is what a site will be asked to hold, `store` the bytes for objects that it needs.
+        """
+
+    def told(self, spec: Payload) -> Payload:
+        """What a site is told of the federation, with what only this source knows."""
+
+    def follow(self, run: StartedRun, undo: ExitStack) -> None:
+        """From now on have a run's mediator follow sites that come and go, until `undo`."""
+
+    def close(self) -> None:
+        """End what was begun and not opened; may be called twice."""
+
+
+class HereSource:
+    """What sites on this machine have in common: they are the config's, and stay to the end."""
+
+    apart = False
+    brings_ray = True
+    counted = None
+
+    def __init__(self, config: RunConfig, names: Sequence[str]) -> None:
+        """`names` stand for those that the config asks for. Raises BadFile."""
+        self.config = config
+        self.names = tuple(names)
+        self.least = config.sites.min_sites
+        self.data_at = _declared_here(config, self.names)
+        """What the admins of the sites declare, by site and data set."""
+
+    def disclosed(self) -> Declarations:
+        """What the sites of this machine disclose of their data. ConfigError if none declares."""
+        if not self.data_at:
+            raise ConfigError(
+                [
+                    Problem(
+                        key="data.from",
+                        found="`sites`, and no site is known that declares data",
+                        allowed="a run at a mediator (`fedpilot run --mediator`), whose sites do; "
+                        "or `sites.site_files`",
+                    )
+                ]
+            )
+        from ...prepare.inputs import disclosed_by
+
+        wanted = self.config.data.dataset or ""
+        return {site: disclosed_by(data, wanted) for site, data in self.data_at.items()}
+
+    def told(self, spec: Payload) -> Payload:
+        """What a site is told of the federation: nothing more."""
+        return spec
+
+    def follow(self, run: StartedRun, undo: ExitStack) -> None:
+        """Nothing: they live and end with this process."""
+
+
+class OneRay(HereSource):
+    """Sites that are parts of this process, each with its own gang on one and the same Ray."""
+
+    def __init__(
+        self, config: RunConfig, names: Sequence[str], cluster: Cluster | None = None
+    ) -> None:
+        """`cluster` stands in for the Ray that the config asks for."""
+        super().__init__(config, names)
+        self._cluster = cluster
+        self._begun: RayCluster | None = None
+
+    def begin(self) -> None:
+        """Begin to start the private Ray, if the config wants one."""
+        if self._cluster is None:
+            self._begun = begin_ray(self.config)
+
+    def open(
+        self, request: GangRequest, store: int, among: Collection[str], undo: ExitStack
+    ) -> Sequence[Site]:
+        """All of them. Raises GangInfeasible, ClusterStartFailed."""
+        begun, self._begun = self._begun, None
+        if begun is not None:
+            undo.callback(begun.close)
+        cluster = self._cluster or enter_ray(self.config, request, store, begun, undo)
+        manager = undo.enter_context(VirtualClusterManager(cluster))
+        return [
+            InProcessSite(name, manager, SiteContext(name=name, data=self.data_at.get(name, {})))
+            for name in self.names
+            if name in among
+        ]
+
+    def close(self) -> None:
+        """End a Ray that was begun for nothing."""
+        if self._begun is not None:
+            self._begun.close()
+
+
+class RayEach(HereSource):
+    """Sites that are processes on this machine, each with a Ray of its own."""
+
+    apart = True
+
+    def __init__(self, config: RunConfig) -> None:
+        """The sites that the config asks for. Raises BadFile."""
+        super().__init__(config, config.sites.names)
+        self._begun: LocalSites | None = None
+        self._opened: tuple[LocalSites, tuple[str, ...]] | None = None
+
+    def begin(self) -> None:
+        """Begin to start all of them, with as little room for objects as there may be."""
+        self._begun = self._started(0)
+
+    def open(
+        self, request: GangRequest, store: int, among: Collection[str], undo: ExitStack
+    ) -> Sequence[Site]:
+        """Those that are wanted. Raises GangInfeasible, ClusterStartFailed, SiteUnreachable."""
+        begun, self._begun = self._begun, None
+        if begun is not None and begun.store < store:
+            begun.close()  # they have too little room for these data
+            begun = None
+        sites = begun or self._started(store)
+        undo.callback(sites.close)
+        sites.wait()
+        there = [site for site in sites.sites() if site.name in among]
+        self._opened = sites, tuple(site.name for site in there)
+        return there
+
+    def follow(self, run: StartedRun, undo: ExitStack) -> None:
+        """From now on bring in the sites whose runners died: that starts the next ones."""
+        from .membership_watcher import Following
+
+        if self._opened is None:
+            return
+        (sites, names), mediator = self._opened, run.mediator
+
+        def look(busy: Collection[str]) -> dict[str, Future[Any]]:
+            out = {*busy, *mediator.sites, *mediator.excluded}
+            return {
+                site: mediator.readmit(site)
+                for site in names
+                if site not in out and sites.died(site)
+            }
+
+        following = Following(look)
+        undo.callback(following.close)
+        undo.enter_context(mediator.heard_by(following.hear))
+
+    def _started(self, store: int) -> LocalSites:
+        from .local_sites import LocalSites
+
+        return LocalSites(self.config, max(store, SMALLEST_OBJECT_STORE), self.data_at)
+
+    def close(self) -> None:
+        """End Rays that were begun for nothing."""
+        if self._begun is not None:
+            self._begun.close()
+
+
+def sites_here(
+    config: RunConfig, names: Sequence[str] | None, cluster: Cluster | None
+) -> OneRay | RayEach:
+    """The sites of a config on this machine; `names` and `cluster` ask for parts of this process.
+
+    Several sites have a Ray each, unless somebody says what Ray to use. Raises BadFile.
+    """
+    if cluster is None and names is None and len(config.sites.names) > 1:
+        return RayEach(config)
+    return OneRay(config, names or config.sites.names, cluster)
+
+
+def _declared_here(config: RunConfig, sites: Sequence[str]) -> dict[str, dict[str, dict[str, Any]]]:
+    """What the admins of this machine's sites declare, by site and data set. Raises BadFile."""
+    if config.data.from_ is None or not config.sites.site_files:
+        return {}
+    from fedpilot.mediator.agent.site_config.site_files import read_site_file
+
+    return {
+        site: {name: each.to_json() for name, each in read_site_file(Path(file)).items()}
+        for site, file in zip(sites, config.sites.site_files, strict=True)
+    }

@@ -1,0 +1,235 @@
+"""Reads what a run left behind, spoilt or not, and writes nothing."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ...config import RunConfig, differences, load_config
+from ...core.proof.client_differences import ClientFacts
+from ...core.proof.run_check import BEST, LAST, MANIFEST, ROWS, TABLE, Record, StateFile
+from ...core.rounds.stopping import Progress
+from ...core.state import State, digest
+from ...engine.tensor_files import read_tensors
+from ...errors import ConfigError, RunRefused
+from ..run_folder.folder import FORMAT, RunFolder, list_runs, read_checkpoint
+
+CLIENTS = "clients.jsonl"
+CONFIG = "config.yaml"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """A run folder as it was found."""
+
+    name: str
+    path: Path
+    record: Record
+    config: RunConfig | None
+    """None if config.yaml cannot be read."""
+
+    @property
+    def environment(self) -> list[Mapping[str, Any]]:
+        """What its workers said of themselves."""
+        return list(self.record.manifest.get("workers", ()))
+
+    @property
+    def is_stateless(self) -> bool:
+        """Whether a round follows from its model alone: neither server nor clients remember."""
+        kept = [file for file in self.record.files if file.is_checkpoint]
+        return (
+            self.config is not None
+            and self.config.training.client_update is None
+            and not self.client_states()
+            and bool(kept)
+            and not any(file.memory for file in kept)
+        )
+
+    def client_states(self) -> list[Path]:
+        """The files of what clients keep between rounds."""
+        return sorted((self.path / "journal").glob("*.clients.sqlite*"))
+
+    def who_counted(self) -> list[Path]:
+        """The files that say who counted in a round where a clock decided it, and what was late."""
+        return sorted((self.path / "journal").glob("round-*"))
+
+    def state(self, file: str) -> State:
+        """The model that a file holds."""
+        path = self.path / file
+        if path.parent.name == "checkpoints":
+            return read_checkpoint(path).model
+        return read_tensors(path)[1]
+
+    def state_of_round(self, round_number: int) -> State | None:
+        """The model of a round, if a file holds it as its row says."""
+        for file in self.record.sound_files():
+            if file.round_number == round_number:
+                return self.state(file.name)
+        return None
+
+    def clients(self, round_number: int) -> dict[str, ClientFacts]:
+        """What was recorded of a round's clients; empty if nothing was."""
+        path = self.path / CLIENTS
+        return read_clients(path, round_number) if path.exists() else {}
+
+
+def find(folder: Path, run: str) -> Path:
+    """The folder of a run: its id in `folder`, or a path. RunRefused if there is none."""
+    for path in (folder / run, Path(run)):
+        if (path / CONFIG).is_file() or (path / ROWS).is_file():
+            return path.resolve()
+    known = ", ".join(list_runs(folder)[-5:]) or "none"
+    raise RunRefused(
+        f"no run {run!r} in {folder}, nor such a run folder; the latest there: {known}"
+    )
+
+
+@contextmanager
+def reading(path: Path, name: str, overrides: Sequence[str] = ()) -> Iterator[Reading]:
+    """Read a run folder and keep the run from being continued meanwhile; RunRefused if it runs.
+
+    `overrides` change where and how it would be trained again, not what decides the bits.
+    """
+    with RunFolder.reading(path) as folder:
+        found = _read(folder, name)
+        if overrides and found.config is not None:
+            config = load_config(path / CONFIG, overrides)
+            if changed := differences(found.config, config):
+                raise RunRefused(f"{name} would have other bits with {'; '.join(changed)}")
+            found = replace(found, config=config)
+        yield found
+
+
+def _read(folder: RunFolder, name: str) -> Reading:
+    unreadable: list[tuple[str, str]] = []
+    manifest = _manifest(folder, unreadable)
+    written = manifest.get("format", FORMAT)
+    if written != FORMAT:
+        raise RunRefused(
+            f"{folder.path} has format {written}, this fedpilot reads {FORMAT}: "
+            "verify it with the version that made it"
+        )
+    config = _config(folder.path / CONFIG, unreadable)
+    record = Record(
+        rows=tuple(_rows(folder.path / ROWS, unreadable)),
+        manifest=manifest,
+        files=tuple(_state_files(folder.path)),
+        table=_table(folder.path / TABLE, unreadable),
+        unreadable=tuple(unreadable),
+        progress=None if config is None else Progress(metric=config.evaluation.metric),
+    )
+    return Reading(name=name, path=folder.path, record=record, config=config)
+
+
+def _manifest(folder: RunFolder, unreadable: list[tuple[str, str]]) -> dict[str, Any]:
+    try:
+        found = folder.manifest()
+    except ValueError as error:
+        unreadable.append((MANIFEST, str(error)))
+        return {}
+    if not found:
+        unreadable.append((MANIFEST, "it is not there"))
+    return found
+
+
+def _config(path: Path, unreadable: list[tuple[str, str]]) -> RunConfig | None:
+    try:
+        return load_config(path)
+    except (ConfigError, OSError) as error:
+        unreadable.append((CONFIG, str(error)))
+        return None
+
+
+def _rows(path: Path, unreadable: list[tuple[str, str]]) -> Iterator[dict[str, Any]]:
+    """The rows that can be read; a last line without an end does not count."""
+    for number, line in _lines(path):
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            unreadable.append((ROWS, f"line {number}: {error}"))
+            continue
+        if isinstance(row, dict):
+            yield row
+        else:
+            unreadable.append((ROWS, f"line {number} is no row"))
+
+
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
+    """The whole lines of a file, from 1 on; none if it is not there."""
+    if not path.exists():
+        return
+    with path.open(encoding="utf-8", errors="replace") as file:
+        for number, line in enumerate(file, 1):
+            if line.endswith("\n"):
+                yield number, line
+
+
+def _table(path: Path, unreadable: list[tuple[str, str]]) -> tuple[dict[str, str], ...] | None:
+    if not path.exists():
+        return None
+    try:
+        with path.open(encoding="utf-8", errors="replace", newline="") as file:
+            return tuple(
+                {name: value or "" for name, value in line.items() if name is not None}
+                for line in csv.DictReader(file)
+            )
+    except csv.Error as error:
+        unreadable.append((TABLE, str(error)))
+        return None
+
+
+def _state_files(path: Path) -> Iterator[StateFile]:
+    checkpoints = sorted((path / "checkpoints").glob("round-*.safetensors"))
+    for file in (path / LAST, path / BEST, *checkpoints):
+        if file.exists():
+            yield _state_file(path, file)
+
+
+def _state_file(path: Path, file: Path) -> StateFile:
+    name, is_checkpoint = str(file.relative_to(path)), file.parent.name == "checkpoints"
+    try:
+        if is_checkpoint:
+            found = read_checkpoint(file)
+            return StateFile(
+                name=name,
+                round_number=found.round_number,
+                digest=digest(found.model),
+                identity=found.identity,
+                memory=bool(found.memory),
+            )
+        header, model = read_tensors(file)
+    except (RunRefused, ValueError) as error:
+        why = str(error.__cause__ or error)
+        return StateFile(name=name, round_number=None, digest="", problem=why)
+    number = header.get("round")
+    return StateFile(
+        name=name,
+        round_number=number if isinstance(number, int) else None,
+        digest=digest(model),
+    )
+
+
+def read_clients(path: Path, round_number: int) -> dict[str, ClientFacts]:
+    """What `clients.jsonl` says of a round, by client; a later line replaces an earlier one.
+
+    Lines are `{"round": 3, "client": "client_7", "tensors": {"0.weight": "<16 hex digits>"}}`, and
+    may tell the client's `samples`. RunRefused names a line that is none.
+    """
+    found: dict[str, ClientFacts] = {}
+    for number, line in _lines(path):
+        try:
+            said = json.loads(line)
+            if said["round"] != round_number:
+                continue
+            tensors = {str(name): str(digits) for name, digits in said["tensors"].items()}
+            found[str(said["client"])] = ClientFacts(
+                samples=said.get("samples"), fingerprints=tensors
+            )
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise RunRefused(f"{path}, line {number}, is no record of a client: {error}") from error
+    return found

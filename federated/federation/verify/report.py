@@ -1,0 +1,430 @@
+"""How an answer of `verify` reads: text for people, one JSON document for scripts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TextIO
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ...core.proof.client_differences import ClientComparison
+from ...core.proof.run_check import Finding
+from ...core.proof.run_comparison import Comparison, Verdict
+from ...core.proof.state_differences import TensorDifference
+from ..report.wording import counted
+from .one import Checked, Departure, Replayed
+from .two import Localised
+from .verifying import Outcome
+
+GOOD, BAD, ASIDE = "✓", "✗", "!"
+TENSORS_SHOWN = 10
+TENSORS_OF_A_CLIENT = 3
+INDENT = 12
+"""Columns before what belongs to a line."""
+PIPE_WIDTH = 120
+"""Columns where there is no terminal to ask."""
+
+
+class TextReport:
+    """Prints each part of an answer when it comes."""
+
+    def __init__(self, stream: TextIO, clients: int) -> None:
+        console = Console(file=stream, highlight=False)
+        if not console.is_terminal:
+            console = Console(file=stream, highlight=False, width=PIPE_WIDTH)
+        self._console = console
+        self._clients = clients
+        self._names: list[str] = []
+
+    def __call__(self, part: Checked | Replayed | Comparison | Localised | Outcome) -> None:
+        """Print a part."""
+        match part:
+            case Checked():
+                self._checked(part)
+            case Replayed():
+                self._replayed(part)
+            case Comparison():
+                self._compared(part)
+            case Localised():
+                self._localised(part)
+            case Outcome():
+                self._summed_up(part)
+
+    def _line(self, mark: str, name: str, text: str) -> None:
+        style = {GOOD: "green", BAD: "red", ASIDE: "yellow"}.get(mark, "")
+        self._console.print(
+            Text.assemble((f"{mark:<2}", style), f"{name:<9} ", text), soft_wrap=True
+        )
+
+    def _note(self, text: str) -> None:
+        self._line("", "", text)
+
+    # -- one run ------------------------------------------------------------------------------
+
+    def _checked(self, checked: Checked) -> None:
+        record = checked.run.record
+        self._names.append(checked.run.name)
+        status = record.manifest.get("status", "unknown")
+        if status == "running":
+            status = "interrupted"  # nobody runs it, or it could not be read
+        rounds = counted(record.rounds, "round")
+        self._console.print(Text(f"run {checked.run.name}: {status}, {rounds}", style="bold"))
+        if not checked.findings:
+            names = [file.name for file in record.files if not file.is_checkpoint]
+            count = sum(file.is_checkpoint for file in record.files)
+            files = ", ".join([*names, counted(count, "checkpoint")])
+            self._line(GOOD, "record", f"every round names its model; {files} hold what it says")
+        for finding in checked.findings:
+            self._finding(finding)
+        standing = checked.standing
+        if standing is not None and standing.reproducible:
+            identity = record.manifest.get("identity", "")
+            text = f"{identity[:16]}: config, code and data are what was run"
+            self._line(GOOD, "identity", text)
+        for reason in standing.reasons if standing is not None else ():
+            self._line(ASIDE, "identity", reason)
+
+    def _finding(self, finding: Finding) -> None:
+        number = "" if finding.round_number is None else f", round {finding.round_number}"
+        self._line(BAD, "record", f"{finding.file}{number}: {finding.text}")
+        if finding.twin:
+            self._note(f"it differs from {finding.twin} in:")
+        self._tensors(finding.tensors)
+
+    def _replayed(self, replayed: Replayed) -> None:
+        for finding in replayed.findings:
+            text = f"{finding.file} differs from round {finding.round_number} as trained again in:"
+            self._line(BAD, "replay", text)
+            self._tensors(finding.tensors)
+        for name, (then, now) in replayed.environment.items():
+            self._line(ASIDE, "replay", f"it was trained with {name} {then}, here {now}")
+        if replayed.not_done:
+            self._line(ASIDE, "replay", f"nothing was trained again: {replayed.not_done}")
+            return
+        first = replayed.start + 1
+        span = f"round {first}" if first == replayed.last else f"rounds {first} to {replayed.last}"
+        where = f"the checkpoint of round {replayed.start}" if replayed.start else "the start"
+        departure = replayed.departure
+        if departure is None:
+            self._line(GOOD, "replay", f"{span}, trained again from {where}: the same bits")
+        else:
+            self._departed(departure, where)
+
+    def _departed(self, departure: Departure, where: str) -> None:
+        number = departure.round_number
+        recorded, here = (digest[:12] or "nothing" for digest in departure.models)
+        if departure.model_differs:
+            text = f"another model: {here}, recorded {recorded}"
+        else:
+            text = "the same model, judged differently"
+        self._line(BAD, "replay", f"round {number}, trained again from {where}: {text}")
+        self._metrics(departure.metrics, ("recorded", "trained again"))
+        if departure.confirmed_by:
+            names = ", ".join(departure.confirmed_by)
+            self._note(f"as trained again it is in {names}; the row is what is wrong")
+        elif departure.tensors is None:
+            self._note(f"in which tensors is not known: the model of round {number} was not kept")
+        else:
+            self._tensors(departure.tensors)
+        if departure.clients is not None:
+            self._client_table(departure.clients, ("recorded", "trained again"))
+
+    # -- two runs -----------------------------------------------------------------------------
+
+    def _compared(self, compared: Comparison) -> None:
+        self._console.print(Text("compared", style="bold"))
+        if compared.same_identity:
+            self._line(GOOD, "identity", "the same: config, code and data")
+        for key in compared.keys:
+            self._line(ASIDE, "config", key)
+        for name, differs in (("code", compared.code_differs), ("data", compared.data_differs)):
+            if differs:
+                self._line(ASIDE, name, "not the same")
+        for name, (one, other) in compared.environment.items():
+            self._line(ASIDE, "workers", f"{name}: {one} -> {other}")
+        self._line(GOOD if compared.agree else BAD, "models", _verdict(compared))
+        self._metrics(compared.metrics, (self._names[0], self._names[1]))
+
+    def _localised(self, found: Localised) -> None:
+        number = found.round_number
+        self._console.print(
+            Text("the model of round 0" if number == 0 else f"round {number}", style="bold")
+        )
+        for name, reproduced in found.reproduced.items():
+            if reproduced is not None:
+                made = "made here" if number == 0 else "trained again here"
+                said = "the recorded model" if reproduced else "not the recorded model"
+                self._line(GOOD if reproduced else BAD, "here", f"{name}, {made}: {said}")
+        for note in found.notes:
+            self._line(ASIDE, "note", note)
+        if found.tensors is None:
+            text = "in which tensors they differ is not known: not both models are at hand"
+            self._line("", "models", text)
+        else:
+            self._line("", "models", f"differ in {counted(len(found.tensors), 'tensor')}:")
+            self._tensors(found.tensors)
+        if found.clients is not None:
+            self._client_table(found.clients, found.sides)
+
+    def _summed_up(self, outcome: Outcome) -> None:
+        if outcome.failure is not None:
+            self._line(BAD, "replay", f"training again ended early: {outcome.failure}")
+        self._console.print(Text(summary(outcome), style="bold"), soft_wrap=True)
+
+    # -- tables -------------------------------------------------------------------------------
+
+    def _metrics(self, metrics: Mapping[str, tuple[Any, Any]], sides: tuple[str, str]) -> None:
+        if metrics:
+            table = _Indented("metric", *sides)
+            for name, (one, other) in metrics.items():
+                table.add_row(name, str(one), str(other))
+            self._console.print(table.table)
+
+    def _tensors(self, tensors: Sequence[TensorDifference]) -> None:
+        if tensors:
+            table = _Indented("tensor", "elements", "by at most", "")
+            for difference in tensors[:TENSORS_SHOWN]:
+                table.add_row(*_cells(difference))
+            if (more := len(tensors) - TENSORS_SHOWN) > 0:
+                table.add_row(f"and {more:,} more")
+            self._console.print(table.table)
+
+    def _client_table(self, clients: ClientComparison, sides: tuple[str, str]) -> None:
+        for name, alone in zip(sides, (clients.only_first, clients.only_second), strict=True):
+            if alone:
+                text = f"only in {name}: {_some(alone, self._clients)}"
+                self._line("", "clients", text)
+        differing, compared = len(clients.differing), clients.compared
+        if not differing:
+            if compared:
+                which = counted(compared, "client")
+                text = f"none of {which} on both sides differs"
+                if clients.same:
+                    text += ": it is how their updates are put together"
+                self._line("", "clients", text)
+            return
+        shown = clients.differing[: self._clients]
+        text = (
+            f"{differing:,} of {counted(compared, 'client')} differ, {sides[0]} against {sides[1]}"
+        )
+        more = "" if len(shown) == differing else f"; the first {len(shown)}"
+        self._line("", "clients", f"{text}{more}:")
+        if not shown:
+            return
+        table = _Indented("client", "samples", "tensor", "elements", "by at most", "")
+        for client in shown:
+            samples = list(dict.fromkeys(str(s) for s in client.samples if s is not None))
+            ranked = sorted(client.tensors, key=lambda tensor: -(tensor.largest or 0.0))
+            rows = [_cells(tensor) for tensor in ranked[:TENSORS_OF_A_CLIENT]] or [("", "", "", "")]
+            if (rest := len(ranked) - TENSORS_OF_A_CLIENT) > 0:
+                rows.append((f"and {rest} more", "", "", ""))
+            for index, row in enumerate(rows):
+                first = (client.client, " -> ".join(samples)) if index == 0 else ("", "")
+                table.add_row(*first, *row)
+        self._console.print(table.table)
+
+
+class _Indented:
+    """A table whose first column is empty, so that it stands under what it belongs to."""
+
+    def __init__(self, *columns: str) -> None:
+        self.table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+        self.table.add_column("", width=INDENT - 2)
+        for name in columns:
+            self.table.add_column(name, overflow="fold")
+
+    def add_row(self, *cells: str) -> None:
+        """Add a row; rich's markup means nothing in it."""
+        self.table.add_row("", *(Text(cell) for cell in cells))
+
+
+def _cells(difference: TensorDifference) -> tuple[str, str, str, str]:
+    count = (
+        ""
+        if difference.differing is None
+        else f"{difference.differing:,} of {difference.elements:,}"
+    )
+    largest = "" if difference.largest is None else f"{difference.largest:.3g}"
+    return difference.name, count, largest, difference.remark
+
+
+def _some(names: Sequence[str], most: int) -> str:
+    more = "" if len(names) <= most else f" and {len(names) - most:,} more"
+    return ", ".join(names[:most]) + more
+
+
+def _verdict(compared: Comparison) -> str:
+    least, number = min(compared.rounds), compared.round_number
+    match compared.verdict:
+        case Verdict.SAME:
+            return f"the same in all {counted(least, 'round')}"
+        case Verdict.SAME_SO_FAR:
+            longer = " and ".join(str(rounds) for rounds in compared.rounds)
+            return f"the same in the {counted(least, 'round')} that both have (of {longer})"
+        case Verdict.OTHER_METRICS:
+            return (
+                f"the same in {counted(least, 'round')}, judged differently from round {number} on"
+            )
+        case Verdict.UNKNOWN:
+            return f"cannot be compared from round {number} on: a digest is missing"
+        case Verdict.PARTED if number == 0:
+            return "not the same from the start: the runs begin with other models"
+        case Verdict.PARTED:
+            before = "the initial one" if number == 1 else f"round {compared.same_until}"
+            return f"the same up to {before}; from round {number} on they differ"
+
+
+def summary(outcome: Outcome) -> str:
+    """The answer in one sentence."""
+    if outcome.comparison is not None:
+        names = " and ".join(checked.run.name for checked in outcome.checks)
+        spoilt = [checked.run.name for checked in outcome.checks if checked.findings]
+        if not outcome.comparison.agree:
+            number = outcome.comparison.round_number
+            verb = "differ in" if not outcome.comparison.parted else "part at"
+            return f"{names} {verb} round {number}"
+        if spoilt:
+            return f"{names} agree, but what {' and '.join(spoilt)} left behind is spoilt"
+        return f"{names} agree"
+    (checked,) = outcome.checks
+    name, replayed = checked.run.name, outcome.replayed
+    if outcome.differs:
+        why = "trained again, it is another run"
+        if checked.findings:
+            why = "what it left behind is spoilt"
+        return f"{name} is not verified: {why}"
+    if outcome.failure is not None:
+        return f"{name} could not be trained again"
+    if outcome.refused:
+        return f"{name} cannot be trained again here; what it left behind fits together"
+    if replayed is None or replayed.not_done:
+        return f"{name} is verified without training: what it left behind fits together"
+    return f"{name} is verified"
+
+
+def document(outcome: Outcome, clients: int, exit_code: int) -> dict[str, Any]:
+    """The answer as JSON values; all keys are always there."""
+    return {
+        "runs": [checked.run.name for checked in outcome.checks],
+        "summary": summary(outcome),
+        "exit_code": exit_code,
+        "checks": [_check_json(checked) for checked in outcome.checks],
+        "replay": None if outcome.replayed is None else _replay_json(outcome.replayed, clients),
+        "comparison": (
+            None if outcome.comparison is None else _comparison_json(outcome.comparison)
+        ),
+        "round": None if outcome.localised is None else _round_json(outcome.localised, clients),
+        "failure": None if outcome.failure is None else str(outcome.failure),
+    }
+
+
+def _check_json(checked: Checked) -> dict[str, Any]:
+    record, standing = checked.run.record, checked.standing
+    return {
+        "run": checked.run.name,
+        "folder": str(checked.run.path),
+        "status": record.manifest.get("status"),
+        "rounds": record.rounds,
+        "identity": record.manifest.get("identity"),
+        "digest": record.digests().get(record.rounds),
+        "files": [file.name for file in record.files],
+        "findings": [_finding_json(finding) for finding in checked.findings],
+        "reproducible": None if standing is None else standing.reproducible,
+        "reasons": [] if standing is None else list(standing.reasons),
+    }
+
+
+def _finding_json(finding: Finding) -> dict[str, Any]:
+    return {
+        "kind": str(finding.kind),
+        "file": finding.file,
+        "round": finding.round_number,
+        "text": finding.text,
+        "twin": finding.twin or None,
+        "tensors": _tensors_json(finding.tensors),
+    }
+
+
+def _replay_json(replayed: Replayed, clients: int) -> dict[str, Any]:
+    departure = replayed.departure
+    return {
+        "from_round": replayed.start,
+        "to_round": replayed.last,
+        "not_done": replayed.not_done or None,
+        "environment": _pairs(replayed.environment),
+        "findings": [_finding_json(finding) for finding in replayed.findings],
+        "departure": departure
+        and {
+            "round": departure.round_number,
+            "models": list(departure.models),
+            "metrics": _pairs(departure.metrics),
+            "confirmed_by": list(departure.confirmed_by),
+            "tensors": None if departure.tensors is None else _tensors_json(departure.tensors),
+            "clients": departure.clients and _clients_json(departure.clients, clients),
+        },
+    }
+
+
+def _comparison_json(compared: Comparison) -> dict[str, Any]:
+    return {
+        "verdict": str(compared.verdict),
+        "agree": compared.agree,
+        "rounds": list(compared.rounds),
+        "same_until": compared.same_until,
+        "round": compared.round_number,
+        "metrics": _pairs(compared.metrics),
+        "same_identity": compared.same_identity,
+        "keys": list(compared.keys),
+        "code_differs": compared.code_differs,
+        "data_differs": compared.data_differs,
+        "environment": _pairs(compared.environment),
+    }
+
+
+def _round_json(found: Localised, clients: int) -> dict[str, Any]:
+    return {
+        "round": found.round_number,
+        "sides": list(found.sides),
+        "reproduced": dict(found.reproduced),
+        "tensors": None if found.tensors is None else _tensors_json(found.tensors),
+        "clients": found.clients and _clients_json(found.clients, clients),
+        "notes": list(found.notes),
+    }
+
+
+def _clients_json(found: ClientComparison, most: int) -> dict[str, Any]:
+    return {
+        "compared": found.compared,
+        "differing": len(found.differing),
+        "only_first": list(found.only_first[:most]),
+        "only_first_count": len(found.only_first),
+        "only_second": list(found.only_second[:most]),
+        "only_second_count": len(found.only_second),
+        "shown": [
+            {
+                "client": each.client,
+                "samples": list(each.samples),
+                "tensors": _tensors_json(each.tensors),
+            }
+            for each in found.differing[:most]
+        ],
+    }
+
+
+def _tensors_json(tensors: Iterable[TensorDifference]) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": each.name,
+            "elements": each.elements,
+            "differing": each.differing,
+            "largest": each.largest,
+            "remark": each.remark,
+        }
+        for each in tensors
+    ]
+
+
+def _pairs(pairs: Mapping[str, tuple[Any, Any]]) -> dict[str, list[Any]]:
+    return {name: list(pair) for name, pair in pairs.items()}

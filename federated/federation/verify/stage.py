@@ -1,0 +1,189 @@
+"""Trains rounds and clients of a recorded run again, in memory; its folder stays as it is."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...config import RunConfig, identity
+from ...core.proof.run_check import Standing, standing
+from ...core.state import digest
+from ...errors import ConfigError, FederatedError
+from ..coordinator.coordinator import Coordinator, GlobalModel
+from ..federation import Federation
+from ..run_folder.folder import RunFolder, read_checkpoint
+from ..virtual_node import TrainResult
+from .reading import Reading
+
+AT_A_TIME = 16
+"""Clients that are asked to train before the first has answered."""
+
+MakeFederation = Callable[[RunConfig, Sequence[str]], Federation]
+"""(config, folders of the user's modules) -> a federation."""
+Tell = Callable[[str, int, int], None]
+"""(what is being done, how much of it is done, of how much)."""
+Hold = Callable[[], AbstractContextManager[object]]
+"""Within it nothing is interrupted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tools:
+    """How to make federations, and whom to tell what they do."""
+
+    make: MakeFederation
+    tell: Tell
+    hold: Hold
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """Where a replay begins: a checkpoint of a run, or without one the start of the run."""
+
+    round_number: int
+    checkpoint: Path | None = None
+    own: bool = True
+    """Whether the checkpoint is the run's own, not one of the run that it is compared with."""
+
+
+class Departed(FederatedError):
+    """A round that was trained again is not the round that was recorded."""
+
+    def __init__(self, name: str, round_number: int) -> None:
+        super().__init__(name, round_number)
+        self.name, self.round_number = name, round_number
+
+    def __str__(self) -> str:
+        return f"trained again here, round {self.round_number} of {self.name} has another model"
+
+
+def federation_of(run: Reading, make: MakeFederation) -> tuple[Federation | None, Standing]:
+    """The federation of a run, not started, and what keeps it from being the one that ran."""
+    if run.config is None:
+        return None, Standing(reasons=("config.yaml cannot be read",))
+    manifest = run.record.manifest
+    try:
+        federation = make(run.config, manifest.get("search", ()))
+    except ConfigError as error:
+        return None, Standing(reasons=(f"it cannot be made here: {error}",))
+    found = standing(
+        manifest,
+        identity=identity(
+            run.config, manifest.get("code_digest", ""), manifest.get("data_digest", "")
+        ),
+        code=federation.code_digest,
+        data=federation.data_digest,
+        initial=digest(federation.state),
+    )
+    return federation, found
+
+
+def starts(run: Reading, other: Reading | None = None) -> list[Start]:
+    """Where a replay of a run may begin, earliest first: only models that are what rows say.
+
+    The checkpoints of another run count where nobody remembers more than the model.
+    """
+    found = [Start(round_number=0), *_checkpoints(run, own=True)]
+    if other is not None and run.is_stateless and other.is_stateless:
+        found += _checkpoints(other, own=False)
+    return sorted(found, key=lambda start: (start.round_number, start.own))
+
+
+def _checkpoints(run: Reading, *, own: bool) -> list[Start]:
+    return [
+        Start(round_number=file.round_number, checkpoint=run.path / file.name, own=own)
+        for file in run.record.sound_files()
+        if file.is_checkpoint and file.round_number
+    ]
+
+
+class Stage:
+    """A run's federation, started, whose rounds come and go without a trace."""
+
+    def __init__(self, federation: Federation, coordinator: Coordinator, tell: Tell) -> None:
+        self._federation = federation
+        self._coordinator = coordinator
+        self._tell = tell
+        self.model = coordinator.first(federation.state)
+
+    @property
+    def environment(self) -> list[dict[str, Any]]:
+        """What the workers say of themselves."""
+        return self._federation.workers
+
+    def stand_at(self, model: GlobalModel) -> None:
+        """Go on from this model."""
+        self.model = model
+        self._federation.stand_at(model)
+
+    def next_round(self, of: int) -> tuple[dict[str, Any], GlobalModel]:
+        """Train the next round and stand at its model; its row and that model."""
+        self._tell("training rounds again", self.model.round_number, of)
+        row, model = self._coordinator.step(self.model)
+        self.stand_at(model)
+        self._tell("training rounds again", model.round_number, of)
+        return row, model
+
+    def replay(self, run: Reading, until: int) -> None:
+        """Train up to the end of a round; Departed if a model is not the one recorded."""
+        digests = run.record.digests()
+        while self.model.round_number < until:
+            _, model = self.next_round(until)
+            if model.digest != digests[model.round_number]:
+                raise Departed(run.name, model.round_number)
+
+    def cohort(self) -> list[str]:
+        """Who trains the next round."""
+        return self._federation.cohort(self.model.round_number + 1)
+
+    def clients(self, ids: Sequence[str]) -> Iterator[TrainResult]:
+        """Train clients of the next round, each by itself, which gives what the round gives."""
+        for start in range(0, len(ids), AT_A_TIME):
+            self._tell("training clients one by one", start, len(ids))
+            yield from asyncio.run(self._together(ids[start : start + AT_A_TIME]))
+        self._tell("training clients one by one", len(ids), len(ids))
+
+    async def _together(self, ids: Sequence[str]) -> list[TrainResult]:
+        nodes = [self._federation[each] for each in ids]
+        return await asyncio.gather(*(node.train_async() for node in nodes))
+
+
+@contextmanager
+def staged(run: Reading, federation: Federation, start: Start, tools: Tools) -> Iterator[Stage]:
+    """Start a run's federation, standing at the start; everything is ended and removed after it."""
+    with ExitStack() as undo:
+        scratch = RunFolder(Path(undo.enter_context(_scratch())))
+        undo.enter_context(_held(tools.hold, federation.close))
+        scratch.journal.mkdir()
+        if start.checkpoint is not None and start.own:
+            for memory in run.client_states():
+                shutil.copy(memory, scratch.journal)
+        for counted in run.who_counted():
+            shutil.copy(counted, scratch.journal)
+        tools.tell("starting workers", 0, 0)
+        federation.start()
+        stage = Stage(federation, federation.coordinator(scratch), tools.tell)
+        if start.checkpoint is not None:
+            found = read_checkpoint(start.checkpoint)
+            stage.stand_at(
+                GlobalModel(found.round_number, found.model, found.memory, digest(found.model))
+            )
+        yield stage
+
+
+def _scratch() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="fedpilot-verify-", ignore_cleanup_errors=True)
+
+
+@contextmanager
+def _held(hold: Hold, close: Callable[[], None]) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        with hold():
+            close()

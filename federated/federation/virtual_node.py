@@ -1,0 +1,187 @@
+"""VirtualNode: a client of the federation, which is an id until somebody needs it.
+
+It holds no resources and no data: `materialize()` (called by `train`, `evaluate` and `aggregate`)
+binds it to a warm FederatedNode at its site, where it stays until it is idle for long, the place is
+needed, or `release()`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from fedpilot.mediator import Payload
+
+from ..core.lifecycle import NodeState
+from ..core.state import Array, State
+from ..core.sums.partial import Tally
+
+
+class Registrar(Protocol):
+    """What a VirtualNode needs of its federation."""
+
+    @property
+    def round(self) -> int: ...
+
+    def client_id(self, index: int) -> str:
+        """The id of a client."""
+
+    def ask_node(self, index: int, order: Payload) -> Future[Payload]:
+        """Send a client's order to its site; what is needed for that is started."""
+
+    def show(self, index: int) -> Mapping[str, Any]:
+        """What is known of a client's node; starts nothing."""
+
+    def model_or(self, model: State | None) -> tuple[str, State]:
+        """The digest and the tensors of `model`, or of the global model."""
+
+    def explain_assignment(self, index: int) -> str:
+        """Why a client belongs to its site."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainResult:
+    """What a client's training gave."""
+
+    client_id: str
+    state: Mapping[str, Array]
+    """The client's model after training."""
+    samples: int
+    """The client's samples, its weight in an aggregation."""
+    loss: float
+    """Mean loss over its last epoch, measured while training."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationResult:
+    """How a model did on a client's samples."""
+
+    client_id: str
+    samples: int
+    accuracy: float
+    loss: float
+
+
+class VirtualNode:
+    """One client; two of the same id in one federation are equal."""
+
+    __slots__ = ("_federation", "_index")
+
+    def __init__(self, federation: Registrar, index: int) -> None:
+        self._federation = federation
+        self._index = index
+
+    @property
+    def id(self) -> str:
+        """The client's id."""
+        return self._federation.client_id(self._index)
+
+    @property
+    def index(self) -> int:
+        """Its place in the population, from 0."""
+        return self._index
+
+    @property
+    def state(self) -> NodeState:
+        """`virtual`, `pending`, `materialized`, `released` or `failed`."""
+        return NodeState(self._show()["state"])
+
+    def materialize(self) -> VirtualNode:
+        """Bind this node to a worker and load its samples there; starts what is needed."""
+        self._ask("node.materialize").result()
+        return self
+
+    def train(self, model: State | None = None) -> TrainResult:
+        """Train the global model, or `model`, on this client's samples, as a round would."""
+        self.materialize()
+        return self._trained(self._train(model).result())
+
+    async def train_async(self, model: State | None = None) -> TrainResult:
+        """`train`, awaitable: several clients can train at a time.
+
+        The first call starts the federation, which blocks for some seconds.
+        """
+        await asyncio.wrap_future(self._ask("node.materialize"))
+        return self._trained(await asyncio.wrap_future(self._train(model)))
+
+    def evaluate(self, model: State | None = None) -> EvaluationResult:
+        """Judge the global model, or `model`, on this client's samples."""
+        self.materialize()
+        return self._evaluated(self._evaluate(model).result())
+
+    async def evaluate_async(self, model: State | None = None) -> EvaluationResult:
+        """`evaluate`, awaitable."""
+        await asyncio.wrap_future(self._ask("node.materialize"))
+        return self._evaluated(await asyncio.wrap_future(self._evaluate(model)))
+
+    def aggregate(self, results: Sequence[TrainResult]) -> dict[str, Array]:
+        """The mean of other clients' models, weighted by samples, computed at this client."""
+        if not results:
+            raise ValueError("nothing to aggregate: at least one TrainResult is needed")
+        self.materialize()
+        tensors = {f"{i}/{n}": a for i, r in enumerate(results) for n, a in r.state.items()}
+        key, state = self._federation.model_or(None)
+        tensors |= {f"global/{name}": array for name, array in state.items()}
+        weights = [result.samples for result in results]
+        answer = self._ask("node.aggregate", tensors=tensors, weights=weights, model=key)
+        return dict(answer.result().tensors)
+
+    def release(self) -> None:
+        """Give the place at the worker back."""
+        if self.state in (NodeState.PENDING, NodeState.MATERIALIZED):
+            self._ask("node.release").result()
+
+    def explain(self) -> str:
+        """Where this node is, why, and what happened to it, in words."""
+        shown = self._show()
+        where = f" at {shown['worker']}" if shown["worker"] else ""
+        held = "" if shown["samples"] is None else f", holds {shown['samples']} samples"
+        lines = [f"{self.id}: {shown['state']}{where} ({shown['reason']}){held}"]
+        lines.append(f"  site: {self._federation.explain_assignment(self._index)}")
+        lines += [f"  {ago:8.1f} s ago  {what:<9} {why}" for ago, what, why in shown["trail"]]
+        return "\n".join(lines)
+
+    def _train(self, model: State | None) -> Future[Payload]:
+        return self._ask_with("node.train", model, round=self._federation.round + 1)
+
+    def _evaluate(self, model: State | None) -> Future[Payload]:
+        return self._ask_with("node.evaluate", model)
+
+    def _trained(self, answer: Payload) -> TrainResult:
+        tally = Tally.from_json(answer.header["tally"])
+        return TrainResult(
+            client_id=self.id, state=answer.tensors, samples=tally.samples, loss=tally.mean_loss
+        )
+
+    def _evaluated(self, answer: Payload) -> EvaluationResult:
+        tally = Tally.from_json(answer.header["tally"])
+        return EvaluationResult(
+            client_id=self.id, samples=tally.samples, accuracy=tally.accuracy, loss=tally.mean_loss
+        )
+
+    def _show(self) -> Mapping[str, Any]:
+        return self._federation.show(self._index)
+
+    def _ask_with(self, kind: str, model: State | None, **header: Any) -> Future[Payload]:
+        key, state = self._federation.model_or(model)
+        return self._ask(kind, tensors=state, model=key, **header)
+
+    def _ask(self, kind: str, tensors: State | None = None, **header: Any) -> Future[Payload]:
+        header["client"] = self._index
+        return self._federation.ask_node(
+            self._index, Payload(kind=kind, header=header, tensors=tensors or {})
+        )
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, VirtualNode):
+            return NotImplemented
+        return self._federation is other._federation and self._index == other._index
+
+    def __hash__(self) -> int:
+        return hash((id(self._federation), self._index))
+
+    def __repr__(self) -> str:
+        return f"<VirtualNode {self.id} {self.state}>"

@@ -1,0 +1,93 @@
+"""Settles how a run computes a chunk, from its config and what that stands for."""
+
+from __future__ import annotations
+
+import torch
+
+from .. import models
+from ..config import with_execution
+from ..config.schema import RunConfig, Training
+from ..core.execution.execution import AS_CONFIGURED, Choice, Wish
+from ..core.execution.facts import FIGURED_MEMORY, Circumstances, Kind
+from ..core.randomness import Purpose
+from ..engine.choosing import choose
+from ..engine.training.client import client_update_function
+from ..engine.training.modules import fitted, loss_function, seed_torch
+from ..errors import ConfigError, ExecutionRefused, Problem
+from .grouping import steps_of
+from .inputs import Materials
+
+SUITS = "`auto`, or `sequential`, which suits every model"
+
+
+def settled(config: RunConfig, materials: Materials) -> tuple[RunConfig, str]:
+    """The config with what `auto` means in it, and why; ConfigError for what does not suit it.
+
+    What an earlier run has found out stays as it is, by whatever means that was.
+    """
+    try:
+        choice = _choice(config, materials)
+    except ExecutionRefused as error:
+        found = f"`{error.execution}`, which does not suit this model: {error.reason}"
+        problem = Problem(key="training.execution", found=found, allowed=SUITS)
+        raise ConfigError([problem]) from error
+    training = config.training
+    number, reason = training.execution_model, training.execution_reason
+    if training.execution == "auto" or training.chunk_size == "auto":
+        number, reason = number or 1, choice.reason
+    kind, size = str(choice.execution.kind), choice.execution.chunk_size
+    made = with_execution(config, kind, size, model=number, reason=reason)
+    return made, reason or AS_CONFIGURED
+
+
+def _choice(config: RunConfig, materials: Materials) -> Choice:
+    model, training, data = config.model, config.training, materials.data
+    seed_torch(config.run.random_seed, Purpose.INIT)
+    built = models.build(model.model_type, model.options, data.input_shape, data.num_classes)
+    return choose(
+        fitted(built, data.x.dtype),
+        training,
+        circumstances(config, materials),
+        wish_of(training),
+        input_shape=data.input_shape,
+        dtype=torch.from_numpy(data.x[:0].copy()).dtype,
+        loss=loss_function(training.loss_function),
+        update=client_update_function(training.client_update),
+        threads=config.resources.threads_per_worker,
+    )
+
+
+def wish_of(training: Training) -> Wish:
+    """What the config names itself."""
+    return Wish(
+        kind=None if training.execution == "auto" else Kind(training.execution),
+        chunk_size=None if training.chunk_size == "auto" else training.chunk_size,
+        model=training.execution_model,
+    )
+
+
+def circumstances(config: RunConfig, materials: Materials) -> Circumstances:
+    """What the config says of the costs of training; nothing of what machines there are."""
+    resources, training = config.resources, config.training
+    return Circumstances(
+        batch_size=training.batch_size,
+        rule=rule_of(training),
+        cohort=_company(config, materials),
+        memory=resources.memory_per_worker or FIGURED_MEMORY,
+        device="cuda" if resources.gpus_per_worker else "cpu",
+    )
+
+
+def rule_of(training: Training) -> str:
+    """How weights move, by what it costs."""
+    if training.optimizer != "sgd":
+        return "adam"
+    return "momentum" if training.momentum or training.weight_decay else "plain"
+
+
+def _company(config: RunConfig, materials: Materials) -> int:
+    """How many clients train from one model in a round, at most."""
+    steps, groups = steps_of(config), materials.data.groups
+    if steps is None or groups is None:
+        return materials.cohort_size
+    return steps.largest(groups)

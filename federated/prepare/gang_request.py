@@ -1,0 +1,138 @@
+"""What a config asks of a cluster, and how a Ray is had for it: its own, or one that runs."""
+
+from __future__ import annotations
+
+import gc
+import secrets
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING
+
+from fedpilot.fabric import (
+    FixedSizeNode,
+    FixedSizeNodes,
+    SchedulingPolicy,
+    VirtualCluster,
+    check_feasible,
+    local_machine,
+)
+from fedpilot.mediator import GangRequest
+
+from ..config.schema import RunConfig
+
+if TYPE_CHECKING:
+    from fedpilot.fabric import Cluster, RayCluster
+
+    from .inputs import Materials
+
+SMALLEST_OBJECT_STORE = 256 << 20
+PRELOAD = "fedpilot.federated.site.workers.node"
+"""What a private Ray's workers import while nobody needs them yet."""
+
+
+def gang_request(config: RunConfig, *names: str) -> GangRequest:
+    """A site's part of the gang, named after whose it is, under a name of its own."""
+    resources = config.resources
+    each = {"CPU": resources.cpus_per_worker, "GPU": resources.gpus_per_worker}
+    if resources.memory_per_worker is not None:
+        each["memory"] = float(resources.memory_per_worker)
+    return GangRequest(
+        name="-".join([*names, secrets.token_hex(3)]),
+        resources={name: amount for name, amount in each.items() if amount},
+        workers=None if resources.workers == "auto" else resources.workers,
+        policy=SchedulingPolicy(resources.placement_group_strategy),
+        timeout_s=resources.reserve_timeout,
+    )
+
+
+def object_store_bytes(materials: Materials) -> int:
+    """Room that a run's samples and models need in a Ray of its own."""
+    model = sum(array.nbytes for array in materials.initial.values())
+    return 2 * materials.data.nbytes + 16 * model
+
+
+def begin_ray(config: RunConfig) -> RayCluster | None:
+    """Begin to start the private Ray of a run, and workers that import PyTorch as we do.
+
+    None if the config names one that runs. Whoever has it closes it.
+    """
+    from fedpilot.fabric import RayCluster
+
+    resources, ray = config.resources, config.resources.ray
+    if ray.address is not None:
+        return None
+    request = gang_request(config)
+    cpus = local_machine(ray.num_cpus, ray.num_gpus).total["CPU"]
+    fitting = int(cpus / (resources.cpus_per_worker or 1))
+    return RayCluster.starting(
+        ray.num_cpus,
+        ray.num_gpus,
+        SMALLEST_OBJECT_STORE,
+        processes=min(fitting, request.workers or request.at_most),
+        preload=[PRELOAD],
+    )
+
+
+def enter_ray(
+    config: RunConfig,
+    request: GangRequest,
+    store: int,
+    begun: RayCluster | None,
+    undo: ExitStack,
+) -> Cluster:
+    """The Ray that the config names, or a private one with `store` bytes for objects.
+
+    One that `begin_ray` began is used if it has room enough; whoever began it closes it. Raises
+    GangInfeasible before a private one is started that could never hold the gang.
+    """
+    from fedpilot.fabric import RayCluster
+
+    ray, patience_s = config.resources.ray, config.resources.start_timeout
+    if ray.address is not None:
+        return undo.enter_context(RayCluster.connect(ray.address, ray.auth_mode, patience_s))
+    machine = local_machine(ray.num_cpus, ray.num_gpus)
+    nodes = (FixedSizeNode(resources=request.resources),) * (request.workers or 1)
+    group = FixedSizeNodes(nodes=nodes, scheduling_policy=request.policy)
+    check_feasible(VirtualCluster(fixed_size_nodes=(group,)), [machine], name=request.name)
+    if begun is not None and store <= SMALLEST_OBJECT_STORE:
+        begun.wait(patience_s)
+        return begun
+    if begun is not None:  # it has too little room for these data
+        begun.close()
+    return undo.enter_context(
+        RayCluster.embedded(
+            num_cpus=ray.num_cpus,
+            num_gpus=ray.num_gpus,
+            object_store_memory=max(SMALLEST_OBJECT_STORE, store),
+            timeout_s=patience_s,
+        )
+    )
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Import PyTorch without looking through its million objects for garbage, again and again."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+@contextmanager
+def set_aside() -> Iterator[None]:
+    """Keep what there is by now out of the search for garbage, which Ray starts now and then.
+
+    Going through PyTorch's million objects would stop this process for 0.15 s each time. Somebody
+    else's `gc.freeze` is respected.
+    """
+    ours = not gc.get_freeze_count()
+    if ours:
+        gc.freeze()
+    try:
+        yield
+    finally:
+        if ours:
+            gc.unfreeze()

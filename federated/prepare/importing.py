@@ -1,0 +1,96 @@
+"""Makes the modules of an archive importable in this process, out of memory; no file is written.
+
+They come before all others of their names, and a process has the code of one run: another archive
+takes the place of the one before. So that what was judged is what is run, an archive is refused
+whose modules are loaded already from somewhere else.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from importlib.abc import ExecutionLoader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import decode_source, spec_from_loader
+from types import ModuleType
+
+from ..core.user_code.code_archive import ENDING, unpacked
+from ..errors import CodeRefused
+
+CALLED = "<code of the run>"
+"""What tracebacks show in the place of a folder."""
+_one_at_a_time = threading.Lock()
+
+
+def make_importable(archive: bytes) -> None:
+    """From now on this process imports the archive's modules; nothing changes if it does already.
+
+    CodeRefused for what is no archive, and for one of whose modules others are loaded.
+    """
+    with _one_at_a_time:
+        finders = [each for each in sys.meta_path if isinstance(each, ArchiveFinder)]
+        if any(each.archive == archive for each in finders):
+            return
+        finder = ArchiveFinder(archive, unpacked(archive))
+        for before in finders:
+            before.withdraw()
+        if loaded := sorted(finder.names & sys.modules.keys()):
+            raise CodeRefused(
+                f"it has a module called {loaded[0]}, and another of that name is loaded here "
+                "already; call it otherwise"
+            )
+        sys.meta_path.insert(0, finder)
+
+
+class ArchiveFinder(MetaPathFinder, ExecutionLoader):
+    """Finds and loads the modules of one archive."""
+
+    def __init__(self, archive: bytes, files: Mapping[str, bytes]) -> None:
+        self.archive = archive
+        self.names = {name.partition("/")[0].removesuffix(ENDING) for name in files}
+        """Of its modules and packages that belong to no package."""
+        self._files = files
+        self._folders = {name[:at] for name in files for at, sign in enumerate(name) if sign == "/"}
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """The spec of a module of the archive, or of a folder there that is no package."""
+        if self._place(fullname) is not None:
+            return spec_from_loader(fullname, self)
+        if fullname.replace(".", "/") not in self._folders:
+            return None
+        return ModuleSpec(fullname, None, is_package=True)
+
+    def is_package(self, fullname: str) -> bool:
+        """Whether a module is a package."""
+        return self._file_of(fullname).endswith(f"/__init__{ENDING}")
+
+    def get_filename(self, fullname: str) -> str:
+        """The path of a module, as tracebacks show it."""
+        return f"{CALLED}/{self._file_of(fullname)}"
+
+    def get_source(self, fullname: str) -> str:
+        """The text of a module."""
+        return decode_source(self._files[self._file_of(fullname)])
+
+    def withdraw(self) -> None:
+        """Have this process import none of it any more, and forget what it has imported."""
+        sys.meta_path.remove(self)
+        for name in [each for each in sys.modules if each.partition(".")[0] in self.names]:
+            del sys.modules[name]
+
+    def _file_of(self, fullname: str) -> str:
+        place = self._place(fullname)
+        if place is None:
+            raise ImportError(f"the code of the run has no module {fullname}", name=fullname)
+        return place
+
+    def _place(self, fullname: str) -> str | None:
+        """The file of a module."""
+        folder = fullname.replace(".", "/")
+        for place in (f"{folder}/__init__{ENDING}", f"{folder}{ENDING}"):
+            if place in self._files:
+                return place
+        return None

@@ -1,0 +1,174 @@
+"""Measures the executions that suit a config's model on this machine, for `fedpilot tune`.
+
+A run never does: its execution must not depend on a clock. Who wants the last bit of speed measures
+once, writes the keys into the config, and so makes them part of the run's identity.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from ruamel.yaml import YAML
+
+from .. import models
+from ..config.schema import RunConfig
+from ..core.execution.autotune import Timing, Verdict, judged
+from ..core.execution.execution import SEQUENTIAL_CHUNK, sizes
+from ..core.execution.facts import Execution, Kind
+from ..core.population.partition import bootstrap
+from ..core.randomness import Purpose
+from ..engine.choosing import facts_or_none, refusals
+from ..engine.trainers.resident import ResidentModule
+from ..engine.trainers.trainer_factory import TrainerFactory
+from ..engine.trainers.trainers import Trainers
+from ..engine.training.client import client_update_function
+from ..engine.training.modules import fitted, loss_function, seed_torch, state_of, to_tensors
+from ..engine.training.samples import Samples
+from ..errors import ExecutionRefused
+from .execution_choice import circumstances, settled
+from .inputs import Materials
+
+CPU = torch.device("cpu")
+CLIENTS_ALONE = 8
+"""Clients that are measured one by one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """What was measured, and what a run would do without."""
+
+    verdict: Verdict
+    chosen: Execution
+    """What `execution: auto` means."""
+    refused: dict[Kind, str]
+    """Ways that do not suit the model, and why."""
+
+
+def tune(config: RunConfig, materials: Materials, *, turns: int = 7) -> Tuned:
+    """Measure all ways that suit the model, in turn, by CPU time of this thread. Disturbed."""
+    auto = config.training.model_copy(
+        update={"execution": "auto", "chunk_size": "auto", "execution_reason": None}
+    )
+    config = config.model_copy(update={"training": auto})
+    decided, _ = settled(config, materials)
+    chosen = _execution(decided)
+    before = torch.get_num_threads()
+    torch.set_num_threads(config.resources.threads_per_worker)
+    try:
+        trainers, samples, model = _worker(config, materials)
+        ways, refused = _ways(config, materials, trainers)
+        work = {way: _work(trainers, samples, model, way, auto.batch_size) for way in ways}
+        timings: dict[Execution, list[Timing]] = {way: [] for way in ways}
+        for turn in range(turns + 1):
+            for way in ways:  # in turn, so that what disturbs one disturbs all
+                timing = work[way]()
+                if turn:  # the first is to get warm
+                    timings[way].append(timing)
+    finally:
+        torch.set_num_threads(before)
+    return Tuned(judged(timings), chosen, refused)
+
+
+def write(path: Path, execution: Execution) -> None:
+    """Put the keys into a config file, and leave its comments as they are."""
+    yaml = YAML()
+    yaml.preserve_quotes = True
+    yaml.width = 1 << 20
+    document = yaml.load(path.read_text()) or {}
+    training = document.setdefault("training", {})
+    training["execution"], training["chunk_size"] = str(execution.kind), execution.chunk_size
+    for key in ("execution_model", "execution_reason"):
+        training.pop(key, None)
+    aside = path.with_name(f".{path.name}.tmp")
+    with aside.open("w") as file:
+        yaml.dump(document, file)
+    aside.replace(path)
+
+
+def _execution(config: RunConfig) -> Execution:
+    size = config.training.chunk_size
+    assert isinstance(size, int)
+    return Execution(Kind(config.training.execution), size)
+
+
+def _worker(
+    config: RunConfig, materials: Materials
+) -> tuple[Trainers, Samples, dict[str, torch.Tensor]]:
+    """What a worker trains with, on clients of middling size that draw from the data."""
+    data, training = materials.data, config.training
+    seed_torch(config.run.random_seed, Purpose.INIT)
+    built = models.build(
+        config.model.model_type, config.model.options, data.input_shape, data.num_classes
+    )
+    module = fitted(built, data.x.dtype)
+    batch = training.batch_size
+    count = min(circumstances(config, materials).cohort, 64)
+    clients = bootstrap(data.y, count, (batch, 3 * batch), config.run.random_seed)
+    samples = Samples(data.x, data.y, clients, training, seed=config.run.random_seed, device=CPU)
+    loss = loss_function(training.loss_function)
+    resident = ResidentModule(module, loss, CPU, example=samples.x[:2].clone())
+    trainers = Trainers(
+        TrainerFactory(
+            resident=resident,
+            samples=samples,
+            training=training,
+            seed=config.run.random_seed,
+            device=CPU,
+            update=client_update_function(training.client_update),
+        )
+    )
+    return trainers, samples, resident.laid_out(to_tensors(state_of(module), CPU))
+
+
+def _ways(
+    config: RunConfig, materials: Materials, trainers: Trainers
+) -> tuple[list[Execution], dict[Kind, str]]:
+    """One by one, and all others that give the same."""
+    alone = Execution(Kind.SEQUENTIAL, SEQUENTIAL_CHUNK)
+    where = circumstances(config, materials)
+    kinds = [kind for kind in Kind if kind is not Kind.SEQUENTIAL]
+    if (why := trainers.why_not_together()) is not None:
+        return [alone], dict.fromkeys(kinds, why)
+    module, example = trainers.module, trainers.example
+    facts = facts_or_none(module, example)
+    if facts is None:
+        return [alone], dict.fromkeys(kinds, "its code fails on samples of random numbers")
+    ways, refused = [alone], refusals(kinds, module, config.training, where, facts, example)
+    for kind in kinds:
+        if kind in refused:
+            continue
+        try:
+            for size in sizes(facts, where):
+                trainers.checked(Execution(kind, size))
+                ways.append(Execution(kind, size))
+        except ExecutionRefused as error:
+            refused[kind] = error.reason
+    return ways, refused
+
+
+def _work(
+    trainers: Trainers,
+    samples: Samples,
+    model: dict[str, torch.Tensor],
+    way: Execution,
+    batch: int,
+) -> Callable[[], Timing]:
+    """One measurement of a way."""
+    trainer = trainers.checked(way)
+    most = CLIENTS_ALONE if way.kind is Kind.SEQUENTIAL else way.chunk_size
+    chunk = samples.chunk(np.arange(min(most, samples.partition.number_of_clients)))
+    steps = int((-(-chunk.sizes // batch)).sum()) * trainers.epochs
+
+    def measure() -> Timing:
+        cpu_s, wall_s = time.thread_time(), time.perf_counter()
+        for _ in trainer.train(chunk, 1, model, {}):
+            pass
+        cpu_s, wall_s = time.thread_time() - cpu_s, time.perf_counter() - wall_s
+        return Timing(cpu_s / steps, wall_s / steps)
+
+    return measure

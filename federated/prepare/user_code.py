@@ -1,0 +1,251 @@
+"""UserCode: the code that a run names and is not fedpilot's, with the one digest that it has.
+
+Here it lies in folders; at a mediator, a coordinator and sites it is an archive that came with the
+run. The digest is that of the archive, wherever it is asked for: what `fedpilot check` prints, what
+makes a run's identity, and what a site's policy lists. Modules that are installed do not travel;
+those that a run names have a digest of their own, of their source as it is where that is asked for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from fedpilot.mediator import Payload
+
+from ..config.schema import RunConfig
+from ..core.registry import load_dotted
+from ..core.user_code.code_archive import LARGEST_ARCHIVE, check, packed, unpacked
+from ..errors import CodeRefused, ConfigError, Problem
+from .user_sources import Sources, digest_of, is_there, named, not_among, own_code, sources
+
+IN_A_SPEC = "code"
+"""The tensor of a spec that is the archive, and the key of its header that says its digest."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserCode:
+    """What a configuration names of code that is not fedpilot's."""
+
+    archive: bytes = b""
+    """Empty where all of it is installed, or none is named."""
+    files: tuple[str, ...] = ()
+    """Of the archive, in order."""
+    installed: tuple[str, ...] = ()
+    """Modules that the configuration names and the archive has not."""
+    missing: tuple[str, ...] = ()
+    """Those of them that do not exist here."""
+    installed_digest: str = ""
+    """SHA-256 of their source; empty where there are none."""
+    digest: str
+    """SHA-256 of both; that of nothing where no code is named."""
+
+    @property
+    def archive_digest(self) -> str:
+        """SHA-256 of the archive; empty where there is none."""
+        return hashlib.sha256(self.archive).hexdigest() if self.archive else ""
+
+    @property
+    def digests(self) -> tuple[str, ...]:
+        """What the policy of a site has to list: of the archive, of what is installed."""
+        return tuple(filter(None, (self.archive_digest, self.installed_digest)))
+
+
+def code_here(config: RunConfig, search: Sequence[str] | None = None) -> UserCode:
+    """What the configuration names, as it lies in folders (Python's own by default).
+
+    Nothing of it is run, and nothing is refused: it need not be able to travel.
+    """
+    return _code_of(sources(own_code(config), search), search)
+
+
+def _code_of(found: Sources, search: Sequence[str] | None) -> UserCode:
+    archive = packed(found.files) if found.files else b""
+    return _code(archive, tuple(sorted(found.files)), found.elsewhere, search)
+
+
+def code_sent(config: RunConfig, archive: bytes, search: Sequence[str] | None = None) -> UserCode:
+    """What the configuration names, as an archive that came with it; no line of it is run.
+
+    CodeRefused for what is no archive.
+    """
+    files = unpacked(archive)
+    return _code(archive, tuple(sorted(files)), not_among(files, own_code(config)), search)
+
+
+def _code(
+    archive: bytes,
+    files: tuple[str, ...],
+    installed: tuple[str, ...],
+    search: Sequence[str] | None,
+) -> UserCode:
+    beside = digest_of(installed, search)
+    if not archive:
+        digest = beside
+    else:
+        digest = hashlib.sha256(archive).hexdigest()
+        if installed:
+            digest = hashlib.sha256(f"{digest}\0{beside}".encode()).hexdigest()
+    folders = sys.path if search is None else search
+    return UserCode(
+        archive=archive,
+        files=files,
+        installed=installed,
+        installed_digest=beside if installed else "",
+        missing=tuple(module for module in installed if not is_there(module, folders)),
+        digest=digest,
+    )
+
+
+# -- to a mediator --------------------------------------------------------------------------------
+
+
+def code_to_send(config: RunConfig, folders: Iterable[str] = ()) -> UserCode:
+    """What the configuration names, fit to travel; looked for in folders beside Python's own.
+
+    ConfigError for what only exists here, is compiled, or is too large.
+    """
+    search = [*sys.path, *folders]
+    if problems := list(_only_here(config)):
+        raise ConfigError(problems)
+    found = sources(own_code(config), search)
+    problem = partial(Problem, key=_first_naming(config))
+    if found.unsendable:
+        raise ConfigError(
+            [
+                problem(
+                    found=f"code that needs {place}, which {why}",
+                    allowed="source files; install the rest where the coordinator runs and at "
+                    "every site, outside of the folders of the code that is sent",
+                )
+                for place, why in sorted(found.unsendable.items())
+            ]
+        )
+    if found.files:
+        try:
+            check(found.files)
+        except CodeRefused as error:
+            raise ConfigError(
+                [
+                    problem(
+                        found=f"code that does not travel: {error.problem}",
+                        allowed=f"source files of at most {LARGEST_ARCHIVE >> 20} MiB in all; "
+                        "larger packages are installed at the coordinator and at every site",
+                    )
+                ]
+            ) from error
+    return _code_of(found, search)
+
+
+def _only_here(config: RunConfig) -> Iterator[Problem]:
+    """What other processes could not import: names of this one, and what has no file."""
+    from ..data import registered as registered_data
+
+    known = {**_registries(), "data.dataset_type": registered_data}
+    for key, name in named(config).items():
+        module, colon, _ = name.partition(":")
+        if not colon:
+            if known[key](name) is None:
+                continue
+            found = f"`{name}`, which is registered in this process alone"
+        elif module == "__main__" or _has_no_file(module):
+            found = f"`{name}`, which is defined in this script or notebook"
+        else:
+            continue
+        yield Problem(
+            key=key,
+            found=found,
+            allowed="at a mediator `module:name`, of a file beside the config or in the working "
+            "folder, which is sent along; local runs take it as it is",
+        )
+
+
+def _registries() -> dict[str, Callable[[str], Any]]:
+    """What was registered for a name, by the key of what workers call."""
+    from ..engine.training.training_code import registered_client_update, registered_loss
+    from ..models import registered
+
+    return {
+        "model.model_type": registered,
+        "training.loss_function": registered_loss,
+        "training.client_update": registered_client_update,
+    }
+
+
+def carried(config: RunConfig) -> dict[str, Any]:
+    """What workers cannot import, by its key: registered here, of this script, or of a notebook."""
+    found: dict[str, Any] = {}
+    for key, known in _registries().items():
+        name = named(config).get(key, "")
+        module, colon, _ = name.partition(":")
+        if (function := known(name)) is not None:
+            found[key] = function
+        elif colon and (module == "__main__" or _has_no_file(module)):
+            found[key] = load_dotted(name)
+    return found
+
+
+def bring(config_names: Mapping[str, str], carried: Mapping[str, Any]) -> None:
+    """Have names of a config, by their keys, stand in this process for what was carried here."""
+    from ..engine.training.training_code import bring_client_update, bring_loss
+    from ..models import bring as bring_model
+
+    takers = {
+        "model.model_type": bring_model,
+        "training.loss_function": bring_loss,
+        "training.client_update": bring_client_update,
+    }
+    for key, function in carried.items():
+        takers[key](config_names[key], function)
+
+
+def _has_no_file(module: str) -> bool:
+    """Whether a module exists in this process alone."""
+    loaded = sys.modules.get(module)
+    return loaded is not None and getattr(loaded, "__spec__", None) is None
+
+
+def _first_naming(config: RunConfig) -> str:
+    return next((key for key, path in named(config).items() if ":" in path), "")
+
+
+# -- to a site ------------------------------------------------------------------------------------
+
+
+def attached(spec: Payload, code: UserCode) -> Payload:
+    """A spec with the archive, if there is one."""
+    if not code.archive:
+        return spec
+    tensors = {**spec.tensors, IN_A_SPEC: np.frombuffer(code.archive, dtype=np.uint8)}
+    return replace(spec, header={**spec.header, IN_A_SPEC: code.archive_digest}, tensors=tensors)
+
+
+def archive_of(spec: Payload) -> bytes:
+    """The archive that came with a spec, as it should be; empty if none did. CodeRefused."""
+    said, found = spec.header.get(IN_A_SPEC, ""), spec.tensors.get(IN_A_SPEC)
+    if found is None and not said:
+        return b""
+    if found is None:
+        raise CodeRefused(f"an archive with the digest {said!s:.80} was announced, and none came")
+    if found.dtype != np.uint8 or found.ndim != 1 or found.size > LARGEST_ARCHIVE:
+        raise CodeRefused(
+            f"{found.dtype} of shape {list(found.shape)}; an archive has bytes, at most "
+            f"{LARGEST_ARCHIVE}"
+        )
+    archive = found.tobytes()
+    digest = hashlib.sha256(archive).hexdigest()
+    if digest != said:
+        raise CodeRefused(f"an archive with the digest {digest}; {said!s:.80} was announced")
+    return archive
+
+
+def code_of(spec: Payload, config: RunConfig, search: Sequence[str] | None = None) -> UserCode:
+    """What a spec's configuration names: in the archive that came along, or in folders here."""
+    archive = archive_of(spec)
+    return code_sent(config, archive, search) if archive else code_here(config, search)

@@ -1,0 +1,289 @@
+"""Finds the source of the user's own modules, and of what they import, without running any of it.
+
+Whoever decides whether code may run has to know it before it runs. A module is looked for in
+folders, as Python would. Those that came with Python, and those that were installed, are not the
+user's own: their folders are left alone. Of a package all its modules are taken; of a folder that
+is none, those that are named or imported.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import inspect
+import io
+import os
+import sys
+import sysconfig
+import tokenize
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec, PathFinder
+from pathlib import Path
+
+from ..config.schema import RunConfig
+from ..core.user_code.code_archive import ENDING, RESERVED
+
+NAMING = (
+    "model.model_type",
+    "data.dataset_type",
+    "training.loss_function",
+    "training.client_update",
+)
+"""The keys that may name code by dotted path, in the order of its digest."""
+LOSSES = "torch.nn.functional"
+"""A module whose functions do no harm as losses: two tensors are all that they are ever given."""
+COMPILED = "is compiled"
+_PACKAGE = "__init__.py"
+_INSTALLED = frozenset({"site-packages", "dist-packages"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sources:
+    """What was found of some modules."""
+
+    files: Mapping[str, bytes]
+    """The user's own source files, by their place below a folder that Python looks into."""
+    elsewhere: tuple[str, ...]
+    """The modules that were asked for and are not among those."""
+    unsendable: Mapping[str, str]
+    """What they need besides and is no source: by its place, and why it is none."""
+
+
+def named(config: RunConfig) -> dict[str, str]:
+    """What the configuration says at each key that may name code."""
+    return {key: _at(config, key) for key in NAMING if _at(config, key)}
+
+
+def own_code(config: RunConfig) -> tuple[str, ...]:
+    """The modules that the configuration names by dotted path, in the order of its digest."""
+    paths = named(config).values()
+    return tuple(module for path in paths for module, colon, _ in [path.partition(":")] if colon)
+
+
+def installed_code(config: RunConfig, files: Iterable[str] = ()) -> tuple[str, ...]:
+    """What the configuration names by dotted path outside of the files of an archive, sorted.
+
+    Without losses of PyTorch's, which need nobody's leave.
+    """
+    there = tuple(files)
+    paths = {
+        path
+        for key, path in named(config).items()
+        for module, colon, name in [path.partition(":")]
+        if colon and not_among(there, [module]) and not _harmless(key, module, name)
+    }
+    return tuple(sorted(paths))
+
+
+def _harmless(key: str, module: str, name: str) -> bool:
+    public = name.isidentifier() and not name.startswith("_")
+    return key == "training.loss_function" and module == LOSSES and public
+
+
+def import_paths(config: object, search: Iterable[str] = ()) -> tuple[str, ...]:
+    """Where the user's own modules are looked for, in this order, where Python does not.
+
+    In the working folder, in the folder of the config if it is a file, and in those of `search`.
+    """
+    folders = [Path.cwd()]
+    if isinstance(config, str | Path):
+        folders.append(Path(config).resolve().parent)
+    folders += [Path(folder) for folder in search]
+    return tuple(dict.fromkeys(str(folder) for folder in folders))
+
+
+def _at(config: RunConfig, key: str) -> str:
+    section, _, name = key.partition(".")
+    return str(getattr(getattr(config, section), name) or "")
+
+
+def digest_of(modules: Iterable[str], search: Sequence[str] | None = None) -> str:
+    """SHA-256 over the source of modules, looked for in folders (Python's own by default)."""
+    sha = hashlib.sha256()
+    for module in modules:
+        sha.update(f"{module}\0{source(module, search)}\0".encode())
+    return sha.hexdigest()
+
+
+def source(module: str, search: Sequence[str] | None = None) -> str:
+    """The text of a module's file; empty if there is none. Imports nothing.
+
+    Of a module that is loaded already, and was not found in a folder, it is what Python knows.
+    What is not found as a source file counts as empty, so that its digest is that of no known code.
+    """
+    *_, (_, spec) = _chain(module, sys.path if search is None else search)
+    if spec is None and module in sys.modules:
+        try:
+            return inspect.getsource(sys.modules[module])
+        except (OSError, TypeError):
+            return ""
+    if spec is None or spec.origin is None or not spec.has_location:
+        return ""
+    try:
+        content = Path(spec.origin).read_bytes()
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(content).readline)
+        text = io.TextIOWrapper(io.BytesIO(content), encoding, line_buffering=True).read()
+    except (OSError, SyntaxError, ValueError):
+        return ""
+    return text if not text or text.endswith("\n") else f"{text}\n"
+
+
+def is_there(module: str, search: Sequence[str]) -> bool:
+    """Whether there is such a module, loaded or in a folder."""
+    *_, (_, spec) = _chain(module, search)
+    return spec is not None or module in sys.modules
+
+
+def sources(modules: Iterable[str], search: Sequence[str] | None = None) -> Sources:
+    """The user's own files among some modules and all that they import, from folders."""
+    asked = tuple(modules)
+    PathFinder.invalidate_caches()  # what was written just now is found
+    collecting = _Collecting(sys.path if search is None else search)
+    for module in asked:
+        collecting.add(module)
+    files = collecting.files
+    return Sources(
+        files=files,
+        elsewhere=not_among(files, asked),
+        unsendable=collecting.unsendable,
+    )
+
+
+def not_among(files: Iterable[str], modules: Iterable[str]) -> tuple[str, ...]:
+    """The modules that none of these files is."""
+    there = set(files)
+    return tuple(
+        module
+        for module in modules
+        if not {f"{module.replace('.', '/')}{end}" for end in (ENDING, f"/{_PACKAGE}")} & there
+    )
+
+
+class _Collecting:
+    """Files on the way; each module is followed once."""
+
+    def __init__(self, search: Sequence[str]) -> None:
+        self._search = search
+        self._pythons = _folders_of_python()
+        self._followed: set[str] = set()
+        self._packages: set[str] = set()
+        self.files: dict[str, bytes] = {}
+        self.unsendable: dict[str, str] = {}
+
+    def add(self, module: str) -> None:
+        """Take a module and what it imports, as far as they are the user's own."""
+        waiting = [module]
+        while waiting:
+            name = waiting.pop()
+            if name not in self._followed:
+                self._followed.add(name)
+                waiting += self._taken(name)
+
+    def _taken(self, module: str) -> Iterator[str]:
+        """Take what one name leads to; the names that its files import."""
+        for name, spec in _chain(module, self._search):
+            if spec is None or name == "fedpilot":
+                return
+            if spec.origin is None:
+                continue  # a folder that is no package
+            path, place = Path(spec.origin), name.replace(".", "/")
+            if not self._own(path):
+                return
+            if name in RESERVED:
+                self.unsendable[place] = "has the name of a module of Python's own"
+            elif not path.exists():
+                self.unsendable[place] = f"lies inside of {path.parent.name}"
+            elif path.name == _PACKAGE:
+                yield from self._package(path.parent, place)
+            elif path.suffix == ENDING:
+                yield from self._file(path, f"{place}{ENDING}")
+            else:
+                self.unsendable[f"{place}{''.join(path.suffixes)}"] = COMPILED
+            return
+
+    def _package(self, folder: Path, place: str) -> Iterator[str]:
+        """All modules of a package, however they are imported; links are followed, but no loop."""
+        if place in self._packages:
+            return
+        self._packages.add(place)
+        seen: set[str] = set()
+        for here, folders, names in os.walk(folder, followlinks=True):
+            real = os.path.realpath(here)
+            folders[:] = sorted(each for each in folders if each.isidentifier())
+            if real in seen:
+                folders.clear()
+                continue
+            seen.add(real)
+            below = "/".join([place, *Path(here).relative_to(folder).parts])
+            for name in sorted(names):
+                path = Path(here, name)
+                if name.endswith(ENDING) and path.stem.isidentifier():
+                    yield from self._file(path, f"{below}/{name}")
+                elif name.endswith(tuple(EXTENSION_SUFFIXES)):
+                    self.unsendable[f"{below}/{name}"] = COMPILED
+
+    def _file(self, path: Path, place: str) -> Iterator[str]:
+        if place in self.files:
+            return
+        try:
+            content = path.read_bytes()
+        except OSError as error:
+            self.unsendable[place] = f"cannot be read: {error.strerror or error}"
+            return
+        self.files[place] = content
+        yield from imports(content, place)
+
+    def _own(self, path: Path) -> bool:
+        """Whether a file is of a folder that Python and its installers leave to users."""
+        real = path.resolve()
+        parts = {*path.parts, *real.parts}
+        return not _INSTALLED & parts and not any(map(real.is_relative_to, self._pythons))
+
+
+def imports(content: bytes, place: str) -> Iterator[str]:
+    """The names that a file imports anywhere in it; none if it is no Python.
+
+    `from a import b` may mean the module `a.b`.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # they come when it is imported
+            tree = ast.parse(content)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return
+    package = place.split("/")[:-1]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            if node.level > len(package):
+                continue
+            above = package[: len(package) + 1 - node.level] if node.level else []
+            base = ".".join([*above, *([node.module] if node.module else [])])
+            yield from (f"{base}.{alias.name}" for alias in node.names if alias.name != "*")
+            yield base
+
+
+def _folders_of_python() -> tuple[Path, ...]:
+    kinds = ("stdlib", "platstdlib", "purelib", "platlib")
+    return tuple(Path(sysconfig.get_path(kind)).resolve() for kind in kinds)
+
+
+def _chain(module: str, search: Sequence[str]) -> Iterator[tuple[str, ModuleSpec | None]]:
+    """A module's packages and itself with their specs; none of them is imported.
+
+    It ends with None where there is nothing of that name, or nothing below it.
+    """
+    folders: Sequence[str] | None = list(search)
+    name = ""
+    for part in module.split("."):
+        name = f"{name}.{part}" if name else part
+        # By its whole name, a folder that is no package would have to be imported.
+        spec = None if folders is None else PathFinder.find_spec(part, folders)
+        yield name, spec
+        if spec is None:
+            return
+        there = spec.submodule_search_locations
+        folders = None if there is None else list(there)

@@ -1,0 +1,44 @@
+"""Holds a run to the content that its site's data had when it began there.
+
+What a run may be resumed with follows from what sites disclose, and content is not disclosed. So
+each site keeps the digest of it among the run's own files there, and finds out by itself whether
+the files were changed since. Nothing of that leaves the site but that they were.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+
+from fedpilot.fabric.whole_files import replacing
+
+from ...errors import DataUnusable
+
+log = logging.getLogger(__name__)
+
+FORMAT = 1
+
+
+def hold_to(folder: Path, site: str, dataset: str, digest: str) -> None:
+    """Keep the content's digest (`Dataset.digest`) if nothing is kept yet, else compare.
+
+    DataUnusable if it is not the one that is kept.
+    """
+    path = folder / f"{site}.data.json"
+    wanted = {"format": FORMAT, "dataset": dataset, "digest": digest}
+    try:
+        kept = json.loads(path.read_text())
+    except FileNotFoundError:
+        with replacing(path, durable=True) as aside:
+            aside.write_text(json.dumps(wanted) + "\n")
+        return
+    except ValueError:
+        kept = None
+    if kept != wanted:
+        log.warning("%s says %s, and the data set is %s", path, kept, wanted)
+        problem = (
+            "its content is not what it was when this run began there; put it back as it was, or "
+            "begin a new run"
+        )
+        raise DataUnusable(site, dataset, problem)

@@ -1,0 +1,3 @@
+"""The warm workers of a site: the pool that feeds them, and the actor that trains one client after
+another.
+"""

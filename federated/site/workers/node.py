@@ -1,0 +1,438 @@
+"""FederatedNode: the warm worker on a vnode, which becomes one client after another, or many.
+
+It is a plain class; the fabric runs it as a Ray actor. It holds the model's module, the site's
+samples (shared, not copied) and the latest global models, sums what its clients become until the
+sum is asked for, and keeps the samples of the VirtualNodes it hosts until they are evicted. Every
+number it returns depends on its arguments alone.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from ...config.schema import Model, Training
+from ...core.algorithm import Needs
+from ...core.execution.facts import Execution, Kind
+from ...core.population.groups import Steps
+from ...core.population.sampling import Indices
+from ...core.randomness import Purpose
+from ...core.state import Array, State
+from ...core.sums.partial import Partial, Reference, Tally
+from ...core.user_code.user_errors import client_failed
+from ...engine.compiled import kernels
+from ...engine.sums.collecting import Collection, Gathering
+from ...engine.sums.summing import RunningSum
+from ...engine.trainers.group_rounds import GroupRounds, Start, Train
+from ...engine.trainers.resident import ResidentModule
+from ...engine.trainers.trainer_factory import TrainerFactory
+from ...engine.trainers.trainers import Trainers
+from ...engine.training.client import client_update_function
+from ...engine.training.modules import (
+    client_digests,
+    environment,
+    fitted,
+    loss_function,
+    roles_of,
+    seed_torch,
+    settle,
+    to_tensors,
+)
+from ...engine.training.samples import Chunk, Samples
+from ...engine.training.training import Trained
+from ...errors import ClientFailed, FederatedError
+from ...models import build
+from ...prepare.importing import make_importable
+from ...prepare.inputs import SiteData
+from ...prepare.user_code import bring
+from .attempt import Attempt, PieceResult
+from .lru import Recent
+
+NODES_HOSTED = 64
+"""VirtualNodes whose samples a worker keeps; the least recently used goes first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeSettings:
+    """What every FederatedNode of a federation is told once."""
+
+    model: Model
+    carried: Mapping[str, Any]
+    """What the config names and only the user's process knows, by its key."""
+    training: Training
+    evaluation_batch: int
+    seed: int
+    threads: int
+    device: str
+    paths: tuple[str, ...]
+    """Where the user's own modules are found."""
+    code: bytes = b""
+    """The archive of those that came with the run."""
+    needs: Needs
+    """What the algorithm needs of the clients' updates."""
+    steps: Steps | None = None
+    """How groups train, if there are any: a round is then asked of groups by their numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class _LoadedModel:
+    """A global model as it came, and as tensors on the device."""
+
+    state: State
+    tensors: Mapping[str, Tensor]
+
+
+class _Sum:
+    """The worker's sum of one attempt, or its collection."""
+
+    def __init__(self, attempt: int, running: Gathering) -> None:
+        self.attempt = attempt
+        self.running = running
+        self.covered: list[Indices] = []
+        self.before = Partial({})
+        """What groups measured, and whom they refused, before their clients trained for it."""
+
+    def hand_up(self) -> tuple[Partial, Indices]:
+        covered, self.covered = _joined(self.covered), []
+        before, self.before = self.before, Partial({})
+        partial = self.running.take()
+        partial.tally.merge(before.tally)
+        partial.refused.extend(before.refused)
+        partial.earlier.update(before.earlier)
+        return partial, covered
+
+
+class _Effort:
+    """What a piece has cost so far."""
+
+    def __init__(self) -> None:
+        self.samples = 0
+        self.arithmetic_s = 0.0
+        self.printed: dict[str, str] = {}
+        """By client id."""
+
+
+class FederatedNode:
+    """A worker; its methods are called one at a time."""
+
+    def __init__(self, settings: NodeSettings, data: SiteData) -> None:
+        if settings.code:
+            make_importable(settings.code)
+        sys.path.extend(path for path in settings.paths if path not in sys.path)
+        self._settings = settings
+        self._data = data
+        self._device = settle(settings.threads, settings.device)
+        bring(
+            {
+                "model.model_type": settings.model.model_type,
+                "training.loss_function": settings.training.loss_function,
+                "training.client_update": settings.training.client_update or "",
+            },
+            settings.carried,
+        )
+        seed_torch(settings.seed, Purpose.INIT)
+        model, training = settings.model, settings.training
+        built = build(model.model_type, model.options, data.input_shape, data.num_classes)
+        module = fitted(built, data.x.dtype)
+        self._roles = roles_of(module, keep_buffers=model.buffers == "keep")
+        self._samples = Samples(
+            data.x, data.y, data.partition, training, seed=settings.seed, device=self._device
+        )
+        self._resident = ResidentModule(
+            module,
+            loss_function(training.loss_function),
+            self._device,
+            example=self._samples.x[:2].clone(),
+        )
+        self._trainers = Trainers(
+            TrainerFactory(
+                resident=self._resident,
+                samples=self._samples,
+                training=training,
+                seed=settings.seed,
+                device=self._device,
+                update=client_update_function(training.client_update),
+            )
+        )
+        self._models: Recent[_LoadedModel] = Recent()
+        self._preparing = ThreadPoolExecutor(1, "next-chunk")
+        self._sum: _Sum | None = None
+        self._running = self._gathering()
+        self._group_rounds = self._grouping(settings.steps)
+        self._hosted: OrderedDict[int, Chunk] = OrderedDict()
+
+    def hello(self) -> dict[str, Any]:
+        """Who this is: process, machine, what equal bits depend on, and what it has to compile."""
+        who = {"pid": os.getpid(), "host": platform.node(), **environment()}
+        if self._settings.training.execution == str(Kind.COMPILED) and not kernels.are_ready(
+            self._samples.x.dtype
+        ):
+            who["compiles"] = kernels.CHAINS
+        return who
+
+    # -- a round ------------------------------------------------------------------------------
+
+    def train(
+        self,
+        attempt: Attempt,
+        clients: Indices,
+        memories: Mapping[int, State],
+        hand_up: bool,
+        key: str,
+        state: State | None,
+    ) -> PieceResult:
+        """Train these clients and add them to the attempt's sum; hand that up if asked to.
+
+        In a federation of groups, `clients` are numbers of groups.
+        """
+        started = time.perf_counter()
+        model = self._model(key, state)
+        total = self._sum_of(attempt, model)
+        effort = _Effort()
+        kept: dict[int, State] = {}
+        digests: dict[str, Mapping[str, str]] = {}
+
+        def train(
+            some: Indices, step: int, tensors: Mapping[str, Tensor]
+        ) -> Iterator[tuple[Chunk, Trained]]:
+            return self._trained(attempt.execution, some, step, tensors, memories, effort)
+
+        for start in self._starts(attempt, clients, model, train):
+            total.before.merge(start.before)
+            for chunk, trained in train(start.clients, start.step, start.tensors):
+                here = trained.where
+                # What a trainer leaves out moves in no step, so it is where the round began.
+                total.running.add(
+                    chunk.clients[here],
+                    trained.tensors,
+                    chunk.sizes[here],
+                    trained.losses,
+                    told=trained.told,
+                )
+                kept.update(trained.memories)
+                if attempt.digests:
+                    names = map(self._data.partition.client_id, chunk.clients[here].tolist())
+                    digests.update(zip(names, client_digests(trained.tensors), strict=True))
+        total.covered.append(clients)
+        partial, covered = total.hand_up() if hand_up else (None, _NOBODY)
+        return PieceResult(
+            partial=partial,
+            covered=covered,
+            clients=self._clients_in(clients),
+            samples=effort.samples,
+            seconds=time.perf_counter() - started,
+            training_seconds=effort.arithmetic_s,
+            memories=kept,
+            digests=digests,
+            printed=effort.printed,
+        )
+
+    def _starts(
+        self, attempt: Attempt, clients: Indices, model: _LoadedModel, train: Train
+    ) -> Iterator[Start]:
+        """Who trains for the attempt's sum, and from which model: all together, or by groups."""
+        number = attempt.round_number
+        if self._group_rounds is None:
+            yield Start(clients=clients, step=number, tensors=model.tensors, before=Partial({}))
+            return
+        for group in clients.tolist():
+            yield self._group_rounds.start(group, number, model.state, model.tensors, train)
+
+    def _trained(
+        self,
+        execution: Execution,
+        clients: Indices,
+        step: int,
+        tensors: Mapping[str, Tensor],
+        memories: Mapping[int, State],
+        effort: _Effort,
+    ) -> Iterator[tuple[Chunk, Trained]]:
+        """Train clients chunk by chunk."""
+        trainer = self._trainers.checked(execution)
+        for chunk in self._ahead(self._samples.chunk, _parts(clients, execution.chunk_size)):
+            for trained in trainer.train(chunk, step, tensors, memories):
+                effort.arithmetic_s += trained.seconds
+                effort.printed.update(trained.printed)
+                yield chunk, trained
+            effort.samples += int(chunk.sizes.sum())
+
+    def _clients_in(self, clients: Indices) -> int:
+        """How many clients these are, or these groups have."""
+        groups = self._data.groups
+        return len(clients) if groups is None else int(groups.sizes[clients].sum())
+
+    def _grouping(self, steps: Steps | None) -> GroupRounds | None:
+        if steps is None or self._data.groups is None:
+            return None
+        return GroupRounds(
+            self._data.groups,
+            steps,
+            self._resident,
+            self._roles,
+            self._data.partition.client_id,
+            self._device,
+        )
+
+    def _ahead(
+        self, prepare: Callable[[Indices], Chunk], parts: Sequence[Indices]
+    ) -> Iterator[Chunk]:
+        """Prepare each chunk while the one before it trains.
+
+        On a CPU the core that would prepare it is the one that trains (measured: 3 % slower).
+        """
+        if self._device.type == "cpu":
+            yield from map(prepare, parts)
+            return
+        pending = deque(self._preparing.submit(prepare, part) for part in parts[:1])
+        for following in parts[1:]:
+            pending.append(self._preparing.submit(prepare, following))
+            yield pending.popleft().result()
+        yield from (last.result() for last in pending)
+
+    def hand_up(self, attempt: int) -> PieceResult:
+        """The attempt's sum so far; nothing if this worker has none (it may be a successor)."""
+        if self._sum is None or self._sum.attempt != attempt:
+            return PieceResult(partial=None, covered=_NOBODY)
+        partial, covered = self._sum.hand_up()
+        return PieceResult(partial=partial, covered=covered)
+
+    def _gathering(self) -> Gathering:
+        client_id = self._data.partition.client_id
+        if self._settings.needs is Needs.EVERY_UPDATE:
+            return Collection(self._roles, client_id)
+        return RunningSum(self._resident.tensors(), self._roles, client_id)
+
+    def _sum_of(self, attempt: Attempt, model: _LoadedModel) -> _Sum:
+        if self._sum is None or self._sum.attempt != attempt.number:
+            self._running.begin(model.tensors, attempt.exponents)
+            self._sum = _Sum(attempt.number, self._running)
+        return self._sum
+
+    def evaluate_test(self, start: int, stop: int, key: str, state: State | None) -> Tally:
+        """Judge a model on samples [start, stop) of the coordinator's test set."""
+        self._resident.load(self._model(key, state).tensors)
+        x, y = self._data.test_x[start:stop], self._data.test_y[start:stop]
+        try:
+            return self._resident.evaluate(x, y, self._settings.evaluation_batch)
+        except Exception as error:
+            raise client_failed("the model", "evaluating the test set", error) from error
+
+    def evaluate_clients(self, clients: Indices, key: str, state: State | None) -> Tally:
+        """Judge a model on the samples of these clients."""
+        self._resident.load(self._model(key, state).tensors)
+        tally = Tally()
+        for index in clients.tolist():
+            tally.merge(self._evaluate(index))
+        return tally
+
+    # -- a single VirtualNode -----------------------------------------------------------------
+
+    def host(self, index: int) -> dict[str, int]:
+        """Keep a client's samples here; tells how many they are, and who had to go for them."""
+        chunk = self._samples.chunk([index])
+        self._hosted[index] = chunk
+        self._hosted.move_to_end(index)
+        evicted = -1
+        if len(self._hosted) > NODES_HOSTED:
+            evicted, _ = self._hosted.popitem(last=False)
+        return {"samples": int(chunk.sizes[0]), "evicted": evicted}
+
+    def evict(self, index: int) -> None:
+        """Forget a client's samples."""
+        self._hosted.pop(index, None)
+
+    def train_one(
+        self,
+        index: int,
+        round_number: int,
+        execution: Execution,
+        memories: Mapping[int, State],
+        key: str,
+        state: State | None,
+    ) -> tuple[dict[str, Array], Tally]:
+        """Train one client; its state afterwards, and its training metrics."""
+        model = self._model(key, state)
+        chunk = self._hosted.get(index) or self._samples.chunk([index])
+        trainer = self._trainers.checked(execution)
+        (trained,) = trainer.train(chunk, round_number, model.tensors, memories)
+        new = {name: np.asarray(array).copy() for name, array in model.state.items()}
+        for name, tensor in trained.tensors.items():
+            new[name] = tensor[0].detach().cpu().numpy().copy()
+        told, loss = trained.told, float(trained.losses[0])
+        return new, Tally().add(int(chunk.sizes[0]), 0, loss, told=told)
+
+    def evaluate_one(self, index: int, key: str, state: State | None) -> Tally:
+        """Judge a model on one client's samples."""
+        self._resident.load(self._model(key, state).tensors)
+        return self._evaluate(index)
+
+    def aggregate(
+        self,
+        client_id: str,
+        states: Sequence[State],
+        weights: Sequence[int],
+        key: str,
+        state: State | None,
+    ) -> dict[str, Array]:
+        """The weighted mean of some states, by the same exact sum that a round would use.
+
+        They are measured against the global model, so that their order does not matter.
+        """
+        model = self._model(key, state)
+        reference = Reference.of(model.state, self._roles)
+        partial = Partial(reference.exponents)
+        for trained, weight in zip(states, weights, strict=True):
+            partial.add(client_id, trained, weight, Tally(), reference)
+        if partial.refused:
+            raise ClientFailed(client_id, "aggregating", "a state is not finite")
+        if partial.overflowed:
+            raise ClientFailed(client_id, "aggregating", "the states lie too far apart")
+        mean = partial.mean()
+        merged = {name: np.asarray(array).copy() for name, array in model.state.items()}
+        for name, value in reference.values.items():
+            merged[name] = np.asarray(value + mean[name], dtype=merged[name].dtype)
+        return merged | partial.largest
+
+    # -- inside -------------------------------------------------------------------------------
+
+    def _model(self, key: str, state: State | None) -> _LoadedModel:
+        if state is not None:
+            tensors = self._resident.laid_out(to_tensors(state, self._device))
+            self._models.keep(key, _LoadedModel(state, tensors))
+        if not self._models.touch(key):
+            raise FederatedError(f"model {key[:12]} is not on this worker")
+        return self._models[key]
+
+    def _evaluate(self, index: int) -> Tally:
+        rows = self._data.partition.indices(index)
+        try:
+            return self._resident.evaluate(
+                self._data.x[rows], self._data.y[rows], self._settings.evaluation_batch
+            )
+        except Exception as error:
+            client_id = self._data.partition.client_id(index)
+            raise client_failed(client_id, "evaluating", error) from error
+
+
+_NOBODY: Indices = np.empty(0, dtype=np.int64)
+
+
+def _parts(clients: Indices, most: int) -> list[Indices]:
+    """As few parts of at most so many clients as there need be, nearly equal."""
+    if len(clients) <= most:
+        return [clients] if len(clients) else []
+    return np.array_split(clients, -(-len(clients) // most))
+
+
+def _joined(parts: Sequence[Indices]) -> Indices:
+    return np.concatenate(parts) if parts else _NOBODY

@@ -1,0 +1,353 @@
+"""WorkerPool: warm FederatedNodes on the vnodes of a gang, fed by one thread that owns all state.
+
+The thread tells the dispatcher what happened and does what it answers. A worker that dies, or does
+not answer for `timeout_s`, is started again on its vnode and its work goes to whoever is free.
+"""
+
+from __future__ import annotations
+
+import itertools
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+from fedpilot.fabric import Gang, NotInstalled, Worker, WorkerFailed, WorkerLost
+
+from ...core.proof.environment_diff import Facts, unlike
+from ...core.rounds.dispatch import Action, Dispatcher, GiveUp, Send, Start
+from ...errors import FederatedError, WorkerNotMade, WorkersExhausted
+from ..object_store import INLINE_BYTES
+from .lru import Recent
+
+TICK_S = 1.0
+"""How often deadlines are looked at."""
+SLOW_S = 7.0
+"""How often it is said that workers are still starting."""
+CLOSE_S = 30.0
+"""How long `close` waits for the pool's thread."""
+
+
+@dataclass(frozen=True, slots=True)
+class SharedModel:
+    """A model that several pieces of work start from; sent to each worker once."""
+
+    key: str
+    """Its digest."""
+    content: Any
+    """The state, or the fabric's handle of it."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Piece:
+    """One call that some worker shall make."""
+
+    method: str
+    args: tuple[Any, ...]
+    what: str
+    """Said to the user when it fails, such as `training 12 clients of round 3`."""
+    model: SharedModel | None = None
+    answer: Future[Any] = field(default_factory=Future)
+    on_sent: Callable[[int], None] | None = None
+    """Called by the pool's thread with the number of the worker it went to."""
+
+
+@dataclass(slots=True)
+class _Seat:
+    """One vnode's worker, and what it already has."""
+
+    worker: Worker | None = None
+    generation: int = 0
+    up: bool = False
+    models: Recent[None] = field(default_factory=Recent)
+    """The keys of the models that it has, as it keeps them itself."""
+    busy_since: float = 0.0
+
+
+PoolEvents = Callable[[str, dict[str, Any]], None]
+
+
+class WorkerPool:
+    """Owns the workers of a gang from `start` to `close`."""
+
+    def __init__(
+        self,
+        gang: Gang,
+        node: type[Any],
+        args: Sequence[Any],
+        *,
+        restarts: int,
+        timeout_s: float,
+        alike: bool = False,
+        like: Facts | None = None,
+        on_event: PoolEvents,
+        on_idle: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`alike`: whether all workers have to be alike in what bits depend on.
+
+        Then they are like what `like` says from the start on; without it those that are started
+        again are like the ones before.
+        """
+        self._alike, self._like = alike, like
+        self._gang = gang
+        self._node = node
+        self._args = args
+        self._timeout_s = timeout_s
+        self._on_event = on_event
+        self._on_idle = on_idle
+        self._clock = clock
+        self._dispatcher = Dispatcher(len(gang.vnodes), restarts)
+        self._seats = [_Seat() for _ in gang.vnodes]
+        self._pieces: dict[int, Piece] = {}
+        self._numbers = itertools.count()
+        self._inbox: queue.SimpleQueue[Callable[[], list[Action]] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="worker-pool", daemon=True)
+        self._door = threading.Lock()
+        self._ended: BaseException | None = None
+        """Why no more work is taken; set once, under the door's lock."""
+        self._all_up: Future[None] = Future()
+        self._began = self._said_slow = clock()
+
+    @property
+    def size(self) -> int:
+        """How many workers there are."""
+        return len(self._seats)
+
+    def start(self) -> None:
+        """Begin to start the workers; work may be submitted at once."""
+        self._began = self._said_slow = self._clock()
+        self._inbox.put(self._dispatcher.start)
+        self._thread.start()
+
+    def wait_up(self, timeout_s: float) -> None:
+        """Wait until every worker has answered once; raises TimeoutError, or why it cannot be."""
+        self._all_up.result(timeout_s)
+
+    @property
+    def up(self) -> int:
+        """How many workers have answered."""
+        return sum(seat.up for seat in self._seats)
+
+    def usable(self) -> tuple[int, ...]:
+        """The workers that are there or will be again; the others died too often."""
+        return self._dispatcher.usable()
+
+    def submit(
+        self, pieces: Sequence[Piece], *, worker: int | None = None, first: bool = False
+    ) -> None:
+        """Hand out work, in this order; `worker` binds it to one; `first` passes all that waits."""
+        with self._door:
+            ended = self._ended
+            if ended is None:
+                numbers = [next(self._numbers) for _ in pieces]
+                self._pieces.update(zip(numbers, pieces, strict=True))
+                self._inbox.put(lambda: self._dispatcher.submit(numbers, worker, first=first))
+        if ended is not None:
+            for piece in pieces:
+                piece.answer.set_exception(ended)
+
+    def withdraw(self, pieces: Sequence[Piece]) -> None:
+        """Cancel what has not been sent out yet; what has is still answered."""
+        unwanted = {id(piece) for piece in pieces}
+        self._inbox.put(lambda: self._withdraw(unwanted))
+
+    def meanwhile(self, act: Callable[[], None]) -> None:
+        """Do something on the pool's thread once the work submitted so far has been sent."""
+
+        def first_that() -> list[Action]:
+            act()
+            return []
+
+        self._inbox.put(first_that)
+
+    def share(self, key: str, state: Any, nbytes: int) -> SharedModel:
+        """Make a model ready to be sent along with work."""
+        return SharedModel(key, state if nbytes <= INLINE_BYTES else self._gang.put(state))
+
+    def close(self) -> None:
+        """End the workers and fail what is undone; may be called twice."""
+        self._inbox.put(None)
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join(timeout=CLOSE_S)
+        for seat in self._seats:
+            if seat.worker is not None:
+                seat.worker.kill()
+
+    # -- the thread ---------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        ended: BaseException = FederatedError("the worker pool was closed")
+        try:
+            watched = self._clock()
+            while True:
+                try:
+                    message = self._inbox.get(timeout=TICK_S)
+                except queue.Empty:
+                    self._on_idle()
+                    message = list
+                if message is None:
+                    break
+                self._perform(message())
+                if self._clock() - watched >= TICK_S:
+                    self._watch()
+                    watched = self._clock()
+        except BaseException as error:  # whoever waits for work is told, and no more is taken
+            ended = error
+        self._end(ended)
+
+    def _end(self, error: BaseException) -> None:
+        """Take no more work, and fail what is undone."""
+        with self._door:
+            self._ended = error
+            pieces, self._pieces = list(self._pieces.values()), {}
+        for piece in pieces:
+            if not piece.answer.done():
+                piece.answer.set_exception(error)
+        if not self._all_up.done():
+            self._all_up.set_exception(error)
+
+    def _withdraw(self, unwanted: set[int]) -> list[Action]:
+        numbers = [n for n, piece in self._pieces.items() if id(piece) in unwanted]
+        for number in self._dispatcher.withdraw(numbers):
+            self._pieces.pop(number).answer.cancel()
+        return []
+
+    def _perform(self, actions: list[Action]) -> None:
+        for action in actions:
+            match action:
+                case Start(worker):
+                    self._start_worker(worker)
+                case Send(worker, work):
+                    self._send(worker, work)
+                case GiveUp(work, losses, reason):
+                    piece = self._pieces.pop(work)
+                    piece.answer.set_exception(WorkersExhausted(piece.what, losses, reason))
+
+    def _start_worker(self, number: int) -> None:
+        seat = self._seats[number]
+        seat.generation += 1
+        seat.models = Recent()
+        seat.up = False
+        seat.busy_since = self._clock()
+        generation = seat.generation
+        try:
+            seat.worker = self._gang.start_worker(
+                self._gang.vnodes[number], self._node, *self._args
+            )
+        except WorkerLost as error:
+            reason = error.reason
+            self._inbox.put(lambda: self._lost(number, generation, reason))
+            return
+        hello = seat.worker.call("hello")
+        hello.add_done_callback(
+            lambda done: self._inbox.put(lambda: self._greeted(number, generation, done))
+        )
+
+    def _send(self, number: int, work: int) -> None:
+        seat, piece = self._seats[number], self._pieces[work]
+        if len(self._dispatcher.doing(number)) == 1:
+            seat.busy_since = self._clock()
+        args = piece.args
+        if piece.model is not None:
+            known = seat.models.touch(piece.model.key)
+            args = (*args, piece.model.key, None if known else piece.model.content)
+            if not known:
+                seat.models.keep(piece.model.key, None)
+        if piece.on_sent is not None:
+            piece.on_sent(number)
+        if seat.worker is None:
+            raise RuntimeError("work was sent to a worker that was never started")
+        generation = seat.generation
+        seat.worker.call(piece.method, *args).add_done_callback(
+            lambda done: self._inbox.put(lambda: self._finished(number, generation, work, done))
+        )
+
+    def _greeted(self, number: int, generation: int, done: Future[Any]) -> list[Action]:
+        seat = self._seats[number]
+        if generation != seat.generation:
+            return []
+        error = done.exception()
+        if isinstance(error, NotInstalled) and not self._all_up.done():
+            raise error
+        if isinstance(error, WorkerFailed) and not self._all_up.done():
+            raise WorkerNotMade(number, f"{error.kind}: {error.message}") from error
+        if error is not None:
+            return self._lost(number, generation, _reason(error))
+        told: Facts = done.result()
+        if problem := self._unlike(told):
+            if not self._all_up.done():
+                raise WorkerNotMade(number, problem)
+            return self._lost(number, generation, problem)
+        seat.up = True
+        self._on_event("worker_ready", {"worker": number, **told})
+        if all(other.up for other in self._seats) and not self._all_up.done():
+            self._like = self._like or told
+            self._all_up.set_result(None)
+        return self._dispatcher.ready(number)
+
+    def _unlike(self, told: Facts) -> str:
+        """Why a worker gets no work although it is up; empty if it does."""
+        if not self._alike or self._like is None:
+            return ""
+        found = unlike(self._like, told)
+        return f"with `run.reproducible: strict` it gets no work: its {found}" if found else ""
+
+    def _finished(self, number: int, generation: int, work: int, done: Future[Any]) -> list[Action]:
+        seat = self._seats[number]
+        if generation != seat.generation:
+            return []
+        error = done.exception()
+        if isinstance(error, WorkerLost):
+            return self._lost(number, generation, error.reason)
+        piece = self._pieces.pop(work)
+        seat.busy_since = self._clock()
+        actions = self._dispatcher.done(number, work)
+        if error is None:
+            piece.answer.set_result(done.result())
+        else:
+            piece.answer.set_exception(_cause(error))
+        return actions
+
+    def _lost(self, number: int, generation: int, reason: str) -> list[Action]:
+        seat = self._seats[number]
+        if generation != seat.generation:
+            return []
+        held = [self._pieces[work].what for work in self._dispatcher.doing(number)]
+        self._on_event("worker_lost", {"worker": number, "reason": reason, "held": held})
+        was_up, seat.up = seat.up, False
+        seat.generation += 1
+        if seat.worker is not None:
+            seat.worker.kill()
+            seat.worker = None
+        actions = self._dispatcher.lost(number, reason)
+        gone = not any(isinstance(action, Start) for action in actions)
+        if gone and not was_up and not self._all_up.done():
+            self._all_up.set_exception(WorkersExhausted(f"worker {number}", 1, reason))
+        return actions
+
+    def _watch(self) -> None:
+        now = self._clock()
+        if not self._all_up.done() and now - self._said_slow >= SLOW_S:
+            self._said_slow = now
+            waited = {"up": self.up, "of": self.size, "seconds": round(now - self._began)}
+            self._on_event("workers_starting", waited)
+        for number, seat in enumerate(self._seats):
+            waits = seat.worker is not None and (not seat.up or self._dispatcher.doing(number))
+            if waits and now - seat.busy_since > self._timeout_s:
+                reason = f"it did not answer for {self._timeout_s:g} s"
+                self._perform(self._lost(number, seat.generation, reason))
+
+
+def _cause(error: BaseException) -> BaseException:
+    """What a worker's code raised, if it is one of ours; otherwise the fabric's account of it."""
+    if isinstance(error, WorkerFailed) and isinstance(error.__cause__, FederatedError):
+        return error.__cause__
+    return error
+
+
+def _reason(error: BaseException) -> str:
+    return error.reason if isinstance(error, WorkerLost) else str(error)

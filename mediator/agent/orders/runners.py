@@ -1,0 +1,369 @@
+"""Runners: the runs' parts at this site, a process each, that outlive the agent.
+
+One is started when a run is first prepared here, and found again by an agent's successor. It ends
+when its run does not want it any more, when nobody renews its lease, or when its Ray is gone: calls
+to that hang for ever, so it is killed. Why one is gone is remembered for those who still ask.
+
+One that dies by itself is the loss of this site for its run. When the run is prepared here again,
+the next one is started: after a growing pause, and within a budget (`core.restarts`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+from ...errors import SiteLost
+from ...proto import federation_pb2 as pb
+from ...wire.messages import RunId, SiteName
+from ...workload import ENTRY_POINTS
+from ..home import SiteHome
+from ..runner.client import AsyncRunner
+from ..runner.deaths import AT_ITS_START, Deaths
+from ..runner.errors import BadSettings
+from ..runner.process import RayChoice, RunnerProcess, RunnerSettings
+from ..settings import AgentSettings
+
+log = logging.getLogger(__name__)
+
+FILES = "files"
+"""Where a run's workload keeps what survives its runner, in the run's folder."""
+POLL_S = 0.02
+REMEMBERED = 256
+"""Runs whose end is remembered."""
+
+Start = Callable[[Path, RunnerSettings], RunnerProcess]
+Happened = Callable[[RunId, pb.Happened], None]
+Ended = Callable[[RunId, str], None]
+AtWork = Callable[[RunId], str]
+"""What the runner of a run is at work on, in words; empty if on nothing."""
+
+
+@dataclass(slots=True)
+class Live:
+    """A runner that we are connected to."""
+
+    runner: AsyncRunner
+    watcher: asyncio.Task[None]
+    renewed_at: float
+    ending: bool = False
+    """Whether it gives everything back, and takes no more orders."""
+    why: SiteLost | None = None
+    """Why it is gone, once that is known."""
+
+
+@dataclass(slots=True)
+class _Turn:
+    """Who may start a run's runner: one at a time."""
+
+    lock: asyncio.Lock
+    wanted: int = 0
+    """How many have it, or wait for it."""
+    released: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set while a release waits: then nobody waits to start a runner."""
+
+
+class Runners:
+    """All runners of a site; used within one event loop."""
+
+    def __init__(
+        self,
+        home: SiteHome,
+        site: SiteName,
+        settings: AgentSettings,
+        *,
+        ray: Callable[[], RayChoice],
+        data: Mapping[str, Any],
+        policy: Path | None,
+        happened: Happened,
+        ended: Ended,
+        at_work: AtWork,
+        clock: Callable[[], float],
+        start: Start = RunnerProcess.start,
+    ) -> None:
+        self._home, self._site, self._settings = home, site, settings
+        self._ray, self._data, self._policy = ray, data, policy
+        self._happened, self._ended = happened, ended
+        self._at_work = at_work
+        self._clock, self._start = clock, start
+        self.lease_s = settings.lease_s
+        """What a renewal is worth, as the mediator says."""
+        self._live: dict[RunId, Live] = {}
+        self._children: dict[RunId, RunnerProcess] = {}
+        """Those that this very process has started, and has to bury."""
+        self._turns: dict[RunId, _Turn] = {}
+        """Of the runs that somebody wants a runner for just now."""
+        self._ends: dict[RunId, SiteLost] = {}
+        self._deaths: dict[RunId, Deaths] = {}
+        self._closed = False
+
+    def runs(self) -> tuple[RunId, ...]:
+        """The runs that have a runner here."""
+        return tuple(sorted(self._live))
+
+    def busy(self) -> frozenset[RunId]:
+        """The runs that have a runner here, or are just getting one."""
+        return frozenset(self._live) | frozenset(self._turns)
+
+    def of(self, run: RunId) -> AsyncRunner | None:
+        """The runner of a run, if it has one that takes orders."""
+        live = self._live.get(run)
+        return None if live is None or live.ending else live.runner
+
+    async def settled(self, run: RunId) -> AsyncRunner | None:
+        """The same, once one that is just being started is there; none is that has to wait."""
+        if (starting := self._turns.get(run)) is not None:
+            starting.released.set()
+            async with self._turn(run):
+                starting.released.clear()
+        return self.of(run)
+
+    async def why_gone(self, run: RunId, runner: AsyncRunner, said: str) -> SiteLost:
+        """Why a runner is gone, of which its connection only said this much."""
+        live = self._live.get(run)
+        if live is None or live.runner is not runner:
+            return self._ends.get(run) or SiteLost(self._site, said)
+        await asyncio.wait([live.watcher], timeout=3 * self._settings.runner_end_s)
+        return live.why or SiteLost(self._site, said)
+
+    def deaths(self, run: RunId) -> Deaths:
+        """The abnormal ends of a run's runners here, as far as they count."""
+        if (found := self._deaths.get(run)) is None:
+            found = self._deaths[run] = Deaths(self._site, self._settings.restarts, self._clock)
+            while len(self._deaths) > REMEMBERED:
+                del self._deaths[next(iter(self._deaths))]
+        return found
+
+    def why_none(self, run: RunId) -> SiteLost:
+        """Why a run that is at work here has no runner: it ended, perhaps with the whole machine.
+
+        Whatever it was, the run may go on without this site, and reserve here again.
+        """
+        return self._ends.get(run) or SiteLost(
+            self._site, f"it holds nothing for {run}: its part has ended, or was never prepared"
+        )
+
+    def no_room_for(self, run: RunId) -> str:
+        """Why another run cannot have a runner here; empty if it can."""
+        others, most = self.busy() - {run}, self._settings.most_runs
+        return f"site {self._site} has a part in {most} runs already" if len(others) >= most else ""
+
+    def not_at(self, address: str) -> tuple[RunId, ...]:
+        """The runs whose runners use a Ray that runs elsewhere."""
+        return tuple(
+            run
+            for run, live in sorted(self._live.items())
+            if live.runner.process.settings.ray.address not in (None, address)
+        )
+
+    async def adopt(self) -> tuple[RunId, ...]:
+        """Connect to all that live in the home folder.
+
+        One that an agent of today would not have started so is ended, and what does not answer is
+        killed.
+        """
+        ending = []
+        for run, folder in self._home.run_folders().items():
+            try:
+                process = await asyncio.to_thread(RunnerProcess.find, folder)
+            except OSError as error:
+                log.warning("run %s: nobody knows whether it has a runner: %s", run, error)
+                continue
+            if process is None:
+                continue
+            changed = process.settings.changed(self._settings_of(run, folder))
+            if changed:
+                reason = f"the site's admin has changed its {', '.join(changed)}"
+                ending.append(self._end_found(run, process, reason))
+                continue
+            try:
+                await self._connect(run, folder)
+            except (SiteLost, BadSettings) as error:
+                log.warning("run %s: its runner cannot be adopted: %s", run, error)
+                process.kill()
+        await asyncio.gather(*ending)
+        return self.runs()
+
+    async def _end_found(self, run: RunId, process: RunnerProcess, reason: str) -> None:
+        """Have a runner that we do not drive give everything back, and wait until it is gone."""
+        self._remember(run, SiteLost(self._site, f"its part of {run} was ended: {reason}"))
+        await asyncio.to_thread(process.end, self._settings.runner_end_s)
+        self._ended(run, reason)
+
+    async def ensure(self, run: RunId) -> AsyncRunner:
+        """The runner of a run, started if there is none.
+
+        One that is just ending is waited for: what it held is free then. After one that died the
+        pause is waited for. RunnerDied, RunnersSpent, other SiteLost, RunnerExists.
+        """
+        async with self._turn(run) as turn:
+            if (there := self.of(run)) is not None:
+                return there
+            if (ending := self._live.get(run)) is not None:
+                # It is killed after that long, and then waited for: RunnerExists if all is in vain.
+                await asyncio.wait([ending.watcher], timeout=3 * self._settings.runner_end_s)
+            await self._pause(run, turn)
+            folder = self._home.run_folder(run)
+            process = await self._started(folder, self._settings_of(run, folder))
+            self._children[run] = process
+            try:
+                return await self._connect(run, folder)
+            except SiteLost as error:
+                ended = not process.alive()
+                process.kill()
+                await self._bury(process)
+                del self._children[run]
+                how = process.how_it_ended() if ended else "did not listen in time"
+                why = self.deaths(run).died(process, AT_ITS_START, how)
+                self._remember(run, why)
+                raise why from error
+            except BaseException:
+                process.kill()
+                await self._bury(process)
+                raise
+
+    async def _pause(self, run: RunId, turn: _Turn) -> None:
+        """Wait until the next runner may be started. RunnersSpent; SiteLost if it is not wanted."""
+        deaths = self.deaths(run)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(deaths.pause_s()):
+                await turn.released.wait()
+        if turn.released.is_set() and deaths:
+            raise SiteLost(self._site, f"{run} was released while its next runner waited")
+
+    async def _started(self, folder: Path, settings: RunnerSettings) -> RunnerProcess:
+        """Start a process; it is killed again if nobody waits for it any more."""
+        starting = asyncio.ensure_future(asyncio.to_thread(self._start, folder, settings))
+        try:
+            return await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            starting.add_done_callback(_kill_started)
+            raise
+
+    @asynccontextmanager
+    async def _turn(self, run: RunId) -> AsyncIterator[_Turn]:
+        turn = self._turns.setdefault(run, _Turn(asyncio.Lock()))
+        turn.wanted += 1
+        try:
+            async with turn.lock:
+                yield turn
+        finally:
+            turn.wanted -= 1
+            if not turn.wanted:
+                del self._turns[run]
+
+    def renew(self, runs: Collection[str]) -> None:
+        """The mediator wants these to go on; the deaths in others count no more."""
+        self._deaths = {run: deaths for run, deaths in self._deaths.items() if run in runs}
+        for run, live in self._live.items():
+            if run in runs:
+                live.renewed_at = self._clock()
+                live.runner.renew(self.lease_s)
+
+    def end_lapsed(self) -> None:
+        """Kill those that should have ended by themselves long ago."""
+        for run, live in list(self._live.items()):
+            late = self._clock() - live.renewed_at - self.lease_s
+            if late > self._settings.lapse_grace_s:
+                reason = f"its lease of {self.lease_s:g} s lapsed"
+                self.kill(run, SiteLost(self._site, f"its part of {run} has ended: {reason}"))
+
+    def kill(self, run: RunId, why: SiteLost) -> None:
+        """End a runner at once."""
+        if (live := self._live.get(run)) is not None:
+            live.why = live.why or why
+            live.runner.process.kill()
+
+    async def end(self, run: RunId, reason: str) -> None:
+        """Have a runner give everything back, and wait until it is gone."""
+        live = self._live.get(run)
+        if live is None:
+            return
+        live.ending = True
+        live.runner.end(reason)
+        await asyncio.wait([live.watcher], timeout=self._settings.runner_end_s)
+        if not live.watcher.done():
+            why = f"its part of {run} has ended: {reason}; it did not end in time"
+            self.kill(run, SiteLost(self._site, why))
+            await asyncio.wait([live.watcher], timeout=self._settings.runner_end_s)
+
+    async def close(self, *, release: bool, reason: str) -> None:
+        """Leave all to whoever adopts them, or end them; may be called twice."""
+        if release:
+            await asyncio.gather(*(self.end(run, reason) for run in self.runs()))
+        self._closed = True
+        for live in list(self._live.values()):
+            live.watcher.cancel()
+            await live.runner.close()
+        self._live.clear()
+
+    def _settings_of(self, run: RunId, folder: Path) -> RunnerSettings:
+        installed = entry_points(group=ENTRY_POINTS).names
+        return RunnerSettings(
+            run=run,
+            site=self._site,
+            ray=self._ray(),
+            blobs=self._home.blobs,
+            blob_limit_bytes=self._settings.blob_bytes,
+            lease_s=self.lease_s,
+            orphan_s=self._settings.orphan_s,
+            folder=folder / FILES,
+            data=self._data,
+            policy=self._policy,
+            workload=next(iter(installed)) if len(installed) == 1 else "",
+        )
+
+    async def _connect(self, run: RunId, folder: Path) -> AsyncRunner:
+        runner = await AsyncRunner.connect(
+            folder,
+            lease_s=self.lease_s,
+            on_event=lambda event: self._happened(run, event),
+            within_s=self._settings.runner_start_s,
+        )
+        watcher = asyncio.create_task(self._watch(run, runner))
+        self._live[run] = Live(runner, watcher, self._clock())
+        return runner
+
+    async def _watch(self, run: RunId, runner: AsyncRunner) -> None:
+        """Wait for the end of a runner, or of the connection to it, and clean up after it."""
+        gone = await runner.gone()
+        live, place = self._live[run], self._at_work(run)
+        process = self._children.pop(run, runner.process)
+        if not await asyncio.to_thread(process.wait, self._settings.runner_end_s):
+            process.kill()
+            await asyncio.to_thread(process.wait, self._settings.runner_end_s)
+        await self._bury(process)
+        if live.why is None and (live.ending or runner.farewell):
+            live.why = SiteLost(self._site, f"its part of {run} has ended: {gone.reason}")
+        if live.why is None:
+            live.why = self.deaths(run).died(process, place, process.how_it_ended())
+        self._remember(run, live.why)
+        await runner.close()
+        with suppress(OSError):
+            (process.folder / "runner.sock").unlink()
+        self._live.pop(run, None)  # now another one may have the folder
+        if not self._closed:
+            self._ended(run, live.why.reason)
+
+    async def _bury(self, child: RunnerProcess) -> None:
+        """Leave no zombie: its lock is free a moment before the process can be waited for."""
+        deadline = self._clock() + self._settings.runner_end_s
+        while child.pid is not None and self._clock() < deadline:
+            await asyncio.sleep(POLL_S)
+
+    def _remember(self, run: RunId, why: SiteLost) -> None:
+        self._ends.pop(run, None)
+        self._ends[run] = why
+        while len(self._ends) > REMEMBERED:
+            del self._ends[next(iter(self._ends))]
+
+
+def _kill_started(starting: asyncio.Future[RunnerProcess]) -> None:
+    if not starting.cancelled() and starting.exception() is None:
+        starting.result().kill()

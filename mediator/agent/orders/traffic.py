@@ -1,0 +1,250 @@
+"""Spending: bytes of models and updates by day and by round, as far as the policy limits them.
+
+What is about to cross is booked before it does, in a file, so that an agent which is killed in
+between has not forgotten it. A blob is booked once for as long as it is on its way: a model until
+it is here, an update until the mediator has taken it. One that crosses again, because a link broke
+or the mediator wants it so, is booked again.
+
+Which round an order is of is what the mediator says. The limit of a day holds whatever it says.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ...core.rules.policy import DAY_S, ByteCaps, Policy, Refused, Spent, judge_bytes
+from ...core.traffic import Direction
+from ...identity.files import SECRET, write_text
+from ...wire.blobs.store import Blob
+from ...wire.messages import OrderId, RunId
+
+log = logging.getLogger(__name__)
+
+KEPT = 1_000
+"""The rounds, the runs and the orders that are remembered: the last of them."""
+LAST = "last"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Crossing:
+    """A blob on its way in one direction."""
+
+    run: RunId
+    """The run and the round that pay for it."""
+    round_number: int
+    size: int
+    """Bytes that it has."""
+    booked: int = 0
+    """Bytes that may cross, all attempts together."""
+
+
+class Spending:
+    """The books of one site."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._day = 0
+        self._today: dict[str, int] = {}
+        self._rounds: dict[str, dict[str, int]] = {}
+        self._past: dict[str, dict[str, int]] = {}
+        """By run: the last of its rounds that are not remembered one by one, and what they share:
+        as much as any of them had spent, and what was spent on them since."""
+        self._orders: dict[str, int] = {}
+        """The rounds of orders that are not done."""
+        self._crossings: dict[str, Crossing] = {}
+        self._claims: Counter[str] = Counter()
+        """How many orders wait for a crossing in this process."""
+        self._crossed: Counter[str] = Counter()
+        """Bytes of it that have crossed in this process."""
+        with suppress(FileNotFoundError):
+            self._read()
+
+    # -- orders -----------------------------------------------------------------------------------
+
+    def take(self, policy: Policy, id: OrderId, round_number: int) -> None:
+        """Remember of which round an order is: whoever has its answer may be another agent."""
+        if not _limits(policy) or self._orders.get(_named(id)) == round_number:
+            return
+        self._orders[_named(id)] = round_number
+        self._write()
+
+    def round_of(self, id: OrderId) -> int:
+        """The round of an order that was taken; 0 if that is not known any more."""
+        return self._orders.get(_named(id), 0)
+
+    def done(self, id: OrderId) -> None:
+        """Forget an order: the same key would be a new one."""
+        self._orders.pop(_named(id), None)
+
+    # -- crossings --------------------------------------------------------------------------------
+
+    def begin(
+        self,
+        policy: Policy,
+        direction: Direction,
+        run: RunId,
+        blob: Blob,
+        *,
+        round_number: int,
+        now: float,
+    ) -> Refused | None:
+        """Book a blob that is about to cross, unless it is on its way or that is more than may.
+
+        Each `begin` that is not refused has an `end`. `now`: epoch seconds. What the policy does
+        not limit is not booked.
+        """
+        name = _crossing(direction, blob.digest)
+        found = self._crossings.get(name)
+        if _limits(policy) and (found is None or found.size != blob.size):
+            begun = Crossing(run=run, round_number=round_number, size=blob.size)
+            if (refused := self._book(policy, direction, name, begun, now)) is not None:
+                return refused
+        self._claims[name] += 1
+        return None
+
+    def cross(
+        self,
+        policy: Callable[[], Policy],
+        direction: Direction,
+        digest: str,
+        nbytes: int,
+        *,
+        now: float,
+    ) -> Refused | None:
+        """Count bytes that cross; once they are more than was booked, book the blob once more."""
+        name = _crossing(direction, digest)
+        crossing = self._crossings.get(name)
+        if crossing is None:
+            return None
+        self._crossed[name] += nbytes
+        if self._crossed[name] <= crossing.booked:
+            return None
+        return self._book(policy(), direction, name, crossing, now)
+
+    def end(self, direction: Direction, digest: str) -> None:
+        """A blob is where it belongs, or nobody wants it: if it comes again, that is another."""
+        name = _crossing(direction, digest)
+        self._claims[name] -= 1
+        if self._claims[name] <= 0:
+            # A file that still has it is no harm: an agent that was killed goes on with it.
+            self._crossings.pop(name, None)
+            del self._claims[name], self._crossed[name]
+
+    def _book(
+        self, policy: Policy, direction: Direction, name: str, crossing: Crossing, now: float
+    ) -> Refused | None:
+        day = int(now // DAY_S)
+        if day != self._day:
+            self._day, self._today = day, {}
+        run, number = crossing.run, crossing.round_number
+        shared = self._is_past(run, number)
+        bucket = self._past[run] if shared else self._rounds.get(_round(run, number), {})
+        in_round, today = bucket.get(direction, 0), self._today.get(direction, 0)
+        spent = Spent(in_round=in_round, today=today)
+        if refused := judge_bytes(policy, direction, spent, crossing.size):
+            return refused
+        self._today[direction] = today + crossing.size
+        bucket[direction] = in_round + crossing.size
+        if not shared:
+            self._rounds[_round(run, number)] = bucket
+        self._crossings[name] = replace(crossing, booked=crossing.booked + crossing.size)
+        self._write()
+        return None
+
+    # -- rounds -----------------------------------------------------------------------------------
+
+    def _is_past(self, run: RunId, number: int) -> bool:
+        """Whether a round shares what it may spend with all those of long ago."""
+        past = self._past.get(run)
+        known = _round(run, number) in self._rounds
+        return past is not None and not known and 0 < number <= past[LAST]
+
+    def _forget_rounds(self) -> None:
+        while len(self._rounds) > KEPT:
+            key = next(iter(self._rounds))
+            run, number = _run_and_number(key)
+            past, spent = self._past.setdefault(run, {LAST: 0}), self._rounds.pop(key)
+            past[LAST] = max(past[LAST], number)
+            for direction, nbytes in spent.items():
+                past[direction] = max(past.get(direction, 0), nbytes)
+        while len(self._past) > KEPT:
+            del self._past[next(iter(self._past))]
+
+    # -- the file ---------------------------------------------------------------------------------
+
+    def _read(self) -> None:
+        try:
+            found = json.loads(self._path.read_text())
+            day, today = int(found["day"]), _counts(found["today"])
+            rounds = {str(key): _counts(each) for key, each in found["rounds"].items()}
+            for key in rounds:
+                _run_and_number(key)
+            past = {str(run): {LAST: 0, **_counts(e)} for run, e in found.get("past", {}).items()}
+            orders = _counts(found.get("open", {}))  # an agent before us may have kept none
+            crossings = {
+                str(name): Crossing(
+                    run=RunId(str(each["run"])),
+                    round_number=int(each["round_number"]),
+                    size=int(each["size"]),
+                    booked=int(each["booked"]),
+                )
+                for name, each in found.get("crossings", {}).items()
+            }
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            log.warning("%s is damaged and begun anew: %s", self._path, error)
+            return
+        self._day, self._today = day, today
+        self._rounds, self._past = rounds, past
+        self._orders, self._crossings = orders, crossings
+
+    def _write(self) -> None:
+        self._forget_rounds()
+        _keep_last(self._orders)
+        _keep_last(self._crossings, but=self._claims)
+        document = {
+            "day": self._day,
+            "today": self._today,
+            "rounds": self._rounds,
+            "past": self._past,
+            "open": self._orders,
+            "crossings": {name: asdict(each) for name, each in self._crossings.items()},
+        }
+        write_text(self._path, json.dumps(document), SECRET)
+
+
+def _keep_last(kept: dict[str, Any], but: Counter[str] | None = None) -> None:
+    spare = [name for name in kept if not but or name not in but]
+    for name in spare[: max(0, len(kept) - KEPT)]:
+        del kept[name]
+
+
+def _limits(policy: Policy) -> bool:
+    return (policy.bytes_per_day, policy.bytes_per_round) != (ByteCaps(), ByteCaps())
+
+
+def _named(id: OrderId) -> str:
+    return f"{id.run}/{id.key}"
+
+
+def _round(run: str, number: int) -> str:
+    return f"{run}/{number}"
+
+
+def _run_and_number(key: str) -> tuple[str, int]:
+    run, _, number = key.rpartition("/")
+    return run, int(number)
+
+
+def _crossing(direction: Direction, digest: str) -> str:
+    return f"{direction}/{digest}"
+
+
+def _counts(found: dict[str, Any]) -> dict[str, int]:
+    return {str(name): int(count) for name, count in found.items()}

@@ -1,0 +1,280 @@
+"""RunnerLink: a Link to a runner on this machine, for a process without an event loop.
+
+The tensors of orders are written into the folder that the runner knows as its `blobs`; an answer's
+are views of the file that the runner wrote, which may be removed as soon as it was opened.
+
+A runner that dies is the loss of its site. Where the owner of the link can start another one, that
+is done when the site is next asked to promise, after a pause and within a budget.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from ...core.restarts import RestartSettings
+from ...errors import RunnerDied, RunnersSpent, SiteLost
+from ...proto import federation_pb2 as pb
+from ...wire.blobs.references import Keeping
+from ...wire.blobs.store import Blob
+from ...wire.failures import error_of
+from ...wire.messages import BadMessage, blob_message, payload_of
+from ...wire.payloads import BadPayload, header_json, write
+from ...workload import Notify, Payload
+from .client import LISTENS_S, AsyncRunner
+from .deaths import AT_ITS_START, Deaths, place_of
+from .process import RunnerProcess
+
+CLOSED = "the link to it was closed here"
+CALL_S = 10.0
+"""How long the link's own thread may take for what does not wait for the runner."""
+ENDS_S = 10.0
+"""How long a runner may take to end whose connection has ended."""
+BEGIN = frozenset({"attach", "prepare"})
+"""The verbs with which a site's part of a run begins, and may begin again."""
+
+T = TypeVar("T")
+
+
+class Outbox:
+    """The blobs of orders on their way to some runners; may be used from any thread.
+
+    The same tensors that go to several sites, one after another, are written and hashed once.
+    """
+
+    def __init__(self, keeping: Keeping) -> None:
+        self.keeping = keeping
+        self._lock = threading.Lock()
+        self._last: tuple[Mapping[str, Any], Blob] | None = None
+
+    def put(self, payload: Payload) -> pb.Blob | None:
+        """The blob of a payload's tensors, kept until `done` was called for it as often."""
+        if not payload.tensors:
+            return None
+        with self._lock:
+            if self._last is not None and self._last[0] is payload.tensors:
+                blob = blob_message(self._last[1])
+                if blob is not None and self.keeping.keep_again(blob.digest):
+                    return blob
+            tensors = Payload(kind=payload.kind, tensors=payload.tensors)
+            order = self.keeping.keep(lambda store: pb.Order(blob=_written(tensors, store)))
+            self._last = payload.tensors, Blob(order.blob.digest, order.blob.size)
+            return order.blob
+
+    def done(self, blob: pb.Blob | None) -> None:
+        """An order was answered."""
+        if blob is not None and blob.digest:
+            self.keeping.let_go(blob.digest)
+
+
+def _written(payload: Payload, store: Any) -> pb.Blob | None:
+    return blob_message(write(payload, store)[1])
+
+
+@dataclass(slots=True)
+class _Life:
+    """One runner, from its start to its end."""
+
+    process: RunnerProcess
+    connecting: asyncio.Task[AsyncRunner]
+    ending: asyncio.Task[SiteLost] | None = None
+    why: SiteLost | None = None
+    """Why it is gone, once that is known."""
+
+
+class RunnerLink:
+    """A link to one runner, with a thread of its own until `close`."""
+
+    def __init__(
+        self,
+        process: RunnerProcess,
+        outbox: Outbox,
+        *,
+        start_next: Callable[[], RunnerProcess] | None = None,
+        restarts: RestartSettings | None = None,
+    ) -> None:
+        """`start_next` starts the runner that takes the place of one that died."""
+        self._settings = process.settings
+        self._outbox = outbox
+        self._start_next = start_next
+        self._deaths = Deaths(process.settings.site, restarts or RestartSettings(), time.monotonic)
+        self._at_work: dict[str, tuple[str, int]] = {}
+        """Verbs and rounds of open orders, by key."""
+        self._notify: Notify | None = None
+        self._closed = False
+        self._beginning = asyncio.Lock()
+        self._leaving = asyncio.Event()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name=f"link {process.settings.site}", daemon=True
+        )
+        self._thread.start()
+        self._life = self._run(self._begun(process)).result(CALL_S)
+
+    @property
+    def died(self) -> bool:
+        """Whether its runner has died, and nobody has asked for the next one yet."""
+        return isinstance(self._life.why, RunnerDied)
+
+    def ask(
+        self, verb: str, payload: Payload, *, key: str, round_number: int = 0, purpose: str = ""
+    ) -> Future[Payload]:
+        """Have the runner work on it; the future of its answer."""
+        site, run = self._settings.site, self._settings.run
+        answer: Future[Payload] = Future()
+        try:
+            header = header_json(payload.header)
+            blob = self._outbox.put(payload)
+        except Exception as error:
+            answer.set_exception(error)
+            return answer
+        order = pb.Order(
+            id=pb.OrderId(run=run, key=key),
+            verb=verb,
+            kind=payload.kind,
+            header_json=header,
+            blob=blob,
+            round=round_number,
+            purpose=purpose,
+        )
+
+        def take(asked: Future[Payload]) -> None:
+            self._outbox.done(blob)
+            closed = SiteLost(site, CLOSED) if asked.cancelled() else None
+            if (error := closed or asked.exception()) is None:
+                answer.set_result(asked.result())
+            else:
+                answer.set_exception(error)
+
+        if self._closed:
+            self._outbox.done(blob)
+            answer.set_exception(SiteLost(site, CLOSED))
+        else:
+            self._run(self._asked(order)).add_done_callback(take)
+        return answer
+
+    def listen(self, notify: Notify) -> None:
+        """Tell this one, in the link's thread, what happens at the site."""
+        self._notify = notify
+
+    def close(self, reason: str = "the run has ended") -> None:
+        """Have the runner end, and end the link; what is open fails. May be called again."""
+        if self._closed:
+            return
+        self._closed = True
+        with suppress(Exception):
+            self._run(self._leave(reason)).result(CALL_S)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(CALL_S)
+        self._loop.close()
+
+    def _run(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+
+    # -- within the thread --------------------------------------------------------------------
+
+    async def _begun(self, process: RunnerProcess) -> _Life:
+        """Begin to connect to a runner that was just started."""
+        connecting = asyncio.create_task(
+            AsyncRunner.connect(process.folder, on_event=self._happened, within_s=LISTENS_S)
+        )
+        return _Life(process, connecting)
+
+    async def _asked(self, order: pb.Order) -> Payload:
+        runner, answer = await self._answered(order)
+        try:
+            if answer.WhichOneof("result") == "failure":
+                raise error_of(self._settings.site, answer.failure)
+            return payload_of(answer.done, self._outbox.keeping.store)
+        finally:
+            runner.taken(answer.id)
+
+    async def _answered(self, order: pb.Order) -> tuple[AsyncRunner, pb.Answer]:
+        """The answer to an order; one that begins a site's part survives the runner's death."""
+        while True:
+            begins = self._start_next if order.verb in BEGIN else None
+            if begins is not None:
+                await self._begin_next(begins)
+            try:
+                return await self._answered_once(order)
+            except RunnersSpent:
+                raise
+            except RunnerDied:
+                if begins is None:
+                    raise
+
+    async def _begin_next(self, start: Callable[[], RunnerProcess]) -> None:
+        """Have another runner if this one has died. RunnersSpent if there may be none."""
+        async with self._beginning:
+            if self.died:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(self._deaths.pause_s()):
+                        await self._leaving.wait()
+                if self._leaving.is_set():
+                    raise SiteLost(self._settings.site, CLOSED)
+                self._life = await self._begun(await asyncio.to_thread(start))
+
+    async def _answered_once(self, order: pb.Order) -> tuple[AsyncRunner, pb.Answer]:
+        life, key = self._life, order.id.key
+        self._at_work[key] = order.verb, order.round
+        try:
+            runner = await asyncio.shield(life.connecting)
+            return runner, await runner.ask(order)
+        except SiteLost as error:
+            if self._closed:
+                raise
+            if life.ending is None:
+                place = place_of(self._at_work.values())
+                life.ending = asyncio.create_task(self._end_of(life, place, error))
+            raise await asyncio.shield(life.ending) from error
+        finally:
+            self._at_work.pop(key, None)
+
+    async def _end_of(self, life: _Life, place: str, error: SiteLost) -> SiteLost:
+        """Why a runner is gone; called once for each."""
+        runner = await _connected(life)
+        if ended := await asyncio.to_thread(life.process.wait, ENDS_S):
+            how = life.process.how_it_ended()
+        else:
+            how = "ended the connection and stayed" if runner else "did not listen in time"
+            life.process.kill()
+            await asyncio.to_thread(life.process.wait, ENDS_S)
+        if ended and runner is not None and runner.farewell:
+            life.why = error
+        else:
+            life.why = self._deaths.died(life.process, place if runner else AT_ITS_START, how)
+        return life.why
+
+    async def _leave(self, reason: str) -> None:
+        self._leaving.set()
+        life = self._life
+        life.connecting.cancel()
+        if (runner := await _connected(life)) is not None:
+            runner.end(reason)
+            await runner.close()
+        else:
+            life.process.terminate()
+        open_ = asyncio.all_tasks() - {asyncio.current_task()}
+        if open_:  # they are told that the link is closed
+            await asyncio.wait(open_, timeout=CALL_S / 2)
+
+    def _happened(self, event: pb.Happened) -> None:
+        if self._notify is None:
+            return
+        with suppress(BadPayload, BadMessage, json.JSONDecodeError):
+            self._notify(Payload(kind=event.kind, header=json.loads(event.header_json)))
+
+
+async def _connected(life: _Life) -> AsyncRunner | None:
+    """The runner of a connection that was made, failed or was cancelled; None without one."""
+    await asyncio.wait([life.connecting])
+    if life.connecting.cancelled() or life.connecting.exception() is not None:
+        return None
+    return life.connecting.result()

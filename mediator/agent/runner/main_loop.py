@@ -1,0 +1,218 @@
+"""What a runner's process does: it attaches to Ray, and works on what its driver orders.
+
+The main thread does all the work, in the order that it comes in, since Ray takes a process's
+signals for itself unless it is waited for there. A signal, a lapsed lease or a driver's farewell
+interrupts it, whatever it does: everything is given back then, and the process ends, at the latest
+after `END_S`.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import gc
+import os
+import queue
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import ExitStack, suppress
+from functools import partial
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedpilot.fabric import VirtualClusterManager
+from fedpilot.fabric.interruptions import Interruptions
+
+from ...proto import federation_pb2 as pb
+from ...site import InProcessSite, Site
+from ...wire.blobs.references import Keeping
+from ...wire.blobs.store import BlobStore
+from ...wire.failures import machine_trouble, told
+from ...wire.messages import done_message, payload_of
+from ...wire.payloads import header_json
+from ...workload import ENTRY_POINTS, Payload, SiteContext
+from .participation import Asked, Part
+from .policy_filter import PolicedSite
+from .process import RunnerSettings
+from .server import Office
+
+if TYPE_CHECKING:
+    from fedpilot.fabric import RayCluster
+
+END_S = 20.0
+"""A Ray whose head is gone would keep us waiting for ever."""
+
+
+class Runner:
+    """A run's part at one site, in this process."""
+
+    def __init__(self, folder: Path, settings: RunnerSettings) -> None:
+        self._settings = settings
+        self._begun: RayCluster | None = None
+        self._todo: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._reason = "it was told to end"
+        self._ending = threading.Lock()
+        self._undo = ExitStack()
+        self._keeping = Keeping(
+            BlobStore(settings.blobs, settings.blob_limit_bytes), discard=settings.transient
+        )
+        self._part = Part(settings.site, self._site, self._notify)
+        self._office = Office(
+            folder,
+            self,
+            run=settings.run,
+            site=settings.site,
+            lease_s=settings.lease_s,
+            orphan_s=settings.orphan_s,
+            clock=time.monotonic,
+        )
+
+    def run(self) -> None:
+        """Work until the end."""
+        with Interruptions() as interruptions:
+            try:
+                self._office.open()
+                self._begin_ray()
+                # An interrupted import may leave a lock behind, which Ray's imports wait for.
+                with interruptions.held():
+                    self._import_workload()
+                while True:
+                    self._todo.get()()
+            except KeyboardInterrupt:
+                pass  # this is how it ends
+            finally:
+                interruptions.shield()
+                _give_up_after(END_S)
+                with ExitStack() as closing:
+                    closing.callback(lambda: self._office.close(self._reason))
+                    closing.callback(self._undo.close)
+                    closing.callback(self._part.release)
+
+    # -- Works, called by the office ----------------------------------------------------------
+
+    def work(self, order: pb.Order) -> None:
+        """Work on an order when those before it are begun."""
+        self._todo.put(partial(self._act, order))
+
+    def taken(self, answer: pb.Answer) -> None:
+        """Its blob is not needed any more."""
+        if answer.done.blob.digest:
+            self._keeping.let_go(answer.done.blob.digest)
+
+    def lapse(self) -> None:
+        """Give back a promise that was not committed in time."""
+        self._todo.put(self._lapse)
+
+    def end(self, reason: str) -> None:
+        """Interrupt whatever the main thread does."""
+        if self._ending.acquire(blocking=False):
+            self._reason = reason
+            _log(f"ends: {reason}")
+            _give_up_after(END_S)
+            # Not to the process: another thread could take it, and ours would wait on.
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
+
+    # -- work ---------------------------------------------------------------------------------
+
+    def _act(self, order: pb.Order) -> None:
+        asked = Asked(order.kind, order.header_json, order.blob.digest)
+        try:
+            payload = payload_of(order, self._keeping.store)
+            answer = self._part.act(order.verb, payload, asked)
+        except Exception as error:
+            self._failed(order.id, error)
+        else:
+            answer.add_done_callback(partial(self._answered, order.id))
+        self._office.promised(self._part.promise_s)
+
+    def _lapse(self) -> None:
+        self._part.lapse()
+
+    def _answered(self, id: pb.OrderId, made: Future[Payload]) -> None:
+        """Write down an answer and send it; called from whichever thread has made it."""
+        try:
+            done = self._keeping.keep(partial(done_message, made.result()))
+        except BaseException as error:
+            self._failed(id, error)
+        else:
+            self._office.answer(pb.Answer(id=id, done=done))
+
+    def _failed(self, id: pb.OrderId, error: BaseException) -> None:
+        _log("".join(traceback.format_exception(error)))
+        failure = told(machine_trouble(self._settings.site, error))
+        self._office.answer(pb.Answer(id=id, failure=failure))
+
+    def _notify(self, event: Payload) -> None:
+        header = header_json(event.header)
+        run = self._settings.run
+        self._office.happened(pb.Happened(run=run, kind=event.kind, header_json=header))
+
+    # -- Ray ----------------------------------------------------------------------------------
+
+    def _begin_ray(self) -> None:
+        """Begin to start a private Ray; one that runs is attached to when it is needed."""
+        choice = self._settings.ray
+        if choice.address is not None:
+            return
+        from fedpilot.fabric import RayCluster
+
+        self._begun = RayCluster.starting(
+            choice.num_cpus,
+            choice.num_gpus,
+            choice.object_store_bytes,
+            processes=choice.processes,
+            preload=choice.preload,
+        )
+        self._undo.callback(self._begun.close)
+
+    def _site(self) -> Site:
+        from fedpilot.fabric import RayCluster
+
+        settings, choice = self._settings, self._settings.ray
+        if self._begun is not None:
+            self._begun.wait()
+            cluster = self._begun
+        else:
+            cluster = RayCluster.connect(choice.address or "auto", choice.auth_mode)
+            self._undo.callback(cluster.close)
+        manager = self._undo.enter_context(VirtualClusterManager(cluster))
+        if settings.folder is not None:
+            settings.folder.mkdir(parents=True, exist_ok=True)
+        context = SiteContext(name=settings.site, folder=settings.folder, data=settings.data)
+        site = InProcessSite(settings.site, manager, context)
+        return PolicedSite(site, context, settings.policy) if settings.asks_policy else site
+
+    def _import_workload(self) -> None:
+        """Import the expected workload while Ray starts; whoever asks for it says what is wrong."""
+        installed = entry_points(group=ENTRY_POINTS)
+        if self._settings.workload not in installed.names:
+            return
+        gc.disable()  # PyTorch makes a million objects that stay
+        try:
+            installed[self._settings.workload].load()
+        finally:
+            gc.freeze()
+            gc.enable()
+
+
+def _log(text: str) -> None:
+    """Write to the runner's log, if its disk has room."""
+    with suppress(OSError):
+        print(text, file=sys.stderr, flush=True)
+
+
+def _give_up_after(seconds: float) -> None:
+    """End this process then, whatever it waits for, which its log will say."""
+    faulthandler.dump_traceback_later(seconds, exit=True)
+
+
+def serve(folder: Path, lock: int) -> None:
+    """Be the runner of a folder, whose lock we hold by a file that we inherited."""
+    os.set_inheritable(lock, False)
+    os.write(lock, f"{os.getpid()}\n".encode())
+    Runner(folder, RunnerSettings.read(folder)).run()

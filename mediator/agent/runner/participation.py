@@ -1,0 +1,195 @@
+"""Part: a run's part at one site, from its promise to its release, driven by verbs.
+
+A verb that asks for what holds already changes nothing: a driver that was restarted goes through
+the same verbs again and finds its gang and its workers as they were. What its state forbids is
+refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import asdict
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from fedpilot.fabric import FabricError
+
+from ...core.reservation import Promise, Refusal
+from ...site import GangRequest, Site, done, refusal
+from ...workload import Notify, Payload
+from .errors import OutOfOrder, ReservationLapsed
+
+
+class State(StrEnum):
+    """What a site's part of a run has come to."""
+
+    FREE = "free"
+    PROMISED = "promised"
+    COMMITTED = "committed"
+    CHECKED = "checked"
+    STARTED = "started"
+
+
+ALLOWED: Mapping[State, frozenset[str]] = {
+    State.FREE: frozenset({"attach", "prepare", "release"}),
+    State.PROMISED: frozenset({"attach", "prepare", "commit", "release"}),
+    State.COMMITTED: frozenset({"attach", "prepare", "commit", "check", "release"}),
+    State.CHECKED: frozenset({"attach", "prepare", "commit", "check", "start", "release"}),
+    State.STARTED: frozenset({"attach", "prepare", "commit", "check", "start", "work", "release"}),
+}
+"""Which verbs a state takes."""
+VERBS = ALLOWED[State.STARTED]
+
+
+class Asked(NamedTuple):
+    """What a workload was checked with: two of them are the same work if they are equal."""
+
+    workload: str
+    header_json: str
+    digest: str
+
+
+class Part:
+    """What one runner holds; all of it is called from one thread."""
+
+    def __init__(self, name: str, attach: Callable[[], Site], notify: Notify) -> None:
+        self._name = name
+        self._attach = attach
+        self._notify = notify
+        self._site: Site | None = None
+        self._request: GangRequest | None = None
+        self._promise: Promise | None = None
+        self._asked: Asked | None = None
+        self._lapsed_s = 0.0
+        self._said: list[Payload] = []
+        """What the workload told of itself while it started."""
+        self.state = State.FREE
+
+    @property
+    def promise_s(self) -> float | None:
+        """The lease of a promise that waits for its commit; None where none does."""
+        if self.state is not State.PROMISED or self._request is None:
+            return None
+        return self._request.lease_s
+
+    def act(self, verb: str, payload: Payload, asked: Asked) -> Future[Payload]:
+        """Do what a driver asks for. The future fails with what went wrong.
+
+        `asked` tells whether a check asks for what was checked before.
+        """
+        if verb == "commit" and self.state is State.FREE:
+            return done(_fail, ReservationLapsed(self._name, self._lapsed_s))
+        if verb not in ALLOWED[self.state]:
+            return done(_fail, OutOfOrder(self._name, verb, self.state))
+        match verb:
+            case "work":
+                return self._at_hand.deliver(payload, "", "")
+            case "prepare":
+                return done(self._prepare, payload)
+            case "check":
+                return done(self._check, payload, asked)
+            case "attach":
+                return done(self._reached)
+            case _:
+                return done({"commit": self._commit, "start": self._start}.get(verb, self.release))
+
+    def lapse(self) -> None:
+        """Give back a promise whose lease has ended; nothing if it was committed meanwhile."""
+        if (lease_s := self.promise_s) is not None:
+            self.release()
+            self._lapsed_s = lease_s
+
+    def release(self) -> Payload:
+        """Give back whatever is held; may be called again."""
+        self._request = self._promise = self._asked = None
+        self.state = State.FREE
+        if self._site is not None:
+            self._site.release().result()
+        return Payload(kind="done")
+
+    @property
+    def _at_hand(self) -> Site:
+        if self._site is None:
+            self._site = self._attach()
+        return self._site
+
+    def _reached(self) -> Payload:
+        return Payload(kind="done", header={"site": self._at_hand.name})
+
+    def _prepare(self, payload: Payload) -> Payload:
+        request = GangRequest.from_json(payload.header)
+        if self._request is None or _size(request) != _size(self._request):
+            if self._request is not None:
+                self.release()
+            try:
+                answer = self._at_hand.prepare(request).result()
+            except FabricError as error:
+                answer = refusal(self._name, error)
+            if not isinstance(answer, Promise):
+                refused = answer or Refusal(self._name, "it gave no answer")
+                told = {"reason": refused.reason, "unreachable": refused.unreachable}
+                return Payload(kind="refused", header=told)
+            self._request, self._promise = request, answer
+            self._lapsed_s, self.state = 0.0, State.PROMISED
+        vnodes = 0 if self._promise is None else self._promise.vnodes
+        return Payload(kind="promised", header={"vnodes": vnodes})
+
+    def _commit(self) -> Payload:
+        if self.state is State.PROMISED:
+            self._at_hand.commit().result()
+            self.state = State.COMMITTED
+        return Payload(kind="done")
+
+    def _check(self, payload: Payload, asked: Asked) -> Payload:
+        if asked == self._asked:
+            return Payload(kind="done")
+        if self.state in (State.CHECKED, State.STARTED):
+            self._begin_anew()
+        self._at_hand.check(payload.kind, payload).result()
+        self._asked, self.state = asked, State.CHECKED
+        return Payload(kind="done")
+
+    def _begin_anew(self) -> None:
+        """Other work on the same vnodes: what was there ends with its gang."""
+        request = self._request
+        self.release()
+        if request is None or self._prepare(_asking(request)).kind != "promised":
+            raise OutOfOrder(self._name, "check", "without its gang, which was not had again")
+        self._commit()
+
+    def _start(self) -> Payload:
+        if self.state is State.CHECKED:
+            self._said = []
+            try:
+                self._at_hand.start(self._tell).result()
+            except BaseException:
+                self._asked = None
+                raise
+            self.state = State.STARTED
+        else:  # whoever asks again was not there when it was told
+            for said in self._said:
+                self._notify(said)
+        return Payload(kind="done")
+
+    def _tell(self, happened: Payload) -> None:
+        if self.state is not State.STARTED:
+            self._said.append(happened)
+        self._notify(happened)
+
+
+def _asking(request: GangRequest) -> Payload:
+    return Payload(kind="gang", header=request.to_json())
+
+
+def _size(request: GangRequest) -> dict[str, Any]:
+    """What makes two requests ask for the same gang, whatever it is called."""
+    return {
+        name: value
+        for name, value in asdict(request).items()
+        if name not in ("name", "timeout_s", "lease_s")
+    }
+
+
+def _fail(error: Exception) -> Payload:
+    raise error

@@ -1,0 +1,94 @@
+"""PolicedSite: a site that asks its own admin's policy before it works and before work leaves.
+
+The policy's file is read anew each time, so that what the admin has written last holds, for runs
+that are under way as well. What a run wants, and how many clients an answer is about, is found out
+here, by the site's own installation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+
+from ...core.reservation import Answer
+from ...core.rules.policy import Policy, Wants, enforce, judge, judge_answer
+from ...errors import MediatorError
+from ...site import GangRequest, Site, done, then
+from ...workload import Notify, Payload, SiteContext, SiteWorkload, load_workload
+from ..site_config.site_policy import policy_of
+
+
+class PolicedSite:
+    """A site, and the policy that stands before it."""
+
+    def __init__(
+        self,
+        site: Site,
+        context: SiteContext,
+        policy: Path | None,
+        load: Callable[[str], SiteWorkload] = load_workload,
+    ) -> None:
+        """`policy` is a file; None for the default policy."""
+        self._site = site
+        self._context = context
+        self._file = policy
+        self._load = load
+        self._workload: SiteWorkload | None = None
+        self._wants: Wants | None = None
+        """What the checked run wants."""
+
+    @property
+    def name(self) -> str:
+        """How the site is called."""
+        return self._site.name
+
+    def prepare(self, request: GangRequest) -> Future[Answer]:
+        """As the site does: its agent has judged what is asked for."""
+        return self._site.prepare(request)
+
+    def commit(self) -> Future[None]:
+        """As the site does."""
+        return self._site.commit()
+
+    def release(self) -> Future[None]:
+        """As the site does."""
+        return self._site.release()
+
+    def check(self, workload: str, spec: Payload) -> Future[None]:
+        """Judge what the spec wants, then as the site does; fails with PolicyRefused."""
+        return done(self._check, workload, spec)
+
+    def _check(self, workload: str, spec: Payload) -> None:
+        self._workload, self._wants = self._load(workload), None
+        wants = self._workload.wants(spec, self._context)
+        enforce(self.name, judge(self._policy(), wants))
+        self._site.check(workload, spec).result()
+        self._wants = wants
+
+    def start(self, notify: Notify) -> Future[None]:
+        """As the site does."""
+        return self._site.start(notify)
+
+    def deliver(self, order: Payload, key: str, purpose: str) -> Future[Payload]:
+        """As the site does, if the run may still do so; PolicyRefused if not, or for its answer."""
+        try:
+            if self._wants is None:
+                raise MediatorError("a site does nothing for a run before it was checked")
+            enforce(self.name, judge(self._policy(), self._wants))
+        except MediatorError as error:
+            return done(_fail, error)
+        return then(self._site.deliver(order, key, purpose), self._let_out)
+
+    def _let_out(self, answer: Payload) -> Payload:
+        if self._workload is None:
+            raise MediatorError("a site lets nothing out before it was checked")
+        enforce(self.name, judge_answer(self._policy(), self._workload.covered(answer)))
+        return answer
+
+    def _policy(self) -> Policy:
+        return policy_of(self.name, self._file)
+
+
+def _fail(error: Exception) -> Payload:
+    raise error

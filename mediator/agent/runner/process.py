@@ -1,0 +1,321 @@
+"""RunnerProcess: a runner as a process, which outlives whoever started it and is found again.
+
+A runner's folder holds its settings, its socket, its log and its lock. The lock is held from before
+the process exists until it is gone, whatever it died of; so a folder whose lock is free has no
+runner, whoever has its process id now. What else lies in such a folder says nothing: it may be of
+another version, or damaged by a power cut.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from .endings import how_it_ended, oom_kills
+from .errors import BadSettings, RunnerExists
+
+log = logging.getLogger(__name__)
+
+SETTINGS, SOCKET, LOG, LOCK = "runner.json", "runner.sock", "runner.log", "runner.pid"
+LONGEST_ADDRESS = 100
+"""Bytes; the path of a socket has at most 107."""
+LOG_LINES, LOG_BYTES = 8, 16 << 10
+"""What is quoted of a log at most."""
+POLL_S = 0.02
+END_S = 5.0
+"""How long a process that was killed may take until it is gone."""
+STANDING = ("site", "ray", "blobs", "folder", "data", "asks_policy", "policy")
+"""The settings that the site's admin has a say in: with other ones it is another runner."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RayChoice:
+    """Which Ray a runner uses: one that runs, or a private one that it starts and ends."""
+
+    address: str | None = None
+    """`host:port` or `auto`; None for a private one."""
+    auth_mode: str | None = None
+    num_cpus: int | None = None
+    num_gpus: int | None = None
+    object_store_bytes: int | None = None
+    processes: int = 0
+    """So many worker processes of a private one start with it,"""
+    preload: tuple[str, ...] = ()
+    """and import these modules meanwhile."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunnerSettings:
+    """What a runner is told when it is started."""
+
+    run: str
+    site: str
+    ray: RayChoice = field(default_factory=RayChoice)
+    blobs: Path
+    """Folder of the tensors of its orders and its answers."""
+    blob_limit_bytes: int = 1 << 40
+    transient: bool = False
+    """Answers' blobs are removed once they are taken, and not only where room is needed."""
+    lease_s: float = 0.0
+    """How long it lives without a renewal, before anybody has connected; 0 for no such limit."""
+    orphan_s: float = 60.0
+    """How long it lives without anybody connected."""
+    folder: Path | None = None
+    """Where the workload keeps what survives the process; None: orders say where."""
+    data: Mapping[str, Any] = field(default_factory=dict)
+    """The data sets that the site's admin declared, JSON values by name."""
+    asks_policy: bool = True
+    """Whether the site's own policy is asked about what a run wants and gets."""
+    policy: Path | None = None
+    """The file of that policy; None for the default one."""
+    workload: str = ""
+    """A workload that is imported before anybody asks for it."""
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values."""
+        paths = {name: getattr(self, name) for name in ("folder", "policy")}
+        told = {name: None if path is None else str(path) for name, path in paths.items()}
+        return {**asdict(self), "blobs": str(self.blobs), **told}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Self:
+        """The inverse of `to_json`."""
+        ray = {**values["ray"], "preload": tuple(values["ray"]["preload"])}
+        told = {name: values[name] for name in ("folder", "policy")}
+        paths = {name: None if path is None else Path(path) for name, path in told.items()}
+        return cls(
+            **{
+                **values,
+                "ray": RayChoice(**ray),
+                "blobs": Path(values["blobs"]),
+                **paths,
+            }
+        )
+
+    @classmethod
+    def read(cls, folder: Path) -> Self:
+        """The settings of the runner in a folder; BadSettings where none can be read."""
+        path = folder / SETTINGS
+        try:
+            return cls.from_json(json.loads(path.read_text()))
+        except OSError as error:
+            raise BadSettings(str(path), error.strerror or type(error).__name__) from error
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            raise BadSettings(str(path), f"{error!r:.200}") from error
+
+    def write(self, folder: Path) -> None:
+        """Put them into a folder: whole, or those that were there stay.
+
+        A power cut may leave anything, but no runner either that they could be of.
+        """
+        aside = folder / f".{SETTINGS}"
+        aside.write_text(json.dumps(self.to_json()))
+        aside.replace(folder / SETTINGS)
+
+    def changed(self, now: RunnerSettings) -> tuple[str, ...]:
+        """Names of what a site's admin has changed since; of Ray's address only whether it has one.
+
+        Where that Ray is at the moment, whoever watches it knows.
+        """
+        before, after = _standing(self), _standing(now)
+        return tuple(name for name in STANDING if before[name] != after[name])
+
+
+def _standing(settings: RunnerSettings) -> dict[str, Any]:
+    """As they would be read again."""
+    values: dict[str, Any] = json.loads(json.dumps(settings.to_json()))
+    values["ray"]["address"] = settings.ray.address is not None
+    return values
+
+
+class RunnerProcess:
+    """The process of a runner, started here or found."""
+
+    def __init__(self, folder: Path, process: subprocess.Popen[bytes] | None = None) -> None:
+        self.folder = folder
+        self.settings = RunnerSettings.read(folder)
+        self._process = process
+        self._oom_kills = oom_kills()
+
+    @classmethod
+    def start(
+        cls,
+        folder: Path,
+        settings: RunnerSettings,
+        *,
+        own_session: bool = True,
+        environment: Mapping[str, str] | None = None,
+    ) -> Self:
+        """Start a runner; returns at once. RunnerExists if there is one in the folder.
+
+        In a session of its own it does not end with the terminal or the batch job that we belong
+        to. `environment` is added to ours.
+        """
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.truncate(lock, 0)
+            (folder / SOCKET).unlink(missing_ok=True)
+            settings.write(folder)
+            with (folder / LOG).open("wb") as log:
+                process = subprocess.Popen(
+                    [
+                        sys.executable,
+                        "-m",
+                        "fedpilot.mediator.agent.runner",
+                        str(folder),
+                        str(lock),
+                    ],
+                    env={**os.environ, **(environment or {})},
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    pass_fds=[lock],
+                    start_new_session=own_session,
+                    process_group=None if own_session else 0,
+                )
+        except BlockingIOError:
+            raise RunnerExists(str(folder)) from None
+        finally:
+            os.close(lock)
+        return cls(folder, process)
+
+    @classmethod
+    def find(cls, folder: Path) -> Self | None:
+        """The runner that lives in a folder, whoever started it; None if there is none.
+
+        One that nobody can drive, since nobody knows its settings, is ended.
+        """
+        if not _is_held(folder):
+            return None
+        try:
+            return cls(folder)
+        except BadSettings as error:
+            log.warning("the runner of %s is ended, since nobody can drive it: %s", folder, error)
+        if (pid := _pid_in(folder)) is not None:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+            deadline = time.monotonic() + END_S
+            while _is_held(folder) and time.monotonic() < deadline:
+                time.sleep(POLL_S)
+        return None
+
+    @property
+    def pid(self) -> int | None:
+        """The process id; None once it is gone, and before it has said so."""
+        if self._process is not None and self._process.poll() is None:
+            return self._process.pid
+        return _pid_in(self.folder) if self.alive() else None
+
+    def alive(self) -> bool:
+        """Whether the process is there."""
+        if self._process is not None and self._process.poll() is None:
+            return True  # its lock is free a moment before it can be waited for
+        return _is_held(self.folder)
+
+    @property
+    def exit_code(self) -> int | None:
+        """Its exit code, or minus the signal that ended it; None unless we have started it."""
+        return None if self._process is None else self._process.poll()
+
+    def how_it_ended(self) -> str:
+        """What became of it, for a sentence that begins with the runner."""
+        return how_it_ended(self.exit_code, out_of_memory=oom_kills() > self._oom_kills)
+
+    def last_words(self) -> str:
+        """The last lines of its log, on one line."""
+        with suppress(OSError):
+            with (self.folder / LOG).open("rb") as file:
+                file.seek(max(0, file.seek(0, os.SEEK_END) - LOG_BYTES))
+                text = file.read(LOG_BYTES).decode(errors="replace")
+            return " | ".join(line.strip() for line in text.splitlines()[-LOG_LINES:] if line)
+        return ""
+
+    def quoted(self) -> str:
+        """The same as the end of a sentence; empty where there are none that may be told.
+
+        The log of a site that has data or a policy of its own stays there: it may speak of them.
+        """
+        settings = self.settings
+        if settings.asks_policy and (settings.data or settings.policy is not None):
+            return ""
+        words = self.last_words()
+        return f"; the last of {self.folder / LOG}: {words}" if words else ""
+
+    def terminate(self) -> None:
+        """Ask it to end in order."""
+        self._signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End it at once; a private Ray ends with it."""
+        self._signal(signal.SIGKILL)
+
+    def _signal(self, number: signal.Signals) -> None:
+        if (pid := self.pid) is not None:
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait for its end; whether it came."""
+        deadline = time.monotonic() + timeout_s
+        while self.alive():
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(POLL_S)
+        return True
+
+    def end(self, within_s: float) -> None:
+        """End it in order, or after that time at once."""
+        self.terminate()
+        if not self.wait(within_s):
+            self.kill()
+            self.wait(within_s)
+
+
+def _is_held(folder: Path) -> bool:
+    """Whether a process holds the lock of a folder."""
+    try:
+        lock = os.open(folder / LOCK, os.O_RDWR)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(lock)
+    return False
+
+
+def _pid_in(folder: Path) -> int | None:
+    """What the process that holds a lock has written into it; None before that."""
+    with suppress(OSError, ValueError):
+        pid = int((folder / LOCK).read_text())
+        return pid if pid > 1 else None  # others stand for groups of processes, or all
+    return None
+
+
+@contextmanager
+def address(folder: Path) -> Iterator[str]:
+    """A path of the folder's socket that is short enough, however deep the folder lies."""
+    path = str(folder / SOCKET)
+    if len(os.fsencode(path)) <= LONGEST_ADDRESS:
+        yield path
+        return
+    opened = os.open(folder, os.O_PATH | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{opened}/{SOCKET}"
+    finally:
+        os.close(opened)

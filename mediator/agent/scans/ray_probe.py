@@ -1,0 +1,43 @@
+"""Reports what a Ray cluster has, a line of JSON every while, as a process beside the agent.
+
+`python -m fedpilot.mediator.agent.scans.ray_probe ADDRESS SECONDS`. It is no driver of the
+cluster: it asks the control plane, which shows nothing of it, and ends when nobody reads it any
+more. It may hang where Ray hangs; whoever started it ends it then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from typing import Any
+
+from fedpilot.fabric import Resources
+
+
+async def report(address: str, every_s: float) -> None:
+    """Print lines for ever, until stdout is closed."""
+    from fedpilot.fabric.core.books import JobId
+    from fedpilot.fabric.gcs import Gcs  # which imports Ray
+
+    asking = Gcs(address, JobId(""))
+    line: dict[str, Any]
+    while True:
+        try:
+            seen = await asking.observe({})
+            line = {
+                "machines": sorted(machine.id for machine in seen.machines),
+                "total": Resources.total(each.total for each in seen.machines).to_ray(),
+                "free": Resources.total(seen.available.values()).to_ray(),
+            }
+        except Exception as error:  # whatever Ray raises is what there is to report
+            line = {"error": str(error) or type(error).__name__}
+        print(json.dumps(line), flush=True)
+        await asyncio.sleep(every_s)
+
+
+if __name__ == "__main__":
+    try:
+        asyncio.run(report(sys.argv[1], float(sys.argv[2])))
+    except (BrokenPipeError, KeyboardInterrupt):
+        sys.stderr.close()

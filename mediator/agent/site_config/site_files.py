@@ -1,0 +1,280 @@
+"""The two files of a site's admin: `site.yaml` declares its data, `policy.yaml` says who may what.
+
+Both are read strictly. Neither leaves the site: of the first, `core.disclosure` decides what does;
+of the second, nothing but the rule that a refusal names. Without a `site.yaml` a site has no data
+of its own; without a `policy.yaml` it takes part in every simulation, gives declared data to
+nobody, runs no code that is not fedpilot's, and no commands for the mediator.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from annotated_types import Ge, Gt
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+
+from fedpilot.fabric.core.sizes import SIZE_IN_WORDS, bytes_of
+
+from ...core.rules.disclosure import Declaration, Disclosed, Disclosure, Residency
+from ...core.rules.policy import (
+    ANY_CODE,
+    ROLE_PREFIX,
+    ByteCaps,
+    Commands,
+    DatasetRule,
+    Policy,
+    ResourceCaps,
+    Simulations,
+)
+from ...core.rules.roles import Role
+from .strict_yaml import BadFile, Strict, Words, load, wrong_value
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+RUNNERS = tuple(role for role in Role if role not in (Role.SITE, Role.MEDIATOR))
+"""The roles that a user may have."""
+
+
+def _size(value: Any) -> Any:
+    """Bytes from such a text; anything else is left to the type's own check."""
+    if not isinstance(value, str):
+        return value
+    found = bytes_of(value)
+    if found is None:
+        raise wrong_value(f'the text "{value[:40]}"', SIZE_IN_WORDS)
+    return found
+
+
+def _named(name: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise wrong_value(f"the name {name[:80]!r}", "letters, digits, `.`, `_`, `-`; 63 at most")
+    return name
+
+
+def _user(name: str) -> str:
+    role = name.removeprefix(ROLE_PREFIX)
+    if name.startswith(ROLE_PREFIX) and role not in RUNNERS:
+        roles = " or ".join(f"{ROLE_PREFIX}{each}" for each in RUNNERS)
+        raise wrong_value(f'the text "{name[:40]}"', f"a name as in certificates, or {roles}")
+    return name
+
+
+def _code_digest(digest: str) -> str:
+    if digest != ANY_CODE and not _DIGEST.fullmatch(digest):
+        allowed = "64 digits of 0-9a-f, as `fedpilot check` prints them, or `any`"
+        raise wrong_value(f'the text "{digest[:40]}"', allowed)
+    return digest
+
+
+Bytes = Annotated[int, BeforeValidator(_size), Ge(0), Words(SIZE_IN_WORDS)]
+Name = Annotated[str, AfterValidator(_named)]
+User = Annotated[str, AfterValidator(_user)]
+Digest = Annotated[str, AfterValidator(_code_digest)]
+Positive = Annotated[int, Gt(0)]
+Amount = Annotated[float, Ge(0)]
+
+
+# -- site.yaml ------------------------------------------------------------------------------------
+
+
+class SchemaSection(Strict):
+    """What a sample looks like, checked against what the loader gives."""
+
+    input_shape: list[Positive]
+    """Without the batch: `[1, 28, 28]`."""
+    dtype: Literal["float32", "float64", "float16", "int64", "int32", "uint8"] = "float32"
+    num_classes: Positive | None = None
+    """Left out where the target is no class."""
+
+
+class ClientsSection(Strict):
+    """How clients arise from the data set."""
+
+    arise: Literal["file_per_client", "column", "id_list"]
+    """A file for each client, named by its id; a column of ids; or a list of ids."""
+    pattern: str | None = None
+    """With `file_per_client`: which files below `path`; `*` if left out."""
+    column: str | None = None
+    """With `column`, required: its name."""
+    file: str | None = None
+    """With `id_list`, required: a text file, an id per line; relative to `site.yaml`."""
+
+    @model_validator(mode="after")
+    def _belongs(self) -> ClientsSection:
+        mine = {"file_per_client": "pattern", "column": "column", "id_list": "file"}[self.arise]
+        for key in ("pattern", "column", "file"):
+            value = getattr(self, key)
+            if value is not None and key != mine:
+                raise wrong_value(f"`{key}` with `arise: {self.arise}`", f"`{mine}` instead")
+            if value is None and key == mine and key != "pattern":
+                raise wrong_value(f"`arise: {self.arise}` without `{mine}`", f"add `{mine}`")
+        return self
+
+
+class DiscloseSection(Strict):
+    """What may leave the site of this data set, beside schema and number of clients."""
+
+    ids: Literal["exact", "none"] = "none"
+    """The clients' ids; without them clients are numbered."""
+    counts: Literal["exact", "rounded", "noised", "none"] = "none"
+    """Samples of each client."""
+    label_histogram: Literal["exact", "rounded", "noised", "none"] = "none"
+    """Samples of each label, all clients together."""
+
+
+class DatasetSection(Strict):
+    """One data set."""
+
+    dataset_type: str
+    """The loader: a built-in, or `module:function`, as in a run's config."""
+    options: dict[str, Any] = Field(default_factory=dict)
+    """Keyword arguments of the loader."""
+    path: str | None = None
+    """Where it lies; relative to `site.yaml`."""
+    schema_: SchemaSection = Field(alias="schema")
+    """What a sample looks like."""
+    clients: ClientsSection
+    residency: Literal["pinned", "movable"] = "pinned"
+    """Whether a client's work may be done elsewhere when this site is lost."""
+    disclose: DiscloseSection = DiscloseSection()
+
+
+class SiteFile(Strict):
+    """`site.yaml`."""
+
+    datasets: dict[Name, DatasetSection] = Field(default_factory=dict)
+    """By name."""
+
+
+def read_site_file(path: Path | None) -> dict[str, Declaration]:
+    """The declared data sets by name; none without a file. BadFile if it is wrong."""
+    if path is None:
+        return {}
+    base = path.absolute().parent
+    sections = load(path, SiteFile).datasets
+    return {name: _declaration(name, section, base) for name, section in sections.items()}
+
+
+def _declaration(name: str, section: DatasetSection, base: Path) -> Declaration:
+    clients = section.clients
+    told: dict[str, Any] = {"arise": clients.arise}
+    match clients.arise:
+        case "file_per_client":
+            told["pattern"] = clients.pattern or "*"
+            if section.path is None:
+                raise BadFile(
+                    f"data set {name}: `clients.arise: file_per_client` needs the `path` of the "
+                    "folder that the files are in"
+                )
+        case "column":
+            told["column"] = clients.column
+        case "id_list":
+            told["file"] = str(base / str(clients.file))
+    return Declaration(
+        name=name,
+        dataset_type=section.dataset_type,
+        options=section.options,
+        path=None if section.path is None else str(base / section.path),
+        input_shape=tuple(section.schema_.input_shape),
+        dtype=section.schema_.dtype,
+        num_classes=section.schema_.num_classes,
+        clients=told,
+        residency=Residency(section.residency),
+        disclose=Disclosed(
+            ids=section.disclose.ids == "exact",
+            counts=Disclosure(section.disclose.counts),
+            label_histogram=Disclosure(section.disclose.label_histogram),
+        ),
+    )
+
+
+# -- policy.yaml ----------------------------------------------------------------------------------
+
+
+class DatasetRuleSection(Strict):
+    """Who may train what on a declared data set."""
+
+    users: list[User]
+    """Names as in certificates, or `role:operator` for everybody of a role."""
+    models: list[str] | None = None
+    """Patterns such as `mlp` or `hospital.models:*`; left out: what `models` above allows."""
+
+
+class ResourcesSection(Strict):
+    """The most that one run gets at this site."""
+
+    vnodes: Positive | None = None
+    cpus: Amount | None = None
+    gpus: Amount | None = None
+    memory: Bytes | None = None
+
+
+class BytesSection(Strict):
+    """The most bytes of models and updates in each direction."""
+
+    to_site: Bytes | None = None
+    from_site: Bytes | None = None
+
+
+class PolicyFile(Strict):
+    """`policy.yaml`. What is left out is not limited, but `commands`, `code_digests` and
+    `simulations`."""
+
+    users: list[User] | None = None
+    """Who may run anything here."""
+    models: list[str] | None = None
+    """Patterns of the models that may be trained; one that spells out a package, such as
+    `hospital.models:*`, lets installed models of it be loaded."""
+    code_digests: list[Digest] | None = None
+    """Digests of the users' own modules that may be run, or `any`; `fedpilot check` prints them.
+
+    Left out: built-ins, and installed models that `models` names; nothing that a run brings."""
+    datasets: dict[Name, DatasetRuleSection] = Field(default_factory=dict)
+    """A declared data set without a rule is nobody's."""
+    resources: ResourcesSection = ResourcesSection()
+    minimum_cohort: Positive = 1
+    """Clients that an answer has to stand for; with fewer the site refuses to answer."""
+    bytes_per_round: BytesSection = BytesSection()
+    """Of one run."""
+    bytes_per_day: BytesSection = BytesSection()
+    """Of all runs, by days of UTC."""
+    simulations: Literal["none", "builtin"] | list[str] = "builtin"
+    """Which data runs may simulate clients with, beside declared data: none; `builtin`, data sets
+    of fedpilot's own that read no file; or a list of folders, below which they may also read files.
+    Folders are relative to `policy.yaml`."""
+    commands: Literal["none", "read", "all"] = "none"
+    """Which `fedpilot cluster` and `fedpilot job` commands may come through the mediator."""
+
+
+def read_policy(path: Path | None) -> Policy:
+    """The policy that a file says; the default without one. BadFile if it is wrong."""
+    if path is None:
+        return Policy()
+    found = load(path, PolicyFile)
+    return Policy(
+        users=_listed(found.users),
+        models=_listed(found.models),
+        code_digests=_listed(found.code_digests),
+        datasets={
+            name: DatasetRule(users=tuple(rule.users), models=_listed(rule.models))
+            for name, rule in found.datasets.items()
+        },
+        resources=ResourceCaps(**found.resources.model_dump()),
+        minimum_cohort=found.minimum_cohort,
+        bytes_per_round=ByteCaps(**found.bytes_per_round.model_dump()),
+        bytes_per_day=ByteCaps(**found.bytes_per_day.model_dump()),
+        simulations=_simulations(found.simulations, path.parent),
+        commands=Commands(found.commands),
+    )
+
+
+def _simulations(rule: str | list[str], folder: Path) -> Simulations | tuple[str, ...]:
+    if isinstance(rule, str):
+        return Simulations(rule)
+    return tuple(str((folder / each).resolve()) for each in rule)
+
+
+def _listed(names: list[str] | None) -> tuple[str, ...] | None:
+    return None if names is None else tuple(names)

@@ -1,0 +1,1 @@
+"""How a user reaches a mediator: profiles, the calls, and the files of a run."""

@@ -1,0 +1,137 @@
+"""Profiles: by which address, and as whom, a user reaches a mediator.
+
+A command is told by `--mediator` and `--credentials`, by `--profile`, by FEDPILOT_PROFILE, or by
+the default profile; the first of these that is given counts. `profile_file` keeps them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from pathlib import Path
+
+from ..errors import ProfileError
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+_ADDRESS = re.compile(r"(?P<host>\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9._-]+):(?P<port>[0-9]{1,5})")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """A mediator as one user reaches it."""
+
+    name: str
+    """Empty where the command line says all of it."""
+    address: str
+    credentials: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profiles:
+    """All profiles of a user; change makes another one."""
+
+    by_name: Mapping[str, Profile] = field(default_factory=dict)
+    default: str = ""
+    """Empty, or the name of one of them."""
+
+    def named(self, name: str) -> Profile:
+        """The profile of that name; ProfileError says which there are."""
+        if name not in self.by_name:
+            near = get_close_matches(name, self.by_name, n=1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            there = ", ".join(sorted(self.by_name)) or "none; `fedpilot profile add` makes one"
+            raise ProfileError(f"there is no profile {name!r}{hint} (there are: {there})")
+        return self.by_name[name]
+
+    def with_profile(self, profile: Profile, *, default: bool = False) -> Profiles:
+        """These and another, or another in the place of one; the first is the default."""
+        check_name(profile.name)
+        check_address(profile.address)
+        chosen = profile.name if default or not self.by_name else self.default
+        return Profiles(by_name={**self.by_name, profile.name: profile}, default=chosen)
+
+    def without(self, name: str) -> Profiles:
+        """These without one; if it was the default there is none then."""
+        self.named(name)
+        kept = {each: profile for each, profile in self.by_name.items() if each != name}
+        return Profiles(by_name=kept, default="" if self.default == name else self.default)
+
+    def with_default(self, name: str) -> Profiles:
+        """These, with another default."""
+        return replace(self, default=self.named(name).name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What a command line and the environment say of the mediator; empty is not given."""
+
+    mediator: str = ""
+    credentials: str = ""
+    profile: str = ""
+    variable: str = ""
+    """FEDPILOT_PROFILE."""
+
+    @property
+    def on_purpose(self) -> bool:
+        """Whether a mediator is meant without looking at the default profile."""
+        return bool(self.mediator or self.profile or self.variable)
+
+
+def choose(profiles: Profiles, asked: Asked) -> Profile | None:
+    """The profile that counts; None if none was named and there is no default.
+
+    ProfileError if what was given does not fit together, or leads to none.
+    """
+    if asked.mediator:
+        if asked.profile:
+            raise ProfileError("--mediator and --profile both say where to go; give one of them")
+        check_address(asked.mediator)
+        if asked.credentials:
+            folder = Path(asked.credentials)
+            return Profile(name="", address=asked.mediator, credentials=folder)
+        return _at(profiles, asked.mediator)
+    name = asked.profile or asked.variable or profiles.default
+    if not name:
+        if asked.credentials:
+            raise ProfileError("--credentials says who asks, but not whom: give --mediator too")
+        return None
+    found = profiles.named(name)
+    folder = Path(asked.credentials) if asked.credentials else found.credentials
+    return replace(found, credentials=folder)
+
+
+def _at(profiles: Profiles, address: str) -> Profile:
+    """The profile of an address, so that --credentials need not be said again."""
+    found = sorted(name for name, each in profiles.by_name.items() if each.address == address)
+    if len(found) == 1:
+        return profiles.by_name[found[0]]
+    if profiles.default in found:
+        return profiles.by_name[profiles.default]
+    why = f"the profiles {', '.join(found)} differ in them" if found else "no profile has any"
+    raise ProfileError(
+        f"credentials for {address} are wanted, and {why}: say --credentials DIR, "
+        f"or `fedpilot profile add NAME --mediator {address} --credentials DIR` once"
+    )
+
+
+def check_name(name: str) -> str:
+    """The name of a profile, or ProfileError."""
+    if not _NAME.fullmatch(name):
+        raise ProfileError(
+            "a profile's name is 1 to 63 letters, digits, dots, dashes or underscores, and "
+            f"begins with a letter or digit; found {name[:80]!r}"
+        )
+    return name
+
+
+def check_address(address: str) -> str:
+    """HOST:PORT, or ProfileError."""
+    found = _ADDRESS.fullmatch(address)
+    if not found or not 0 < int(found["port"]) < 65536:
+        raise ProfileError(
+            f"a mediator's address is HOST:PORT, such as mediator.example.org:7461; "
+            f"found {address[:200]!r}"
+        )
+    return address

@@ -1,0 +1,504 @@
+"""MediatorConnection: a coordinator's end of its conversation with the mediator, for threads.
+
+Orders go out, answers come back as futures, whichever way a site went meanwhile. A conversation
+that breaks is not mended: the mediator, or its successor, starts the coordinator again, which asks
+again under the same keys. So whoever owns the connection is told once, and ends.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import queue
+import signal
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import grpc
+
+from ..agent.runner.link import Outbox
+from ..core.health import SiteState, takes_new_work
+from ..core.links import LinkUse
+from ..core.traffic import Direction, Flow, TrafficLedger
+from ..errors import AnswerUnreadable, MediatorError, MediatorUnreachable, ReservationRefused
+from ..proto import federation_pb2 as pb
+from ..wire.blobs.references import Keeping
+from ..wire.blobs.store import LARGEST_BLOB, BlobStore
+from ..wire.failures import error_of, told
+from ..wire.local_socket import LocalSocket
+from ..wire.messages import (
+    PROTOCOL,
+    BadMessage,
+    OrderId,
+    RunId,
+    SiteName,
+    SiteStanding,
+    check_run,
+    check_site,
+    done_message,
+    id_message,
+    order_id,
+    payload_of,
+    standing_of,
+)
+from ..wire.payloads import BadPayload, header_json, read
+from ..wire.rpc import COORDINATOR, LOCAL_OPTIONS, Stub
+from ..workload import Notify, Payload
+
+log = logging.getLogger(__name__)
+
+CONNECT_S = 30.0
+"""How long the mediator may take to take the conversation up."""
+MOST_UNSENT = 10_000
+"""Messages that may wait; whoever sends more waits for them."""
+SEND_S = 60.0
+"""How long one may wait to be sent."""
+JOIN_S = 5.0
+ALIVE_S = 15.0
+"""How often the mediator hears that this process lives."""
+REPLIES_KEPT, REPLIED_BYTES = 64, 1 << 30
+"""Replies whose tensors stay for the mediator to read, and bytes of them; of large ones, fewer."""
+FEWEST_REPLIES = 16
+LONGEST_HAPPENED = 64 << 10
+"""Characters in which a site says that something happened; honest ones need some hundreds."""
+COMING = (SiteState.JOINING, SiteState.SUSPECT)
+"""Whoever is in them is ready soon, or lost."""
+
+
+def terminate_this_process(reason: str) -> None:
+    """What a coordinator does once its conversation is broken: end, to be started again."""
+    log.error("the conversation with the mediator is over: %s", reason)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What a user asks of this run; to be answered once."""
+
+    payload: Payload
+    answer: Callable[[Payload], None]
+    fail: Callable[[BaseException], None]
+
+
+@dataclass(slots=True)
+class _Asked:
+    """An order that waits for its answer."""
+
+    future: Future[Payload]
+    blob: pb.Blob | None = None
+    extra: list[Future[Payload]] = field(default_factory=list)
+    """Of those who have asked the same meanwhile."""
+
+
+class MediatorConnection:
+    """One conversation; its methods may be called from any thread, callbacks come from its own."""
+
+    def __init__(
+        self,
+        folder: Path,
+        run: str,
+        *,
+        on_broken: Callable[[str], None] = terminate_this_process,
+    ) -> None:
+        """Converse with the mediator of a folder. MediatorUnreachable if it does not answer."""
+        self.run = check_run(run)
+        self.blobs = BlobStore(folder / "blobs", LARGEST_BLOB)
+        self._on_broken = on_broken
+        self._outgoing: queue.Queue[pb.FromCoordinator | None] = queue.Queue(MOST_UNSENT)
+        self._keeping = Keeping(self.blobs, discard=True)
+        self._outbox = Outbox(self._keeping)
+        self._lock = threading.Lock()
+        self._asked: dict[tuple[str, str], _Asked] = {}
+        self._listening: dict[str, Notify] = {}
+        self._standings: dict[SiteName, SiteStanding] = {}
+        self._changed = threading.Condition(self._lock)
+        self._told = threading.Event()
+        """Set once the sites are known."""
+        self._ledger = TrafficLedger()
+        self._on_site: Callable[[SiteStanding], None] = lambda standing: None
+        self._on_link: Callable[[LinkUse], None] = lambda use: None
+        self._on_stop: Callable[[str], None] = lambda reason: None
+        self._stop_reason: str | None = None
+        self._over = ""
+        self._closing = False
+        self._replied: deque[pb.Blob] = deque()
+        self.questions: queue.Queue[Question] = queue.Queue()
+        """What users ask of this run, in the order in which they asked."""
+        self._socket = LocalSocket(folder)
+        self._channel = grpc.insecure_channel(self._socket.address, options=LOCAL_OPTIONS)
+        self._call: Any = None
+        self._reader = threading.Thread(target=self._read, name="mediator", daemon=True)
+        self._closed = threading.Event()
+        self._living = threading.Thread(target=self._live, name="alive", daemon=True)
+        try:
+            self._connect()
+        except BaseException:
+            self.close()
+            raise
+
+    def _connect(self) -> None:
+        self._put(pb.FromCoordinator(attach=pb.Attach(run=self.run, protocol=PROTOCOL)))
+        self._call = Stub(self._channel, COORDINATOR).session(
+            iter(self._outgoing.get, None), wait_for_ready=True
+        )
+        self._reader.start()
+        self._living.start()
+        if not self._told.wait(CONNECT_S) or self._over:
+            why = self._over or f"no word within {CONNECT_S:g} s"
+            raise MediatorUnreachable(self._socket.address, why)
+
+    # -- sites ------------------------------------------------------------------------------------
+
+    @property
+    def sites(self) -> Mapping[SiteName, SiteStanding]:
+        """All sites as they stand now, by name."""
+        with self._lock:
+            return dict(self._standings)
+
+    def link(self, site: str) -> SiteLink:
+        """The way to a site's part of this run, whether it is there at the moment or not."""
+        return SiteLink(self, check_site(site))
+
+    def wait_for_sites(
+        self,
+        min_sites: int,
+        required: Collection[str] = (),
+        timeout_s: float = 60.0,
+        *,
+        among: Collection[str] = (),
+        settled: bool = False,
+    ) -> tuple[SiteStanding, ...]:
+        """The sites that take new work, once they are enough and the required ones among them.
+
+        `among` leaves all others out. `settled` waits for those too that may be ready in a moment,
+        as all are that a mediator knows when it is started again. ReservationRefused, with what is
+        wrong, after the timeout.
+        """
+        deadline = time.monotonic() + timeout_s
+        with self._changed:
+            while True:
+                ready = [
+                    each
+                    for name, each in sorted(self._standings.items())
+                    if takes_new_work(each.state) and (not among or name in among)
+                ]
+                missing = sorted({*required} - {each.name for each in ready})
+                coming = settled and any(
+                    each.state in COMING and (not among or name in among)
+                    for name, each in self._standings.items()
+                )
+                rest = deadline - time.monotonic()
+                if len(ready) >= min_sites and not missing and (not coming or rest <= 0):
+                    return tuple(ready)
+                if self._over or rest <= 0:
+                    raise ReservationRefused(self._why_not(min_sites, len(ready), missing))
+                self._changed.wait(rest)
+
+    def _why_not(self, min_sites: int, ready: int, missing: list[str]) -> dict[str, str]:
+        """What each site that is wanted lacks; the lock is held."""
+        if self._over:
+            return {ReservationRefused.NO_SITE: f"the mediator is gone: {self._over}"}
+        others = {
+            str(name): f"{each.state}: {each.reason}"
+            for name, each in self._standings.items()
+            if not takes_new_work(each.state)
+        }
+        unknown = {name: "it has not joined" for name in missing if name not in others}
+        wanted = {ReservationRefused.NO_SITE: f"{min_sites} sites are needed, {ready} are ready"}
+        return (wanted if ready < min_sites else {}) | others | unknown
+
+    def on_site_change(self, callback: Callable[[SiteStanding], None]) -> None:
+        """Call this with each site that changes from now on; it must not wait for an answer."""
+        self._on_site = callback
+
+    def on_link_use(self, callback: Callable[[LinkUse], None]) -> None:
+        """Call this with what blobs have used of sites' links, about once a second."""
+        self._on_link = callback
+
+    # -- the run ----------------------------------------------------------------------------------
+
+    def emit(self, event: Mapping[str, Any]) -> None:
+        """Tell of an event, as `run --json` prints it."""
+        self._put(pb.FromCoordinator(event_json=json.dumps(event)))
+
+    def on_stop(self, callback: Callable[[str], None]) -> None:
+        """Call this when the user wants the run to end, with the reason; at once if that was so."""
+        with self._lock:
+            self._on_stop, reason = callback, self._stop_reason
+        if reason is not None:
+            callback(reason)
+
+    def drain_flows(self) -> list[tuple[Flow, int]]:
+        """Bytes that crossed the sites' boundaries since the last time, headers and all, sorted."""
+        with self._lock:
+            return self._ledger.drain()
+
+    def close(self) -> None:
+        """End the conversation once what was put in is sent; may be called twice."""
+        self._closing = True
+        self._closed.set()
+        with suppress(queue.Full):
+            self._outgoing.put(None, timeout=JOIN_S)
+        if self._reader.is_alive() and threading.current_thread() is not self._reader:
+            self._reader.join(JOIN_S)
+        self._channel.close()
+        self._socket.close()
+        self._end("the connection was closed here")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # -- orders -----------------------------------------------------------------------------------
+
+    def ask(
+        self,
+        site: SiteName,
+        verb: str,
+        payload: Payload,
+        *,
+        key: str,
+        round_number: int = 0,
+        purpose: str = "",
+    ) -> Future[Payload]:
+        """Send an order to a site; the future of its answer. The same key is asked once."""
+        future: Future[Payload] = Future()
+        id = OrderId(RunId(self.run), key)
+        try:
+            header, blob = header_json(payload.header), self._outbox.put(payload)
+        except Exception as error:
+            future.set_exception(error)
+            return future
+        with self._lock:
+            over, open_ = self._over, self._asked.get((site, key))
+            if open_ is None and not over:
+                self._asked[site, key] = _Asked(future, blob)
+            elif open_ is not None:
+                open_.extra.append(future)
+        if over or open_ is not None:
+            self._outbox.done(blob)
+            if over:
+                future.set_exception(MediatorUnreachable(self._socket.address, over))
+            return future
+        order = pb.Order(
+            id=id_message(id),
+            verb=verb,
+            kind=payload.kind,
+            header_json=header,
+            blob=blob,
+            round=round_number,
+            purpose=purpose,
+        )
+        self._put(pb.FromCoordinator(order=pb.SiteOrder(site=site, order=order)))
+        return future
+
+    def listen(self, site: SiteName, notify: Notify) -> None:
+        """Tell this one from now on what happens at a site."""
+        with self._lock:
+            self._listening[site] = notify
+
+    def _live(self) -> None:
+        """The thread that says that this process lives, whatever the others do."""
+        while not self._closed.wait(ALIVE_S) and not self._over:
+            with suppress(queue.Full):  # whoever has so much to say lives
+                self._outgoing.put_nowait(pb.FromCoordinator(alive=pb.Alive()))
+
+    def _put(self, message: pb.FromCoordinator) -> None:
+        try:
+            self._outgoing.put(message, timeout=SEND_S)
+        except queue.Full:
+            self._end(f"nothing was sent for {SEND_S:g} s")
+
+    # -- what comes -------------------------------------------------------------------------------
+
+    def _read(self) -> None:
+        """The thread of the conversation."""
+        reason = "the mediator ended it"
+        try:
+            for message in self._call:
+                self._take(message)
+        except grpc.RpcError as error:
+            reason = str(error.details()) if isinstance(error, grpc.Call) else str(error)
+        except Exception as error:
+            log.exception("the conversation with the mediator cannot go on")
+            reason = f"{type(error).__name__}: {error}"
+        broken = not self._closing
+        self._end(reason)
+        if broken and self._told.is_set():
+            self._on_broken(reason)
+        self._told.set()
+
+    def _take(self, message: pb.ToCoordinator) -> None:
+        match message.WhichOneof("content"):
+            case "sites":
+                self._take_sites(message.sites)
+            case "answer":
+                self._take_answer(message.answer)
+            case "happened":
+                self._take_happened(message.happened)
+            case "stop":
+                with self._lock:
+                    self._stop_reason, callback = message.stop.reason, self._on_stop
+                callback(message.stop.reason)
+            case "request":
+                self._take_request(message.request)
+            case "bytes":
+                with self._lock:
+                    for each in message.bytes.flows:
+                        direction = Direction(each.direction)
+                        self._ledger.book(
+                            Flow(each.round, each.site, direction, each.purpose), each.bytes
+                        )
+                for used in message.bytes.links:
+                    self._on_link(LinkUse(used.round, used.site, used.bytes, used.seconds))
+
+    def _take_sites(self, sites: pb.Sites) -> None:
+        changed = [standing_of(each) for each in sites.sites]
+        with self._changed:
+            for standing in changed:
+                self._standings[standing.name] = standing
+            callback = self._on_site
+            self._changed.notify_all()
+        if self._told.is_set():
+            for standing in changed:
+                callback(standing)
+        self._told.set()
+
+    def _take_answer(self, answer: pb.SiteAnswer) -> None:
+        id = order_id(answer.answer.id)
+        with self._lock:
+            asked = self._asked.pop((answer.site, id.key), None)
+        if asked is not None:
+            self._outbox.done(asked.blob)
+        made: Payload | Exception
+        if answer.answer.WhichOneof("result") == "failure":
+            made = error_of(answer.site, answer.answer.failure)
+        else:
+            try:
+                made = payload_of(answer.answer.done, self.blobs)
+            except (BadPayload, BadMessage) as error:
+                log.warning("an answer of site %s cannot be read: %s", answer.site, error)
+                made = AnswerUnreadable(answer.site, type(error).__name__, str(error))
+        withdraw = pb.Withdraw(site=answer.site, id=id_message(id))
+        self._put(pb.FromCoordinator(withdraw=withdraw))
+        for future in () if asked is None else (asked.future, *asked.extra):
+            _settle(future, made)
+
+    def _take_happened(self, happened: pb.SiteHappened) -> None:
+        with self._lock:
+            notify = self._listening.get(happened.site)
+        if notify is None:
+            return
+        found = happened.happened
+        if len(found.header_json) > LONGEST_HAPPENED:
+            log.warning("site %s says too much at once: that is left out", happened.site)
+            return
+        try:
+            notify(read(found.kind, found.header_json, None))
+        except BadPayload as error:
+            log.warning("what site %s says cannot be read: %s", happened.site, error)
+        except Exception:
+            # Whatever a site says, the conversation is that of all sites.
+            log.exception("nobody could listen to what site %s says", happened.site)
+
+    def _take_request(self, request: pb.Request) -> None:
+        id = request.id
+
+        def reply(**result: Any) -> None:
+            self._put(pb.FromCoordinator(reply=pb.Reply(id=id, **result)))
+
+        def answer(payload: Payload) -> None:
+            reply(done=self._kept(payload))
+
+        def fail(error: BaseException) -> None:
+            reply(failure=told(error))
+
+        try:
+            payload = payload_of(request, self.blobs)
+        except (BadPayload, BadMessage) as error:
+            fail(error)
+            return
+        self.questions.put(Question(payload, answer, fail))
+
+    def _kept(self, payload: Payload) -> pb.Done:
+        """A reply whose blob stays until enough others were given: the mediator reads it soon."""
+        done = self._keeping.keep(lambda store: done_message(payload, store))
+        if done.blob.digest:
+            over: list[str] = []
+            with self._lock:
+                self._replied.append(done.blob)
+                while self._too_many_replied():
+                    over.append(self._replied.popleft().digest)
+            for digest in over:
+                self._keeping.let_go(digest)
+        return done
+
+    def _too_many_replied(self) -> bool:
+        if len(self._replied) <= FEWEST_REPLIES:
+            return False
+        nbytes = sum(blob.size for blob in self._replied)
+        return len(self._replied) > REPLIES_KEPT or nbytes > REPLIED_BYTES
+
+    def _end(self, reason: str) -> None:
+        """Nothing more comes; whoever waits is told so, once."""
+        with self._changed:
+            if self._over:
+                return
+            self._over = reason
+            asked, self._asked = self._asked, {}
+            self._changed.notify_all()
+        with suppress(queue.Full):
+            self._outgoing.put_nowait(None)
+        error: MediatorError = MediatorUnreachable(self._socket.address, reason)
+        for each in asked.values():
+            self._outbox.done(each.blob)
+            for future in (each.future, *each.extra):
+                _settle(future, error)
+
+
+class SiteLink:
+    """A `Link` to a site's part of the run, through the mediator."""
+
+    def __init__(self, connection: MediatorConnection, site: SiteName) -> None:
+        self._connection = connection
+        self._site = site
+
+    def ask(
+        self, verb: str, payload: Payload, *, key: str, round_number: int = 0, purpose: str = ""
+    ) -> Future[Payload]:
+        """Send it; the answer. Fails with SiteLost once the mediator gives the site up."""
+        return self._connection.ask(
+            self._site, verb, payload, key=key, round_number=round_number, purpose=purpose
+        )
+
+    def listen(self, notify: Notify) -> None:
+        """Tell this one from now on what happens at the site."""
+        self._connection.listen(self._site, notify)
+
+    def close(self) -> None:
+        """Nothing to end: the connection is for all sites."""
+
+
+def _settle(future: Future[Payload], made: Payload | BaseException) -> None:
+    if not future.set_running_or_notify_cancel():
+        return
+    if isinstance(made, BaseException):
+        future.set_exception(made)
+    else:
+        future.set_result(made)

@@ -1,0 +1,1 @@
+"""Who is connected: limits of connections, authorization, and the sessions of sites."""

@@ -1,0 +1,359 @@
+"""Guard: who may call what; the one place where errors become gRPC codes.
+
+Every call shows a certificate that the authority has signed and not revoked, of a role that may do
+it. What comes is parsed here, so that bytes which are no message are refused like anything else:
+in one line of the log that says who, what and why. What changes something is audited.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Any, NoReturn
+
+import grpc
+import grpc.aio
+from google.protobuf.descriptor import FieldDescriptor, MethodDescriptor, ServiceDescriptor
+from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
+
+from ...core.rules.roles import (
+    AUDITED_READS,
+    Act,
+    Role,
+    act_of_change,
+    act_of_command,
+    may,
+    refusal,
+)
+from ...errors import (
+    BadRequest,
+    MediatorError,
+    NoSuchRun,
+    NoSuchSite,
+    NotPermitted,
+    RequestRefused,
+    RunExists,
+    SiteUnreachable,
+)
+from ...identity import (
+    Authority,
+    IdentityError,
+    NoSuchCertificate,
+    PeerRefused,
+    RenewalRefused,
+    TokenRefused,
+)
+from ...identity.tls import Peer, peer_of
+from ...proto import federation_pb2 as pb
+from ...wire.blobs.full_disk import is_full
+from ...wire.blobs.store import BadBlob, BlobBusy, NoRoom
+from ...wire.messages import BadMessage, ProtocolRefused, parsed
+from ...wire.payloads import BadPayload
+from ...wire.rpc import TOO_MANY_CALLS, snake
+from ..settings import ServerSettings
+from ..store import AuditEntry, StoreAway
+from ..store.database import Database
+from .rate_limiter import OpenCalls
+
+log = logging.getLogger(__name__)
+
+Call = Callable[..., Any]
+FULL = "the mediator's disk is full; what runs waits until it has room"
+LONGEST_REASON = 1_000
+"""Characters of what a caller is told and the log shows."""
+FIRST_S = 30.0
+"""How long the first message of a stream may take."""
+FOLLOWED = frozenset({Act.FOLLOW_RUN, Act.RUN_LOG})
+"""Streams that a client asks for anew every few minutes."""
+NOTED_S = 3_600.0
+"""So long that is one reading."""
+MOST_NOTED = 10_000
+SHOWN = 100
+"""Characters of a field that the audit log shows."""
+
+
+class TooManyCalls(MediatorError):
+    """A caller has as many calls open as one may have."""
+
+    def __init__(self, who: str, most: int) -> None:
+        super().__init__(who, most)
+        self.who, self.most = who, most
+
+    def __str__(self) -> str:
+        return f"{TOO_MANY_CALLS}: {self.who} has {self.most} open; try again once some have ended"
+
+
+_CODES: tuple[
+    tuple[type[BaseException] | tuple[type[BaseException], ...], grpc.StatusCode], ...
+] = (
+    ((NoSuchRun, NoSuchSite, NoSuchCertificate), grpc.StatusCode.NOT_FOUND),
+    (RunExists, grpc.StatusCode.ALREADY_EXISTS),
+    (PeerRefused, grpc.StatusCode.UNAUTHENTICATED),
+    ((NotPermitted, TokenRefused), grpc.StatusCode.PERMISSION_DENIED),
+    ((RequestRefused, ProtocolRefused, RenewalRefused), grpc.StatusCode.FAILED_PRECONDITION),
+    ((SiteUnreachable, TooManyCalls, StoreAway), grpc.StatusCode.UNAVAILABLE),
+    ((BlobBusy, NoRoom), grpc.StatusCode.RESOURCE_EXHAUSTED),
+    (
+        (BadMessage, BadRequest, BadPayload, BadBlob, IdentityError),
+        grpc.StatusCode.INVALID_ARGUMENT,
+    ),
+    (TimeoutError, grpc.StatusCode.DEADLINE_EXCEEDED),
+)
+
+
+def code_of(error: BaseException) -> grpc.StatusCode:
+    """The code that a call ends with which fails by this."""
+    if is_full(error):
+        return grpc.StatusCode.UNAVAILABLE
+    for kinds, code in _CODES:
+        if isinstance(error, kinds):
+            return code
+    return grpc.StatusCode.INTERNAL
+
+
+class Guard:
+    """Admits callers, one call at a time."""
+
+    def __init__(
+        self,
+        authority: Authority,
+        database: Database,
+        settings: ServerSettings,
+        *,
+        admitted: Callable[[str], None] = lambda peer: None,
+    ) -> None:
+        """`admitted` is told where each call comes from whose certificate counts."""
+        self._admitted = admitted
+        self._authority = authority
+        self._database = database
+        self._most = {Role.SITE: settings.site_calls}
+        self._most_of_users = settings.user_calls
+        self._open = OpenCalls()
+        self._noted: dict[tuple[str, str, str, str], float] = {}
+        """When streams of results were noted in the audit log; the oldest first."""
+
+    def peer(self, context: Any) -> Peer:
+        """Who calls, to be asked once in a call, which counts as open from now until it ends.
+
+        PeerRefused for a certificate that is none, or does not count any more; TooManyCalls.
+        """
+        peer = peer_of(context)
+        if objection := self.objection(peer):
+            raise PeerRefused(objection)
+        self._admitted(context.peer())
+        caller, most = (peer.role, peer.name), self._most.get(peer.role, self._most_of_users)
+        if not self._open.begin(caller, most):
+            raise TooManyCalls(f"{peer.role} {peer.name}", most)
+        context.add_done_callback(lambda _: self._open.end(caller))
+        return peer
+
+    def objection(self, peer: Peer) -> str:
+        """Why somebody who was admitted is not any more; empty if that is not so."""
+        return self._authority.objection(peer.serial, time.time())
+
+    def admit(self, context: Any, act: Act) -> Peer:
+        """Who calls, if that one may do this; PeerRefused or NotPermitted."""
+        peer = self.peer(context)
+        if not may(peer.role, act):
+            raise NotPermitted(refusal(peer.name, peer.role, act))
+        return peer
+
+    def handlers(
+        self,
+        service: ServiceDescriptor,
+        implementation: object,
+        *,
+        only: tuple[str, ...] = (),
+    ) -> grpc.GenericRpcHandler:
+        """Serve an object's methods to those who may call them: all of a service, or `only` some.
+
+        They are called as in the .proto file, in snake case, with the request, the context and who
+        calls. Of a stream of requests they get the first and the bytes of the others; a session
+        gets the bytes of all.
+        """
+        made = {
+            method.name: self._handler(method, getattr(implementation, snake(method.name)))
+            for method in service.methods
+            if method.name in only or not only
+        }
+        return grpc.method_handlers_generic_handler(service.full_name, made)
+
+    def _handler(self, method: MethodDescriptor, act: Call) -> Any:
+        answered = GetMessageClass(method.output_type).SerializeToString
+        call = self.guarded(method, act)
+        match method.client_streaming, method.server_streaming:
+            case False, False:
+                return grpc.unary_unary_rpc_method_handler(call, None, answered)
+            case False, True:
+                return grpc.unary_stream_rpc_method_handler(call, None, answered)
+            case True, True:
+                return grpc.stream_stream_rpc_method_handler(call, None, answered)
+        raise TypeError(f"{method.full_name} is of a kind that no service has")
+
+    def guarded(self, method: MethodDescriptor, act: Call) -> Call:
+        """A method as gRPC calls it, around one as it is written here."""
+        name = Act(snake(method.name))
+        kind = GetMessageClass(method.input_type)
+
+        async def read(data: Any) -> tuple[Any, ...]:
+            if name is Act.SESSION:
+                return (data,)
+            if not method.client_streaming:
+                return (parsed(kind, data),)
+            async with asyncio.timeout(FIRST_S):
+                first = await anext(data, b"")
+            return parsed(kind, first), data
+
+        def check(request: Any, peer: Peer) -> None:
+            what = _act_of(name, request)
+            if not may(peer.role, what):
+                raise NotPermitted(refusal(peer.name, peer.role, what))
+
+        async def answer(data: Any, context: Any) -> Any:
+            request, peer, outcome = None, None, "the caller left meanwhile"
+            try:
+                try:
+                    peer = self.peer(context)
+                    asked = await read(data)
+                    request = asked[0]
+                    check(request, peer)
+                    answered = await act(*asked, context, peer)
+                    outcome = "done"
+                    return answered
+                except Exception as error:
+                    outcome = str(error)
+                    raise
+                finally:  # before the caller hears of it: it is on disk by then
+                    if name is not Act.SESSION:
+                        await self._audit(name, request, peer, outcome)
+            except Exception as error:
+                await refuse(context, name, error, peer)
+
+        async def answers(data: Any, context: Any) -> AsyncIterator[Any]:
+            request, peer, told = None, None, False
+            try:
+                try:
+                    peer = self.peer(context)
+                    asked = await read(data)
+                    request = asked[0]
+                    check(request, peer)
+                    async for each in act(*asked, context, peer):
+                        if objection := self.objection(peer):
+                            raise PeerRefused(objection)
+                        if not told:
+                            told = True
+                            await self._audit_read(name, request, peer, "done")
+                        yield each
+                except Exception as error:
+                    if not told:
+                        await self._audit_read(name, request, peer, str(error))
+                    raise
+            except Exception as error:
+                await refuse(context, name, error, peer)
+
+        return answers if method.server_streaming and not method.client_streaming else answer
+
+    async def _audit(self, name: Act, request: Any, peer: Peer | None, outcome: str) -> None:
+        """Note what a role that only reads may not do, whether it was done or refused. StoreError.
+
+        It is written when this returns; if the caller leaves meanwhile, it is all the same.
+        """
+        act = name if request is None else _act_of(name, request)
+        if peer is None or may(Role.VIEWER, act):
+            return
+        if peer.role is Role.SITE and (request is None or may(Role.SITE, act)):
+            return  # what sites do all the time, and bytes that ask for nothing
+        entry = AuditEntry(
+            at=time.time(),
+            who=peer.name,
+            role=peer.role,
+            act=act,
+            what=_shown(request),
+            outcome=outcome[:LONGEST_REASON],
+        )
+        await asyncio.shield(asyncio.ensure_future(self._record(entry)))
+
+    async def _audit_read(self, name: Act, request: Any, peer: Peer | None, outcome: str) -> None:
+        """Note who reads the results of a run, or was refused them, before anything is read.
+
+        A stream that is asked for again and again is noted once in a while.
+        """
+        if peer is None or name not in AUDITED_READS:
+            return
+        what = _shown(request)
+        if name in FOLLOWED:
+            what = f"run={getattr(request, 'run', '')}"
+            key, now = (peer.serial, name, what, outcome), time.monotonic()
+            if now - self._noted.get(key, -NOTED_S) < NOTED_S:
+                return
+            self._noted.pop(key, None)
+            self._noted[key] = now
+            while len(self._noted) > MOST_NOTED:
+                del self._noted[next(iter(self._noted))]
+        entry = AuditEntry(
+            at=time.time(),
+            who=peer.name,
+            role=peer.role,
+            act=name,
+            what=what,
+            outcome=outcome[:LONGEST_REASON],
+        )
+        await asyncio.shield(asyncio.ensure_future(self._record(entry)))
+
+    async def _record(self, entry: AuditEntry) -> None:
+        record = self._database.store.record_audit
+        try:
+            await self._database.ask(record, entry)
+        except StoreAway:
+            self._database.write(record, entry)  # the caller is told that it was not done
+            raise
+
+
+async def refuse(context: Any, act: str, error: Exception, peer: Peer | None) -> NoReturn:
+    """End a call by an error, and say so in the log; one that is not ours with where it was."""
+    if isinstance(error, grpc.aio.AbortError):
+        raise error
+    code = code_of(error)
+    who = f"{peer.name} ({peer.role})" if peer else "a stranger"
+    if is_full(error):
+        log.debug("refused %s of %s: %s", act, who, error)  # the log has said it once
+        text = FULL
+    elif code is grpc.StatusCode.INTERNAL and not isinstance(error, MediatorError):
+        log.error("%s of %s at %s failed", act, who, context.peer(), exc_info=error)
+        text = f"{act} failed in the mediator: its log tells more"
+    else:
+        text = " ".join(str(error).split())[:LONGEST_REASON]
+        level = logging.DEBUG if isinstance(error, StoreAway) else logging.WARNING  # said once
+        log.log(level, "refused %s of %s at %s: %s: %s", act, who, context.peer(), code.name, text)
+    try:
+        await context.abort(code, text)
+    except grpc.aio.InternalError as gone:
+        # The caller has left just now: nobody hears the reason, and gRPC would log where it was.
+        raise asyncio.CancelledError(f"{who} has left") from gone
+    raise AssertionError("abort does not return")
+
+
+def _act_of(name: Act, request: Any) -> Act:
+    """The act that a request is, where those of a method differ."""
+    match name:
+        case Act.CHANGE_SITE if isinstance(request, pb.ChangeSiteRequest):
+            return act_of_change(request.change)
+        case Act.RUN_AT_SITE if isinstance(request, pb.RunAtSiteRequest):
+            return act_of_command(request.arguments)
+    return name
+
+
+def _shown(request: Message | None) -> str:
+    """The plain fields of a request, shortened; no secrets are among them."""
+    if request is None:
+        return ""
+    plain: dict[str, Any] = {}
+    for field, value in request.ListFields():
+        if field.type == FieldDescriptor.TYPE_BYTES or field.message_type is not None:
+            continue
+        text = " ".join(map(str, value)) if field.is_repeated else str(value)
+        plain[field.name] = text if len(text) <= SHOWN else f"{len(text)} characters"
+    return ", ".join(f"{name}={value}" for name, value in plain.items())

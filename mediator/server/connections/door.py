@@ -1,0 +1,283 @@
+"""Door: watches the connections of a mediator's ports, and closes those that may not stay.
+
+gRPC accepts, and bytes go straight to it: nothing here is in their way. The door looks at the
+sockets of this process twice a second, and shuts down what core/door.py says. Which connections
+ended in between, and whose they were, the kernel tells (`sock_diag`); where it does not, only those
+are named that were open when the door looked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import resource
+import socket
+import stat
+import struct
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from ...core.door import (
+    Connection,
+    Limits,
+    Peer,
+    TurnedAway,
+    Why,
+    peer_named,
+    plain_address,
+    to_close,
+)
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 0.5
+LINE_S = 60.0
+"""Strangers are spoken of at most so often."""
+FORGET_S = 60.0
+"""So long an admitted call is remembered of a connection that is not there."""
+MOST_DESCRIPTORS = 1 << 16
+"""No process needs more, and some programs go through all that they may have."""
+FOLDER = "/proc/self/fd"
+
+
+def raise_descriptors() -> int:
+    """Have as many descriptors as the system lets us, up to a bound; how many that are."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MOST_DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        with suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    return descriptors()
+
+
+def descriptors() -> int:
+    """How many this process may have now."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return MOST_DESCRIPTORS if soft == resource.RLIM_INFINITY else soft
+
+
+@dataclass(slots=True)
+class _Open:
+    inode: int
+    peer: Peer
+    since: float
+
+
+class Door:
+    """The connections of one mediator, used within one event loop."""
+
+    def __init__(self, limits: Limits, clock: Callable[[], float]) -> None:
+        self.limits = limits
+        self._clock = clock
+        self._ports: frozenset[int] = frozenset()
+        self._open: dict[int, _Open] = {}
+        """By descriptor; of what is no connection to our ports, nothing."""
+        self._others: dict[int, int] = {}
+        """The inodes of descriptors that are something else."""
+        self._known: dict[Peer, float] = {}
+        """Connections with an admitted call, and when they were last seen."""
+        self._ended: list[Peer] = []
+        self._turned_away = TurnedAway()
+        self._shut_down: dict[Peer, float] = {}
+        """Whose connections were, and when: their end is counted already."""
+        self._said_at = clock() - LINE_S
+        self._kernel: socket.socket | None = None
+
+    # -- what is told -----------------------------------------------------------------------------
+
+    def admitted(self, peer: str) -> None:
+        """A call was admitted, from where gRPC says."""
+        if (found := peer_named(peer)) is not None:
+            self._known[found] = self._clock()
+
+    def begin(self, ports: Collection[int]) -> None:
+        """Watch these ports from now on."""
+        self._ports = frozenset(ports)
+        try:
+            self._kernel = _kernel_tells()
+        except OSError as error:
+            log.info("strangers that leave at once are not named: %s", error)
+            return
+        asyncio.get_running_loop().add_reader(self._kernel, self._hear, self._kernel)
+
+    def close(self) -> None:
+        """Watch no more; what was not said yet is said."""
+        if self._kernel is not None:
+            self._hear(self._kernel)
+            asyncio.get_running_loop().remove_reader(self._kernel)
+            self._kernel.close()
+            self._kernel = None
+        self._count_ended()
+        self._say(self._clock())
+
+    def _hear(self, kernel: socket.socket) -> None:
+        for _ in range(1_000):
+            try:
+                data = kernel.recv(1 << 16)
+            except BlockingIOError:
+                return
+            except OSError:
+                continue  # it had more to say than it could keep
+            self._ended += [peer for port, peer in ended_in(data) if port in self._ports]
+
+    # -- what is seen -----------------------------------------------------------------------------
+
+    async def watch(self) -> None:
+        """Look for ever."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            try:
+                self.look()
+            except OSError as error:
+                log.warning("connections cannot be looked at: %s", error)
+                await asyncio.sleep(LINE_S)
+
+    def look(self) -> None:
+        """Close what may not stay, and say what there is to be said."""
+        now = self._clock()
+        self._count_ended()
+        self._see(now)
+        connections = {
+            Connection(each.peer, each.since, each.peer in self._known): descriptor
+            for descriptor, each in self._open.items()
+        }
+        for connection, why in to_close(connections, now, self.limits):
+            if self._shut(connections[connection]):
+                self._turned_away.count(connection.peer.address, why)
+                self._shut_down[connection.peer] = now
+        self._forget(now)
+        if now - self._said_at >= LINE_S:
+            self._say(now)
+
+    def _say(self, now: float) -> None:
+        if line := self._turned_away.line(min(LINE_S, now - self._said_at)):
+            log.warning("%s", line)
+            self._said_at = now
+
+    def _count_ended(self) -> None:
+        """Those that ended since the last look: by now a call on them would have been admitted."""
+        ended, self._ended = self._ended, []
+        for peer in ended:
+            shut_down, known = self._shut_down.pop(peer, None), self._known.pop(peer, None)
+            if shut_down is None and known is None:
+                self._turned_away.count(peer.address, Why.LEFT)
+
+    def _see(self, now: float) -> None:
+        """Find out which connections are open; what is a connection does not change."""
+        there = set()
+        for name in os.listdir(FOLDER):
+            descriptor = int(name)
+            try:
+                found = os.fstat(descriptor)
+            except OSError:
+                continue
+            there.add(descriptor)
+            if not stat.S_ISSOCK(found.st_mode):
+                self._open.pop(descriptor, None)
+                continue
+            if self._others.get(descriptor) == found.st_ino:
+                continue
+            before = self._open.get(descriptor)
+            if before is not None and before.inode == found.st_ino:
+                continue
+            self._open.pop(descriptor, None)
+            self._others.pop(descriptor, None)
+            peer = self._peer_of(descriptor)
+            if peer is None:
+                self._others[descriptor] = found.st_ino
+            else:
+                self._open[descriptor] = _Open(found.st_ino, peer, now)
+        for gone in self._open.keys() - there:
+            del self._open[gone]
+        for gone in self._others.keys() - there:
+            del self._others[gone]
+
+    def _peer_of(self, descriptor: int) -> Peer | None:
+        """Where a connection to one of our ports comes from; None for what is none."""
+        try:
+            with _copy(descriptor) as copy:
+                if copy.family not in (socket.AF_INET, socket.AF_INET6):
+                    return None
+                if copy.getsockname()[1] not in self._ports:
+                    return None
+                host, port, *_ = copy.getpeername()
+                return Peer(plain_address(host), port)
+        except (OSError, ValueError):
+            return None  # it listens, or is closed just now
+
+    def _shut(self, descriptor: int) -> bool:
+        """Shut down the connection that was seen under a descriptor, unless that is another now."""
+        seen = self._open.pop(descriptor)
+        with suppress(OSError), _copy(descriptor) as copy:
+            if os.fstat(copy.fileno()).st_ino == seen.inode:
+                copy.shutdown(socket.SHUT_RDWR)
+                return True
+        return False
+
+    def _forget(self, now: float) -> None:
+        for each in self._open.values():
+            if each.peer in self._known:
+                self._known[each.peer] = now
+        for remembered in (self._known, self._shut_down):
+            for peer in [peer for peer, at in remembered.items() if now - at > FORGET_S]:
+                del remembered[peer]
+
+
+def _copy(descriptor: int) -> socket.socket:
+    """A descriptor of our own for the same socket, which nobody else closes meanwhile."""
+    copy = os.dup(descriptor)
+    try:
+        return socket.socket(fileno=copy)
+    except OSError:
+        os.close(copy)
+        raise
+
+
+# -- what the kernel tells ------------------------------------------------------------------------
+
+_SOCK_DIAG, _SOL_NETLINK, _ADD_MEMBERSHIP = 4, 270, 1
+_TCP_DESTROYED, _TCP6_DESTROYED = 1, 3
+_HEAD = struct.Struct("=IHHII")
+"""Of a netlink message: its length, kind, flags, number and sender."""
+_IDS = struct.Struct("!4xHH16s16s")
+"""Of an `inet_diag_msg`: family, state and timers left out; ports and addresses, ours first."""
+_DIAG_BY_FAMILY = 20
+
+
+def _kernel_tells() -> socket.socket:
+    """A socket on which Linux says which TCP connections have ended; OSError where it does not."""
+    family: Any = getattr(socket, "AF_NETLINK", None)
+    if family is None:
+        raise OSError("this system has no sock_diag")
+    kernel = socket.socket(family, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _SOCK_DIAG)
+    try:
+        kernel.bind((0, 0))
+        for group in (_TCP_DESTROYED, _TCP6_DESTROYED):
+            kernel.setsockopt(_SOL_NETLINK, _ADD_MEMBERSHIP, group)
+        kernel.setblocking(False)
+    except OSError:
+        kernel.close()
+        raise
+    return kernel
+
+
+def ended_in(data: bytes) -> list[tuple[int, Peer]]:
+    """The connections that ended, as the kernel says it: our port, and whose they were."""
+    found, at = [], 0
+    while at + _HEAD.size + _IDS.size <= len(data):
+        length, kind, *_ = _HEAD.unpack_from(data, at)
+        if length < _HEAD.size:
+            break
+        if kind == _DIAG_BY_FAMILY:
+            family = data[at + _HEAD.size]
+            mine, theirs, _, address = _IDS.unpack_from(data, at + _HEAD.size)
+            if theirs and family == socket.AF_INET:
+                found.append((mine, Peer(socket.inet_ntop(family, address[:4]), theirs)))
+            elif theirs and family == socket.AF_INET6:
+                text = plain_address(socket.inet_ntop(family, address))
+                found.append((mine, Peer(text, theirs)))
+        at += (length + 3) & ~3
+    return found

@@ -1,0 +1,116 @@
+"""Switchboard: which runs go on, and which of their coordinators are attached at the moment."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from ...proto import federation_pb2 as pb
+from ...wire.messages import RunId
+from .outbox import Outbox
+
+log = logging.getLogger(__name__)
+
+Line = Outbox[pb.ToCoordinator]
+STEP_S = 1.0
+"""How often it is looked whether a coordinator has said something."""
+
+
+class Switchboard:
+    """Passes messages to coordinators."""
+
+    def __init__(self) -> None:
+        self._going_on: set[RunId] = set()
+        self._lines: dict[RunId, Line] = {}
+        self._heard: set[RunId] = set()
+        """The runs whose coordinators have said something since that was last looked at."""
+        self._changed = asyncio.Event()
+
+    @property
+    def going_on(self) -> frozenset[RunId]:
+        """The runs that have a coordinator, or will have one again in a moment."""
+        return frozenset(self._going_on)
+
+    def begin(self, run: RunId) -> None:
+        """From now on a run goes on."""
+        self._going_on.add(run)
+
+    def end(self, run: RunId) -> None:
+        """And now it does not any more."""
+        self._going_on.discard(run)
+        self._tell_changed()
+
+    def goes_on(self, run: RunId) -> bool:
+        """Whether what sites hold for a run is still of use."""
+        return run in self._going_on
+
+    def attached(self, run: RunId) -> bool:
+        """Whether its coordinator can be told something."""
+        return run in self._lines
+
+    async def listens(self, run: RunId) -> bool:
+        """Wait until the coordinator of a run is attached; False if the run does not go on."""
+        while run not in self._lines:
+            if run not in self._going_on:
+                return False
+            await self._changed.wait()
+        return True
+
+    def _tell_changed(self) -> None:
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+    def attach(self, run: RunId, line: Line) -> None:
+        """From now on this is the coordinator; the one before is told nothing more."""
+        before = self._lines.pop(run, None)
+        if before is not None:
+            before.close()
+        self._lines[run] = line
+        self._tell_changed()
+
+    def heard(self, run: RunId) -> None:
+        """The coordinator of a run has said something, whatever it is."""
+        self._heard.add(run)
+
+    async def falls_silent(self, run: RunId, *, attach_s: float, alive_s: float) -> str:
+        """Wait until a coordinator stays away, or says nothing, for so long; what of it it was.
+
+        Steps are counted, not seconds: time in which we stood still is nobody's silence.
+        """
+        step_s, silent_s, attached = min(STEP_S, attach_s / 4, alive_s / 4), 0.0, False
+        while silent_s < (alive_s if attached else attach_s):
+            await asyncio.sleep(step_s)
+            before, attached = attached, run in self._lines
+            silent_s += step_s
+            if run in self._heard or before is not attached:
+                self._heard.discard(run)
+                silent_s = 0.0
+        if attached:
+            return f"has said nothing for {alive_s:g} s"
+        return f"has not spoken with us for {attach_s:g} s"
+
+    def detach(self, run: RunId, line: Line) -> bool:
+        """A coordinator has gone; whether it was the one that is attached."""
+        if self._lines.get(run) is not line:
+            return False
+        del self._lines[run]
+        return True
+
+    def tell(self, run: RunId, message: pb.ToCoordinator) -> bool:
+        """Whether there is a coordinator that will get it."""
+        line = self._lines.get(run)
+        return line is not None and line.put(message)
+
+    def tell_in_passing(self, run: RunId, message: pb.ToCoordinator) -> bool:
+        """Whether it will be told what may be lost: not while much else waits to be told."""
+        line = self._lines.get(run)
+        return line is not None and not line.crowded and line.put(message)
+
+    def tell_all(self, message: pb.ToCoordinator) -> None:
+        """Every coordinator that is attached."""
+        for line in self._lines.values():
+            line.put(message)
+
+    def attached_runs(self) -> list[RunId]:
+        """The runs whose coordinators are attached."""
+        return sorted(self._lines)

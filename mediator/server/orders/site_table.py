@@ -1,0 +1,86 @@
+"""SiteTable: what is known of every site that has joined."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from ...core.health import SiteState, Standing
+from ...errors import NoSuchSite
+from ...proto import federation_pb2 as pb
+from ...wire.messages import Capacity, RunId, SiteName
+from .site_orders import SiteOrders
+
+HELD_BACK_STATES = (SiteState.SUSPECT, SiteState.LOST, SiteState.LEFT)
+
+
+class Session(Protocol):
+    """A conversation with a site's agent that is going on."""
+
+    serial: str
+    """Of the certificate that it was begun with."""
+    agent: str
+
+    def send(self, message: pb.ToSite) -> None:
+        """Number it and send it."""
+
+    def end(self, reason: str, *, final: bool) -> None:
+        """Say farewell."""
+
+
+@dataclass(slots=True)
+class SiteEntry:
+    """What is known of one site now."""
+
+    name: SiteName
+    standing: Standing
+    first_joined: float
+    capacity: Capacity = field(default_factory=Capacity)
+    data_json: str = ""
+    agent: str = ""
+    version: str = ""
+    removed: bool = False
+    session: Session | None = None
+    orders: SiteOrders = field(default_factory=SiteOrders)
+    holding: dict[RunId, int] = field(default_factory=dict)
+    """The runs that have something reserved here, and the last round that they asked for."""
+    owed: set[RunId] = field(default_factory=set)
+    """The runs that want nothing of it any more, and that may have left something here."""
+    claimed: set[RunId] = field(default_factory=set)
+    """Those of both that only the site speaks of: nothing was asked of it for them yet."""
+    news_at: float = -math.inf
+    """When a heartbeat has last changed what others are told of it."""
+
+    @property
+    def reachable(self) -> bool:
+        """Whether orders are sent now."""
+        return self.session is not None and self.standing.state not in HELD_BACK_STATES
+
+
+class SiteTable:
+    """All sites that have joined, by name."""
+
+    def __init__(self) -> None:
+        self._entries: dict[SiteName, SiteEntry] = {}
+
+    def add(self, entry: SiteEntry) -> None:
+        """A site that was not there before."""
+        self._entries[entry.name] = entry
+
+    def get(self, name: str) -> SiteEntry | None:
+        """What is known of a site, if it has joined."""
+        return self._entries.get(SiteName(name))
+
+    def entry(self, name: str) -> SiteEntry:
+        """What is known of a site; NoSuchSite names those that there are."""
+        entry = self.get(name)
+        if entry is None:
+            known = ", ".join(sorted(self._entries)[:20]) or "none"
+            raise NoSuchSite(f"no site {name[:80]!r} has joined; those that have: {known}")
+        return entry
+
+    def __iter__(self) -> Iterator[SiteEntry]:
+        """All of them, by name."""
+        return iter([self._entries[name] for name in sorted(self._entries)])

@@ -1,0 +1,318 @@
+"""Sites: who has joined, how each stands, and whom to tell.
+
+Health is decided in core/health.py; here is what follows: who is told, what is remembered, what
+becomes of the site's orders (order_dispatcher.py). A site whose session ended is not given up by
+that: silence and time decide. Orders for a suspect site wait; a lost one fails all that it had.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection
+from dataclasses import replace
+
+from fedpilot.fabric.core.plain_text import plain_line
+
+from ...core.health import SiteEvent, SiteState, Standing, Wish, after, due, joined, works
+from ...proto import federation_pb2 as pb
+from ...wire.blobs.store import BlobStore
+from ...wire.messages import Capacity, RunId, SiteName, SiteStanding, standing_message
+from ..events import EventLog
+from ..settings import ServerSettings
+from ..store import SiteRecord
+from ..store.database import Database
+from .coordinator_registry import Switchboard
+from .order_dispatcher import OrderDesk
+from .site_table import Session, SiteEntry, SiteTable
+from .traffic_accounting import Booking
+
+log = logging.getLogger(__name__)
+
+TOLD_AFTER_S = 0.05
+"""Changes of sites are told together: many may join or fall silent at once."""
+TOLD_TOGETHER_BYTES = 1 << 20
+LONGEST_REASON = 500
+"""Characters of what a site says is wrong with it."""
+
+
+class Sites:
+    """All sites of the federation."""
+
+    def __init__(
+        self,
+        settings: ServerSettings,
+        *,
+        clock: Callable[[], float],
+        database: Database,
+        events: EventLog,
+        switchboard: Switchboard,
+        booking: Booking,
+        blobs: BlobStore,
+    ) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._database = database
+        self._events = events
+        self._switchboard = switchboard
+        self.table = SiteTable()
+        """What is known of each."""
+        self.orders = OrderDesk(
+            self.table,
+            switchboard=switchboard,
+            booking=booking,
+            blobs=blobs,
+            clock=clock,
+            moved=self._moved,
+        )
+        self._ticked_at = clock()
+        self._untold: set[SiteName] = set()
+        self._telling: asyncio.TimerHandle | None = None
+        self._changed = asyncio.Event()
+
+    async def load(self) -> None:
+        """Remember the sites of before; those that were in contact have the grace to come back."""
+        now = self._clock()
+        for record in await self._database.ask(self._database.store.sites):
+            gone = record.removed or record.state in (SiteState.LOST, SiteState.LEFT)
+            state = record.state if gone else SiteState.SUSPECT
+            standing = Standing(
+                state=state,
+                since=record.since if gone else now,
+                heard_at=now,
+                reason=record.reason if gone else "the mediator was restarted",
+                wish=record.wish,
+                was_lost=state is SiteState.LOST,
+            )
+            self.table.add(
+                SiteEntry(
+                    name=SiteName(record.name),
+                    standing=standing,
+                    first_joined=record.first_joined,
+                    data_json=record.data_json,
+                    agent=record.agent,
+                    version=record.version,
+                    removed=record.removed,
+                )
+            )
+
+    # -- what a site says -------------------------------------------------------------------------
+
+    def begin(self, name: SiteName, hello: pb.Hello, capacity: Capacity, session: Session) -> None:
+        """A session has begun; it takes the place of the one before."""
+        now = self._clock()
+        entry = self.table.get(name)
+        if entry is None:
+            entry = SiteEntry(name=name, standing=joined(now), first_joined=now)
+            self.table.add(entry)
+            self._said(entry)
+        if entry.session is not None:
+            other = entry.agent != hello.agent
+            why = "another agent speaks for this site now" if other else "a newer session began"
+            entry.session.end(why, final=other)
+        entry.session = session
+        new_data = entry.data_json != hello.data_json
+        entry.capacity, entry.data_json = capacity, hello.data_json
+        entry.agent, entry.version = hello.agent, hello.version
+        entry.removed = False
+        self.orders.reconnected(entry, hello)
+        self._apply(entry, SiteEvent.HEARD, "it is in contact again")
+        self.orders.collect(entry)
+        self._remember(entry, with_data=new_data)
+        self._tell_soon(entry)
+        self.orders.send_waiting(entry)
+
+    def over(self, name: SiteName, session: Session) -> None:
+        """A session has ended, for whatever reason."""
+        entry = self.table.get(name)
+        if entry is not None and entry.session is session:
+            entry.session = None
+            self.orders.disconnected(entry)
+
+    def heartbeat(self, name: SiteName, capacity: Capacity, trouble: str) -> list[RunId]:
+        """A site lives; gives the runs whose leases there go on.
+
+        What is news to others counts once in the time between two heartbeats: a site that changes
+        its mind faster is believed when it says so again.
+        """
+        entry, now = self.table.entry(name), self._clock()
+        event, reason = SiteEvent.HEARD, "it is in contact again"
+        if trouble:
+            event, reason = SiteEvent.TROUBLED, _plain(trouble)
+        turns = after(entry.standing, event, now, reason).state is not entry.standing.state
+        grows = entry.capacity.total != capacity.total
+        early = now - entry.news_at < self._settings.health.heartbeat_s
+        if not ((turns or grows) and early):
+            self._believe(entry, capacity, event, reason)
+            entry.news_at = now if turns or grows else entry.news_at
+        return sorted(self._switchboard.going_on)
+
+    def _moved(self, entry: SiteEntry) -> None:
+        """Bytes of a blob have crossed a site's link: it is there, however late its heartbeats."""
+        self._apply(entry, SiteEvent.MOVED, "its transfers go on")
+
+    def _believe(self, entry: SiteEntry, capacity: Capacity, event: SiteEvent, reason: str) -> None:
+        if entry.capacity.total != capacity.total:
+            self._tell_soon(entry)
+        entry.capacity = capacity
+        worked = works(entry.standing.state)
+        self._apply(entry, event, reason)
+        if not worked and event is SiteEvent.HEARD:
+            self.orders.collect(entry)
+
+    # -- what admins wish, and time brings --------------------------------------------------------
+
+    async def change(self, name: str, event: SiteEvent, reason: str) -> SiteEntry:
+        """Do as an admin wishes, and write it down before that is said; NoSuchSite, StoreError."""
+        entry = self.table.entry(name)
+        self._apply(entry, event, reason)
+        self._tell()  # now: what comes of it must not be heard of before
+        self.orders.collect(entry)
+        if event is SiteEvent.REMOVE:
+            entry.removed = True
+            if entry.session is not None:
+                entry.session.end(reason, final=True)
+        await self._database.ask(self._database.store.put_site, _record(entry))
+        return entry
+
+    async def drained(self, name: str, timeout_s: float) -> None:
+        """Wait until a site that drains is empty; TimeoutError."""
+        async with asyncio.timeout(timeout_s):
+            while self.table.entry(name).standing.state is SiteState.DRAINING:
+                await self._changed.wait()
+
+    def tick(self) -> None:
+        """What time alone brings about."""
+        now = self._clock()
+        self._forgive(now)
+        for entry in self.table:
+            while (found := due(entry.standing, now, self._settings.health)) is not None:
+                self._apply(entry, *found)
+            draining = entry.standing.state is SiteState.DRAINING
+            if draining and not (entry.holding or entry.owed or entry.orders.open):
+                self._apply(entry, SiteEvent.DRAINED, "nothing is left there")
+
+    def _forgive(self, now: float) -> None:
+        """Time in which this process stood still is nobody's silence."""
+        stood_still, self._ticked_at = now - self._ticked_at, now
+        if stood_still < self._settings.health.silent_after_s / 3:
+            return
+        log.warning("this mediator stood still for %.1f s", stood_still)
+        for entry in self.table:
+            heard_at = entry.standing.heard_at + stood_still
+            entry.standing = replace(entry.standing, heard_at=min(now, heard_at))
+
+    def end_sessions(self, serials: Collection[str]) -> None:
+        """End the sessions that were begun with certificates that are revoked now."""
+        for entry in self.table:
+            if entry.session is not None and entry.session.serial in serials:
+                entry.session.end("its certificate was revoked", final=True)
+
+    def end_all(self, reason: str) -> None:
+        """The mediator ends: sites come back when there is one again."""
+        for entry in self.table:
+            if entry.session is not None:
+                entry.session.end(reason, final=False)
+
+    # -- looking ----------------------------------------------------------------------------------
+
+    def standings(self, names: Collection[SiteName] | None = None) -> list[pb.ToCoordinator]:
+        """What coordinators are told of some sites, or of all; in several messages if it is much.
+
+        The first is there even where there is no site.
+        """
+        messages, size = [pb.Sites()], 0
+        entries = self.table if names is None else map(self.table.entry, sorted(names))
+        for entry in entries:
+            told_ = _standing(entry)
+            size += told_.ByteSize()
+            if size > TOLD_TOGETHER_BYTES and messages[-1].sites:
+                messages.append(pb.Sites())
+                size = told_.ByteSize()
+            messages[-1].sites.append(told_)
+        return [pb.ToCoordinator(sites=each) for each in messages]
+
+    # -- effects ----------------------------------------------------------------------------------
+
+    def _apply(self, entry: SiteEntry, event: SiteEvent, reason: str) -> None:
+        before, entry.standing = (
+            entry.standing,
+            after(entry.standing, event, self._clock(), reason),
+        )
+        state = entry.standing.state
+        if state is before.state:
+            if entry.standing.wish is not before.wish:
+                self._remember(entry)
+            return
+        self._said(entry)
+        self._remember(entry)
+        self._tell_soon(entry)
+        if not works(state) and works(before.state):
+            self.orders.lost(entry)
+        elif before.state is SiteState.SUSPECT:
+            self.orders.send_waiting(entry)
+
+    def _said(self, entry: SiteEntry) -> None:
+        standing = entry.standing
+        log.info("site %s is %s: %s", entry.name, standing.state, standing.reason)
+        self._events.say(
+            f"site_{standing.state}", site=entry.name, state=standing.state, reason=standing.reason
+        )
+
+    def _remember(self, entry: SiteEntry, *, with_data: bool = False) -> None:
+        """Have it written how a site stands; what it tells of its data is much, and seldom new."""
+        put_site = self._database.store.put_site
+        self._database.write(put_site, _record(entry), with_data=with_data)
+
+    def _tell_soon(self, entry: SiteEntry) -> None:
+        self._untold.add(entry.name)
+        if self._telling is None:
+            loop = asyncio.get_running_loop()
+            self._telling = loop.call_later(TOLD_AFTER_S, self._tell)
+
+    def _tell(self) -> None:
+        names, self._untold = self._untold, set()
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+        if self._telling is not None:
+            self._telling.cancel()
+            self._telling = None
+        if not names:
+            return
+        for message in self.standings(names):
+            self._switchboard.tell_all(message)
+
+
+def _record(entry: SiteEntry) -> SiteRecord:
+    standing = entry.standing
+    return SiteRecord(
+        name=entry.name,
+        wish=Wish(standing.wish),
+        state=standing.state,
+        since=standing.since,
+        reason=standing.reason,
+        first_joined=entry.first_joined,
+        agent=entry.agent,
+        version=entry.version,
+        data_json=entry.data_json,
+        removed=entry.removed,
+    )
+
+
+def _standing(entry: SiteEntry) -> pb.SiteStanding:
+    """What coordinators are told of a site; of one that has left, not what data it had."""
+    left = entry.standing.state is SiteState.LEFT
+    return standing_message(
+        SiteStanding(
+            name=entry.name,
+            state=entry.standing.state,
+            reason=entry.standing.reason,
+            capacity=entry.capacity,
+            data_json="" if left else entry.data_json,
+        )
+    )
+
+
+def _plain(text: str) -> str:
+    """What a site says, as one line of plain text."""
+    return plain_line(" ".join(text[:LONGEST_REASON].split()))

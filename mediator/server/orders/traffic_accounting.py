@@ -1,0 +1,89 @@
+"""Booking: bytes that cross the boundaries of sites, for the coordinators and for the store.
+
+Every byte is told to the coordinator of its run once, and added to the store once. What belongs to
+no run, such as heartbeats, is in the store under an empty run.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+
+from ...core.links import LinkUse
+from ...core.traffic import Direction, Flow, TrafficLedger
+from ...proto import federation_pb2 as pb
+from ...wire.messages import RunId
+from ..store.database import Database
+
+MESSAGE_BYTES = 36
+"""What a message costs beside its own bytes: gRPC 5, HTTP/2 9, TLS 22."""
+NO_RUN = RunId("")
+SESSION = "session"
+"""The purpose of what belongs to no run."""
+
+
+class Booking:
+    """Ledgers by run."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._untold: defaultdict[RunId, TrafficLedger] = defaultdict(TrafficLedger)
+        self._unwritten: defaultdict[RunId, TrafficLedger] = defaultdict(TrafficLedger)
+        self._links: dict[RunId, dict[tuple[int, str], LinkUse]] = {}
+        """How long bytes took, as far as that was not told yet; by round and site."""
+        self._totals: Counter[tuple[str, Direction]] = Counter()
+
+    def total(self, site: str) -> dict[str, int]:
+        """Bytes of a site by direction, since the mediator was started."""
+        return {str(each): self._totals[site, each] for each in Direction}
+
+    def book(self, run: RunId, flow: Flow, nbytes: int) -> None:
+        """Bytes of a run, or of none."""
+        self._totals[flow.site, flow.direction] += nbytes
+        self._unwritten[run].book(flow, nbytes)
+        if run != NO_RUN:
+            self._untold[run].book(flow, nbytes)
+
+    def session(self, site: str, direction: Direction, nbytes: int) -> None:
+        """A message that belongs to no run."""
+        self.book(NO_RUN, Flow(0, site, direction, SESSION), nbytes + MESSAGE_BYTES)
+
+    def took(self, run: RunId, use: LinkUse) -> None:
+        """Bytes of a blob have taken so long to cross a site's link."""
+        links, of = self._links.setdefault(run, {}), (use.round_number, use.site)
+        links[of] = links[of] + use if of in links else use
+
+    def tell(self, run: RunId) -> pb.ToCoordinator | None:
+        """What the coordinator of a run was not told yet; None if that is nothing."""
+        ledger, links = self._untold.pop(run, None), self._links.pop(run, {})
+        if ledger is None and not links:
+            return None
+        flows = [
+            pb.FlowBytes(
+                round=flow.round_number,
+                site=flow.site,
+                direction=flow.direction,
+                purpose=flow.purpose,
+                bytes=nbytes,
+            )
+            for flow, nbytes in (ledger.rows() if ledger is not None else ())
+        ]
+        took = [
+            pb.LinkSeconds(
+                round=use.round_number, site=use.site, bytes=use.nbytes, seconds=use.seconds
+            )
+            for use in links.values()
+        ]
+        return pb.ToCoordinator(bytes=pb.Bytes(flows=flows, links=took))
+
+    def forget(self, run: RunId) -> None:
+        """A run is over: nobody is told any more."""
+        self._untold.pop(run, None)
+        self._links.pop(run, None)
+
+    def write(self, *, last: bool = False) -> None:
+        """Add to the store what is not there yet; while that is away, only for the last time."""
+        if self._database.away and not last:
+            return
+        unwritten, self._unwritten = self._unwritten, defaultdict(TrafficLedger)
+        for run, ledger in unwritten.items():
+            self._database.write(self._database.store.add_traffic, run, ledger.rows())

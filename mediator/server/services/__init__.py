@@ -1,0 +1,1 @@
+"""The calls that the mediator answers: users, coordinators, joins, renewals, blobs."""

@@ -1,0 +1,172 @@
+"""CoordinatorService: what coordinators ask of sites, and what users ask of coordinators.
+
+On a socket that only processes of our user reach. A coordinator is believed, within the bounds of
+its messages; the newest of a run takes the place of the one before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import AsyncIterator
+from typing import Any
+
+from ...errors import RequestRefused
+from ...proto import federation_pb2 as pb
+from ...wire.messages import BadMessage, RunId, check_order, check_protocol, check_run, order_id
+from ...wire.payloads import LIMITS, BadPayload, header_json, read
+from ..connections.authorization import code_of
+from ..events import LARGEST_EVENT
+from ..orders.coordinator_registry import Switchboard
+from ..orders.outbox import Outbox
+from ..orders.sites import Sites
+from ..orders.traffic_accounting import Booking
+from ..runs.runs import Runs
+from ..settings import ServerSettings
+
+log = logging.getLogger(__name__)
+
+LARGEST_ORDER = LIMITS.largest_header + (256 << 10)
+"""Bytes of an order, which has to fit into a message to a site."""
+
+
+class Coordinators:
+    """Serves `Session`, and asks coordinators."""
+
+    def __init__(
+        self,
+        settings: ServerSettings,
+        *,
+        runs: Runs,
+        sites: Sites,
+        switchboard: Switchboard,
+        booking: Booking,
+    ) -> None:
+        self._settings = settings
+        self._runs = runs
+        self._sites = sites
+        self._switchboard = switchboard
+        self._booking = booking
+        self._asked: dict[str, tuple[RunId, asyncio.Future[pb.Reply]]] = {}
+
+    async def session(self, messages: AsyncIterator[pb.FromCoordinator], context: Any) -> None:
+        """Serve one coordinator until it ends."""
+        run: RunId | None = None
+        outbox: Outbox[pb.ToCoordinator] = Outbox(self._settings.held_back)
+        tasks: list[asyncio.Task[None]] = []
+        try:
+            async with asyncio.timeout(self._settings.hello_s):
+                first = await anext(messages, None)
+            run = self._attached(first)
+            self._switchboard.attach(run, outbox)
+            log.info("the coordinator of run %s is attached", run)
+            for message in self._sites.standings():
+                outbox.put(message)
+            tasks.append(asyncio.create_task(_write(outbox, context)))
+            tasks.append(asyncio.create_task(self._read(run, messages)))
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in tasks:
+                if task.done():
+                    task.result()
+        except (BadMessage, BadPayload, RequestRefused, TimeoutError) as error:
+            log.error("refused the coordinator of run %s: %s", run or "?", error)
+            await context.abort(code_of(error), str(error))
+        finally:
+            outbox.close()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            if run is not None and self._switchboard.detach(run, outbox):
+                log.info("the coordinator of run %s is gone", run)
+                self._detached(run)
+
+    def _attached(self, first: pb.FromCoordinator | None) -> RunId:
+        if first is None or first.WhichOneof("content") != "attach":
+            raise BadMessage("a coordinator attaches first")
+        check_protocol(
+            first.attach.protocol, here="this mediator", there=f"coordinator {first.attach.run}"
+        )
+        run = check_run(first.attach.run)
+        if not self._switchboard.goes_on(run):
+            raise RequestRefused(f"run {run} is not going on")
+        return run
+
+    async def _read(self, run: RunId, messages: AsyncIterator[pb.FromCoordinator]) -> None:
+        async for message in messages:
+            self._switchboard.heard(run)
+            match message.WhichOneof("content"):
+                case "order":
+                    order = message.order.order
+                    id = check_order(order)
+                    if id.run != run:
+                        raise BadMessage(f"the coordinator of run {run} asks for run {id.run}")
+                    if order.ByteSize() > LARGEST_ORDER:
+                        raise BadMessage(f"an order of over {LARGEST_ORDER} bytes")
+                    if order.verb == "check":
+                        order.header_json = self._signed(run, order)
+                    self._sites.orders.ask(message.order.site, order, id)
+                case "withdraw":
+                    id = order_id(message.withdraw.id)
+                    if id.run == run:
+                        self._sites.orders.withdraw(message.withdraw.site, id)
+                case "event_json":
+                    if len(message.event_json) > LARGEST_EVENT:
+                        raise BadMessage(f"an event of over {LARGEST_EVENT} characters")
+                    await self._runs.said(run, message.event_json)
+                case "reply":
+                    of, reply = self._asked.get(message.reply.id, (None, None))
+                    if reply is not None and of == run and not reply.done():
+                        reply.set_result(message.reply)
+                case "alive":
+                    pass  # it was heard
+                case _:
+                    raise BadMessage("a coordinator attaches once")
+
+    def _signed(self, run: RunId, order: pb.Order) -> str:
+        """The header of a spec, with whose run it is: sites' policies ask for that."""
+        header = dict(read(order.kind, order.header_json, None).header)
+        return header_json(header | {"user": self._runs.user(run)})
+
+    def _detached(self, run: RunId) -> None:
+        self._sites.orders.detached(run)
+        for of, reply in self._asked.values():
+            if of == run and not reply.done():
+                reply.set_exception(
+                    RequestRefused(f"the coordinator of run {run} ended meanwhile; ask again")
+                )
+
+    async def ask(self, run: RunId, request: pb.Request, timeout_s: float) -> pb.Reply:
+        """Ask the coordinator of a run, which may have to come up first. TimeoutError.
+
+        RequestRefused where the run does not go on.
+        """
+        try:
+            async with asyncio.timeout(timeout_s):
+                if not await self._switchboard.listens(run):
+                    raise RequestRefused(f"run {run} does not go on: nobody can be asked")
+                return await self._reply(run, request)
+        except TimeoutError:
+            raise TimeoutError(f"run {run} did not answer within {timeout_s:g} s") from None
+
+    async def _reply(self, run: RunId, request: pb.Request) -> pb.Reply:
+        request.id = secrets.token_hex(8)
+        reply: asyncio.Future[pb.Reply] = asyncio.get_running_loop().create_future()
+        self._asked[request.id] = (run, reply)
+        try:
+            if not self._switchboard.tell(run, pb.ToCoordinator(request=request)):
+                raise RequestRefused(f"the coordinator of run {run} takes no more questions now")
+            return await reply
+        finally:
+            del self._asked[request.id]
+
+    def tell_bytes(self) -> None:
+        """Tell every coordinator what was counted since the last time."""
+        for run in self._switchboard.attached_runs():
+            if (counted := self._booking.tell(run)) is not None:
+                self._switchboard.tell(run, counted)
+
+
+async def _write(outbox: Outbox[pb.ToCoordinator], context: Any) -> None:
+    while (message := await outbox.take()) is not None:
+        await context.write(message)

@@ -1,0 +1,128 @@
+"""UserService.AskRun: what users ask of runs that go on, with tensors of any size both ways.
+
+A question is passed on once its tensors are here and known to be right, under the digest that they
+were announced by; so nobody can name tensors that are somebody else's. The mediator does not
+understand either side, nor does a site learn who asks: its policy is judged by whose the run is. So
+nobody asks of a run but its owner, and admins.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import ExitStack
+from typing import Any
+
+from ...core.rules.roles import Role
+from ...errors import BadRequest, NotPermitted, RequestRefused
+from ...identity.tls import Peer
+from ...proto import federation_pb2 as pb
+from ...wire.blobs.store import Blob, BlobStore
+from ...wire.messages import RunId, blob_of, parsed
+from ...wire.payloads import read, read_tensors
+from ...wire.transfer import TransferSettings
+from ...wire.transfer.streams import opened
+from ..runs.runs import Runs
+from ..settings import ServerSettings
+from ..store import RunRecord
+from .coordinators import Coordinators
+
+PATIENCE = TransferSettings()
+
+
+class Questions:
+    """Serves `AskRun`; who asks was settled before."""
+
+    def __init__(
+        self,
+        settings: ServerSettings,
+        *,
+        runs: Runs,
+        coordinators: Coordinators,
+        blobs: BlobStore,
+    ) -> None:
+        self._settings = settings
+        self._runs = runs
+        self._coordinators = coordinators
+        self._blobs = blobs
+
+    async def ask_run(
+        self, first: pb.AskRunRequest, rest: AsyncIterator[bytes], context: Any, peer: Peer
+    ) -> None:
+        """Ask the coordinator of a run that goes on, and write its answer. NotPermitted."""
+        record = await self._runs.record(first.run)
+        if why := objection(record, peer):
+            raise NotPermitted(why)
+        run = RunId(record.id)
+        header = first.header_json or "{}"
+        read(first.kind, header, None)
+        question = pb.Request(kind=first.kind, header_json=header)
+        blob = blob_of(first.blob)
+        with ExitStack() as undo:
+            if blob is not None:
+                undo.enter_context(self._blobs.pinned(blob.digest))
+                await self._take_in(blob, rest)
+                question.blob.CopyFrom(first.blob)
+            reply = await self._coordinators.ask(run, question, self._settings.ask_s)
+        if reply.WhichOneof("result") == "failure":
+            await context.write(pb.AskRunReply(failure=reply.failure))
+            return
+        answered = blob_of(reply.done.blob)
+        await context.write(pb.AskRunReply(done=reply.done))
+        if answered is not None:
+            await self._give_out(run, answered, context)
+
+    async def _take_in(self, blob: Blob, rest: AsyncIterator[bytes]) -> None:
+        """Have a user's tensors here. BadRequest, BadBlob, BadPayload for others than announced."""
+        most = self._settings.largest_blob_bytes
+        if blob.size > most:
+            raise BadRequest(
+                f"the tensors of a question have at most {most} bytes; found {blob.size}"
+            )
+        owner = secrets.token_hex(8)
+        part = await opened(self._blobs, blob, owner)
+        try:
+            async with asyncio.timeout(PATIENCE.total_s(blob.size)):
+                while part.size < blob.size:
+                    message = await anext(rest, None)
+                    data = b"" if message is None else parsed(pb.AskRunRequest, message).tensors
+                    if not data:
+                        raise BadRequest(
+                            f"{blob.size} bytes of tensors were announced, and {part.size} came"
+                        )
+                    await asyncio.to_thread(part.write, data)
+                path = await asyncio.to_thread(part.finish)
+            await asyncio.to_thread(read_tensors, path)
+        except TimeoutError:
+            raise TimeoutError("the tensors of the question came too slowly") from None
+        finally:
+            part.close()
+            self._blobs.drop_part(blob, owner)
+
+    async def _give_out(self, run: RunId, blob: Blob, context: Any) -> None:
+        try:
+            # Whoever removes the file later does not take it from us.
+            file = self._blobs.path(blob.digest).open("rb")
+        except FileNotFoundError:
+            raise RequestRefused(f"the answer of run {run} is gone by now; ask again") from None
+        with file:
+            left = blob.size
+            async with asyncio.timeout(PATIENCE.total_s(blob.size)):
+                while left:
+                    step = min(self._settings.piece_bytes, left)
+                    data = await asyncio.to_thread(file.read, step)
+                    if not data:
+                        raise RequestRefused(f"the answer of run {run} is shorter than it said")
+                    await context.write(pb.AskRunReply(tensors=data))
+                    left -= len(data)
+
+
+def objection(record: RunRecord, peer: Peer) -> str:
+    """Why somebody may not ask about the clients of a run; empty for its owner, and for admins."""
+    if peer.role is Role.ADMIN or peer.name == record.owner:
+        return ""
+    return (
+        f"the clients of run {record.id} are asked by {record.owner}, whose run it is, or by an "
+        f"admin; found {peer.name} ({peer.role})"
+    )

@@ -1,0 +1,80 @@
+"""What a mediator remembers, as records. Times are epoch seconds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from ...core.health import SiteState, Wish
+from ...core.rules.roles import Role
+
+
+class RunState(StrEnum):
+    """What `fedpilot runs list` shows."""
+
+    SUBMITTED = "submitted"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    STOPPED = "stopped"
+    FINISHED = "finished"
+    FAILED = "failed"
+    INTERRUPTED = "interrupted"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SiteRecord:
+    """A site that has joined at some time."""
+
+    name: str
+    wish: Wish
+    state: SiteState
+    since: float
+    reason: str
+    first_joined: float
+    agent: str = ""
+    version: str = ""
+    data_json: str = ""
+    removed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRecord:
+    """A run that was submitted. `ended_at`, `digest` and `reason` belong to its state."""
+
+    id: str
+    name: str
+    owner: str
+    config_yaml: str
+    interactive: bool = False
+    state: RunState = RunState.SUBMITTED
+    restarts: int = 0
+    submitted_at: float
+    started_at: float | None = None
+    ended_at: float | None = None
+    digest: str = ""
+    reason: str = ""
+    folder: str = ""
+    shared: bool = False
+    """Whether everybody who may read reads its results, and not only its owner and admins."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventRecord:
+    """Something that happened to a run or, where that is empty, in the federation."""
+
+    number: int
+    at: float
+    run: str
+    event_json: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditEntry:
+    """What somebody did, or was refused."""
+
+    at: float
+    who: str
+    role: Role
+    act: str
+    what: str
+    outcome: str

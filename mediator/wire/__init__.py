@@ -1,0 +1,3 @@
+"""What crosses between the processes of a federation: messages, payloads, errors, calls and
+blobs.
+"""

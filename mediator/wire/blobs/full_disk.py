@@ -1,0 +1,51 @@
+"""Whether a disk is full: as it says itself, or as an error says that came of it."""
+
+from __future__ import annotations
+
+import errno
+import re
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+from ...core.disk import Space
+from .store import NoRoomOnDisk
+
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+_IN_WORDS = re.compile(r"\(os error (28|122)\)|No space left on device|Disk quota exceeded")
+_IN_WORDS_ONLY = frozenset({"SafetensorError", "OutOfDiskError"})
+"""Classes of libraries that pass on what the system said, but not its number."""
+_LONGEST_CHAIN = 10
+
+
+def space_of(folder: Path) -> Space:
+    """What the disk of a folder has."""
+    found = shutil.disk_usage(folder)
+    return Space(total=found.total, free=found.free)
+
+
+def is_full(error: BaseException) -> bool:
+    """Whether an error, or what it came of, is that a disk has no room or a quota is used up."""
+    return any(_is_full(each) for each in _chain(error))
+
+
+def _is_full(error: BaseException) -> bool:
+    match error:
+        case NoRoomOnDisk():
+            return True
+        case OSError():
+            return error.errno in FULL
+        case sqlite3.Error():
+            return getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_FULL
+    return type(error).__name__ in _IN_WORDS_ONLY and bool(_IN_WORDS.search(str(error)))
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """An error, and those it came of; Ray keeps the one of a worker as `cause`."""
+    found: BaseException | None = error
+    for _ in range(_LONGEST_CHAIN):
+        if not isinstance(found, BaseException):
+            return
+        yield found
+        found = found.__cause__ or getattr(found, "cause", None)

@@ -1,0 +1,450 @@
+"""BlobStore: a folder of files that are named by the SHA-256 of their bytes, within two limits.
+
+It holds so many bytes at most, and leaves some of its disk free (core/disk.py).
+
+A file under its digest is complete and was checked. What is under way lies beside it as
+`<digest>.part`, is locked by whoever writes it, and goes on where an earlier process left it.
+Blobs that nobody has pinned make room for new ones, the longest unused first. Pins and parts are
+file locks, so that processes which share a folder respect each other's, and a dead one holds none.
+Names are given and taken one at a time: a lock of the folder itself sees to that.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...core.disk import Space
+from ...errors import MediatorError
+
+LARGEST_BLOB = 1 << 40
+"""Bytes; no blob is larger, whatever a store or a peer would take."""
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_OWNER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_BLOCK = 1 << 20
+"""Bytes that are read and hashed at a time: what fits into a processor's cache."""
+
+
+class BadBlob(MediatorError):
+    """Bytes that are not the blob they were said to be."""
+
+
+class BlobBusy(MediatorError):
+    """Somebody else is writing that blob at the moment."""
+
+
+class NoRoom(MediatorError):
+    """A blob does not fit into the store, beside what is pinned there."""
+
+
+class NoRoomOnDisk(NoRoom):
+    """The store may hold it, but the disk has no room for it now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Blob:
+    """The name of some bytes."""
+
+    digest: str
+    """SHA-256, 64 hexadecimal digits in lower case."""
+    size: int
+    """Bytes."""
+
+    def __post_init__(self) -> None:
+        check_digest(self.digest)
+        if not 0 <= self.size <= LARGEST_BLOB:
+            raise BadBlob(f"a blob has 0 to {LARGEST_BLOB} bytes, not {self.size}")
+
+
+def check_digest(digest: str) -> None:
+    """Raise BadBlob unless it is one; what is, is harmless as a file's name."""
+    if not _DIGEST.fullmatch(digest):
+        raise BadBlob(f"a blob's digest is 64 digits of 0-9a-f, not {digest[:80]!r}")
+
+
+def digest_of(path: Path) -> str:
+    """The SHA-256 of a file's bytes."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+class Part:
+    """The bytes of a blob that are there so far; one writer at a time, from any thread."""
+
+    def __init__(self, store: BlobStore, blob: Blob, path: Path, file: int) -> None:
+        self.blob = blob
+        self._store, self._path, self._file = store, path, file
+        self._lock = threading.Lock()
+        self._closed = False
+        self._hash = hashlib.sha256()
+        self._size = 0
+        if os.fstat(file).st_size > blob.size:
+            os.ftruncate(file, 0)
+        block = bytearray(_BLOCK)
+        while count := os.readv(file, [block]):
+            self._hash.update(memoryview(block)[:count])
+            self._size += count
+
+    @property
+    def size(self) -> int:
+        """Bytes that are there: the offset that the next write continues at."""
+        return self._size
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing more can be written through it."""
+        return self._closed
+
+    def write(self, *data: bytes | memoryview) -> None:
+        """Append; BadBlob if that is more than the blob has, BlobBusy once it is closed."""
+        for each in data:
+            with self._lock:
+                self._write(memoryview(each))
+
+    def _write(self, rest: memoryview) -> None:
+        if self._closed:
+            raise BlobBusy(f"blob {self.blob.digest} is no longer written here")
+        if self._size + len(rest) > self.blob.size:
+            raise BadBlob(
+                f"blob {self.blob.digest} has {self.blob.size} bytes, and {len(rest)} more"
+                f" came after {self._size}"
+            )
+        self._hash.update(rest)
+        while rest:
+            written = os.write(self._file, rest)
+            self._size += written
+            rest = rest[written:]
+
+    def finish(self) -> Path:
+        """The blob's path, once size and digest are right; else BadBlob, and the part is gone."""
+        with self._lock:
+            if self._closed:
+                raise BlobBusy(f"blob {self.blob.digest} is no longer written here")
+            found = self._hash.hexdigest()
+            if (found, self._size) == (self.blob.digest, self.blob.size):
+                # From a writer's lock to a reader's, which a pin's goes together with.
+                fcntl.flock(self._file, fcntl.LOCK_SH)
+                path = self._store._complete(self._path, self.blob)
+                self._close()
+                return path
+            self._path.unlink(missing_ok=True)
+            self._close()
+        raise BadBlob(
+            f"blob {self.blob.digest} has {self.blob.size} bytes; what came are {self._size} bytes"
+            f" with the digest {found}"
+        )
+
+    def close(self) -> None:
+        """Leave what is there to whoever goes on; may be called twice."""
+        with self._lock:
+            if not self._closed:
+                self._close()
+
+    def _close(self) -> None:
+        self._closed = True
+        self._store._left(self._path)
+        os.close(self._file)
+
+
+class BlobStore:
+    """Blobs in one folder, `limit_bytes` of them at most; may be used from any thread."""
+
+    def __init__(
+        self, folder: Path, limit_bytes: int, *, space: Callable[[Path], Space] | None = None
+    ) -> None:
+        """`space` says what the disk of a folder has."""
+        self.folder = folder
+        self.limit_bytes = limit_bytes
+        self._space = space or _space_of
+        self._lock = threading.RLock()
+        self._pins: Counter[str] = Counter()
+        self._held: dict[str, int] = {}
+        """Open files, locked, of the pinned blobs that are there."""
+        self._parts: dict[Path, int] = {}
+        """What the parts that are written here will be, in bytes."""
+        self._spare = 0
+        """Bytes that may be given away before the folder has to be looked at again."""
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def path(self, digest: str) -> Path:
+        """Where a blob lies once it is complete; BadBlob if that is no digest."""
+        check_digest(digest)
+        return self.folder / digest
+
+    def size(self, digest: str) -> int | None:
+        """Bytes of a complete blob, which counts as used now; None if it is not there."""
+        path = self.path(digest)
+        with self._lock:
+            self._hold(digest)
+            try:
+                os.utime(path)
+                return path.stat().st_size
+            except FileNotFoundError:
+                return None
+
+    def has(self, blob: Blob) -> bool:
+        """Whether it is there; a file of another size under its name is removed."""
+        size = self.size(blob.digest)
+        if size is not None and size != blob.size:
+            # The machine died before the file's bytes had reached the disk.
+            with _names_held(self.folder), suppress(FileNotFoundError):
+                if self.path(blob.digest).stat().st_size != blob.size:
+                    self.path(blob.digest).unlink()
+            return False
+        return size is not None
+
+    def under_way(self, blob: Blob, owner: str = "") -> int:
+        """Bytes of it that a part has, which a new one would go on from."""
+        try:
+            size = self._part(blob, owner).stat().st_size
+        except FileNotFoundError:
+            return 0
+        return size if size <= blob.size else 0
+
+    def open_part(self, blob: Blob, owner: str = "") -> Part:
+        """Go on with a blob, or begin it. Reads what is there: not for an event loop.
+
+        Parts of different owners are kept apart, so that none can spoil another's. Raises BlobBusy
+        while another part of that owner is open, and NoRoom.
+        """
+        path = self._part(blob, owner)
+        with self._lock:
+            file = _locked(path)
+            try:
+                self._make_room(blob.size, f"blob {blob.digest}", beside=path)
+            except NoRoom:
+                os.close(file)
+                raise
+            self._parts[path] = blob.size
+        try:
+            return Part(self, blob, path, file)
+        except BaseException:
+            self._left(path)
+            os.close(file)
+            raise
+
+    def drop_part(self, blob: Blob, owner: str = "") -> None:
+        """Remove what is there of it, unless somebody writes it."""
+        _remove_unused(self._part(blob, owner))
+
+    def adopt(self, path: Path, blob: Blob | None = None) -> Blob:
+        """Take a file of this file system into the store; without `blob` it is hashed first."""
+        blob = blob or Blob(digest_of(path), path.stat().st_size)
+        with self._lock:
+            self.make_room(blob, beside=path)
+            self._complete(path, blob)
+        return blob
+
+    def remove(self, digest: str) -> bool:
+        """Remove a blob unless somebody has pinned it, here or elsewhere; whether it is gone."""
+        path = self.path(digest)
+        with self._lock:
+            return not self._pins[digest] and _remove_unused(path)
+
+    def make_room(self, blob: Blob, *, beside: Path | None = None) -> None:
+        """Remove unpinned blobs until it fits; NoRoom if it cannot. `beside` is not counted."""
+        with self._lock:
+            self._make_room(blob.size, f"blob {blob.digest}", beside=beside)
+
+    def make_room_for(self, nbytes: int) -> None:
+        """The same for bytes whose digest is not known yet."""
+        with self._lock:
+            self._make_room(nbytes, "a new blob", beside=None)
+
+    def give_way(self) -> None:
+        """Remove unpinned blobs, the longest unused first, until the disk has room for others."""
+        with self._lock, suppress(NoRoom):
+            self._spare = -1  # look
+            self._make_room(0, "nothing", beside=None)
+
+    def pin(self, digest: str) -> None:
+        """Keep a blob, there or still to come, until it was unpinned as often."""
+        check_digest(digest)
+        with self._lock:
+            self._pins[digest] += 1
+            self._hold(digest)
+
+    def unpin(self, digest: str) -> None:
+        """Give up one pin."""
+        with self._lock:
+            if not self._pins[digest]:
+                raise ValueError(f"blob {digest} is not pinned")
+            self._pins[digest] -= 1
+            if not self._pins[digest]:
+                del self._pins[digest]
+                held = self._held.pop(digest, None)
+                if held is not None:
+                    os.close(held)
+
+    @contextmanager
+    def pinned(self, digest: str) -> Iterator[None]:
+        """Keep a blob meanwhile."""
+        self.pin(digest)
+        try:
+            yield
+        finally:
+            self.unpin(digest)
+
+    def clean(self, *, now: float, stale_after_s: float, blobs_too: bool = False) -> int:
+        """Remove parts and half-written files that nobody touched for so long; bytes removed.
+
+        With `blobs_too` also blobs that nobody has used or pinned since. `now` is of the clock that
+        files are stamped with, `time.time`.
+        """
+        removed = 0
+        for path, found in self._files():
+            half = path.suffix in (".part", ".tmp")
+            blob = blobs_too and _DIGEST.fullmatch(path.name) and not self._pins[path.name]
+            if (half or blob) and now - found.st_mtime >= stale_after_s and _remove_unused(path):
+                removed += found.st_size
+        return removed
+
+    def _part(self, blob: Blob, owner: str) -> Path:
+        if owner and not _OWNER.fullmatch(owner):
+            raise BadBlob(f"{owner[:80]!r} cannot be part of a file's name")
+        return self.folder / (f"{blob.digest}.{owner}.part" if owner else f"{blob.digest}.part")
+
+    def _complete(self, path: Path, blob: Blob) -> Path:
+        """Give a file its name; whoever reads another one of that name goes on reading it."""
+        to = self.path(blob.digest)
+        with self._lock, _names_held(self.folder):
+            os.utime(path)
+            path.replace(to)
+            # A pin's lock may be on the file that was there before.
+            held = self._held.pop(blob.digest, None)
+            self._hold(blob.digest)
+            if held is not None:
+                os.close(held)
+        return to
+
+    def _left(self, path: Path) -> None:
+        with self._lock:
+            self._parts.pop(path, None)
+
+    def _hold(self, digest: str) -> None:
+        """Lock a pinned blob's file, so that no process removes it."""
+        if not self._pins[digest] or digest in self._held:
+            return
+        while True:
+            try:
+                file = os.open(self.folder / digest, os.O_RDONLY)
+            except FileNotFoundError:
+                return
+            fcntl.flock(file, fcntl.LOCK_SH)
+            if os.fstat(file).st_nlink:
+                self._held[digest] = file
+                return
+            os.close(file)  # it was removed or replaced between the two calls
+
+    def _files(self) -> list[tuple[Path, os.stat_result]]:
+        """What lies in the folder, the longest unused first."""
+        found = []
+        with os.scandir(self.folder) as entries:
+            for entry in entries:
+                with suppress(FileNotFoundError):
+                    found.append((Path(entry.path), entry.stat(follow_symlinks=False)))
+        return sorted(found, key=lambda each: (each[1].st_mtime_ns, each[0]))
+
+    def _make_room(self, needed: int, what: str, *, beside: Path | None) -> None:
+        if needed > self.limit_bytes:
+            raise NoRoom(
+                f"{what} has {needed} bytes and {self.folder} may hold {self.limit_bytes}:"
+                " raise its limit"
+            )
+        if needed <= self._spare:
+            self._spare -= needed
+            return
+        sizes = {path: found.st_size for path, found in self._files() if path != beside}
+        promised = {path: size for path, size in self._parts.items() if path != beside}
+        space = self._space(self.folder)
+        unwritten = sum(size - sizes.get(path, 0) for path, size in promised.items())
+        unwritten += needed - (_size(beside) if beside else 0)
+        sizes |= promised
+        on_disk = unwritten + space.kept_free - space.free
+        over = sum(sizes.values()) + needed - self.limit_bytes
+        # To look costs more the more there is. Half is left to whoever shares the folder.
+        self._spare = max(0, -max(over, on_disk) // 2)
+        for path, size in sizes.items():
+            if max(over, on_disk) <= 0:
+                return
+            removable = path.suffix == ".part" or _DIGEST.fullmatch(path.name)
+            if removable and not self._pins[path.name] and _remove_unused(path):
+                over, on_disk = over - size, on_disk - size
+        # Where nothing can be removed, half of what stays free is used. With less than that, the
+        # site is in trouble (`core/disk.py`): it is not asked, so it need not refuse.
+        if on_disk > space.kept_free // 2:
+            raise NoRoomOnDisk(
+                f"{what} has {needed} bytes, and the disk of {self.folder} has"
+                f" {space.free / 1e6:.0f} MB free, of which {space.kept_free / 2e6:.0f} MB stay"
+                " free"
+            )
+        if over > 0:
+            raise NoRoom(
+                f"{what} has {needed} bytes, {over} more than are free or unpinned of the"
+                f" {self.limit_bytes} that {self.folder} may hold"
+            )
+
+
+def _size(path: Path) -> int:
+    """Bytes of a file; none where there is no such file."""
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def _space_of(folder: Path) -> Space:
+    found = shutil.disk_usage(folder)
+    return Space(total=found.total, free=found.free)
+
+
+def _locked(path: Path) -> int:
+    """Open a part that nobody else writes; BlobBusy if somebody does."""
+    while True:
+        file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(file)
+            raise BlobBusy(f"{path.name} is being written already") from None
+        if os.fstat(file).st_nlink:
+            return file
+        os.close(file)  # it was removed between the two calls
+
+
+def _remove_unused(path: Path) -> bool:
+    """Remove a file that no process has locked; whether it is gone."""
+    # Else another file could get that name after this one was locked, and be removed unlocked.
+    with _names_held(path.parent):
+        try:
+            file = os.open(path, os.O_RDONLY)
+        except FileNotFoundError:
+            return True
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            path.unlink(missing_ok=True)
+        except BlockingIOError:
+            return False
+        finally:
+            os.close(file)
+    return True
+
+
+@contextmanager
+def _names_held(folder: Path) -> Iterator[None]:
+    """Let nobody else give or take a blob's name meanwhile: for some system calls at most."""
+    file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(file)

@@ -1,0 +1,163 @@
+"""Errors on a wire: which, in what words, and what makes them again; never a pickle.
+
+Only error classes of our own packages, which are loaded on the receiving side, are made again, from
+JSON values and from records of such values that stand beside them. All others are WorkFailed.
+
+The name of a class on the wire is not where it is defined: a module that moves keeps the name that
+it had (`NAMED`), so that peers of another version still make its errors again.
+
+A site is asked, and may say anything: an error in the name of another site is not believed, and no
+text of an error does anything to the terminal or the log that shows it.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+from fedpilot.fabric.core.plain_text import plain_line, plain_lines
+
+from ..errors import AnswerUnreadable, SiteLost, WorkFailed
+from ..proto import federation_pb2 as pb
+from .blobs.full_disk import is_full
+from .blobs.store import NoRoom
+from .messages import MissingBlob
+
+OURS = "fedpilot."
+NAMED = {
+    "fedpilot.federated.core.population.federated_data": "fedpilot.federated.core.union",
+    "fedpilot.federated.core.population.partition": "fedpilot.federated.core.partition",
+    "fedpilot.federated.core.rounds.participation": "fedpilot.federated.core.participation",
+    "fedpilot.federated.core.sums.partial_check": "fedpilot.federated.core.partial_check",
+    "fedpilot.federated.engine.trainers.probe": "fedpilot.federated.engine.probe",
+    "fedpilot.federated.federation.remote.query_server": "fedpilot.federated.answering",
+    "fedpilot.mediator.agent.runner.errors": "fedpilot.mediator.runner.errors",
+    "fedpilot.mediator.agent.site_config.strict_yaml": "fedpilot.mediator.strict_yaml",
+    "fedpilot.mediator.server.store.errors": "fedpilot.mediator.store.errors",
+    "fedpilot.mediator.wire.blobs.store": "fedpilot.mediator.blobs",
+    "fedpilot.mediator.wire.messages": "fedpilot.mediator.wire",
+    "fedpilot.mediator.wire.payloads": "fedpilot.mediator.payloads",
+    "fedpilot.mediator.wire.transfer.client": "fedpilot.mediator.transfer.client",
+    "fedpilot.mediator.wire.transfer.pieces": "fedpilot.mediator.transfer.pieces",
+}
+"""The names that modules with errors have on the wire, where these are not their own."""
+_MODULE_OF = {name: module for module, name in NAMED.items()}
+LONGEST_TEXT = 4_000
+"""Characters of a message that are passed on; the last ones, where a traceback says what it is."""
+LARGEST_ARGS = 64 << 10
+"""Bytes of what makes an error again; one that needs more is told in words."""
+RECORD = "record"
+BROKEN = frozenset({errno.EROFS, errno.EIO})
+"""What a disk says that cannot be used: the work may be done elsewhere, as with a full one."""
+
+
+def machine_trouble(site: str, error: BaseException) -> BaseException:
+    """SiteLost in the place of an error that is of a machine's disk, and not of the work on it."""
+    if is_full(error):
+        said = error.strerror if isinstance(error, OSError) else type(error).__name__
+        return SiteLost(site, f"its disk is full: {said}")  # where that is, its own log says
+    if isinstance(error, MissingBlob):
+        return SiteLost(site, "what it was sent is not there any more")
+    if isinstance(error, NoRoom):
+        return SiteLost(site, "its store of models is full")
+    if isinstance(error, OSError) and error.errno in BROKEN:
+        return SiteLost(site, f"its disk is broken: {error.strerror or type(error).__name__}")
+    return error
+
+
+def told(error: BaseException) -> pb.Failure:
+    """An error as a message."""
+    cls = type(error)
+    message = str(error) or cls.__name__
+    if not _is_ours(cls):
+        return pb.Failure(kind=cls.__qualname__, message=message[-LONGEST_TEXT:])
+    try:
+        args = json.dumps([_plain(each) for each in error.args], allow_nan=False)
+    except (TypeError, ValueError, RecursionError):
+        args = ""
+    return pb.Failure(
+        kind=_name_of(cls),
+        message=message[-LONGEST_TEXT:],
+        args_json=args if len(args) <= LARGEST_ARGS else "",
+    )
+
+
+def error_of(site: str, failure: pb.Failure) -> Exception:
+    """The error that a site told of, as itself if that can be made again here."""
+    cls = _named(failure.kind)
+    if cls is not None and issubclass(cls, Exception) and len(failure.args_json) > 0:
+        try:
+            values = json.loads(failure.args_json[:LARGEST_ARGS])
+            made = cls(*(_made(value) for value in values))
+            str(made)  # what cannot even say what it is was made of something else
+        except Exception:
+            return _failed(site, failure)
+        if (named := getattr(made, "site", site)) != site:
+            return AnswerUnreadable(site, cls.__name__, f"it speaks in the name of {named!r:.80}")
+        lost = machine_trouble(site, made)  # or it would pass for the trouble of our own disk
+        return lost if isinstance(lost, SiteLost) else made
+    return _failed(site, failure)
+
+
+def _failed(site: str, failure: pb.Failure) -> WorkFailed:
+    kind = plain_line(failure.kind.rpartition(":")[2][:200]) or "an error without a name"
+    return WorkFailed(site, kind, plain_lines(failure.message[-LONGEST_TEXT:]))
+
+
+def _is_ours(cls: type) -> bool:
+    return issubclass(cls, Exception) and _named(_name_of(cls)) is cls
+
+
+def _name_of(cls: type) -> str:
+    """What a class is called on the wire: `module:name`."""
+    return f"{NAMED.get(cls.__module__, cls.__module__)}:{cls.__qualname__}"
+
+
+def _named(path: str) -> type | None:
+    """A class of ours that is loaded and stands in that very module."""
+    module, _, name = path.partition(":")
+    module = _MODULE_OF.get(module, module)
+    if not module.startswith(OURS):
+        return None
+    found = getattr(sys.modules.get(module), name, None)
+    return found if isinstance(found, type) and found.__module__ == module else None
+
+
+def _plain(value: Any) -> Any:
+    """As JSON; a record of an errors module with the name of its class."""
+    match value:
+        case None | bool() | int() | float() | str():
+            return value
+        case list() | tuple():
+            return [_plain(each) for each in value]
+        case Mapping():
+            return {str(key): _plain(each) for key, each in value.items()}
+    cls = type(value)
+    if not is_dataclass(value) or not _is_record(cls):
+        raise TypeError(f"{cls.__name__} is no JSON value")
+    values = {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+    return {RECORD: _name_of(cls), **values}
+
+
+def _made(value: Any) -> Any:
+    """The inverse; lists become tuples."""
+    match value:
+        case str():
+            return plain_lines(value)
+        case list():
+            return tuple(_made(each) for each in value)
+        case dict():
+            values = {plain_line(key): _made(each) for key, each in value.items()}
+            cls = _named(str(values.pop(RECORD))) if RECORD in values else dict
+            if cls is None or not (cls is dict or _is_record(cls)):
+                raise TypeError("no record of ours")
+            return cls(**values)
+    return value
+
+
+def _is_record(cls: type) -> bool:
+    return is_dataclass(cls) and cls.__module__.endswith(".errors")

@@ -1,0 +1,289 @@
+"""What both ends of the wire agree on: its number, the names on it, and records as messages.
+
+The number of the protocol is said first in every conversation; one that is not spoken here is
+refused by name. Fields that are not known are ignored, and can be named. Names are checked before
+they are used for anything: they may become names of files.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, NewType
+
+from google.protobuf.message import DecodeError, Message
+from google.protobuf.unknown_fields import UnknownFieldSet
+
+from ..core.health import SiteState
+from ..errors import MediatorError
+from ..proto import federation_pb2 as pb
+from ..workload import Payload
+from .blobs.store import BadBlob, Blob, BlobStore
+from .payloads import LIMITS, PayloadLimits, read, write
+
+PROTOCOL = 1
+"""The wire that this version speaks."""
+OLDEST_PROTOCOL = 1
+"""The oldest that it understands as well."""
+COMMANDS = ""
+"""In the place of a run, in the id of an order that the mediator itself gives to a site."""
+VERBS = frozenset({"prepare", "commit", "release", "check", "start", "work", "command"})
+MOST_HELD = 10_000
+"""Orders that a site may say it holds."""
+MOST_NAMED = 20
+"""Unknown fields of a message that are named."""
+
+_RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_SITE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,62}")
+_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,255}")
+
+RunId = NewType("RunId", str)
+SiteName = NewType("SiteName", str)
+
+
+class ProtocolRefused(MediatorError):
+    """The other side speaks a wire that this side does not."""
+
+
+class BadMessage(MediatorError):
+    """A message that says something impossible; the text names what."""
+
+
+class MissingBlob(BadMessage):
+    """A message names a blob that is not in the store that both sides share."""
+
+
+class OrderId(NamedTuple):
+    """Which order of which run; the same after the coordinator was restarted."""
+
+    run: RunId
+    key: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capacity:
+    """What a site's Ray cluster has, in Ray's words."""
+
+    total: Mapping[str, float] = field(default_factory=dict)
+    free: Mapping[str, float] = field(default_factory=dict)
+    machines: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {
+            "total": dict(self.total),
+            "free": dict(self.free),
+            "machines": self.machines,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SiteStanding:
+    """What a coordinator knows of a site."""
+
+    name: SiteName
+    state: SiteState
+    reason: str = ""
+    capacity: Capacity = field(default_factory=Capacity)
+    data_json: str = ""
+    """What the site discloses of its data sets."""
+
+
+# -- the number -----------------------------------------------------------------------------------
+
+
+def check_protocol(found: int, *, here: str, there: str) -> None:
+    """ProtocolRefused unless a peer's number is understood; says who has to be upgraded."""
+    if OLDEST_PROTOCOL <= found <= PROTOCOL:
+        return
+    older = f" to {PROTOCOL}" if OLDEST_PROTOCOL < PROTOCOL else ""
+    behind = there if found < OLDEST_PROTOCOL else here
+    raise ProtocolRefused(
+        f"{here} speaks protocol {OLDEST_PROTOCOL}{older}, {there} speaks {found}: upgrade {behind}"
+    )
+
+
+def parsed(kind: type[Message], data: bytes) -> Any:
+    """The message that some bytes are; BadMessage if they are none."""
+    try:
+        return kind.FromString(data)
+    except DecodeError:
+        raise BadMessage(f"{len(data)} bytes that are no {kind.DESCRIPTOR.name}") from None
+
+
+def unknown_fields(message: Message) -> tuple[str, ...]:
+    """Some of the fields that a newer peer sent and this version does not know, as `Hello.17`."""
+    kind, strange = message.DESCRIPTOR.name, UnknownFieldSet(message)
+    some = range(min(len(strange), MOST_NAMED))
+    found = {f"{kind}.{strange[index].field_number}" for index in some}
+    for _, value in message.ListFields():
+        if isinstance(value, Message):
+            found.update(unknown_fields(value))
+    return tuple(sorted(found))
+
+
+class Numbering:
+    """The numbers of one direction of a session: 1, 2, 3."""
+
+    def __init__(self) -> None:
+        self._last = 0
+
+    def next(self) -> int:
+        """The number of the next message to send."""
+        self._last += 1
+        return self._last
+
+    def check(self, number: int) -> None:
+        """BadMessage unless a message that came is the next one: none repeated, none left out."""
+        if number != self._last + 1:
+            what = "repeats an earlier message" if number <= self._last else "leaves messages out"
+            raise BadMessage(f"message number {number} came after {self._last}: it {what}")
+        self._last = number
+
+
+# -- names ----------------------------------------------------------------------------------------
+
+
+def check_run(run: str) -> RunId:
+    """The run's id; BadMessage for what cannot be one."""
+    if not _RUN.fullmatch(run):
+        raise BadMessage(
+            f"a run's id is 1 to 128 letters, digits, dots, dashes and underscores, "
+            f"beginning with a letter or a digit; found {run[:80]!r}"
+        )
+    return RunId(run)
+
+
+def check_site(name: str) -> SiteName:
+    """The site's name; BadMessage for what cannot be one."""
+    if not _SITE.fullmatch(name):
+        raise BadMessage(
+            f"a site's name is 1 to 63 letters, digits, dots, dashes, underscores or @, beginning "
+            f"with a letter or digit; found {name[:80]!r}"
+        )
+    return SiteName(name)
+
+
+def order_id(found: pb.OrderId) -> OrderId:
+    """The id of an order; BadMessage for what cannot be one."""
+    if not _KEY.fullmatch(found.key):
+        raise BadMessage(
+            f"an order's key is 1 to 256 letters, digits, dots, colons, slashes, dashes and "
+            f"underscores; found {found.key[:80]!r}"
+        )
+    return OrderId(RunId(COMMANDS) if found.run == COMMANDS else check_run(found.run), found.key)
+
+
+def id_message(order: OrderId) -> pb.OrderId:
+    """An order's id as a message."""
+    return pb.OrderId(run=order.run, key=order.key)
+
+
+# -- records --------------------------------------------------------------------------------------
+
+
+def blob_of(found: pb.Blob) -> Blob | None:
+    """The blob that a message names, None where it names none; BadMessage for an impossible one."""
+    if not found.digest:
+        return None
+    try:
+        return Blob(found.digest, found.size)
+    except BadBlob as error:
+        raise BadMessage(str(error)) from error
+
+
+def blob_message(blob: Blob | None) -> pb.Blob | None:
+    """A blob's name as a message; None leaves the field empty."""
+    return None if blob is None else pb.Blob(digest=blob.digest, size=blob.size)
+
+
+def capacity_of(found: pb.Capacity) -> Capacity:
+    """A site's capacity; BadMessage where it is none."""
+    if len(found.total) > 256 or len(found.free) > 256:
+        raise BadMessage("a capacity names more than 256 resources")
+    for resources in (found.total, found.free):
+        for name, amount in resources.items():
+            if len(name) > 128 or not 0 <= amount < 1e18:
+                raise BadMessage(f"a capacity of {amount} {name[:80]!r} is none")
+    return Capacity(total=dict(found.total), free=dict(found.free), machines=found.machines)
+
+
+def capacity_message(capacity: Capacity) -> pb.Capacity:
+    """A site's capacity as a message."""
+    return pb.Capacity(total=capacity.total, free=capacity.free, machines=capacity.machines)
+
+
+def standing_of(found: pb.SiteStanding) -> SiteStanding:
+    """A site as a coordinator is told of it."""
+    return SiteStanding(
+        name=check_site(found.name),
+        state=SiteState(found.state),
+        reason=found.reason,
+        capacity=capacity_of(found.capacity),
+        data_json=found.data_json,
+    )
+
+
+def standing_message(standing: SiteStanding) -> pb.SiteStanding:
+    """A site as a message to a coordinator."""
+    return pb.SiteStanding(
+        name=standing.name,
+        state=standing.state,
+        reason=standing.reason,
+        capacity=capacity_message(standing.capacity),
+        data_json=standing.data_json,
+    )
+
+
+def check_order(order: pb.Order) -> OrderId:
+    """The id of an order that may be worked on; BadMessage names what is wrong with it."""
+    found = order_id(order.id)
+    if order.verb not in VERBS:
+        raise BadMessage(
+            f"an order's verb is one of {', '.join(sorted(VERBS))}; {order.verb!r:.80}"
+        )
+    blob_of(order.blob)
+    return found
+
+
+# -- payloads -------------------------------------------------------------------------------------
+
+
+def order_message(
+    order: OrderId,
+    verb: str,
+    payload: Payload,
+    blobs: BlobStore,
+    *,
+    round_number: int = 0,
+    purpose: str = "",
+) -> pb.Order:
+    """An order as a message; its tensors become a blob of the store, which is to be pinned."""
+    header, blob = write(payload, blobs)
+    return pb.Order(
+        id=id_message(order),
+        verb=verb,
+        kind=payload.kind,
+        header_json=header,
+        blob=blob_message(blob),
+        round=round_number,
+        purpose=purpose,
+    )
+
+
+def done_message(payload: Payload, blobs: BlobStore) -> pb.Done:
+    """What was made as a message; its tensors become a blob of the store, which is to be pinned."""
+    header, blob = write(payload, blobs)
+    return pb.Done(kind=payload.kind, header_json=header, blob=blob_message(blob))
+
+
+def payload_of(
+    found: pb.Order | pb.Done | pb.Request, blobs: BlobStore, limits: PayloadLimits = LIMITS
+) -> Payload:
+    """The payload of a message whose blob is in the store. Raises BadPayload and BadMessage."""
+    blob = blob_of(found.blob)
+    if blob is not None and not blobs.has(blob):
+        raise MissingBlob(f"blob {blob.digest} is not there")
+    path = None if blob is None else blobs.path(blob.digest)
+    return read(found.kind, found.header_json, path, limits)

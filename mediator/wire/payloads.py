@@ -1,0 +1,360 @@
+"""What a Payload looks like on a wire: a JSON header, and a safetensors file for its tensors.
+
+Nothing is believed of what comes: its sizes, names, types and places are checked before anything
+is allocated for it, and what is wrong is named. Arrays that are read are read-only views of the
+file. Equal tensors make equal bytes, those of the safetensors library itself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import mmap
+import os
+import re
+import reprlib
+import struct
+import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import MediatorError
+from ..workload import Payload
+from .blobs.store import Blob, BlobStore
+
+DTYPES: Mapping[str, np.dtype[Any]] = {
+    name: np.dtype(code)
+    for name, code in (
+        ("U64", "<u8"),
+        ("I64", "<i8"),
+        ("F64", "<f8"),
+        ("F32", "<f4"),
+        ("U32", "<u4"),
+        ("I32", "<i4"),
+        ("F16", "<f2"),
+        ("U16", "<u2"),
+        ("I16", "<i2"),
+        ("I8", "|i1"),
+        ("U8", "|u1"),
+        ("BOOL", "|b1"),
+    )
+}
+"""What numpy and safetensors both know, in the order that a file's tensors lie in: the wide ones
+first, so that all are aligned."""
+_RANK = {dtype: rank for rank, dtype in enumerate(DTYPES.values())}
+_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+_LENGTH = struct.Struct("<Q")
+_BLOCK = 1 << 20
+_MOST_DIMENSIONS = 32
+_ADDRESSABLE = 1 << 62
+_LONGEST_SHOWN = 80
+_BRIEF = reprlib.Repr()
+_BRIEF.maxlevel, _BRIEF.maxlist = 2, 8
+
+Shapes = Mapping[str, tuple[npt.DTypeLike, tuple[int, ...]]]
+
+
+class BadPayload(MediatorError):
+    """A payload that does not hold what it should; the text names what was wrong."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PayloadLimits:
+    """What is refused as too large."""
+
+    largest_header: int = 4 << 20
+    """Bytes of a payload's JSON header."""
+    largest_index: int = 4 << 20
+    """Bytes of the header of a tensor file. Python takes up to 20 times that to read it."""
+    most_tensors: int = 65_536
+    longest_name: int = 512
+
+
+LIMITS = PayloadLimits()
+
+
+# -- writing --------------------------------------------------------------------------------------
+
+
+def write(
+    payload: Payload, to: BlobStore | Path, limits: PayloadLimits = LIMITS
+) -> tuple[str, Blob | None]:
+    """The header as JSON, and the blob that the tensors were written to, if there are any.
+
+    Raises BadPayload if a reader would refuse it, and NoRoom if the store has not.
+    """
+    header = header_json(payload.header, limits)
+    if not payload.tensors:
+        return header, None
+    arrays = {name: _plain(name, array) for name, array in payload.tensors.items()}
+    order = sorted(arrays, key=lambda name: (_RANK[arrays[name].dtype], name))
+    head = _index(arrays, order, limits)
+    folder = to if isinstance(to, Path) else to.folder
+    if isinstance(to, BlobStore):
+        to.make_room_for(len(head) + sum(array.nbytes for array in arrays.values()))
+    file, aside = tempfile.mkstemp(prefix=".", suffix=".tmp", dir=folder)
+    path = Path(aside)
+    try:
+        blob = _write_file(file, head, (arrays.pop(name) for name in order))
+        if isinstance(to, BlobStore):
+            to.adopt(path, blob)
+        else:
+            path.replace(folder / blob.digest)
+    finally:
+        os.close(file)
+        path.unlink(missing_ok=True)
+    return header, blob
+
+
+def header_json(header: Mapping[str, Any], limits: PayloadLimits = LIMITS) -> str:
+    """A header's JSON text; BadPayload if it holds anything else than finite JSON values."""
+    try:
+        text = json.dumps(dict(header), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        size = len(text.encode())
+    except (TypeError, ValueError, RecursionError) as error:
+        raise BadPayload(f"the header cannot be written as JSON: {error}") from error
+    if size > limits.largest_header:
+        raise BadPayload(f"the header has {size} bytes of JSON, over {limits.largest_header}")
+    return text
+
+
+def _plain(name: str, array: npt.ArrayLike) -> npt.NDArray[Any]:
+    """The array in little endian; its bytes are only copied where they are not so already."""
+    found = np.asarray(array)
+    dtype = found.dtype.newbyteorder("<")
+    if dtype not in _RANK:
+        raise BadPayload(f"tensor {name!r} is of {found.dtype}, which is none of {_known()}")
+    return found.astype(dtype, copy=False)
+
+
+def _index(
+    arrays: Mapping[str, npt.NDArray[Any]], order: list[str], limits: PayloadLimits
+) -> bytes:
+    """The first bytes of the file: a length, and where each tensor lies."""
+    if len(order) > limits.most_tensors:
+        raise BadPayload(f"there are {len(order)} tensors, over {limits.most_tensors}")
+    index, end = {}, 0
+    for name in order:
+        _check_name(name, limits)
+        begin, end = end, end + arrays[name].nbytes
+        index[name] = {
+            "dtype": _NAMES[arrays[name].dtype],
+            "shape": arrays[name].shape,
+            "data_offsets": (begin, end),
+        }
+    text = json.dumps(index, ensure_ascii=False, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    if len(text) > limits.largest_index:
+        raise BadPayload(
+            f"names and shapes of {len(order)} tensors take {len(text)} bytes,"
+            f" over {limits.largest_index}"
+        )
+    return _LENGTH.pack(len(text)) + text
+
+
+def _write_file(file: int, head: bytes, arrays: Iterable[npt.NDArray[Any]]) -> Blob:
+    """Write and hash block by block, while a block is in the processor's cache."""
+    digest, size = hashlib.sha256(), 0
+
+    def write_all(rest: memoryview) -> None:
+        digest.update(rest)
+        while rest:
+            rest = rest[os.write(file, rest) :]
+
+    write_all(memoryview(head))
+    size += len(head)
+    for array in arrays:
+        flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+        for start in range(0, len(flat), _BLOCK):
+            write_all(flat[start : start + _BLOCK])
+        size += len(flat)
+    return Blob(digest.hexdigest(), size)
+
+
+# -- reading --------------------------------------------------------------------------------------
+
+
+def read(
+    kind: str, header: str | bytes, path: Path | None, limits: PayloadLimits = LIMITS
+) -> Payload:
+    """The payload of a header's JSON and a tensor file; BadPayload unless all of it is right.
+
+    The tensors are views of the file, which may be removed meanwhile, but not be changed.
+    """
+    values = _json_object("the header", header, limits.largest_header)
+    tensors = {} if path is None else read_tensors(path, limits)
+    return Payload(kind=kind, header=values, tensors=tensors)
+
+
+def read_tensors(path: Path, limits: PayloadLimits = LIMITS) -> dict[str, npt.NDArray[Any]]:
+    """Read-only views of a safetensors file's tensors, by name; BadPayload names what is wrong."""
+    with path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        if size < _LENGTH.size:
+            raise BadPayload(f"a tensor file begins with 8 bytes of length; it has {size} in all")
+        (length,) = _LENGTH.unpack(file.read(_LENGTH.size))
+        if length > limits.largest_index:
+            raise BadPayload(f"its header claims {length} bytes, over {limits.largest_index}")
+        data = _LENGTH.size + length
+        if data > size:
+            raise BadPayload(f"its header claims {length} bytes and the file has {size}")
+        places = _places(file.read(length), size - data, limits)
+        mapped = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
+    return {
+        name: np.ndarray(shape, dtype, buffer=mapped, offset=data + begin)
+        for name, (dtype, shape, begin) in places.items()
+    }
+
+
+def _places(
+    text: bytes, space: int, limits: PayloadLimits
+) -> dict[str, tuple[np.dtype[Any], tuple[int, ...], int]]:
+    """Type, shape and beginning of each tensor, which fill the file's data without a gap."""
+    index = _json_object("the tensor file's header", text, limits.largest_index)
+    if len(index) > limits.most_tensors:
+        raise BadPayload(f"there are {len(index)} tensors, over {limits.most_tensors}")
+    found, spans = {}, []
+    for name, entry in index.items():
+        _check_name(name, limits)
+        dtype, shape, (begin, end) = _entry(name, entry)
+        spans.append((begin, end, name))
+        found[name] = (dtype, shape, begin)
+    at = 0
+    for begin, end, name in sorted(spans):
+        if begin != at:
+            wrong = "leaves a gap before it" if begin > at else "overlaps another"
+            raise BadPayload(f"tensor {name!r} begins at {begin} instead of {at}: it {wrong}")
+        at = end
+    if at != space:
+        raise BadPayload(f"the tensors end at byte {at} and the file's data at {space}")
+    return found
+
+
+def _entry(name: str, entry: Any) -> tuple[np.dtype[Any], tuple[int, ...], tuple[int, int]]:
+    """What the header says of one tensor, if it makes sense by itself."""
+    if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
+        raise BadPayload(f"tensor {name!r} needs a dtype, a shape and data_offsets, nothing else")
+    dtype = DTYPES.get(entry["dtype"]) if isinstance(entry["dtype"], str) else None
+    if dtype is None:
+        raise BadPayload(f"tensor {name!r} is of {_short(entry['dtype'])}, none of {_known()}")
+    shape, offsets = entry["shape"], entry["data_offsets"]
+    if not _sizes(shape) or len(shape) > _MOST_DIMENSIONS:
+        raise BadPayload(
+            f"the shape of tensor {name!r} is {_short(shape)}, not up to {_MOST_DIMENSIONS} sizes"
+        )
+    if not _sizes(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
+        raise BadPayload(f"the offsets of tensor {name!r} are {_short(offsets)}, not two sizes")
+    # numpy refuses an empty array too, when the sizes beside the 0 are too much for it.
+    if math.prod(size for size in shape if size) * dtype.itemsize > _ADDRESSABLE:
+        raise BadPayload(f"the shape of tensor {name!r} is {_short(shape)}, too large for memory")
+    needed = math.prod(shape) * dtype.itemsize
+    if offsets[1] - offsets[0] != needed:
+        raise BadPayload(
+            f"tensor {name!r} of {entry['dtype']} {_short(shape)} needs {needed} bytes and has"
+            f" {offsets[1] - offsets[0]}"
+        )
+    return dtype, tuple(shape), (offsets[0], offsets[1])
+
+
+def _sizes(found: Any) -> bool:
+    """Whether it is a list of sizes; True is no size."""
+    return isinstance(found, list) and all(
+        type(each) is int and 0 <= each <= _ADDRESSABLE for each in found
+    )
+
+
+def _check_name(name: str, limits: PayloadLimits) -> None:
+    """BadPayload unless it is plain text that means no file, wherever it is written to."""
+    if not 1 <= len(name) <= limits.longest_name:
+        raise BadPayload(
+            f"a tensor's name has 1 to {limits.longest_name} characters, not {len(name)}:"
+            f" {_short(name)}"
+        )
+    if not name.isprintable():
+        raise BadPayload(f"a tensor's name has no control characters: {_short(name)}")
+    if name == "__metadata__":
+        raise BadPayload("a tensor file of a payload has no __metadata__")
+    parts = re.split(r"[/\\]", name)
+    if ".." in parts or (len(parts) > 1 and (not parts[0] or parts[0].endswith(":"))):
+        raise BadPayload(f"a tensor's name is no path, as this one is: {_short(name)}")
+
+
+def _json_object(what: str, text: str | bytes, largest: int) -> dict[str, Any]:
+    """Parse JSON that a stranger wrote."""
+    size = len(text)
+    if size > largest:
+        raise BadPayload(f"{what} has {size} bytes of JSON, over {largest}")
+    try:
+        value = json.loads(
+            text if isinstance(text, str) else text.decode(),
+            object_pairs_hook=_once_each,
+            parse_constant=_finite,
+            parse_float=_finite,
+        )
+    except RecursionError:
+        raise BadPayload(f"{what} nests too deeply") from None
+    except ValueError as error:
+        raise BadPayload(f"{what} is no JSON: {str(error)[:200]}") from error
+    if not isinstance(value, dict):
+        raise BadPayload(f"{what} is a JSON {type(value).__name__} instead of an object")
+    return value
+
+
+def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a name is there twice")
+    return found
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text[:40]} is not finite")
+    return value
+
+
+# -- checking -------------------------------------------------------------------------------------
+
+
+def check_like(payload: Payload, expected: Shapes) -> None:
+    """BadPayload names the first tensor that is missing, too many, or of another type or shape."""
+    for name in sorted(expected.keys() | payload.tensors.keys()):
+        if name not in payload.tensors:
+            raise BadPayload(f"tensor {_short(name)} is missing")
+        if name not in expected:
+            raise BadPayload(f"there should be no tensor {_short(name)}")
+        dtype, shape = expected[name]
+        found = payload.tensors[name]
+        if (found.dtype, found.shape) != (np.dtype(dtype), tuple(shape)):
+            raise BadPayload(
+                f"tensor {_short(name)} should be {np.dtype(dtype)} {list(shape)} and is"
+                f" {found.dtype} {list(found.shape)}"
+            )
+
+
+def check_finite(payload: Payload) -> None:
+    """BadPayload names the first tensor that has a NaN or an infinity."""
+    for name, array in sorted(payload.tensors.items()):
+        if array.dtype.kind != "f" or not array.size:
+            continue
+        # A NaN makes both of them NaN, and neither takes memory.
+        with np.errstate(invalid="ignore"):
+            finite = np.isfinite(array.min()) and np.isfinite(array.max())
+        if not finite:
+            raise BadPayload(f"tensor {_short(name)} has values that are not finite")
+
+
+def _known() -> str:
+    return ", ".join(DTYPES)
+
+
+def _short(found: Any) -> str:
+    """How a refusal shows what a stranger sent."""
+    return _BRIEF.repr(found) if not isinstance(found, str) else ascii(found[:_LONGEST_SHOWN])

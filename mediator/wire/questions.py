@@ -1,0 +1,56 @@
+"""A question to a run and its answer as they travel: what is said first, then tensors in pieces.
+
+The tensors of either are one safetensors file, which the first message names by size and SHA-256.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from ..errors import MediatorFailed
+from ..proto import federation_pb2 as pb
+from .blobs.store import BadBlob
+from .messages import BadMessage, blob_of
+
+PIECE_BYTES = 1 << 20
+
+
+def question_messages(first: pb.AskRunRequest, path: Path) -> Iterator[pb.AskRunRequest]:
+    """All messages of a question, whose tensors are in the file, if it has any."""
+    yield first
+    if first.blob.digest:
+        with path.open("rb") as file:
+            while data := file.read(PIECE_BYTES):
+                yield pb.AskRunRequest(tensors=data)
+
+
+def whole_answer(replies: Iterable[pb.AskRunReply], path: Path) -> pb.AskRunReply:
+    """The first message of an answer, once the tensors that it names are in the file.
+
+    MediatorFailed for tensors that are not those.
+    """
+    stream = iter(replies)
+    first = next(stream, None)
+    if first is None:
+        raise MediatorFailed("the mediator ended the answer before it had begun")
+    try:
+        blob = blob_of(first.done.blob)
+    except (BadBlob, BadMessage) as error:
+        raise MediatorFailed(f"the mediator answered with no blob: {error}") from error
+    size, digest, came = (blob.size, blob.digest, 0) if blob else (0, "", 0)
+    summed = hashlib.sha256()
+    with path.open("wb") as file:
+        for each in stream:
+            came += len(each.tensors)
+            if came > size:
+                break
+            summed.update(each.tensors)
+            file.write(each.tensors)
+    if came != size or (blob is not None and summed.hexdigest() != digest):
+        wrong = f"{came} came" if came != size else f"those that came are {summed.hexdigest()}"
+        raise MediatorFailed(
+            f"the answer should have {size} bytes of tensors, of SHA-256 {digest or '-'}; {wrong}"
+        )
+    return first

@@ -1,0 +1,122 @@
+"""gRPC services from their descriptors: handlers for an object's methods, and stubs to call them.
+
+What `protoc` would generate has no types; the descriptors say all there is to know. A method of
+the implementation is called as in the .proto file, in snake case.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
+from google.protobuf.message_factory import GetMessageClass
+
+from ..proto import federation_pb2 as pb
+
+JOIN, SITE, COORDINATOR, USER = (
+    pb.DESCRIPTOR.services_by_name[name]
+    for name in ("JoinService", "SiteService", "CoordinatorService", "UserService")
+)
+CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.min_reconnect_backoff_ms", 3_000),  # in fact what an attempt may take at least
+    ("grpc.initial_reconnect_backoff_ms", 200),
+    ("grpc.max_reconnect_backoff_ms", 2_000),
+)
+"""A link that is cut without a word is noticed, and tried again soon.
+
+An attempt that is given up early is work for nothing on both sides: on slow links, and when
+hundreds of sites come at once, hardly one would succeed.
+"""
+OWN_CONNECTION_OPTION = ("grpc.use_local_subchannel_pool", 1)
+"""Channels to one address with equal options share a connection otherwise."""
+DATA_CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
+    *(option for option in CHANNEL_OPTIONS if option[0] != "grpc.keepalive_timeout_ms"),
+    ("grpc.keepalive_timeout_ms", 30_000),
+    OWN_CONNECTION_OPTION,
+)
+"""For a connection that carries nothing but blobs.
+
+On a slow link a keepalive ping waits behind what gRPC and the kernel have taken of a blob already:
+12 s at 1 Mbit/s. With the usual timeout the ping would end the very connection that transfers.
+"""
+MANY_PEERS_OPTIONS: tuple[tuple[str, int], ...] = (
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.http2.lookahead_bytes", 4 << 20),
+)
+"""For who is sent blobs by hundreds at once: what each may send before it is asked for is bounded.
+
+By itself gRPC raises that bound while it is slow to answer, up to 8 MB for each peer. These 4 MiB
+fill a link of 300 Mbit/s with a round trip of 100 ms; 200 sites that send 10 MB at once cost the
+mediator 1.8 GB so, and half of that with 1 MiB.
+"""
+LARGEST_MESSAGE = 8 << 20
+"""Bytes of one message, on either side; blobs travel in pieces far smaller than that."""
+MESSAGE_OPTIONS: tuple[tuple[str, int], ...] = (
+    ("grpc.max_receive_message_length", LARGEST_MESSAGE),
+    ("grpc.max_send_message_length", LARGEST_MESSAGE),
+)
+LOCAL_OPTIONS: tuple[tuple[str, int], ...] = (
+    ("grpc.max_receive_message_length", 4 * LARGEST_MESSAGE),
+    ("grpc.max_send_message_length", 4 * LARGEST_MESSAGE),
+)
+"""Between a mediator and its coordinators: what came from outside fits, with what is put round it.
+
+A message that does not fit would end a coordinator, and each that is started in its place.
+"""
+TOO_MANY_CALLS = "too many calls at once"
+"""What a refusal begins with that has nothing to do with what was asked. Its code: UNAVAILABLE."""
+NO_ROOM_NOW = "no room now"
+"""And what it begins with where a disk is full."""
+
+
+def snake(name: str) -> str:
+    """`ListRuns` as `list_runs`."""
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
+
+
+def handler(service: ServiceDescriptor, implementation: object) -> grpc.GenericRpcHandler:
+    """Serve an object's methods; for `grpc.server` functions, for `grpc.aio.server` coroutines."""
+    return grpc.method_handlers_generic_handler(
+        service.full_name,
+        {
+            method.name: _handler(method, getattr(implementation, snake(method.name)))
+            for method in service.methods
+        },
+    )
+
+
+def _handler(method: MethodDescriptor, act: Callable[..., Any]) -> Any:
+    kinds = {
+        (False, False): grpc.unary_unary_rpc_method_handler,
+        (False, True): grpc.unary_stream_rpc_method_handler,
+        (True, False): grpc.stream_unary_rpc_method_handler,
+        (True, True): grpc.stream_stream_rpc_method_handler,
+    }
+    wrap = kinds[method.client_streaming, method.server_streaming]
+    asked, answered = GetMessageClass(method.input_type), GetMessageClass(method.output_type)
+    return wrap(act, asked.FromString, answered.SerializeToString)
+
+
+class Stub:
+    """The methods of a service over a channel, as attributes in snake case."""
+
+    def __init__(self, channel: Any, service: ServiceDescriptor) -> None:
+        for method in service.methods:
+            names = {True: "stream", False: "unary"}
+            kind = f"{names[method.client_streaming]}_{names[method.server_streaming]}"
+            call = getattr(channel, kind)(
+                f"/{service.full_name}/{method.name}",
+                request_serializer=GetMessageClass(method.input_type).SerializeToString,
+                response_deserializer=GetMessageClass(method.output_type).FromString,
+            )
+            setattr(self, snake(method.name), call)
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        raise AttributeError(f"the service has no method {name}")

@@ -1,0 +1,282 @@
+"""BlobClient: a site's end of Fetch, Offer and Push, which gets a blob through or says why not.
+
+A stream that makes no progress is broken, and one that broke is tried again within a budget. A
+transfer may take as long as it goes on: its deadline is that of silence. What came before a break
+is not sent again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from ...core.traffic import Direction
+from ...errors import MediatorError
+from ...proto import federation_pb2 as pb
+from ..blobs.store import BadBlob, Blob, BlobBusy, BlobStore, Part
+from ..rpc import NO_ROOM_NOW, SITE, TOO_MANY_CALLS
+from .pieces import BadPiece, ended_early, pack, unpack
+from .settings import USUAL, TransferSettings
+from .streams import Room, opened, receive, send
+
+log = logging.getLogger(__name__)
+
+_REFUSED = frozenset(
+    {
+        grpc.StatusCode.FAILED_PRECONDITION,
+        grpc.StatusCode.INVALID_ARGUMENT,
+        grpc.StatusCode.NOT_FOUND,
+        grpc.StatusCode.PERMISSION_DENIED,
+        grpc.StatusCode.RESOURCE_EXHAUSTED,
+        grpc.StatusCode.UNAUTHENTICATED,
+        grpc.StatusCode.UNIMPLEMENTED,
+    }
+)
+"""To ask again would change nothing, unless the other side is only busy. All others mean that the
+link or the other side broke."""
+_MANY_RPCS = "concurrent rpc limit exceeded"
+"""What gRPC itself says where a server has as many calls as it takes, of whomever."""
+Once = Callable[[Callable[[], None]], Awaitable[None]]
+"""One attempt at a transfer, which says whenever it went on."""
+
+
+class TransferRefused(MediatorError):
+    """The other side will not give or take that blob, and why."""
+
+
+class TransferFailed(MediatorError):
+    """A blob did not get through within its deadline or its budget of attempts."""
+
+
+def busy(error: grpc.aio.AioRpcError) -> bool:
+    """Whether the other side has too many calls, or no room, now: that says nothing of the blob."""
+    code, said = error.code(), (error.details() or "").lower()
+    not_now = (TOO_MANY_CALLS, NO_ROOM_NOW)
+    return (code is grpc.StatusCode.UNAVAILABLE and said.startswith(not_now)) or (
+        code is grpc.StatusCode.RESOURCE_EXHAUSTED and said.startswith(_MANY_RPCS)
+    )
+
+
+class BlobStub:
+    """Fetch, Offer and Push over a `grpc.aio` channel."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        prefix = f"/{SITE.full_name}/"
+        self.fetch: Any = channel.unary_stream(
+            prefix + "Fetch",
+            request_serializer=pb.FetchRequest.SerializeToString,
+            response_deserializer=unpack,
+        )
+        self.offer: Any = channel.unary_unary(
+            prefix + "Offer",
+            request_serializer=pb.OfferRequest.SerializeToString,
+            response_deserializer=pb.OfferReply.FromString,
+        )
+        self.push: Any = channel.stream_unary(
+            prefix + "Push",
+            request_serializer=pack,
+            response_deserializer=pb.PushReply.FromString,
+        )
+
+
+@dataclass(slots=True)
+class _Shared:
+    """A download that several wait for."""
+
+    task: asyncio.Task[Path]
+    waiting: int = 0
+
+
+class BlobClient:
+    """Gets blobs from the mediator and brings them there; one for a store."""
+
+    def __init__(
+        self,
+        stub: BlobStub,
+        store: BlobStore,
+        book: Callable[[Direction, str, int], None],
+        settings: TransferSettings = USUAL,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        """`book` is told each piece's direction, digest and bytes; `chance` is in [0, 1)."""
+        self._stub, self._store, self._book = stub, store, book
+        self._settings, self._chance = settings, chance
+        self._room = Room(settings.waiting_bytes)
+        self._streams = asyncio.Semaphore(settings.at_once)
+        self._downloads: dict[Blob, _Shared] = {}
+        self._uploads: dict[str, asyncio.Lock] = {}
+
+    def use(self, stub: BlobStub) -> None:
+        """Ask over this one from now on; what is under way on the one before goes on there."""
+        self._stub = stub
+
+    async def download(self, blob: Blob) -> Path:
+        """The path of a blob, which is fetched unless it is there; at once for all who ask.
+
+        Pin it before, if it has to stay. Raises TransferRefused, TransferFailed, NoRoom.
+        """
+        if self._store.has(blob):
+            return self._store.path(blob.digest)
+        shared = self._downloads.get(blob)
+        if shared is None:
+            shared = _Shared(asyncio.create_task(self._download(blob)))
+            self._downloads[blob] = shared
+        shared.waiting += 1
+        try:
+            return await asyncio.shield(shared.task)
+        finally:
+            shared.waiting -= 1
+            if not shared.waiting and self._downloads.get(blob) is shared:
+                del self._downloads[blob]
+                shared.task.cancel()
+
+    async def upload(self, blob: Blob, *, run: str, key: str) -> None:
+        """Bring a blob of the store, for an order's answer.
+
+        Raises TransferRefused, TransferFailed, and BadBlob if the store has it not.
+        """
+        lock = self._uploads.setdefault(blob.digest, asyncio.Lock())
+        async with lock:  # a second push of the same bytes would end the first one
+            with self._store.pinned(blob.digest):
+                if not self._store.has(blob):
+                    raise BadBlob(f"there is no blob {blob.digest} in {self._store.folder}")
+                await self._upload(blob, run, key)
+        if not lock.locked():
+            self._uploads.pop(blob.digest, None)
+
+    async def _download(self, blob: Blob) -> Path:
+        part: Part | None = None
+
+        async def once(went_on: Callable[[], None]) -> None:
+            nonlocal part
+
+            def book(nbytes: int) -> None:
+                went_on()
+                self._book(Direction.TO_SITE, blob.digest, nbytes)
+
+            if part is None or part.closed:
+                part = await opened(self._store, blob)
+            if part.size < blob.size:
+                request = pb.FetchRequest(digest=blob.digest, offset=part.size)
+                call = self._stub.fetch(request, wait_for_ready=True)
+                await receive(call, part, book, self._settings, self._room)
+            if part.size < blob.size:
+                raise ended_early(blob, part.size)
+            await asyncio.to_thread(part.finish)
+
+        try:
+            with self._store.pinned(blob.digest):
+                await self._persist("fetch", blob, once, lambda: part.size if part else 0)
+                return self._store.path(blob.digest)
+        finally:
+            if part is not None:
+                part.close()
+
+    async def _upload(self, blob: Blob, run: str, key: str) -> None:
+        there = 0
+        path = self._store.path(blob.digest)
+        offer = pb.OfferRequest(
+            blob=pb.Blob(digest=blob.digest, size=blob.size), order=pb.OrderId(run=run, key=key)
+        )
+
+        async def once(went_on: Callable[[], None]) -> None:
+            nonlocal there
+
+            def book(nbytes: int) -> None:
+                went_on()
+                self._book(Direction.FROM_SITE, blob.digest, nbytes)
+
+            patience = self._settings.piece_s
+            there = (await self._stub.offer(offer, timeout=patience, wait_for_ready=True)).offset
+            if there >= blob.size:
+                return
+            call = self._stub.push(wait_for_ready=True)
+            try:
+                await send(path, blob, there, call.write, book, self._settings)
+                async with asyncio.timeout(patience):
+                    await call.done_writing()
+                    there = (await call).size
+            except asyncio.InvalidStateError:
+                # The other side ended the stream before it was written to its end.
+                there = (await call).size
+            finally:
+                call.cancel()
+            if there < blob.size:
+                raise ended_early(blob, there)
+
+        await self._persist("push", blob, once, lambda: there)
+
+    async def _persist(
+        self,
+        what: str,
+        blob: Blob,
+        once: Once,
+        reached: Callable[[], int],
+    ) -> None:
+        """Do it once fewer are under way than may be, within its budget and its deadline."""
+        async with self._streams:
+            await self._try(what, blob, once, reached)
+
+    async def _try(
+        self,
+        what: str,
+        blob: Blob,
+        once: Once,
+        reached: Callable[[], int],
+    ) -> None:
+        """Try until it is done; each byte further than before renews the budget of attempts.
+
+        Any byte that crosses renews the deadline. That the other side is busy counts for that only.
+        """
+        settings, loop = self._settings, asyncio.get_running_loop()
+        failures = corrupt = furthest = 0
+        trouble = "it has not begun"
+        try:
+            async with asyncio.timeout(settings.floor_s) as limit:
+
+                def went_on() -> None:
+                    limit.reschedule(loop.time() + settings.floor_s)
+
+                while True:
+                    try:
+                        return await once(went_on)
+                    except grpc.aio.AioRpcError as error:
+                        trouble = f"{error.code().name}: {error.details()}"
+                        if busy(error):
+                            await asyncio.sleep(settings.longest_pause_s * (1 + self._chance()) / 2)
+                            continue
+                        if error.code() in _REFUSED:
+                            text = f"{what} of blob {blob.digest} was refused: {trouble}"
+                            raise TransferRefused(text) from error
+                        corrupt += error.code() is grpc.StatusCode.DATA_LOSS
+                    except TimeoutError:
+                        trouble = f"no piece within {settings.piece_s:.0f} s"
+                    except BadBlob as error:
+                        trouble = str(error)
+                        corrupt += 1
+                    except (BadPiece, BlobBusy) as error:
+                        trouble = str(error)
+                    except asyncio.CancelledError:
+                        doing = asyncio.current_task()
+                        if doing is None or doing.cancelling():
+                            raise
+                        trouble = "its channel was closed"  # which cancels calls, not us
+                    failures = 1 if reached() > furthest else failures + 1
+                    furthest = max(furthest, reached())
+                    if failures >= settings.attempts or corrupt >= settings.corrupt_attempts:
+                        break
+                    log.info("%s of blob %s is tried again: %s", what, blob.digest, trouble)
+                    await asyncio.sleep(settings.pause_s(failures, self._chance()))
+        except TimeoutError:
+            trouble = f"{trouble}; {settings.floor_s:.0f} s are over without a byte"
+        raise TransferFailed(
+            f"{what} of blob {blob.digest} came to {reached()} of {blob.size} bytes: {trouble}"
+        )

@@ -1,0 +1,266 @@
+"""BlobService: the mediator's end of Fetch, Offer and Push.
+
+What a peer may fetch or push, and whom it is booked for, is for a `Gate` to say. What a site has
+offered and not pushed is bounded, and so is the time that each of its calls may take.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any, NoReturn, Protocol
+
+import grpc
+
+from ...core.traffic import Direction
+from ...proto import federation_pb2 as pb
+from ..blobs.full_disk import is_full
+from ..blobs.store import BadBlob, Blob, BlobBusy, BlobStore, NoRoom, Part, check_digest
+from ..rpc import NO_ROOM_NOW, SITE
+from .pieces import BadPiece, Piece, pack, unpack
+from .settings import USUAL, TransferSettings
+from .streams import Room, opened, receive, send
+
+log = logging.getLogger(__name__)
+
+Context = Any
+"""A `grpc.aio.ServicerContext`, whose stubs do not say what `write` takes."""
+FULL = f"{NO_ROOM_NOW}: the mediator's disk is full"
+"""What a site is told that brings a blob then; the log has it once (server/runs/disk_room.py)."""
+OFFERS_PER_SITE = 256
+"""What a site may have offered and not pushed; the oldest is forgotten, and offered again."""
+
+
+class Gate(Protocol):
+    """Who may have what, as the mediator knows it. Its methods are called in the event loop."""
+
+    def site_of(self, context: Any) -> str:
+        """The site that calls, by its certificate."""
+
+    def refuses_fetch(self, site: str, digest: str) -> str:
+        """Why a site may not have that blob; empty if it may."""
+
+    def refuses_push(self, site: str, run: str, key: str, blob: Blob) -> str:
+        """Why an order's answer may not bring that blob; empty if it may.
+
+        Whoever needs the blob for longer pins it here: a pin may come before the blob.
+        """
+
+    def book(self, site: str, direction: Direction, digest: str, nbytes: int) -> None:
+        """Bytes of a blob crossed the site's boundary."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Offer:
+    """What a site has said it will push."""
+
+    blob: Blob
+    run: str
+    key: str
+
+
+class BlobService:
+    """Fetch, Offer and Push of SiteService, as coroutines."""
+
+    def __init__(
+        self,
+        store: BlobStore,
+        gate: Gate,
+        *,
+        largest_bytes: int,
+        settings: TransferSettings = USUAL,
+    ) -> None:
+        self._store, self._gate = store, gate
+        self._largest = largest_bytes
+        self._settings = settings
+        self._room = Room(settings.waiting_bytes)
+        self._offers: dict[str, dict[str, _Offer]] = {}
+        """By site and digest; the oldest first."""
+        self._pushed: dict[tuple[str, str], Part] = {}
+        """Parts that are written at the moment, by site and digest."""
+
+    async def fetch(self, request: pb.FetchRequest, context: Context) -> None:
+        """Send a blob's pieces from an offset on."""
+        site = self._gate.site_of(context)
+        code = grpc.StatusCode
+        try:
+            check_digest(request.digest)
+        except BadBlob as error:
+            await _refuse(context, site, code.INVALID_ARGUMENT, str(error))
+        if reason := self._gate.refuses_fetch(site, request.digest):
+            await _refuse(context, site, code.PERMISSION_DENIED, reason)
+        with self._store.pinned(request.digest):
+            size = self._store.size(request.digest)
+            if size is None:
+                text = f"blob {request.digest} is not here"
+                await _refuse(context, site, code.NOT_FOUND, text)
+            if request.offset > size:
+                text = f"blob {request.digest} has {size} bytes, and {request.offset} was asked for"
+                await _refuse(context, site, code.OUT_OF_RANGE, text)
+
+            def book(nbytes: int) -> None:
+                self._gate.book(site, Direction.TO_SITE, request.digest, nbytes)
+
+            path = self._store.path(request.digest)
+            blob = Blob(request.digest, size)
+            try:
+                async with asyncio.timeout(self._settings.total_s(size - request.offset)):
+                    await send(path, blob, request.offset, context.write, book, self._settings)
+            except TimeoutError:
+                text = f"blob {request.digest} is taken too slowly"
+                await _refuse(context, site, code.DEADLINE_EXCEEDED, text)
+
+    async def offer(self, request: pb.OfferRequest, context: Context) -> pb.OfferReply:
+        """Say how much of a blob is here; ends an earlier push of it, which its site gave up."""
+        site = self._gate.site_of(context)
+        code = grpc.StatusCode
+        try:
+            blob = Blob(request.blob.digest, request.blob.size)
+        except BadBlob as error:
+            await _refuse(context, site, code.INVALID_ARGUMENT, str(error))
+        if blob.size > self._largest:
+            text = f"blob {blob.digest} has {blob.size} bytes; at most {self._largest} are taken"
+            await _refuse(context, site, code.RESOURCE_EXHAUSTED, text)
+        run, key = request.order.run, request.order.key
+        if reason := self._gate.refuses_push(site, run, key, blob):
+            await _refuse(context, site, code.PERMISSION_DENIED, reason)
+        self._end_push(site, blob.digest)
+        if self._store.under_way(blob, site) == blob.size:
+            await self._finish_left(site, blob)
+        if self._store.has(blob):
+            return pb.OfferReply(offset=blob.size)
+        self._remember(site, _Offer(blob=blob, run=run, key=key))
+        return pb.OfferReply(offset=self._store.under_way(blob, site))
+
+    async def push(self, pieces: AsyncIterator[Piece], context: Context) -> pb.PushReply:
+        """Take a blob's pieces, from where it was cut."""
+        site = self._gate.site_of(context)
+        code = grpc.StatusCode
+        part: Part | None = None
+        try:
+            async with asyncio.timeout(self._settings.piece_s):
+                first = await anext(pieces, None)
+                if first is None:
+                    raise BadPiece(code.INVALID_ARGUMENT, "a push without a piece")
+                offer = self._offers.get(site, {}).get(first.digest)
+                if offer is None:
+                    text = f"no blob {first.digest[:80]!r} was offered, so none can be pushed"
+                    raise BadPiece(code.INVALID_ARGUMENT, text)
+                blob = offer.blob
+                part = await opened(self._store, blob, site)
+            self._pushed[site, blob.digest] = part
+            async with asyncio.timeout(self._settings.total_s(blob.size - part.size)):
+                await self._take(site, first, pieces, part)
+            if part.size == blob.size:
+                await asyncio.to_thread(part.finish)
+                self._offers.get(site, {}).pop(blob.digest, None)
+        except BadPiece as error:
+            await _refuse(context, site, error.code, error.text)
+        except TimeoutError:
+            await _refuse(context, site, code.DEADLINE_EXCEEDED, "the pieces come too slowly")
+        except BlobBusy as error:
+            await _refuse(context, site, code.ABORTED, str(error))
+        except (NoRoom, OSError) as error:
+            if is_full(error):
+                await context.abort(code.UNAVAILABLE, FULL)
+            if not isinstance(error, NoRoom):
+                raise
+            await _refuse(context, site, code.RESOURCE_EXHAUSTED, str(error))
+        except BadBlob as error:
+            await _refuse(context, site, code.DATA_LOSS, str(error))
+        finally:
+            if part is not None:
+                part.close()
+                if self._pushed.get((site, part.blob.digest)) is part:
+                    del self._pushed[site, part.blob.digest]
+        return pb.PushReply(size=part.size)
+
+    def forget(self, run: str, *, site: str = "", key: str = "") -> None:
+        """Take nothing more for a run, or of it from one site or for one order.
+
+        What came in part is removed.
+        """
+        for each in [site] if site else list(self._offers):
+            offers = self._offers.get(each, {})
+            for offer in [o for o in offers.values() if o.run == run and key in ("", o.key)]:
+                self._drop(each, offer)
+
+    async def _finish_left(self, site: str, blob: Blob) -> None:
+        """Check a part whose stream ended when its bytes were there, and before they were checked.
+
+        An offset that equals the size would tell the site that there is nothing left to do.
+        """
+        try:
+            part = await opened(self._store, blob, site)
+        except (BlobBusy, NoRoom):
+            return
+        try:
+            await asyncio.to_thread(part.finish)
+        except BadBlob as error:
+            log.warning("site %s: %s", site, error)
+        finally:
+            part.close()
+
+    async def _take(self, site: str, first: Piece, rest: AsyncIterator[Piece], part: Part) -> None:
+        def book(nbytes: int) -> None:
+            self._gate.book(site, Direction.FROM_SITE, part.blob.digest, nbytes)
+
+        async def pieces() -> AsyncIterator[Piece]:
+            yield first
+            async for piece in rest:
+                yield piece
+
+        await receive(pieces(), part, book, self._settings, self._room)
+
+    def _remember(self, site: str, offer: _Offer) -> None:
+        """One offer for an order at a time, so that a site cannot fill the disk with parts."""
+        offers = self._offers.setdefault(site, {})
+        same = [o for o in offers.values() if (o.run, o.key) == (offer.run, offer.key)]
+        for other in same:
+            if other.blob != offer.blob:
+                self._drop(site, other)
+        offers.pop(offer.blob.digest, None)
+        offers[offer.blob.digest] = offer
+        while len(offers) > OFFERS_PER_SITE:
+            self._drop(site, next(iter(offers.values())))
+
+    def _drop(self, site: str, offer: _Offer) -> None:
+        self._end_push(site, offer.blob.digest)
+        self._store.drop_part(offer.blob, site)
+        offers = self._offers[site]
+        offers.pop(offer.blob.digest, None)
+        if not offers:
+            del self._offers[site]
+
+    def _end_push(self, site: str, digest: str) -> None:
+        """Whoever still writes that part is told so with its next piece."""
+        part = self._pushed.pop((site, digest), None)
+        if part is not None:
+            part.close()
+
+
+async def _refuse(context: Context, site: str, code: grpc.StatusCode, text: str) -> NoReturn:
+    """End a call of a site, and say why on both sides."""
+    log.warning("site %s: %s: %s", site, code.name, text)
+    await context.abort(code, text)
+    raise AssertionError("abort does not return")
+
+
+def blob_handler(service: BlobService) -> grpc.GenericRpcHandler:
+    """Serves Fetch, Offer and Push; for `grpc.aio` servers, before the handler of SiteService."""
+    return grpc.method_handlers_generic_handler(
+        SITE.full_name,
+        {
+            "Fetch": grpc.unary_stream_rpc_method_handler(
+                service.fetch, pb.FetchRequest.FromString, pack
+            ),
+            "Offer": grpc.unary_unary_rpc_method_handler(
+                service.offer, pb.OfferRequest.FromString, pb.OfferReply.SerializeToString
+            ),
+            "Push": grpc.stream_unary_rpc_method_handler(
+                service.push, unpack, pb.PushReply.SerializeToString
+            ),
+        },
+    )

@@ -1,0 +1,350 @@
+"""Every piece of work ends once, whoever dies when; nobody is idle while there is work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+from hypothesis import given, settings, strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from fedpilot.federated.core.rounds.dispatch import Action, Dispatcher, GiveUp, Send, Start
+
+
+def up(workers: int, limit: int = 3) -> Dispatcher:
+    dispatcher = Dispatcher(workers, limit)
+    dispatcher.start()
+    for number in range(workers):
+        dispatcher.ready(number)
+    return dispatcher
+
+
+def sent(actions: Iterable[Action]) -> list[tuple[int, int]]:
+    return [(a.worker, a.work) for a in actions if isinstance(a, Send)]
+
+
+def given_up(actions: Iterable[Action]) -> list[int]:
+    return [a.work for a in actions if isinstance(a, GiveUp)]
+
+
+# -- tables -----------------------------------------------------------------------------------
+
+
+def test_it_begins_by_starting_every_worker() -> None:
+    assert Dispatcher(3, 1).start() == [Start(0), Start(1), Start(2)]
+
+
+def test_work_waits_until_a_worker_is_up() -> None:
+    dispatcher = Dispatcher(2, 1)
+    assert dispatcher.submit([7, 8]) == []
+    assert not dispatcher.idle
+    assert sent(dispatcher.ready(1)) == [(1, 7)]
+    assert sent(dispatcher.ready(0)) == [(0, 8)]
+
+
+def test_work_that_is_first_goes_before_all_that_waits_in_its_order() -> None:
+    dispatcher = up(1)
+    dispatcher.submit(range(5))
+    assert dispatcher.submit([10, 11], worker=0, first=True) == [], "the worker holds two"
+    assert sent(dispatcher.done(0, 0)) == [(0, 10)]
+    assert sent(dispatcher.done(0, 1)) == [(0, 11)]
+    assert sent(dispatcher.done(0, 10)) == [(0, 2)]
+
+
+@pytest.mark.parametrize(
+    ("workers", "works", "expected"),
+    [
+        pytest.param(1, 1, [(0, 0)], id="one piece goes to the one worker"),
+        pytest.param(1, 5, [(0, 0), (0, 1)], id="a worker holds two pieces at most"),
+        pytest.param(3, 3, [(0, 0), (1, 1), (2, 2)], id="everybody gets one first"),
+        pytest.param(3, 2, [(0, 0), (1, 1)], id="fewer pieces than workers"),
+        pytest.param(
+            2, 9, [(0, 0), (1, 1), (0, 2), (1, 3)], id="a second piece each while plenty wait"
+        ),
+        pytest.param(
+            3, 4, [(0, 0), (1, 1), (2, 2)], id="no second piece when few are left for all"
+        ),
+        pytest.param(2, 0, [], id="no work"),
+    ],
+)
+def test_work_goes_out_in_order_to_whoever_holds_least(
+    workers: int, works: int, expected: list[tuple[int, int]]
+) -> None:
+    assert sent(up(workers).submit(range(works))) == expected
+
+
+def test_a_lost_workers_pieces_go_back_to_the_head_of_the_line() -> None:
+    dispatcher = up(1)
+    dispatcher.submit(range(4))
+    assert dispatcher.doing(0) == (0, 1)
+    assert dispatcher.lost(0, "died") == [Start(0)]
+    assert sent(dispatcher.ready(0)) == [(0, 0), (0, 1)]
+
+
+def test_only_the_piece_that_a_worker_was_on_counts_the_loss() -> None:
+    dispatcher = up(2, limit=0)
+    dispatcher.submit(range(5))
+    assert dispatcher.doing(0) == (0, 2)
+    assert given_up(dispatcher.lost(0, "died")) == [0]
+    ended = set()
+    while doing := dispatcher.doing(1):
+        dispatcher.done(1, doing[0])
+        ended.add(doing[0])
+    assert ended == {1, 2, 3, 4}
+    assert dispatcher.idle
+
+
+@pytest.mark.parametrize("limit", [0, 1, 3])
+def test_a_piece_is_given_up_when_it_lost_more_workers_than_it_may(limit: int) -> None:
+    dispatcher = up(limit + 3, limit)
+    dispatcher.submit([9])
+    losses = 0
+    while not dispatcher.idle:
+        holder = next(n for n in range(limit + 3) if dispatcher.doing(n))
+        losses += 1
+        actions = dispatcher.lost(holder, "it ate too much")
+    assert losses == limit + 1
+    assert [a for a in actions if isinstance(a, GiveUp)] == [GiveUp(9, losses, "it ate too much")]
+
+
+@pytest.mark.parametrize("limit", [0, 2])
+def test_a_worker_that_never_comes_up_is_started_so_often_and_then_all_is_given_up(
+    limit: int,
+) -> None:
+    dispatcher = Dispatcher(1, limit)
+    dispatcher.start()
+    dispatcher.submit([4, 5])
+    for _ in range(limit):
+        assert dispatcher.lost(0, "no") == [Start(0)]
+    actions = dispatcher.lost(0, "no")
+    assert given_up(actions) == [4, 5]
+    assert Start(0) not in actions
+    assert dispatcher.idle
+
+
+def test_a_worker_that_finishes_something_may_die_as_often_again() -> None:
+    dispatcher = up(1, limit=1)
+    dispatcher.submit(range(6))
+    for work in range(6):
+        assert Start(0) in dispatcher.lost(0, "died")
+        dispatcher.ready(0)
+        assert dispatcher.doing(0)[0] == work
+        dispatcher.done(0, work)
+    assert dispatcher.idle
+
+
+def test_the_others_do_the_work_of_a_worker_that_is_gone_for_good() -> None:
+    dispatcher = up(2, limit=0)
+    dispatcher.ready(1)
+    dispatcher.lost(0, "gone")
+    actions = dispatcher.submit(range(3))
+    assert {worker for worker, _ in sent(actions)} == {1}
+
+
+def test_pinned_work_waits_for_its_worker_and_stops_nobody_else() -> None:
+    dispatcher = Dispatcher(2, 3)
+    dispatcher.start()
+    dispatcher.ready(1)
+    assert dispatcher.submit([1, 2, 3], worker=0) == []
+    assert sent(dispatcher.submit([4])) == [(1, 4)]
+    assert sent(dispatcher.ready(0)) == [(0, 1), (0, 2)]
+    assert sent(dispatcher.done(0, 1)) == [(0, 3)]
+
+
+def test_pinned_work_goes_to_the_same_worker_after_it_was_started_again() -> None:
+    dispatcher = up(3)
+    assert sent(dispatcher.submit([1], worker=2)) == [(2, 1)]
+    assert sent(dispatcher.lost(2, "died")) == []
+    assert sent(dispatcher.ready(2)) == [(2, 1)]
+
+
+def test_pinned_work_is_given_up_with_its_worker_and_the_rest_goes_on() -> None:
+    dispatcher = up(2, limit=0)
+    dispatcher.submit([1, 2, 3], worker=0)
+    dispatcher.submit([4])
+    actions = dispatcher.lost(0, "gone")
+    assert sorted(given_up(actions)) == [1, 2, 3]
+    assert dispatcher.doing(1) == (4,)
+    dispatcher.done(1, 4)
+    assert dispatcher.idle
+
+
+def test_work_for_a_worker_that_is_gone_for_good_is_given_up_at_once() -> None:
+    dispatcher = up(2, limit=0)
+    dispatcher.lost(0, "gone")
+    assert given_up(dispatcher.submit([5], worker=0)) == [5]
+    assert dispatcher.idle
+
+
+def test_work_for_a_pool_that_is_gone_for_good_is_given_up_at_once() -> None:
+    dispatcher = up(1, limit=0)
+    dispatcher.lost(0, "gone")
+    assert given_up(dispatcher.submit([5])) == [5]
+    assert dispatcher.idle
+
+
+# -- whatever happens -------------------------------------------------------------------------
+
+
+class Pool(RuleBasedStateMachine):
+    """Workers that come up, finish and die as hypothesis likes, and what must always hold."""
+
+    WORKERS = 3
+    LIMIT = 2
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dispatcher = Dispatcher(self.WORKERS, self.LIMIT)
+        self.starting: set[int] = set()
+        self.alive: set[int] = set()
+        self.holding: dict[int, list[int]] = {n: [] for n in range(self.WORKERS)}
+        self.pinned: dict[int, int] = {}
+        self.waiting: set[int] = set()
+        self.ended: dict[int, str] = {}
+        self.losses: dict[int, int] = {}
+        self.deaths = dict.fromkeys(range(self.WORKERS), 0)
+        self.next = 0
+        self.perform(self.dispatcher.start())
+
+    @property
+    def gone(self) -> set[int]:
+        return set(range(self.WORKERS)) - self.alive - self.starting
+
+    def perform(self, actions: list[Action]) -> None:
+        for action in actions:
+            match action:
+                case Start(worker):
+                    assert worker not in self.alive | self.starting
+                    assert self.deaths[worker] <= self.LIMIT
+                    self.starting.add(worker)
+                case Send(worker, work):
+                    assert worker in self.alive, "work goes to workers that are up"
+                    assert work in self.waiting, "a piece is at one worker at a time"
+                    assert self.pinned.get(work, worker) == worker
+                    self.waiting.remove(work)
+                    self.holding[worker].append(work)
+                case GiveUp(work, _, _):
+                    assert work in self.waiting, "a piece ends once"
+                    self.waiting.remove(work)
+                    self.ended[work] = "given up"
+
+    @rule(count=st.integers(1, 6))
+    def submit(self, count: int) -> None:
+        works = range(self.next, self.next + count)
+        self.next += count
+        self.waiting |= set(works)
+        self.perform(self.dispatcher.submit(works))
+
+    @rule(count=st.integers(1, 3), worker=st.integers(0, WORKERS - 1))
+    def submit_pinned(self, count: int, worker: int) -> None:
+        works = range(self.next, self.next + count)
+        self.next += count
+        self.waiting |= set(works)
+        self.pinned |= dict.fromkeys(works, worker)
+        self.perform(self.dispatcher.submit(works, worker))
+
+    @precondition(lambda self: self.starting)
+    @rule(data=st.data())
+    def come_up(self, data: st.DataObject) -> None:
+        worker = data.draw(st.sampled_from(sorted(self.starting)))
+        self.starting.remove(worker)
+        self.alive.add(worker)
+        self.perform(self.dispatcher.ready(worker))
+
+    @precondition(lambda self: any(self.holding.values()))
+    @rule(data=st.data())
+    def finish(self, data: st.DataObject) -> None:
+        worker = data.draw(st.sampled_from([n for n, held in self.holding.items() if held]))
+        work = self.holding[worker].pop(0)
+        self.ended[work] = "done"
+        self.deaths[worker] = 0
+        self.perform(self.dispatcher.done(worker, work))
+
+    @precondition(lambda self: self.alive | self.starting)
+    @rule(data=st.data())
+    def die(self, data: st.DataObject) -> None:
+        worker = data.draw(st.sampled_from(sorted(self.alive | self.starting)))
+        self.alive.discard(worker)
+        self.starting.discard(worker)
+        self.deaths[worker] += 1
+        held, self.holding[worker] = self.holding[worker], []
+        self.waiting |= set(held)
+        if held:
+            self.losses[held[0]] = self.losses.get(held[0], 0) + 1
+        actions = self.dispatcher.lost(worker, "died")
+        for action in actions:
+            if isinstance(action, GiveUp) and worker not in self.gone:
+                assert self.losses[action.work] == action.losses == self.LIMIT + 1
+        self.perform(actions)
+        if held and self.losses[held[0]] > self.LIMIT:
+            assert self.ended[held[0]] == "given up"
+
+    @invariant()
+    def it_knows_who_holds_what(self) -> None:
+        for worker, held in self.holding.items():
+            assert self.dispatcher.doing(worker) == tuple(held)
+            assert len(held) <= Dispatcher.DEPTH
+
+    @invariant()
+    def nothing_is_lost(self) -> None:
+        held = [work for works in self.holding.values() for work in works]
+        assert sorted([*self.ended, *self.waiting, *held]) == list(range(self.next))
+
+    @invariant()
+    def nobody_is_idle_while_work_waits(self) -> None:
+        for worker in self.alive:
+            if not self.holding[worker]:
+                mine = [w for w in self.waiting if self.pinned.get(w, worker) == worker]
+                assert not mine, f"worker {worker} could do {mine}"
+
+    @invariant()
+    def it_is_idle_when_nothing_waits_and_nobody_works(self) -> None:
+        assert self.dispatcher.idle == (not self.waiting and not any(self.holding.values()))
+
+    @invariant()
+    def nothing_waits_for_ever(self) -> None:
+        for work in self.waiting:
+            able = {self.pinned[work]} if work in self.pinned else set(range(self.WORKERS))
+            assert able - self.gone, f"piece {work} waits for workers that are gone for good"
+
+
+class PatientPool(Pool):
+    """Workers that may die for ever: nobody is ever gone for good."""
+
+    LIMIT = 10**9
+
+
+TestWhateverHappens = Pool.TestCase
+TestWhateverHappens.settings = settings(max_examples=100, stateful_step_count=50, deadline=None)
+TestHoweverOftenWorkersDie = PatientPool.TestCase
+TestHoweverOftenWorkersDie.settings = TestWhateverHappens.settings
+
+
+@given(workers=st.integers(1, 5), works=st.integers(0, 40), data=st.data())
+@settings(deadline=None)
+def test_everything_is_done_once_if_nobody_dies_too_often(
+    workers: int, works: int, data: st.DataObject
+) -> None:
+    dispatcher = Dispatcher(workers, limit=1000)
+    starting = set(range(workers))
+    dispatcher.start()
+    dispatcher.submit(range(works))
+    done: list[int] = []
+    deaths = 0
+    while not dispatcher.idle:
+        busy = [n for n in range(workers) if dispatcher.doing(n)]
+        if starting and (not busy or data.draw(st.booleans())):
+            worker = data.draw(st.sampled_from(sorted(starting)))
+            starting.remove(worker)
+            dispatcher.ready(worker)
+        elif deaths < 20 and data.draw(st.booleans()):
+            worker = data.draw(st.sampled_from(busy))
+            deaths += 1
+            starting.add(worker)
+            assert Start(worker) in dispatcher.lost(worker, "died")
+        else:
+            worker = data.draw(st.sampled_from(busy))
+            work = dispatcher.doing(worker)[0]
+            dispatcher.done(worker, work)
+            done.append(work)
+    assert sorted(done) == list(range(works))

@@ -1,0 +1,538 @@
+"""What a client becomes depends on the model, its samples and (seed, round, id): nothing else."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from clients import CLASSES, FEATURES, Clients, dense, numbers
+from fedpilot.federated.core.state import digest
+from fedpilot.federated.core.sums.partial import Tally
+from fedpilot.federated.engine.trainers.resident import ResidentModule
+from fedpilot.federated.engine.training.modules import state_of
+from fedpilot.federated.errors import ClientFailed
+
+OF_PYTORCH = ("sequential", "folded", "mapped")
+"""These take tied and frozen weights too."""
+KINDS = (*OF_PYTORCH, "compiled")
+Make = Callable[[], nn.Module]
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def with_batch_norm() -> nn.Module:
+    return nn.Sequential(nn.Linear(FEATURES, 8), nn.BatchNorm1d(8), nn.Linear(8, CLASSES))
+
+
+def with_dropout() -> nn.Module:
+    return nn.Sequential(nn.Linear(FEATURES, 8), nn.Dropout(0.5), nn.Linear(8, CLASSES))
+
+
+class Reassigning(nn.Module):
+    """Gives its buffer a new tensor in every step, instead of changing it in place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(FEATURES, CLASSES)
+        self.register_buffer("scale", torch.ones(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            self.scale = self.scale * 1.5
+        return self.linear(x) * self.scale
+
+
+class Remembering(nn.Module):
+    """Has a buffer that is not part of its state."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(FEATURES, CLASSES)
+        self.register_buffer("seen", torch.ones(()), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            self.seen.add_(1.0)
+        return self.linear(x) * self.seen
+
+
+class InPlace(nn.Module):
+    """Changes the samples that it is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(FEATURES, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(x.mul_(0.5))
+
+
+class Shared(nn.Module):
+    """Has one module under two names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.BatchNorm1d(FEATURES)
+        self.second = self.first
+        self.head = nn.Linear(FEATURES, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.second(self.first(x)))
+
+
+class Tied(nn.Module):
+    """Has one parameter under two names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(FEATURES, FEATURES), nn.Linear(FEATURES, FEATURES)
+        self.b.weight = self.a.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.b(self.a(x))
+
+
+MODELS: dict[str, tuple[Make, tuple[str, ...]]] = {
+    "dense": (dense, KINDS),
+    "tied weights": (Tied, OF_PYTORCH),
+    "dropout": (with_dropout, ("sequential", "folded")),
+    "batch norm": (with_batch_norm, ("sequential",)),
+    "a module under two names": (Shared, ("sequential",)),
+    "buffers that are replaced": (Reassigning, ("sequential",)),
+    "buffers that are not saved": (Remembering, ("sequential",)),
+    "inputs that are changed in place": (InPlace, ("sequential", "folded")),
+}
+MADE = [pytest.param(make, id=name) for name, (make, _) in MODELS.items()]
+TRAINED = [
+    pytest.param(make, kind, id=f"{name}, {kind}")
+    for name, (make, kinds) in MODELS.items()
+    for kind in kinds
+]
+OPTIMIZERS = [
+    pytest.param({"optimizer": "sgd"}, id="sgd"),
+    pytest.param({"optimizer": "sgd", "momentum": 0.9, "weight_decay": 0.01}, id="momentum"),
+    pytest.param({"optimizer": "adam", "learning_rate": 0.01}, id="adam"),
+    pytest.param({"optimizer": "adamw", "learning_rate": 0.01, "weight_decay": 0.1}, id="adamw"),
+]
+LARGE, OTHER, SMALL = 0, 1, 2
+SIZES = (23, 23, 8)
+
+
+def clients(make: Make = dense, sizes: tuple[int, ...] = SIZES, **training: Any) -> Clients:
+    return Clients(make, sizes=sizes, training=training)
+
+
+# -- nothing else -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("training", OPTIMIZERS)
+@pytest.mark.parametrize(("make", "kind"), TRAINED)
+def test_the_result_does_not_depend_on_who_trained_before(
+    make: Make, kind: str, training: dict[str, Any]
+) -> None:
+    alone = clients(make, **training).one(OTHER, kind=kind).bits
+    after = clients(make, **training)
+    after.one(LARGE, kind=kind)
+    after.train([SMALL, LARGE], kind=kind, number=5)
+    assert after.one(OTHER, kind=kind).bits == alone
+    assert after.one(OTHER, kind=kind).bits == alone, "nor on having trained itself"
+
+
+@pytest.mark.parametrize("make", MADE)
+def test_loading_a_model_gives_that_model_bit_for_bit(make: Make) -> None:
+    trained = clients(make)
+    trained.one()
+    trained.resident.load(trained.tensors())
+    found = {name: tensor.numpy() for name, tensor in trained.resident.tensors().items()}
+    assert digest(found) == digest(trained.initial)
+
+
+@pytest.mark.parametrize(("make", "kind"), TRAINED)
+def test_training_changes_what_it_returns(make: Make, kind: str) -> None:
+    trained = clients(make)
+    assert digest(trained.one(kind=kind).state) != digest(trained.initial)
+
+
+@pytest.mark.parametrize("kind", ["sequential", "folded"])
+def test_what_other_generators_drew_does_not_matter(kind: str) -> None:
+    first = clients(with_dropout).one(kind=kind).bits
+    torch.manual_seed(99)
+    np.random.default_rng(1).normal()
+    torch.rand(100)
+    again = clients(with_dropout)
+    torch.rand(100)
+    assert again.one(kind=kind).bits == first
+
+
+@pytest.mark.parametrize("kind", ["sequential", "folded"])
+def test_whatever_ought_to_matter_does(kind: str) -> None:
+    """Client, round and samples each change what dropout lets through."""
+    same = numbers(23)
+    two = Clients(with_dropout, x=np.concatenate([same, same]), y=np.arange(46) % 23 % CLASSES,
+                  sizes=(23, 23), training={"shuffle": False})  # fmt: skip
+    two.partition.order[:] = np.arange(46)
+    first = two.one(0, kind=kind).bits
+    assert two.one(0, kind=kind).bits == first
+    assert two.one(1, kind=kind).bits != first, "another client with equal samples"
+    assert two.one(0, kind=kind, number=2).bits != first, "another round"
+    two.all_x[3] += 1
+    assert two.one(0, kind=kind).bits != first, "other samples"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_shuffling_depends_on_the_round(kind: str) -> None:
+    plain = clients()
+    assert plain.one(kind=kind, number=1).bits != plain.one(kind=kind, number=2).bits
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_without_shuffling_the_round_matters_only_to_dropout(kind: str) -> None:
+    plain = clients(shuffle=False)
+    assert plain.one(kind=kind, number=1).bits == plain.one(kind=kind, number=2).bits
+    if kind in ("sequential", "folded"):
+        dropping = clients(with_dropout, shuffle=False)
+        first, second = (dropping.one(kind=kind, number=number).bits for number in (1, 2))
+        assert first != second
+
+
+# -- what training is -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("training", OPTIMIZERS)
+def test_training_is_what_pytorchs_own_optimizer_does(training: dict[str, Any]) -> None:
+    settings = {"learning_rate": 0.1, "batch_size": 4, "number_of_epochs": 3, **training}
+    mine = Clients(dense, sizes=(10,), training={**settings, "shuffle": False})
+    found = mine.one().state
+    x, y = mine.data_of(0)
+    torch.manual_seed(1)
+    module = dense()
+    options = {"lr": settings["learning_rate"], "weight_decay": settings.get("weight_decay", 0.0)}
+    if settings["optimizer"] == "sgd":
+        options["momentum"] = settings.get("momentum", 0.0)
+    kinds = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
+    optimizer = kinds[settings["optimizer"]](module.parameters(), **options)
+    for _ in range(3):
+        for start in range(0, 10, 4):
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(module(x[start : start + 4]), y[start : start + 4])
+            loss.backward()
+            optimizer.step()
+    assert digest(found) == digest(state_of(module))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_step_of_sgd_is_what_pytorch_computes(kind: str) -> None:
+    training = {"learning_rate": 0.5, "batch_size": 100, "shuffle": False}
+    mine = Clients(dense, sizes=(23,), double=True, training=training)
+    found = mine.one(kind=kind)
+    x, y = mine.data_of(0)
+    torch.manual_seed(1)
+    module = dense().double()
+    loss = nn.functional.cross_entropy(module(x), y)
+    loss.backward()
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter -= 0.5 * parameter.grad
+    for name, array in state_of(module).items():
+        np.testing.assert_allclose(found.state[name], array, rtol=0, atol=1e-14)
+    assert found.loss == pytest.approx(23 * float(loss.detach()), rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("count", "batch", "epochs", "steps"),
+    [
+        pytest.param(1, 1, 1, 1, id="one sample"),
+        pytest.param(1, 32, 3, 3, id="one sample, larger batches"),
+        pytest.param(5, 1, 1, 5, id="batches of one"),
+        pytest.param(9, 4, 2, 6, id="a smaller batch last"),
+        pytest.param(8, 4, 1, 2, id="even batches"),
+        pytest.param(0, 4, 2, 0, id="no samples"),
+    ],
+)
+def test_steps_and_what_is_measured(count: int, batch: int, epochs: int, steps: int) -> None:
+    class Counting(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(FEATURES, CLASSES)
+            self.register_buffer("steps", torch.tensor(0))
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.steps.add_(1)
+            return self.linear(x)
+
+    mine = clients(Counting, (count,), batch_size=batch, number_of_epochs=epochs)
+    after = mine.one()
+    assert int(after.state["steps"]) == steps
+    if not count:
+        assert digest(after.state) == digest(mine.initial)
+        assert after.loss == 0.0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("training", OPTIMIZERS)
+def test_a_client_without_samples_stays_what_it_is(kind: str, training: dict[str, Any]) -> None:
+    mine = clients(dense, (5, 0, 0), **training)
+    for after in (
+        mine.one(1, kind=kind),
+        mine.train([1, 2], kind=kind)[2],
+        mine.train(kind=kind)[1],
+    ):
+        assert digest(after.state) == digest(mine.initial)
+        assert after.loss == 0.0
+
+
+@pytest.mark.parametrize("kind", ["sequential", "folded"])
+def test_every_sample_is_seen_once_in_an_epoch(kind: str) -> None:
+    seen: list[float] = []
+
+    class Watching(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(1, CLASSES)
+
+        def forward(self, x: Tensor) -> Tensor:
+            if isinstance(x, Tensor) and not isinstance(x, torch.fx.Proxy):
+                seen.extend(x[:, 0].tolist())
+            return self.linear(x)
+
+    x = np.arange(10, dtype=np.float32).reshape(10, 1)
+    mine = Clients(Watching, x=x, sizes=(10,), training={"number_of_epochs": 2, "batch_size": 5})
+    mine.one(kind=kind)
+    first, second = seen[:10], seen[10:]
+    assert sorted(first) == sorted(second) == list(range(10))
+    assert first != second, "every epoch has its own order"
+    assert first != sorted(first)
+
+
+def test_a_model_that_changes_its_input_sees_fresh_samples_in_every_epoch() -> None:
+    mine = clients(InPlace, shuffle=False, number_of_epochs=3, batch_size=100)
+    before = mine.all_x.copy()
+    mine.train()
+    mine.train(kind="folded")
+    assert np.array_equal(mine.all_x, before)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_loss_is_that_of_the_last_epoch(kind: str) -> None:
+    """Measured while training: that of an epoch that follows what the epochs before gave."""
+    whole = Clients(dense, double=True, training={"number_of_epochs": 3, "shuffle": False})
+    first = Clients(dense, double=True, training={"number_of_epochs": 2, "shuffle": False})
+    third = Clients(dense, double=True, training={"number_of_epochs": 1, "shuffle": False})
+    found, before = whole.train(kind=kind), first.train()
+    for client, after in found.items():
+        last = third.one(client, model=before[client].state)
+        assert after.loss == pytest.approx(last.loss, rel=1e-9)
+
+
+# -- parts of a model -------------------------------------------------------------------------
+
+
+def test_a_buffer_that_is_replaced_is_part_of_what_comes_back() -> None:
+    assert float(clients(Reassigning).one(SMALL).state["scale"]) == pytest.approx(1.5**2)
+
+
+def test_batch_norm_buffers_move_in_training_and_not_in_evaluation() -> None:
+    mine = clients(with_batch_norm)
+    trained = mine.one(SMALL).state
+    assert int(trained["1.num_batches_tracked"]) == 2
+    assert trained["1.num_batches_tracked"].shape == ()
+    assert not np.array_equal(trained["1.running_mean"], mine.initial["1.running_mean"])
+    x, y = mine.data_of(OTHER)
+    mine.resident.evaluate(x.numpy(), y.numpy(), 4)
+    after = {name: tensor.numpy() for name, tensor in mine.resident.tensors().items()}
+    assert digest(after) == digest(trained)
+
+
+def test_batch_norm_never_gets_a_last_batch_of_one_sample() -> None:
+    """It goes with the batch before; one sample by itself cannot be trained, and says so."""
+    mine = clients(with_batch_norm, (9, 1))
+    assert int(mine.one(0).state["1.num_batches_tracked"]) == 2
+    with pytest.raises(ClientFailed, match="client_1 failed"):
+        mine.one(1)
+
+
+@pytest.mark.parametrize("kind", OF_PYTORCH)
+@pytest.mark.parametrize("training", OPTIMIZERS)
+def test_frozen_parameters_stay_and_the_rest_learns(kind: str, training: dict[str, Any]) -> None:
+    def half_frozen() -> nn.Module:
+        module = dense()
+        module[0].requires_grad_(False)
+        return module
+
+    mine = clients(half_frozen, **{"weight_decay": 0.5} | training)
+    state = mine.one(kind=kind).state
+    for name, array in mine.initial.items():
+        assert np.array_equal(state[name], array) == name.startswith("0."), name
+
+
+class Unused(nn.Module):
+    """Has parameters that the loss does not reach."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.used, self.unused = nn.Linear(FEATURES, CLASSES), nn.Linear(2, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.used(x)
+
+
+@pytest.mark.parametrize("kind", ["sequential", "mapped"])
+@pytest.mark.parametrize("training", OPTIMIZERS)
+def test_a_parameter_that_the_loss_does_not_reach_is_left_alone(
+    kind: str, training: dict[str, Any]
+) -> None:
+    mine = clients(Unused, **training)
+    assert np.array_equal(mine.one(kind=kind).state["unused.weight"], mine.initial["unused.weight"])
+
+
+@pytest.mark.parametrize("kind", OF_PYTORCH)
+def test_tied_weights_stay_tied(kind: str) -> None:
+    mine = clients(Tied)
+    state = mine.one(kind=kind).state
+    assert np.array_equal(state["a.weight"], state["b.weight"])
+    assert not np.array_equal(state["a.weight"], mine.initial["a.weight"])
+
+
+def test_a_module_under_two_names_trains_under_both() -> None:
+    mine = clients(Shared)
+    state = mine.one().state
+    assert set(state) == set(mine.initial)
+    for name in ("running_mean", "running_var", "num_batches_tracked", "weight"):
+        assert np.array_equal(state[f"first.{name}"], state[f"second.{name}"])
+        assert not np.array_equal(state[f"first.{name}"], mine.initial[f"first.{name}"])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_float64_models_train_in_float64(kind: str) -> None:
+    mine = Clients(dense, double=True)
+    assert {a.dtype for a in mine.one(kind=kind).state.values()} == {np.dtype("f8")}
+
+
+# -- what goes wrong --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_loss_that_explodes_is_not_finite_and_leaves_no_trace(kind: str) -> None:
+    mine = clients(learning_rate=1e30, number_of_epochs=4)
+    assert not math.isfinite(mine.one(kind=kind).loss)
+    mine.train(kind=kind)
+    mine.resident.load(mine.tensors())
+    found = {name: tensor.numpy() for name, tensor in mine.resident.tensors().items()}
+    assert digest(found) == digest(mine.initial)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_client_that_explodes_does_not_touch_its_mates(kind: str) -> None:
+    calm = clients()
+    expected = calm.train([OTHER, SMALL], kind=kind)
+    wild = clients()
+    wild.all_x[wild.partition.indices(LARGE)] = 1e38
+    found = wild.train(kind=kind)
+    assert not math.isfinite(found[LARGE].loss)
+    assert found[OTHER].bits == expected[OTHER].bits
+    assert found[SMALL].bits == expected[SMALL].bits
+
+
+class Raising(nn.Module):
+    """Raises when it trains a sample above a limit."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(FEATURES, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if float(x.detach().max()) > 50:
+            raise ValueError("this sample is too much for me")
+        return self.linear(x)
+
+
+def test_a_client_whose_training_raises_is_named() -> None:
+    mine = clients(Raising)
+    mine.all_x[mine.partition.indices(OTHER)[3]] = 99.0
+    with pytest.raises(ClientFailed, match="ValueError: this sample is too much") as caught:
+        mine.train()
+    assert caught.value.client_id == "client_1"
+    assert "round 1" in str(caught.value)
+    fresh = clients(Raising)
+    assert mine.one(SMALL).bits == fresh.one(SMALL).bits, "the others are none the worse for it"
+
+
+@pytest.mark.parametrize("kind", ["folded", "mapped"])
+def test_clients_that_fail_together_are_named_together(kind: str) -> None:
+    mine = Clients(sizes=(4,) * 5)
+    mine.all_y[mine.partition.indices(2)] = CLASSES + 1  # a label that there is no output for
+    with pytest.raises(ClientFailed, match="and 2 more failed while training together in round 3"):
+        mine.train(kind=kind, number=3)
+    assert mine.one(0, kind=kind).bits == Clients(sizes=(4,) * 5).one(0, kind=kind).bits
+
+
+# -- evaluation -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("batch", [1, 4, 100])
+def test_evaluation_counts_samples_right_answers_and_losses(batch: int) -> None:
+    mine = clients()
+    mine.resident.load(mine.tensors())
+    x, y = mine.data_of(OTHER)
+    tally = mine.resident.evaluate(x.numpy(), y.numpy(), batch)
+    torch.manual_seed(1)
+    with torch.no_grad():
+        outputs = dense()(x)
+    assert tally.samples == len(y)
+    assert tally.correct == int((outputs.argmax(1) == y).sum())
+    assert tally.mean_loss == pytest.approx(
+        float(nn.functional.cross_entropy(outputs, y)), rel=1e-5
+    )
+
+
+def test_evaluation_in_parts_that_end_with_a_batch_gives_the_same_sums() -> None:
+    mine = clients(with_dropout, (40,))
+    mine.resident.load(mine.tensors())
+    x, y = (t.numpy() for t in mine.data_of(0))
+    whole = mine.resident.evaluate(x, y, 8).to_json()
+    parts = Tally()
+    for start, stop in ((16, 40), (0, 8), (8, 16)):
+        parts.merge(mine.resident.evaluate(x[start:stop], y[start:stop], 8))
+    assert parts.to_json() == whole
+
+
+def test_evaluation_leaves_read_only_samples_as_they_are() -> None:
+    mine = clients(InPlace)
+    mine.resident.load(mine.tensors())
+    x, y = (t.numpy() for t in mine.data_of(LARGE))
+    x.setflags(write=False)
+    before = x.copy()
+    mine.resident.evaluate(x, y, 4)
+    assert np.array_equal(x, before)
+
+
+def test_gradients_reach_pooling_layers_as_the_module_lies_in_memory() -> None:
+    """A gradient comes back from flattening in another order, which pooling is slow with."""
+    module = nn.Sequential(nn.Conv2d(1, 4, 3), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36, 2))
+    x = torch.randn(5, 1, 8, 8)
+    resident = ResidentModule(module, nn.functional.cross_entropy, torch.device("cpu"), example=x)
+
+    def ordered() -> bool:
+        seen: list[bool] = []
+        pooled = module[1](module[0](resident.arranged(x)))
+        pooled.register_hook(
+            lambda gradient: seen.append(gradient.is_contiguous(memory_format=torch.channels_last))
+        )
+        module[3](module[2](pooled)).sum().backward()
+        return seen == [True]
+
+    with resident.gradients_arranged():
+        assert ordered()
+    assert not ordered()

@@ -1,0 +1,50 @@
+"""A mediator asks for vnodes of sound sizes, for a time that has an end."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from fedpilot.mediator.agent.orders.gangs import LONGEST_S, gang_of
+from fedpilot.mediator.site import GangRequest
+from fedpilot.mediator.wire.messages import BadMessage
+
+SOUND = GangRequest(name="g", resources={"CPU": 1.0})
+
+
+def test_what_is_sound_is_taken_as_it_is() -> None:
+    assert gang_of(SOUND.to_json()) == SOUND
+
+
+@pytest.mark.parametrize("name", ["timeout_s", "lease_s"])
+@pytest.mark.parametrize("asked", [LONGEST_S + 1, 10**400, math.inf])
+def test_times_have_an_end(name: str, asked: float) -> None:
+    assert getattr(gang_of({**SOUND.to_json(), name: asked}), name) == LONGEST_S
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({"timeout_s": 0}, id="no time"),
+        pytest.param({"lease_s": math.nan}, id="a time that is no number"),
+        pytest.param({"lease_s": "60"}, id="a time in words"),
+        pytest.param({"workers": 0}, id="no worker"),
+        pytest.param({"workers": -3}, id="fewer than none"),
+        pytest.param({"workers": 1.5}, id="one and a half"),
+        pytest.param({"workers": True}, id="true"),
+        pytest.param({"at_most": 0}, id="none at most"),
+        pytest.param({"resources": {"CPU": -1.0}}, id="less than nothing"),
+        pytest.param({"resources": {"CPU": math.inf}}, id="without end"),
+        pytest.param({"resources": {"CPU": math.nan}}, id="no number"),
+        pytest.param({"resources": {"CPU": "1"}}, id="an amount in words"),
+        pytest.param({"resources": ["CPU"]}, id="a list"),
+        pytest.param({"policy": "x"}, id="a policy that there is not"),
+        pytest.param({"name": 3}, id="a number for a name"),
+        pytest.param({"more": 1}, id="a key that there is not"),
+    ],
+)
+def test_nonsense_is_refused(changes: dict[str, Any]) -> None:
+    with pytest.raises(BadMessage, match="no request for a gang"):
+        gang_of({**SOUND.to_json(), **changes})

@@ -1,0 +1,599 @@
+"""The store keeps one contract, in SQLite and in a real PostgreSQL."""
+
+from __future__ import annotations
+
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import sqlalchemy
+
+from fedpilot.mediator.core.health import SiteState, Wish
+from fedpilot.mediator.core.rules.roles import Role
+from fedpilot.mediator.core.traffic import Direction, Flow
+from fedpilot.mediator.errors import RunExists
+from fedpilot.mediator.identity import TokenRefused, digest_of
+from fedpilot.mediator.server.store import (
+    AuditEntry,
+    EventRecord,
+    RunRecord,
+    RunState,
+    SiteRecord,
+    Store,
+    StoreError,
+)
+from fedpilot.mediator.server.store.engines import patiently
+from fedpilot.mediator.server.store.tables import STEPS, migrate
+from postgres import database, excused, postgres
+
+PARIS = SiteRecord(
+    name="paris",
+    wish=Wish.OPEN,
+    state=SiteState.READY,
+    since=12.25,
+    reason="it has joined",
+    first_joined=10.125,
+    agent="a1",
+    version="0.1.0",
+    data_json='{"name": "été"}',
+)
+RUN = RunRecord(
+    id="r1",
+    name="digits",
+    owner="alice",
+    config_yaml="rounds: 3\n",
+    submitted_at=1_700_000_000.123456,
+    folder="/runs/r1",
+)
+S = RunState
+SECRET = digest_of("of a token")
+AT_ONCE = 8
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    """One PostgreSQL for this module."""
+    if why := excused():
+        pytest.skip(why)
+    with postgres() as url:
+        yield url
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """A new database."""
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path / 'mediator.sqlite'}"
+        return
+    with database(request.getfixturevalue("server")) as name:
+        yield name
+
+
+@pytest.fixture
+def store(url: str) -> Iterator[Store]:
+    with Store(url) as made:
+        yield made
+
+
+@pytest.fixture
+def postgresql_url(server: str) -> Iterator[str]:
+    with database(server) as name:
+        yield name
+
+
+def at_once(url: str, act: Callable[[Store, int], bool]) -> int:
+    """Do it in several stores of one database at the same moment; how many succeeded."""
+    begin = threading.Barrier(AT_ONCE)
+
+    def one(number: int) -> bool:
+        with Store(url) as mine:
+            begin.wait(60)
+            return act(mine, number)
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        return sum(pool.map(one, range(AT_ONCE), timeout=60))
+
+
+# -- sites ----------------------------------------------------------------------------------------
+
+
+def test_a_site_is_remembered_as_it_was_last_put(store: Store) -> None:
+    assert store.site("paris") is None
+    store.put_site(PARIS)
+    later = replace(
+        PARIS, wish=Wish.DRAINING, state=SiteState.LOST, reason="silent", since=99.5, removed=True
+    )
+    store.put_site(later)
+    assert store.site("paris") == later
+
+
+def test_what_a_site_tells_of_its_data_stays_unless_it_is_put_too(store: Store) -> None:
+    silent = replace(PARIS, state=SiteState.LOST, data_json="{}")
+    store.put_site(PARIS, with_data=False)  # it is new
+    store.put_site(silent, with_data=False)
+    assert store.site("paris") == replace(silent, data_json=PARIS.data_json)
+    store.put_site(silent)
+    assert store.site("paris") == silent
+
+
+def test_sites_are_listed_by_name_the_same_in_every_database(store: Store) -> None:
+    names = ["b", "B", "a-1", "a_1", "a"]
+    for name in names:
+        store.put_site(replace(PARIS, name=name))
+    assert [site.name for site in store.sites()] == sorted(names)
+
+
+# -- tokens ---------------------------------------------------------------------------------------
+
+
+def test_a_token_lets_its_site_join_once(store: Store) -> None:
+    store.add_token(SECRET, "paris", made_by="alice", now=0.0, expires_at=100.0)
+    store.use_token(SECRET, "paris", now=99.0)
+    with pytest.raises(TokenRefused, match="was used already"):
+        store.use_token(SECRET, "paris", now=99.0)
+
+
+@pytest.mark.parametrize(
+    ("digest", "site", "now", "reason"),
+    [
+        pytest.param(SECRET, "rome", 1.0, "none that was made for site rome", id="another site"),
+        pytest.param(digest_of("x"), "paris", 1.0, "none that was made", id="another secret"),
+        pytest.param("", "paris", 1.0, "none that was made", id="no secret"),
+        pytest.param("é", "paris", 1.0, "none that was made", id="no digest at all"),
+        pytest.param(SECRET, "paris", 100.0, "ended 0 s ago", id="the moment that it ends"),
+        pytest.param(SECRET, "paris", 160.0, "ended 60 s ago", id="a minute later"),
+    ],
+)
+def test_a_token_is_refused_and_stays_unused(
+    store: Store, digest: str, site: str, now: float, reason: str
+) -> None:
+    store.add_token(SECRET, "paris", made_by="alice", now=0.0, expires_at=100.0)
+    with pytest.raises(TokenRefused, match=reason):
+        store.use_token(digest, site, now=now)
+    store.use_token(SECRET, "paris", now=50.0)
+
+
+def test_tokens_that_nobody_has_used_are_made_void(store: Store) -> None:
+    used, late, other = digest_of("used"), digest_of("late"), digest_of("other")
+    for secret, site, expires_at in (
+        (used, "paris", 100.0),
+        (SECRET, "paris", 100.0),
+        (late, "paris", 5.0),
+        (other, "rome", 100.0),
+    ):
+        store.add_token(secret, site, made_by="ada", now=0.0, expires_at=expires_at)
+    store.use_token(used, "paris", now=1.0)
+    assert store.void_tokens("paris", now=10.0) == 1
+    with pytest.raises(TokenRefused, match="ended 1 s ago"):
+        store.use_token(SECRET, "paris", now=11.0)
+    store.use_token(other, "rome", now=11.0)
+    store.add_token(digest_of("next"), "paris", made_by="ada", now=12.0, expires_at=100.0)
+    store.use_token(digest_of("next"), "paris", now=13.0)
+
+
+def test_a_token_of_before_a_revocation_is_refused(store: Store) -> None:
+    store.add_token(SECRET, "paris", made_by="ada", now=1.0, expires_at=100.0)
+    with pytest.raises(TokenRefused, match="before a certificate of that site was revoked"):
+        store.use_token(SECRET, "paris", now=2.0, made_after=1.0)
+    store.use_token(SECRET, "paris", now=2.0, made_after=0.5)
+
+
+def test_a_site_may_have_several_tokens(store: Store) -> None:
+    secrets = [digest_of(str(number)) for number in range(3)]
+    for secret in secrets:
+        store.add_token(secret, "paris", made_by="alice", now=0.0, expires_at=100.0)
+    for secret in secrets:
+        store.use_token(secret, "paris", now=1.0)
+
+
+def test_of_all_that_join_at_once_with_one_token_exactly_one_wins(url: str, store: Store) -> None:
+    store.add_token(SECRET, "paris", made_by="alice", now=0.0, expires_at=100.0)
+
+    def join(mine: Store, _: int) -> bool:
+        try:
+            mine.use_token(SECRET, "paris", now=1.0)
+        except TokenRefused:
+            return False
+        return True
+
+    assert at_once(url, join) == 1
+
+
+# -- runs -----------------------------------------------------------------------------------------
+
+
+def test_a_run_that_is_added_again_is_what_it_has_become(store: Store) -> None:
+    assert store.add_run(RUN) == RUN
+    store.set_run_state("r1", S.RUNNING, among=[S.SUBMITTED], started_at=5.0)
+    again = store.add_run(replace(RUN, submitted_at=9.0, folder="/elsewhere"))
+    assert again == replace(RUN, state=S.RUNNING, started_at=5.0) == store.run("r1")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        pytest.param(replace(RUN, config_yaml="rounds: 4\n"), id="another config"),
+        pytest.param(replace(RUN, owner="bob"), id="another owner"),
+        pytest.param(replace(RUN, interactive=True), id="interactive"),
+    ],
+)
+def test_another_run_of_the_same_id_is_refused(store: Store, other: RunRecord) -> None:
+    store.add_run(RUN)
+    with pytest.raises(RunExists, match="another run called r1"):
+        store.add_run(other)
+    assert store.run("r1") == RUN
+
+
+def test_of_different_runs_that_are_added_at_once_with_one_id_exactly_one_is(
+    url: str, store: Store
+) -> None:
+    def add(mine: Store, number: int) -> bool:
+        try:
+            mine.add_run(replace(RUN, owner=f"user-{number}"))
+        except RunExists:
+            return False
+        return True
+
+    assert at_once(url, add) == 1
+    assert len(store.runs()) == 1
+
+
+def test_runs_are_found_by_state_the_first_submitted_first(store: Store) -> None:
+    for id, at, state in [("c", 1.0, S.RUNNING), ("b", 2.0, S.FAILED), ("a", 3.0, S.STOPPING)]:
+        store.add_run(replace(RUN, id=id, submitted_at=at, state=state))
+    assert [run.id for run in store.runs_in([S.STOPPING, S.RUNNING])] == ["c", "a"]
+    assert store.runs_in([]) == ()
+    assert [run.id for run in store.runs()] == ["c", "b", "a"]
+    assert store.run("d") is None
+
+
+def test_the_newest_runs_come_in_pages_without_their_configs(store: Store) -> None:
+    for name, at in (("b", 2.0), ("a", 1.0), ("d", 3.0), ("c", 3.0)):
+        store.add_run(replace(RUN, id=name, submitted_at=at))
+    page, more = store.newest_runs(3)
+    assert ([run.id for run in page], more) == (["d", "c", "b"], 1)
+    assert {run.config_yaml for run in page} == {""}
+    assert replace(page[2], config_yaml=RUN.config_yaml) == store.run("b")
+    page, more = store.newest_runs(1, after="d")
+    assert ([run.id for run in page], more) == (["c"], 2)
+    page, more = store.newest_runs(9, after="c")
+    assert ([run.id for run in page], more) == (["b", "a"], 0)
+    assert store.newest_runs(9, after="a") == ((), 0) == store.newest_runs(9, after="nobody")
+
+
+def test_a_state_changes_only_from_one_that_was_expected(store: Store) -> None:
+    store.add_run(RUN)
+    assert not store.set_run_state("r1", S.STOPPED, among=[S.RUNNING, S.STOPPING], ended_at=9.0)
+    assert not store.set_run_state("none", S.RUNNING, among=list(S))
+    assert store.run("r1") == RUN
+
+
+def test_what_belongs_to_a_state_goes_with_it(store: Store) -> None:
+    store.add_run(RUN)
+    store.set_run_state("r1", S.RUNNING, among=[S.SUBMITTED], started_at=5.0)
+    assert store.set_run_state(
+        "r1", S.FAILED, among=[S.RUNNING], reason="no site", ended_at=7.0, digest="d" * 64
+    )
+    failed = replace(
+        RUN, state=S.FAILED, started_at=5.0, ended_at=7.0, reason="no site", digest="d" * 64
+    )
+    assert store.run("r1") == failed
+    assert store.set_run_state("r1", S.SUBMITTED, among=[S.FAILED], restarted=True)
+    assert store.run("r1") == replace(RUN, started_at=5.0, restarts=1)
+
+
+def test_of_all_that_change_a_state_at_once_exactly_one_does(url: str, store: Store) -> None:
+    store.add_run(RUN)
+    changed = at_once(url, lambda mine, _: mine.set_run_state("r1", S.RUNNING, among=[S.SUBMITTED]))
+    assert changed == 1
+
+
+# -- events and the audit log ---------------------------------------------------------------------
+
+
+def test_events_are_numbered_upwards_and_read_on_from_a_number(url: str, store: Store) -> None:
+    numbers = [store.append_event(run, f'"{run}"', now=1.5) for run in ("r1", "", "r1", "r2")]
+    assert numbers == sorted(set(numbers))
+    first, federation, second, other = numbers
+    assert store.events_after("r1") == (
+        EventRecord(number=first, at=1.5, run="r1", event_json='"r1"'),
+        EventRecord(number=second, at=1.5, run="r1", event_json='"r1"'),
+    )
+    assert [each.number for each in store.events_after("r1", first)] == [second]
+    assert [each.number for each in store.events_after("r1", limit=1)] == [first]
+    assert [each.number for each in store.events_after("")] == [federation]
+    with Store(url) as successor:
+        assert successor.append_event("r1", "{}", now=2.0) > other
+
+
+def test_the_audit_log_gives_its_last_entries_in_order(store: Store) -> None:
+    entries = [
+        AuditEntry(
+            at=float(number), who="alice", role=Role.ADMIN, act="change_site",
+            what=f"drain site-{number}", outcome="done",
+        )
+        for number in range(5)
+    ]  # fmt: skip
+    for entry in entries:
+        store.record_audit(entry)
+    assert store.audit(2) == tuple(entries[-2:])
+    assert store.audit(100) == tuple(entries)
+
+
+def test_an_act_that_names_anything_at_all_is_audited(store: Store) -> None:
+    entry = AuditEntry(
+        at=1.0, who="alice", role=Role.VIEWER, act="submit", what="a\0b\n\U0001f41f", outcome="no"
+    )
+    store.record_audit(entry)
+    assert store.audit(1) == (replace(entry, what="a\ufffdb\n\U0001f41f"),)
+
+
+# -- traffic --------------------------------------------------------------------------------------
+
+
+def test_bytes_are_added_to_what_was_booked_before(store: Store) -> None:
+    down = Flow(1, "paris", Direction.TO_SITE, "model")
+    up = Flow(1, "paris", Direction.FROM_SITE, "partial")
+    store.add_traffic("r1", [(down, 1 << 40), (up, 7), (down, 1)])
+    store.add_traffic("r1", [(down, 1 << 41)])
+    store.add_traffic("r1", [])
+    store.add_traffic("r2", [(up, 1)])
+    assert store.traffic("r1") == sorted([(up, 7), (down, (1 << 40) + (1 << 41) + 1)])
+    assert store.traffic("none") == []
+
+
+def test_bytes_that_are_added_at_once_are_all_counted(url: str, store: Store) -> None:
+    flow = Flow(0, "paris", Direction.TO_SITE, "model")
+
+    def book(mine: Store, number: int) -> bool:
+        for _ in range(10):
+            mine.add_traffic("r1", [(flow, 10**number)])
+        return True
+
+    assert at_once(url, book) == AT_ONCE
+    assert store.traffic("r1") == [(flow, int("1" * AT_ONCE) * 10)]
+
+
+# -- what is left after a death -------------------------------------------------------------------
+
+_WRITER = """
+import sys
+from fedpilot.mediator.server.store import Store
+store = Store(sys.argv[1])
+while True:
+    print(store.append_event("r1", "{}", now=0.0), flush=True)
+"""
+
+
+def test_what_was_acknowledged_outlives_the_process(url: str, store: Store) -> None:
+    writer = subprocess.Popen(
+        [sys.executable, "-c", _WRITER, url], stdout=subprocess.PIPE, text=True
+    )
+    assert writer.stdout is not None
+    with closing(writer.stdout):
+        told = [int(writer.stdout.readline()) for _ in range(20)]
+        writer.send_signal(signal.SIGKILL)
+        told += [int(line) for line in writer.stdout if line.endswith("\n")]
+    writer.wait(60)
+    assert {each.number for each in store.events_after("r1")} >= set(told)
+    assert store.append_event("r1", "{}", now=1.0) > max(told)
+
+
+def test_a_connection_that_the_server_has_ended_is_made_anew(postgresql_url: str) -> None:
+    with Store(postgresql_url) as store:
+        store.put_site(PARIS)
+        end = (
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+        engine = engine_of(postgresql_url)
+        with engine.begin() as connection:
+            assert connection.execute(sqlalchemy.text(end)).rowcount == 1
+        engine.dispose()
+        assert store.site("paris") == PARIS
+
+
+# -- opening, formats -----------------------------------------------------------------------------
+
+
+def engine_of(url: str) -> sqlalchemy.Engine:
+    """As another program would reach the database."""
+    return sqlalchemy.create_engine(url.replace("postgresql:", "postgresql+psycopg:"))
+
+
+def execute(url: str, *statements: str) -> None:
+    engine = engine_of(url)
+    with engine.begin() as connection:
+        for statement in statements:
+            connection.execute(sqlalchemy.text(statement))
+    engine.dispose()
+
+
+def test_all_is_there_when_it_is_opened_again(url: str) -> None:
+    with Store(url) as store:
+        store.put_site(PARIS)
+        store.add_run(RUN)
+    store.close()
+    with Store(url) as again:
+        assert (again.sites(), again.runs()) == ((PARIS,), (RUN,))
+
+
+def test_stores_that_open_an_empty_database_at_once_make_its_tables_once(url: str) -> None:
+    begin = threading.Barrier(AT_ONCE)
+
+    def one(_: int) -> int:
+        begin.wait(60)
+        with Store(url) as mine:
+            return mine.append_event("", "{}", now=0.0)
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        assert len(set(pool.map(one, range(AT_ONCE), timeout=60))) == AT_ONCE
+
+
+def later_step(connection: sqlalchemy.Connection) -> None:
+    connection.execute(sqlalchemy.text("ALTER TABLE sites ADD COLUMN colour TEXT DEFAULT 'blue'"))
+
+
+def test_an_older_format_is_migrated_and_keeps_what_it_holds(url: str) -> None:
+    with Store(url) as store:
+        store.put_site(PARIS)
+    engine = engine_of(url)
+    for _ in range(2):  # the second time, there is nothing left to do
+        with engine.begin() as connection:
+            migrate(connection, (*STEPS, later_step))
+    with engine.begin() as connection:
+        rows = connection.execute(sqlalchemy.text("SELECT name, colour FROM sites")).all()
+        found = connection.execute(sqlalchemy.text("SELECT number FROM format")).all()
+    engine.dispose()
+    assert [tuple(row) for row in rows] == [("paris", "blue")]
+    assert [tuple(row) for row in found] == [(len(STEPS) + 1,)]
+
+
+def test_a_migration_that_fails_leaves_the_older_format(url: str) -> None:
+    def broken(connection: sqlalchemy.Connection) -> None:
+        later_step(connection)
+        connection.execute(sqlalchemy.text("ALTER TABLE no_such_table ADD COLUMN x TEXT"))
+
+    with Store(url) as store:
+        store.put_site(PARIS)
+        with (
+            pytest.raises(StoreError, match="no_such_table"),
+            store._writing() as connection,
+        ):
+            migrate(connection, (*STEPS, broken))
+        assert store.sites() == (PARIS,)
+    with Store(url) as again:
+        assert again.sites() == (PARIS,)
+
+
+def test_runs_of_before_they_could_be_shared_are_their_owners(url: str) -> None:
+    with Store(url) as store:
+        store.add_run(replace(RUN, shared=True))
+    execute(url, "ALTER TABLE runs DROP COLUMN shared", "UPDATE format SET number = 1")
+    with Store(url) as store:
+        assert store.run(RUN.id) == RUN
+        shared = replace(RUN, id="r2", shared=True)
+        assert store.add_run(shared) == shared
+
+
+def test_a_newer_format_is_refused_by_name(url: str) -> None:
+    Store(url).close()
+    newer = len(STEPS) + 1
+    execute(url, f"UPDATE format SET number = {newer}")
+    with pytest.raises(StoreError, match=f"has format {newer}.* knows formats up to {newer - 1}"):
+        Store(url)
+
+
+def test_tables_that_are_not_a_mediators_are_left_alone(url: str) -> None:
+    execute(url, "CREATE TABLE runs (id TEXT)", "INSERT INTO runs VALUES ('theirs')")
+    with pytest.raises(StoreError, match=r"tables called runs .* a database of its own"):
+        Store(url)
+    engine = engine_of(url)
+    assert sqlalchemy.inspect(engine).get_table_names() == ["runs"]
+    engine.dispose()
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        pytest.param("mysql://root@db/fedpilot", id="another database"),
+        pytest.param("mediator.sqlite", id="a path"),
+        pytest.param("sqlite://", id="memory, which would not last"),
+        pytest.param("sqlite:///:memory:", id="memory by name"),
+        pytest.param("", id="nothing"),
+        pytest.param("postgresql://fedpilot:hunter2@db:port/fedpilot", id="a port that is none"),
+        pytest.param("fedpilot:hunter2@db/fedpilot", id="no scheme"),
+        pytest.param("sqlite:///mediator.sqlite?mode=ro", id="options of SQLite"),
+    ],
+)
+def test_what_is_no_store_is_refused_by_its_url(url: str) -> None:
+    with pytest.raises(StoreError, match=r"a store is sqlite:///FILE or postgresql://") as found:
+        Store(url)
+    assert url.rpartition("@")[2].partition(":memory:")[0] in str(found.value)
+    assert "hunter2" not in str(found.value)
+
+
+def test_options_of_a_file_are_refused_as_such() -> None:
+    with pytest.raises(StoreError, match=r"takes no options, found sqlite:.*mode=ro"):
+        Store("sqlite:///mediator.sqlite?mode=ro")
+
+
+def test_a_file_that_is_no_database_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("not a database, and long enough to be looked at\n" * 40)
+    with pytest.raises(StoreError, match=r"notes.txt: file is not a database"):
+        Store(f"sqlite:///{path}")
+
+
+def test_a_server_that_is_not_there_is_named_in_a_line_and_without_its_password() -> None:
+    with pytest.raises(StoreError, match=r"postgresql://fedpilot:\*\*\*@127.0.0.1:1/x: ") as found:
+        Store("postgresql://fedpilot:hunter2@127.0.0.1:1/x")
+    assert "hunter2" not in str(found.value)
+
+
+def test_sqlite_writes_ahead_so_that_readers_never_wait(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'mediator.sqlite'}"
+    with Store(url) as store, Store(url) as other, store._writing() as connection:
+        connection.execute(sqlalchemy.text("DELETE FROM sites"))
+        assert other.sites() == ()
+
+
+@pytest.mark.parametrize(
+    ("code", "calls"),
+    [
+        pytest.param(sqlite3.SQLITE_BUSY, 3, id="another connection is there"),
+        pytest.param(sqlite3.SQLITE_CORRUPT, 1, id="waiting does not help"),
+    ],
+)
+def test_what_sqlite_refuses_at_once_is_tried_again(code: int, calls: int) -> None:
+    tried = 0
+
+    def act() -> None:
+        nonlocal tried
+        tried += 1
+        if tried < 3:
+            error = sqlite3.OperationalError("refused")
+            error.sqlite_errorcode = code
+            raise error
+
+    with suppress(sqlite3.OperationalError):
+        patiently(act)
+    assert tried == calls
+
+
+def test_a_run_is_forgotten_with_its_events_and_its_bytes_once_it_has_ended(store: Store) -> None:
+    ended, other = (S.FINISHED, S.FAILED), replace(RUN, id="r2")
+    for run in (RUN, other):
+        store.add_run(run)
+        store.append_event(run.id, "{}", now=1.0)
+        store.add_traffic(run.id, [(Flow(1, "paris", Direction.TO_SITE, "train"), 5)])
+    assert not store.remove_run(RUN.id, ended)
+    assert not store.remove_run("no such run", ended)
+    store.set_run_state(RUN.id, S.FINISHED, among=(S.SUBMITTED,))
+    assert store.remove_run(RUN.id, ended)
+    assert store.run(RUN.id) is None
+    assert store.events_after(RUN.id) == ()
+    assert store.traffic(RUN.id) == []
+    assert store.run("r2") is not None
+    assert len(store.events_after("r2")) == len(store.traffic("r2")) == 1
+
+
+def test_what_is_older_than_a_time_is_forgotten_but_for_what_is_a_runs(store: Store) -> None:
+    for at in (1.0, 2.0, 3.0):
+        store.append_event("", "{}", now=at)
+        store.append_event("r1", "{}", now=at)
+        store.record_audit(
+            AuditEntry(at=at, who="a", role=Role.ADMIN, act="x", what="", outcome="done")
+        )
+    assert store.forget_before(2.0) == 2
+    assert [each.at for each in store.events_after("")] == [2.0, 3.0]
+    assert [each.at for each in store.events_after("r1")] == [1.0, 2.0, 3.0]
+    assert [each.at for each in store.audit(10)] == [2.0, 3.0]

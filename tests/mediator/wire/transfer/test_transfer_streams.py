@@ -1,0 +1,122 @@
+"""What waits in memory while pieces are written is bounded, and let go of however a stream ends."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import pytest
+from hypothesis import given, strategies as st
+
+from fedpilot.mediator.wire.blobs.store import Blob, BlobBusy, Part
+from fedpilot.mediator.wire.transfer import Piece, TransferSettings
+from fedpilot.mediator.wire.transfer.pieces import BadPiece
+from fedpilot.mediator.wire.transfer.streams import Room, receive
+
+PIECE = 10
+SETTINGS = TransferSettings(piece_bytes=PIECE)
+
+
+@dataclass
+class SlowPart:
+    """A part whose disk stands still until it is told to go on."""
+
+    blob: Blob
+    disk: threading.Event
+    fails: bool = False
+    size: int = 0
+    written: list[bytes] = field(default_factory=list)
+
+    def write(self, *data: bytes | memoryview) -> None:
+        self.disk.wait(60)
+        if self.fails:
+            raise BlobBusy("it is no longer written here")
+        self.written += map(bytes, data)
+
+
+@dataclass
+class Stream:
+    """Pieces that are there as soon as somebody wants them."""
+
+    blob: Blob
+    taken: int = 0
+    spoiled_at: int = -1
+
+    async def pieces(self) -> AsyncIterator[Piece]:
+        while self.taken * PIECE < self.blob.size:
+            self.taken += 1
+            name = "f" * 64 if self.taken == self.spoiled_at else ""
+            yield Piece(b"x" * PIECE, self.blob.digest if self.taken == 1 else name)
+
+
+def streams(count: int, pieces: int, disk: threading.Event) -> list[tuple[Stream, SlowPart]]:
+    blobs = [Blob(f"{number:064x}", pieces * PIECE) for number in range(count)]
+    return [(Stream(blob), SlowPart(blob, disk)) for blob in blobs]
+
+
+def received(stream: Stream, part: SlowPart, room: Room) -> Any:
+    return receive(stream.pieces(), cast(Part, part), lambda nbytes: None, SETTINGS, room)
+
+
+async def everybody_waits() -> None:
+    """Nothing moves after that by itself: no stream ever waits for anything but the disk."""
+    for _ in range(200):
+        await asyncio.sleep(0)
+
+
+async def given_back(space: Room, nbytes: int) -> None:
+    """Wait for it: a thread may still write for a stream that is over."""
+    async with asyncio.timeout(30):
+        while space.free != nbytes:
+            await asyncio.sleep(0.001)
+
+
+@pytest.mark.parametrize(
+    ("count", "room", "most"),
+    [
+        pytest.param(1, 100, 5, id="a stream waits with some pieces while one is written"),
+        pytest.param(30, 5, 5 + 30, id="many streams wait with one each once the room is full"),
+        pytest.param(30, 0, 30, id="without any room each has one"),
+    ],
+)
+def test_what_waits_to_be_written_is_bounded(count: int, room: int, most: int) -> None:
+    async def go() -> None:
+        disk = threading.Event()
+        here, space = streams(count, 20, disk), Room(room * PIECE)
+        doing = [asyncio.create_task(received(*each, space)) for each in here]
+        await everybody_waits()
+        taken = [stream.taken for stream, _ in here]
+        disk.set()
+        await asyncio.gather(*doing)
+        assert min(taken) == 1 or count == 1
+        assert sum(taken) <= most
+        assert all(b"".join(part.written) == b"x" * 20 * PIECE for _, part in here)
+        await given_back(space, room * PIECE)
+
+    asyncio.run(go())
+
+
+@given(st.integers(1, 8), st.integers(0, 3), st.booleans(), st.booleans())
+def test_room_is_given_back_however_a_stream_ends(
+    spoiled_at: int, room: int, fails: bool, cancelled: bool
+) -> None:
+    async def go() -> None:
+        disk = threading.Event()
+        ((stream, part),) = streams(1, 8, disk)
+        stream.spoiled_at, part.fails = spoiled_at, fails
+        space = Room(room * PIECE)
+        doing = asyncio.create_task(received(stream, part, space))
+        await everybody_waits()
+        if cancelled:
+            doing.cancel()
+            await everybody_waits()
+        disk.set()
+        (ended,) = await asyncio.gather(doing, return_exceptions=True)
+        assert isinstance(ended, (BadPiece, BlobBusy, asyncio.CancelledError, type(None)))
+        await given_back(space, room * PIECE)
+        assert fails or b"".join(part.written) == b"x" * PIECE * len(part.written)
+
+    asyncio.run(go())
