@@ -8,9 +8,9 @@ sites that have declared `digits`.
 from pathlib import Path
 
 import numpy as np
-from sklearn.datasets import load_digits
 
 from fedpilot import Federation
+from fedpilot.federated import data
 
 HOSPITALS = ("charite", "mayo", "tata")
 WARDS = 4
@@ -44,8 +44,8 @@ def furnish(folder: Path, x: np.ndarray, y: np.ndarray) -> Path:
 
 
 if __name__ == "__main__":
-    x, y = load_digits(return_X_y=True)
-    x = (x / 16).astype(np.float32)
+    digits = data.load("digits")
+    x, y = digits.x, digits.y
     site_files = [
         str(furnish(Path("hospitals") / name, x[i :: len(HOSPITALS)], y[i :: len(HOSPITALS)]))
         for i, name in enumerate(HOSPITALS)

@@ -11,7 +11,7 @@ for peer in "${@:-flower pfl}"; do
     "$python" -m venv "$here/.venvs/$name"
     bin="$here/.venvs/$name/bin"
     "$bin/pip" install --quiet --disable-pip-version-check \
-      "${package[$name]}" torch==2.13.0 numpy scikit-learn
-    "$bin/pip" list --format freeze | grep -iE '^(flwr|pfl|ray|torch|numpy|scikit-learn)=='
+      "${package[$name]}" torch==2.13.0 numpy
+    "$bin/pip" list --format freeze | grep -iE '^(flwr|pfl|ray|torch|numpy)=='
   done
 done

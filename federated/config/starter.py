@@ -31,7 +31,7 @@ DIGITS: Mapping[str, Mapping[str, Any]] = {
         "momentum": 0.9,
     },
 }
-"""50 clients with scikit-learn's handwritten digits, unevenly shared: runs in a minute, offline."""
+"""50 clients with handwritten digits, unevenly shared: runs in a minute, offline."""
 
 HEAD = """\
 # A federated run. Check this file with `fedpilot check`, start it with `fedpilot run`, and
