@@ -72,7 +72,7 @@ class LocalSites:
         self._ended = False
         with ExitStack() as undo:
             folder = undo.enter_context(own_folder())
-            undo.callback(sweep, folder.parent)  # what a runner that was killed has left
+            undo.callback(sweep, folder.parent, END_S)  # what a runner that was killed has left
             undo.callback(self._end)
             blobs = folder / "blobs"
             outbox = Outbox(Keeping(BlobStore(blobs, LARGEST_BLOB), discard=True))

@@ -281,7 +281,7 @@ class RunnerProcess:
         self.terminate()
         if not self.wait(within_s):
             self.kill()
-            self.wait(within_s)
+            self.wait(END_S)
 
 
 def _is_held(folder: Path) -> bool:
