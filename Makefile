@@ -43,7 +43,7 @@ test: $(VENV)/.dev ## run the tests a contributor runs (minutes)
 # The oldest Ray that pyproject.toml admits, beside the pinned one: found first by whoever imports it.
 FLOOR     := $(shell sed -n 's/^ *"ray>=\([0-9.]*\),.*/\1/p' pyproject.toml)
 FLOOR_RAY := $(VENV)/ray-$(FLOOR)
-CONTRACTS := tests/fabric/test_private_ray.py tests/fabric/test_cluster_contract.py
+CONTRACTS := tests/fabric/ray/test_private_ray.py tests/fabric/ray/test_cluster_contract.py
 
 $(FLOOR_RAY)/.installed: $(VENV)/.dev
 	@echo "==> installing Ray $(FLOOR) beside the pinned one"

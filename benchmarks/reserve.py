@@ -79,7 +79,7 @@ def timed(reserve: Callable[[], Callable[[], object]]) -> float:
 def child(bundles: int, present: int, times: int) -> Run:
     """Reserve so many bundles again and again, while so many virtual clusters are there."""
     from fedpilot.fabric import FixedSizeNode, FixedSizeNodes, VirtualCluster
-    from fedpilot.fabric.virtual_clusters import VirtualClusters
+    from fedpilot.fabric.inside.virtual_clusters import VirtualClusters
 
     def spec(count: int, cpus: float = 1.0) -> VirtualCluster:
         nodes = (FixedSizeNode(resources={"CPU": cpus}),) * count

@@ -133,18 +133,18 @@ def cost(waiting: Sequence[int], blocks: int = BLOCKS) -> Run:
 
 def desk(waiting: int, kinds: int = 1) -> Callable[[], None]:
     """A manager's books with so many tasks that wait; each call ends one, and one more comes."""
-    from fedpilot.fabric.core.admission import Request
     from fedpilot.fabric.core.books import Entry
-    from fedpilot.fabric.core.groups import GroupId
     from fedpilot.fabric.core.ledger import WorkId
+    from fedpilot.fabric.core.places.admission import Request
+    from fedpilot.fabric.core.places.groups import GroupId
     from fedpilot.fabric.core.records import ROOT, ClusterId, ProcessId
     from fedpilot.fabric.core.resources import Resources
     from fedpilot.fabric.core.selectors import parse
-    from fedpilot.fabric.fake_ray import FakeRay
-    from fedpilot.fabric.keeper import Keeper
-    from fedpilot.fabric.ledger_file import LedgerFile
-    from fedpilot.fabric.router import Ask
-    from fedpilot.fabric.testing import ManualClock, fake_machine
+    from fedpilot.fabric.manager.ledger_file import LedgerFile
+    from fedpilot.fabric.manager.reconciler import Keeper
+    from fedpilot.fabric.manager.work_router import Ask
+    from fedpilot.fabric.testing.fake_cluster import ManualClock, fake_machine
+    from fedpilot.fabric.testing.fake_gcs import FakeRay
 
     groups, works, clock = itertools.count(1), itertools.count(1), ManualClock(1000.0)
     ray, all_of_it = FakeRay(clock), Resources.of({"CPU": 8})

@@ -8,8 +8,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from .cluster import Cluster, Group, GroupState, Worker
-from .core.placement import most
+from . import pickle_names as _pickle_names, spec as _spec
+from .core.places.placement import most
 from .core.records import Bundle, ClusterId, Machine, MachineId, VNode, VNodeId
 from .core.resources import Resources
 from .core.selectors import DoesNotExist, Exists, In, NotIn
@@ -32,16 +32,17 @@ from .errors import (
     WorkerFailed,
     WorkerLost,
 )
-from .local import local_machine
-from .manager import Gang, VirtualClusterManager, check_feasible
-from .settings import KeeperSettings
+from .gangs import Gang, VirtualClusterManager, check_feasible
+from .host.machine import local_machine
+from .manager.settings import KeeperSettings
+from .ray.protocol import Cluster, Group, GroupState, Worker
 from .spec import FixedSizeNode, FixedSizeNodes, SchedulingPolicy, VirtualCluster
 
 if TYPE_CHECKING:
-    from .introspection import VirtualClusterInfo, VirtualNodeInfo
-    from .ray_cluster import RayCluster
-    from .session import current_cluster, current_node, init, shutdown
-    from .virtual_clusters import VirtualClusters
+    from .inside.introspection import VirtualClusterInfo, VirtualNodeInfo
+    from .inside.session import current_cluster, current_node, init, shutdown
+    from .inside.virtual_clusters import VirtualClusters
+    from .ray.cluster import RayCluster
 
 __all__ = [
     "Bundle",
@@ -98,16 +99,20 @@ __all__ = [
 
 
 _LATER = {
-    "RayCluster": "ray_cluster",
-    "VirtualClusterInfo": "introspection",
-    "VirtualClusters": "virtual_clusters",
-    "VirtualNodeInfo": "introspection",
-    "current_cluster": "session",
-    "current_node": "session",
-    "init": "session",
-    "shutdown": "session",
+    "RayCluster": "ray.cluster",
+    "VirtualClusterInfo": "inside.introspection",
+    "VirtualClusters": "inside.virtual_clusters",
+    "VirtualNodeInfo": "inside.introspection",
+    "current_cluster": "inside.session",
+    "current_node": "inside.session",
+    "init": "inside.session",
+    "shutdown": "inside.session",
 }
 """What is imported when it is used, and from where."""
+
+
+_pickle_names.install()
+_spec.entrance = lambda: importlib.import_module(".inside.session", __name__)
 
 
 def __getattr__(name: str) -> Any:

@@ -28,7 +28,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from .exit_codes import BAD_INPUT, FAILED, REFUSED, UNREACHABLE
+from .host.exit_codes import BAD_INPUT, FAILED, REFUSED, UNREACHABLE
 
 RESERVED = ("physical", "default")
 """Names that the fabric uses: of the Ray cluster itself, and of what runs there without us."""

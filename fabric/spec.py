@@ -1,32 +1,39 @@
 """What a user asks for: a virtual cluster, its fixed-size nodes, and how they lie on machines.
 
 A spec can be written in Python, as a document (YAML or JSON: `from_dict`, `to_dict`) and as a
-protobuf message (`wire.py`), always with the names of the Ray enhancement proposal that it comes
-from (ray-project/enhancements#49, seed 000). Amounts are rounded to Ray's own steps of 1/10000.
+protobuf message (`proto/messages.py`), always with the names of the Ray enhancement proposal that
+it comes from (ray-project/enhancements#49, seed 000). Amounts are rounded to Ray's own steps of
+1/10000.
 """
 
 from __future__ import annotations
 
 import difflib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from numbers import Real
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from .core.placement import GPU
-from .core.records import Bundle, BundleGroup, SchedulingPolicy
+from .core.places.admission import Request
+from .core.places.placement import GPU
+from .core.records import ROOT, Bundle, BundleGroup, ClusterId, SchedulingPolicy
 from .core.resources import UNIT, Resources
 from .core.selectors import Condition, check_label, check_value, describe, parse
-from .core.sizes import SIZE_IN_WORDS, bytes_of
+from .core.text.sizes import SIZE_IN_WORDS, bytes_of
 from .errors import SpecError
 
 if TYPE_CHECKING:
-    from .introspection import VirtualClusterInfo
+    from .inside.introspection import VirtualClusterInfo
 
 __all__ = ["FixedSizeNode", "FixedSizeNodes", "SchedulingPolicy", "VirtualCluster", "inside"]
+
+entrance: Callable[[], Any] | None = None
+"""Gives the module whose `enter` and `leave` the block of a `with` is between.
+
+A spec knows nothing of Ray, so the package, which knows both, sets it."""
 
 OURS = "ray.io/"
 """Labels that begin so are given by Ray and by the fabric."""
@@ -223,14 +230,42 @@ class VirtualCluster:
             max_actors_without_resources=given.get(ACTORS),
         )
 
+    def request(
+        self,
+        name: str,
+        *,
+        parent: ClusterId = ROOT,
+        priority: int = 0,
+        deadline: float | None = None,
+    ) -> Request:
+        """What it asks of the manager, under a name. SpecError for a name that is not allowed."""
+        if not name or "/" in name or "@" in name or ":" in name:
+            raise SpecError(f"name: wanted text without '/', '@' and ':', found {name!r}")
+        try:
+            check_value(name)
+        except ValueError as error:
+            raise SpecError(f"name: {error}") from error
+        groups = self.node_groups
+        return Request(
+            id=ClusterId(name),
+            parent=parent,
+            groups=tuple(group.group() for group in groups),
+            labels=tuple(dict(node.labels) for group in groups for node in group.nodes),
+            least=self.least,
+            limits={n: round(most * UNIT) for n, most in self.flex_resource_max.items()},
+            flexible=self.flexible,
+            priority=priority,
+            deadline=deadline,
+        )
+
     def __enter__(self) -> VirtualClusterInfo:
         """Reserve it inside the current virtual cluster, and work in it until the block ends.
 
         Waits until it has its places. NeverFits; NotInTime if it was deleted meanwhile.
         """
-        from .session import enter
-
-        return enter(self)
+        assert entrance is not None
+        entered: VirtualClusterInfo = entrance().enter(self)
+        return entered
 
     def __exit__(
         self,
@@ -238,9 +273,8 @@ class VirtualCluster:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        from .session import leave
-
-        leave(self)
+        assert entrance is not None
+        entrance().leave(self)
 
     def options(self, target: Any, **options: Any) -> Any:
         """The task or actor class with these options, for work inside this virtual cluster.

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fedpilot.fabric.exit_codes import BAD_INPUT, FAILED, REFUSED, UNREACHABLE
+from fedpilot.fabric.host.exit_codes import BAD_INPUT, FAILED, REFUSED, UNREACHABLE
 
 
 class FederatedError(Exception):

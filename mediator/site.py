@@ -20,8 +20,8 @@ from fedpilot.fabric import (
     VirtualCluster,
     VirtualClusterManager,
 )
-from fedpilot.fabric.core.names import joined_name
-from fedpilot.fabric.exit_codes import UNREACHABLE
+from fedpilot.fabric.core.text.names import joined_name
+from fedpilot.fabric.host.exit_codes import UNREACHABLE
 
 from .core.reservation import Answer, Promise, Refusal
 from .errors import SiteUnreachable

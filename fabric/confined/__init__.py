@@ -19,9 +19,9 @@ OTHER_HOOK_VARIABLE = "FEDPILOT_RUNTIME_ENV_HOOK"
 
 def hook(runtime_env: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
     """Wrap Ray, unless that has been done, and leave the runtime environment as it is."""
-    from .. import inside
+    from ..inside import hooks
 
-    inside.install()
+    hooks.install()
     module, _, name = os.environ.get(OTHER_HOOK_VARIABLE, "").rpartition(".")
     if not name:
         return runtime_env

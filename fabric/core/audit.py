@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from .books import Books, JobId
-from .groups import GroupId
+from .places.groups import GroupId
 from .records import ClusterId
 from .resources import Resources
 

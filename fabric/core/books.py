@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NewType
 
-from .admission import Request
-from .groups import Group, GroupId, Groups
 from .ledger import Ledger
+from .places.admission import Request
+from .places.groups import Group, GroupId, Groups
 from .records import ClusterId, ProcessId
-from .work import Work, Works
+from .work.work import Work, Works
 
 ANSWERS = 10_000
 """How many answers are remembered: all that Ray may ask for again after the manager died."""

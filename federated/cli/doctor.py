@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, Literal
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
-from fedpilot.fabric.local import Load, load
-from fedpilot.fabric.ray_start import niceness
+from fedpilot.fabric.host.machine import Load, load
+from fedpilot.fabric.ray.start import niceness
 
 if TYPE_CHECKING:
-    from fedpilot.fabric.machine_check import ClusterReport, MachineReport
+    from fedpilot.fabric.ray.machine_check import ClusterReport, MachineReport
 
 Status = Literal["ok", "warn", "fail"]
 
@@ -89,7 +89,7 @@ def examine(
 def ray_cluster(address: str, auth_mode: str | None, timeout_s: float) -> Iterator[Finding]:
     """Whether a run could use a Ray cluster, and each of its machines."""
     from fedpilot.fabric import ClusterUnreachable, RayCluster
-    from fedpilot.fabric.machine_check import check_cluster
+    from fedpilot.fabric.ray.machine_check import check_cluster
 
     try:
         with RayCluster.connect(address, auth_mode, timeout_s):

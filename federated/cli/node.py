@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from fedpilot.fabric.cli_access import BAD_INPUT, Commands, display, exit_codes, fail, print_json
+from fedpilot.fabric.cli.access import BAD_INPUT, Commands, display, exit_codes, fail, print_json
 from fedpilot.mediator.cli.access import JSON, Access, asking, plain, with_mediator
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def show(client_id: str, run_id: str | None, access: Access, as_json: bool) -> N
         if as_json:
             print_json({"id": client_id, **found})
             return
-        from fedpilot.fabric.tables import named
+        from fedpilot.fabric.views.tables import named
 
         facts = named()
         for name in ("id", "site", "state", "worker", "reason", "samples"):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fedpilot.fabric.cli_access import (
+from fedpilot.fabric.cli.access import (
     BAD_INPUT,
     FAILED,
     exit_codes,
@@ -21,7 +21,7 @@ from fedpilot.fabric.cli_access import (
     timeout_of,
     with_timeout,
 )
-from fedpilot.fabric.interruptions import Interruptions
+from fedpilot.fabric.host.interruptions import Interruptions
 from fedpilot.mediator.cli.access import Access, with_mediator
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fedpilot.closed_pipes import ends_with_reader
-from fedpilot.fabric.cli_access import (
+from fedpilot.fabric.cli.access import (
     BAD_INPUT,
     FAILED,
     INTERRUPTED,
@@ -28,9 +28,9 @@ from fedpilot.fabric.cli_access import (
     interruptions,
     print_json,
 )
-from fedpilot.fabric.core.plain_text import plain_lines
-from fedpilot.fabric.exit_codes import exit_code_of
-from fedpilot.fabric.interruptions import Interruptions
+from fedpilot.fabric.core.text.plain_text import plain_lines
+from fedpilot.fabric.host.exit_codes import exit_code_of
+from fedpilot.fabric.host.interruptions import Interruptions
 from fedpilot.mediator.cli.access import JSON, Access, ask, with_mediator
 
 if TYPE_CHECKING:

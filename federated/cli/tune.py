@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fedpilot.fabric.cli_access import BAD_INPUT, FAILED, exit_codes, fail
+from fedpilot.fabric.cli.access import BAD_INPUT, FAILED, exit_codes, fail
 
 from .run import JSON, SET
 

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from fedpilot.fabric.interruptions import is_interruption
-from fedpilot.fabric.users import current_user
+from fedpilot.fabric.host.interruptions import is_interruption
+from fedpilot.fabric.host.users import current_user
 from fedpilot.mediator import FederationMediator, Payload
 from fedpilot.mediator.core.links import LinkUse, LinkWatch
 from fedpilot.mediator.federation_mediator import ProblemOf

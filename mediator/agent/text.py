@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedpilot.fabric.core.plain_text import plain_line
+from fedpilot.fabric.core.text.plain_text import plain_line
 
 LONGEST = 500
 """Characters of what a mediator says that are shown."""

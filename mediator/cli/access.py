@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from fedpilot.fabric.core.plain_text import plain_line
+from fedpilot.fabric.core.text.plain_text import plain_line
 
 from ..client.profiles import Asked, Profile, choose
 from ..errors import ProfileError
@@ -128,7 +128,7 @@ def ask(access: Access, question: Callable[[MediatorClient], Answer]) -> Answer:
 @contextmanager
 def asking(access: Access) -> Iterator[MediatorClient]:
     """A client while a terminal says whom it asks."""
-    from fedpilot.fabric.cli_access import Spinner
+    from fedpilot.fabric.cli.access import Spinner
 
     with access.open() as client, Spinner(f"asking the mediator at {client.address}"):
         yield client

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fedpilot.fabric.cli_access import Spinner, exit_codes, fail, print_json
-from fedpilot.fabric.core.plain_text import plain_lines
-from fedpilot.fabric.exit_codes import REFUSED, UNREACHABLE, exit_code_of
+from fedpilot.fabric.cli.access import Spinner, exit_codes, fail, print_json
+from fedpilot.fabric.core.text.plain_text import plain_lines
+from fedpilot.fabric.host.exit_codes import REFUSED, UNREACHABLE, exit_code_of
 
 from ..core.rules.site_commands import before_dashes, objection
 from ..errors import MediatorError
@@ -97,7 +97,7 @@ def parse(group: str, arguments: Sequence[str]) -> Asked:
 
 def _with_spec(group: str, words: Sequence[str]) -> list[str]:
     """The words with the content of `--spec FILE` in its place. SpecError."""
-    from fedpilot.fabric.cli_spec import spec_from
+    from fedpilot.fabric.cli.spec_options import spec_from
 
     sent, rest = [], iter(words)
     for word in rest:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from fedpilot.fabric.cli_access import Commands, display, exit_codes, fail, print_json
-from fedpilot.fabric.exit_codes import BAD_INPUT
+from fedpilot.fabric.cli.access import Commands, display, exit_codes, fail, print_json
+from fedpilot.fabric.host.exit_codes import BAD_INPUT
 
 from ..core.rules.roles import Role
 
@@ -367,7 +367,7 @@ def _tell(made: Credentials, where: Path) -> None:
 def _print_table(issued: Sequence[Issued], now: float) -> None:
     from rich.text import Text
 
-    from fedpilot.fabric.tables import ruled
+    from fedpilot.fabric.views.tables import ruled
 
     from ..identity.certificates import day
 

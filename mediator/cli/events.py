@@ -9,7 +9,7 @@ from collections.abc import Iterable
 import click
 
 from fedpilot.closed_pipes import ends_with_reader
-from fedpilot.fabric.cli_access import (
+from fedpilot.fabric.cli.access import (
     INTERRUPTED,
     display,
     exit_codes,
@@ -100,8 +100,8 @@ def _print_audit(access: Access, most: int, *, as_json: bool) -> None:
     if as_json:
         print_json({"acts": acts})
         return
-    from fedpilot.fabric.tables import ruled
-    from fedpilot.fabric.wording import timestamp
+    from fedpilot.fabric.views.tables import ruled
+    from fedpilot.fabric.views.wording import timestamp
 
     shown = ruled()
     for name in ("when", "who", "role", "act", "what", "outcome"):

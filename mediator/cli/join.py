@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fedpilot.fabric.cli_access import exit_codes
-from fedpilot.fabric.exit_codes import INTERRUPTED
+from fedpilot.fabric.cli.access import exit_codes
+from fedpilot.fabric.host.exit_codes import INTERRUPTED
 
 from .access import Access, access_of
 from .telling import log_to_stderr, sayer
@@ -332,7 +332,7 @@ def _resolved(address: str) -> str:
     """Where the control plane of the site's Ray is now."""
     if address != "auto":
         return address
-    from fedpilot.fabric.ray_cluster import address_of_this_machine
+    from fedpilot.fabric.ray.cluster import address_of_this_machine
 
     return address_of_this_machine()
 

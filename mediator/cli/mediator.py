@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fedpilot.fabric.cli_access import BAD_INPUT, Commands, exit_codes, fail
-from fedpilot.fabric.core.sizes import SIZE_IN_WORDS, bytes_of
+from fedpilot.fabric.cli.access import BAD_INPUT, Commands, exit_codes, fail
+from fedpilot.fabric.core.text.sizes import SIZE_IN_WORDS, bytes_of
 
 from ..core.retention import Retention
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from fedpilot.fabric.cli_access import Commands, exit_codes, print_json
+from fedpilot.fabric.cli.access import Commands, exit_codes, print_json
 
 from .access import JSON
 from .join import POLICY, SITE_FILE

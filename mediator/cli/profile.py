@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fedpilot.fabric.cli_access import Commands, display, exit_codes, print_json
+from fedpilot.fabric.cli.access import Commands, display, exit_codes, print_json
 
 from .access import JSON
 
@@ -101,7 +101,7 @@ def list_(as_json: bool) -> None:
         if not ordered:
             click.echo("no profiles; `fedpilot profile add` makes one")
             return
-        from fedpilot.fabric.tables import ruled
+        from fedpilot.fabric.views.tables import ruled
 
         table = ruled()
         for column in ("name", "mediator", "credentials"):
@@ -124,8 +124,8 @@ def show(name: str, as_json: bool) -> None:
       fedpilot profile show hospitals --json | jq -r .role
     """
     with exit_codes():
-        from fedpilot.fabric.tables import named
-        from fedpilot.fabric.wording import duration, timestamp
+        from fedpilot.fabric.views.tables import named
+        from fedpilot.fabric.views.wording import duration, timestamp
 
         from ..identity import Credentials
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fedpilot.fabric.cli_access import (
+from fedpilot.fabric.cli.access import (
     BAD_INPUT,
     INTERRUPTED,
     REFUSED,
@@ -133,7 +133,7 @@ def token(name: str, hours: float, access: Access, as_json: bool) -> None:
         if as_json:
             print_json({"site": name, "token": made, "expires_at": expires_at})
             return
-        from fedpilot.fabric.wording import timestamp
+        from fedpilot.fabric.views.wording import timestamp
 
         click.echo(made)
         click.echo(
@@ -361,7 +361,7 @@ def _with_speed(found: Document, before: Sequence[Document], seconds: float) -> 
 def _top_live(client: MediatorClient, interval_s: float) -> None:
     from rich.live import Live
 
-    from fedpilot.fabric.cli_access import stdout_console
+    from fedpilot.fabric.cli.access import stdout_console
 
     from .tables import site_top
 

@@ -12,8 +12,8 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from fedpilot.fabric.tables import head, named, ruled
-from fedpilot.fabric.wording import ago, amounts, figure, listed, many, ordered, timestamp
+from fedpilot.fabric.views.tables import head, named, ruled
+from fedpilot.fabric.views.wording import ago, amounts, figure, listed, many, ordered, timestamp
 
 from .access import plain
 

@@ -23,7 +23,7 @@ from typing import Any, BinaryIO, NoReturn, Self, TypeVar
 
 import grpc
 
-from fedpilot.fabric.core.plain_text import plain_lines
+from fedpilot.fabric.core.text.plain_text import plain_lines
 
 from ..core.rules.site_commands import exit_code_here
 from ..errors import (

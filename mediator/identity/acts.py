@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from fedpilot.fabric.whole_files import sync
+from fedpilot.fabric.host.whole_files import sync
 
 from .errors import IdentityError
 

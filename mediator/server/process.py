@@ -22,7 +22,7 @@ from typing import Any, Self
 import grpc
 import grpc.aio
 
-from fedpilot.fabric.exit_codes import BAD_INPUT
+from fedpilot.fabric.host.exit_codes import BAD_INPUT
 
 from ..core.door import Limits, Places, fitting
 from ..errors import MediatorError

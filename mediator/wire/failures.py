@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from fedpilot.fabric.core.plain_text import plain_line, plain_lines
+from fedpilot.fabric.core.text.plain_text import plain_line, plain_lines
 
 from ..errors import AnswerUnreadable, SiteLost, WorkFailed
 from ..proto import federation_pb2 as pb

@@ -72,12 +72,12 @@ COMMANDS = {
         SITES,
     ),
     "cluster": Entry(
-        "fedpilot.fabric.cli:cluster",
+        "fedpilot.fabric.cli.clusters:cluster",
         "Virtual clusters: create, list, draw, explain, delete.",
         SHARE,
     ),
     "job": Entry(
-        "fedpilot.fabric.job_cli:job",
+        "fedpilot.fabric.cli.jobs:job",
         "Run unmodified Ray scripts, each in a virtual cluster of its own.",
         SHARE,
     ),

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from fedpilot.fabric import making
+from fedpilot.fabric.manager import group_provisioner
 from keeper_world import World
 
 
 @pytest.fixture(scope="session", autouse=True)
 def no_pauses() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(making, "ROOM_POLL_S", 0.0)
+        patch.setattr(group_provisioner, "ROOM_POLL_S", 0.0)
         yield
 
 

@@ -14,7 +14,7 @@ from fedpilot import fabric
 SOURCE = Path(__file__).parents[2] / "src"
 ASK = """
 import sys
-import fedpilot.fabric, fedpilot.fabric.testing
+import fedpilot.fabric, fedpilot.fabric.testing.fake_cluster
 fedpilot.fabric.local_machine()
 print(sorted({name.partition(".")[0] for name in sys.modules} & {"ray", "torch", "grpc", "numpy"}))
 """

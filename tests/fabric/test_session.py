@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from fedpilot import fabric
-from fedpilot.fabric import VirtualCluster, session, where
+from fedpilot.fabric import VirtualCluster
 from fedpilot.fabric.core.books import Entry
 from fedpilot.fabric.core.records import ROOT
 from fedpilot.fabric.errors import NameTaken, NoSuchCluster, NotInTime, SpecError
-from fedpilot.fabric.virtual_clusters import SLICE_S, VirtualClusters, request_for
+from fedpilot.fabric.inside import context, session
+from fedpilot.fabric.inside.virtual_clusters import SLICE_S, VirtualClusters
 
 SPEC = VirtualCluster(flex_resource_min={"CPU": 1})
 
@@ -174,14 +175,14 @@ class Blocks:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.begun: dict[str, tuple[str, str]] = {}
         self.deleted: dict[str, str] = {}
-        monkeypatch.setattr("fedpilot.fabric.inside.install", lambda: None)
+        monkeypatch.setattr("fedpilot.fabric.inside.hooks.install", lambda: None)
         monkeypatch.setattr(session, "VirtualClusters", lambda: self)
         monkeypatch.setattr("ray.is_initialized", lambda: True)
-        monkeypatch.setattr(where, "own_group", lambda: None)
-        monkeypatch.delenv(where.JOB_VARIABLE, raising=False)
+        monkeypatch.setattr(context, "own_group", lambda: None)
+        monkeypatch.delenv(context.JOB_VARIABLE, raising=False)
 
     def create(self, name: str, spec: VirtualCluster, *, parent: str, **_: Any) -> Any:
-        request_for(name, spec)
+        spec.request(name)
         self.begun[name] = (parent, threading.current_thread().name)
         return {"state": "active"}
 
@@ -195,7 +196,7 @@ def test_blocks_may_be_nested_as_deep_as_anybody_likes(monkeypatch: pytest.Monke
     def nest(depth: int) -> None:
         if depth:
             with SPEC as info:
-                assert where.current_id() == info.id
+                assert context.current_id() == info.id
                 nest(depth - 1)
 
     nest(12)

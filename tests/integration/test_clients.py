@@ -22,7 +22,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from fedpilot import fabric
 from fedpilot.fabric import FixedSizeNode, FixedSizeNodes, In, VirtualCluster, VirtualClusters
-from fedpilot.fabric.confine import environment
+from fedpilot.fabric.jobs.confine import environment
 from real_ray import ENVIRONMENT, eventually
 
 pytestmark = [pytest.mark.ray, pytest.mark.own_process, pytest.mark.timeout(180)]

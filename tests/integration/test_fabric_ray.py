@@ -30,8 +30,8 @@ from fedpilot.fabric import (
     VirtualCluster,
     VirtualClusterManager,
     WorkerLost,
-    ray_start,
 )
+from fedpilot.fabric.ray import start
 from real_ray import ENVIRONMENT, REPOSITORY, eventually, free_port, ray_head
 
 pytestmark = pytest.mark.ray
@@ -215,7 +215,7 @@ def test_what_keeps_ray_from_starting_is_said_whenever_it_is_used() -> None:
 
 
 def test_a_ray_that_we_do_not_know_starts_in_full(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ray_start, "KNOWN", ("0.",))
+    monkeypatch.setattr(start, "KNOWN", ("0.",))
     with RayCluster.starting(1, 0, 2**27, processes=1, preload=["colorsys"]) as cluster:
         assert len(cluster.machines()) == 1
 

@@ -24,8 +24,8 @@ from ray.util.placement_group import placement_group, remove_placement_group
 
 from fedpilot.fabric import FixedSizeNode, FixedSizeNodes, SchedulingPolicy, VirtualCluster
 from fedpilot.fabric.errors import NeverFits, NoSuchCluster, NoSuchJob, SpecError
-from fedpilot.fabric.jobs import ENDED, Job, Jobs
-from fedpilot.fabric.settings import KeeperSettings
+from fedpilot.fabric.jobs.jobs import ENDED, Job, Jobs
+from fedpilot.fabric.manager.settings import KeeperSettings
 from real_ray import ENVIRONMENT, REPOSITORY, eventually, fedpilot, free_port, ray_head
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(180)]
@@ -395,7 +395,7 @@ def test_a_job_whose_keeper_is_killed_leaves_nothing(jobs: Jobs, tmp_path: Path)
     command, marker = script(tmp_path, SLEEPER), str(tmp_path / "never")
     id = jobs.submit([*command, marker], ONE)
     eventually(lambda: "it runs" in jobs.logs(id), PATIENCE_S, "it runs")
-    (confine,) = [p for p in processes(marker) if "fedpilot.fabric.confine" in p.cmdline()]
+    (confine,) = [p for p in processes(marker) if "fedpilot.fabric.jobs.confine" in p.cmdline()]
     confine.send_signal(signal.SIGKILL)
     eventually(lambda: id not in clusters(jobs), 60, "its virtual cluster is gone")
     eventually(lambda: not processes(marker), 60, "its command is gone")

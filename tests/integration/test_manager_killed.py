@@ -14,8 +14,8 @@ from ray.autoscaler.sdk import request_resources
 from ray.experimental.internal_kv import _internal_kv_get
 
 from fedpilot.fabric import FixedSizeNode, FixedSizeNodes, VirtualCluster
-from fedpilot.fabric.manager_actor import NAME, NAMESPACE
-from fedpilot.fabric.virtual_clusters import VirtualClusters
+from fedpilot.fabric.inside.virtual_clusters import VirtualClusters
+from fedpilot.fabric.manager.actor import NAME, NAMESPACE
 from integration.test_virtual_clusters import Machines, client, machines
 from real_ray import ENVIRONMENT, end_session, eventually, ray_head
 
@@ -57,7 +57,7 @@ with VirtualCluster(flex_resource_min={"CPU": 3}, flex_resource_max={"CPU": 3}):
 DIES = """
 import os, signal, sys
 import ray
-from fedpilot.fabric.virtual_clusters import VirtualClusters
+from fedpilot.fabric.inside.virtual_clusters import VirtualClusters
 
 ray.init(address=sys.argv[1], logging_level="ERROR")
 clusters = VirtualClusters()

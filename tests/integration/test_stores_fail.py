@@ -11,7 +11,7 @@ import pytest
 import small_disks
 import store_drills
 from coordinated import CONFIG
-from fedpilot.fabric.testing import FakeCluster, fake_machine
+from fedpilot.fabric.testing.fake_cluster import FakeCluster, fake_machine
 from fedpilot.federated import Federation
 from postgres import Server, excused, server
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import pytest
 
 from fedpilot.fabric import FixedSizeNode, FixedSizeNodes, VirtualCluster
-from fedpilot.fabric.virtual_clusters import VirtualClusters
+from fedpilot.fabric.inside.virtual_clusters import VirtualClusters
 from integration.test_virtual_clusters import (
     CPUS,
     DEFAULT,

@@ -26,7 +26,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from fedpilot.fabric import FixedSizeNode, FixedSizeNodes, SchedulingPolicy, VirtualCluster
 from fedpilot.fabric.errors import NeverFits, NoSuchCluster
-from fedpilot.fabric.virtual_clusters import VirtualClusters
+from fedpilot.fabric.inside.virtual_clusters import VirtualClusters
 from real_ray import ENVIRONMENT, REPOSITORY, end_session, eventually
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(300)]
@@ -255,7 +255,7 @@ os.dup2(2, 1)  # what Ray prints goes elsewhere
 import ray
 from fedpilot.fabric import *
 from fedpilot.fabric.errors import NeverFits
-from fedpilot.fabric.virtual_clusters import VirtualClusters
+from fedpilot.fabric.inside.virtual_clusters import VirtualClusters
 
 ray.init(address=sys.argv[1], logging_level="ERROR", log_to_driver=False)
 clusters = VirtualClusters()

@@ -706,7 +706,7 @@ def test_ray_tells_of_the_virtual_cluster_alone(two: Cluster) -> None:
 
 
 def test_libraries_are_told_how_far_a_cluster_could_grow(two: Cluster, gates: Gates) -> None:
-    from fedpilot.fabric.submission import attainable_nodes
+    from fedpilot.fabric.inside.submission import attainable_nodes
 
     with job(two, flexible(1, 3)) as cluster:
         assert sum(each["Resources"]["CPU"] for each in attainable_nodes(cluster.id)) == 3
@@ -727,7 +727,7 @@ def megabytes(count: int) -> bytes:
 
 def test_state_is_summed_up_for_the_virtual_cluster_alone(two: Cluster) -> None:
     pytest.importorskip("aiohttp", reason="Ray's code that asks for state needs ray[default]")
-    from fedpilot.fabric import state
+    from fedpilot.fabric.inside import state
 
     with job(two, flexible(2, 2)) as cluster:
         made = actor(Parent).remote()

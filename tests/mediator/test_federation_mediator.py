@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from fedpilot.fabric import SchedulingPolicy, VirtualClusterManager
-from fedpilot.fabric.testing import FakeCluster, ManualClock, fake_machine
+from fedpilot.fabric.testing.fake_cluster import FakeCluster, ManualClock, fake_machine
 from fedpilot.mediator import (
     Change,
     ChangeKind,

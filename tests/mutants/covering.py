@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "build" / "mutants"
 FAST = "not ray and not slow and not soak"
 SHELLS = ("fabric", "mediator", "federated")
-OMITTED = ("*/core/*", "*/proto/*", "fabric/testing.py", "fabric/fake_ray.py")
+OMITTED = ("*/core/*", "*/proto/*", "fabric/testing/*")
 """The cores, what is generated, and the fakes for tests."""
 FEW = "few"
 """A profile of hypothesis: enough inputs to see which lines a property runs."""

@@ -10,7 +10,7 @@ import pytest
 
 import store_drills
 from coordinated import CONFIG
-from fedpilot.fabric.testing import FakeCluster, fake_machine
+from fedpilot.fabric.testing.fake_cluster import FakeCluster, fake_machine
 from fedpilot.federated import Federation
 from postgres import Server, server
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from fake_agents import FakeAgent
 from fedpilot.fabric import VirtualClusterManager
-from fedpilot.fabric.testing import FakeCluster, fake_machine
+from fedpilot.fabric.testing.fake_cluster import FakeCluster, fake_machine
 from fedpilot.federated import Federation
 from fedpilot.mediator import GangRequest, InProcessSite, Payload, Promise, Site, SiteContext
 from fedpilot.mediator.agent.runner.policy_filter import PolicedSite

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedpilot.fabric.testing import FakeCluster, fake_machine
+from fedpilot.fabric.testing.fake_cluster import FakeCluster, fake_machine
 from fedpilot.federated import Event, Federation, RunResult, TrainResult
 from fedpilot.federated.core.state import Array, State
 

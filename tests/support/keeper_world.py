@@ -11,18 +11,18 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from fedpilot.fabric import Bundle, Machine, Resources, SchedulingPolicy, VNodeId
-from fedpilot.fabric.core.admission import Request
 from fedpilot.fabric.core.books import Books, Entry, JobId
-from fedpilot.fabric.core.groups import GroupId
+from fedpilot.fabric.core.places.admission import Request
+from fedpilot.fabric.core.places.groups import GroupId
 from fedpilot.fabric.core.records import DEFAULT, ROOT, BundleGroup, ClusterId, ProcessId
 from fedpilot.fabric.core.resources import UNIT
 from fedpilot.fabric.core.selectors import In
-from fedpilot.fabric.core.work import Work
-from fedpilot.fabric.fake_ray import FakeRay
-from fedpilot.fabric.keeper import Keeper
-from fedpilot.fabric.ledger_file import LedgerFile
-from fedpilot.fabric.settings import KeeperSettings
-from fedpilot.fabric.testing import ManualClock, fake_machine
+from fedpilot.fabric.core.work.work import Work
+from fedpilot.fabric.manager.ledger_file import LedgerFile
+from fedpilot.fabric.manager.reconciler import Keeper
+from fedpilot.fabric.manager.settings import KeeperSettings
+from fedpilot.fabric.testing.fake_cluster import ManualClock, fake_machine
+from fedpilot.fabric.testing.fake_gcs import FakeRay
 
 PACK, STRICT_SPREAD = SchedulingPolicy.PACK, SchedulingPolicy.STRICT_SPREAD
 P = ParamSpec("P")

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from federations import Lab
-from fedpilot.fabric.testing import FakeCluster, fake_machine
+from fedpilot.fabric.testing.fake_cluster import FakeCluster, fake_machine
 from fedpilot.federated import Federation
 from fedpilot.federated.core.state import digest
 from fedpilot.federated.engine.trainers.sequential import SequentialTrainer

@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from typing import Any, ClassVar
 
 from federations import Lab, Log
-from fedpilot.fabric.testing import FakeCluster, fake_machine
+from fedpilot.fabric.testing.fake_cluster import FakeCluster, fake_machine
 from fedpilot.federated import Event, Federation
 from fedpilot.mediator import InProcessSite, Payload, SiteLost
 from fedpilot.mediator.site import done

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, thread as pools
 from typing import Any
 
-from fedpilot.fabric import wrapping
+from fedpilot.fabric.inside import patching
 
 PATIENCE_S = 60.0
 """How long threads that end may take to do so."""
@@ -55,7 +55,7 @@ def _hooks() -> dict[str, Any]:
         "Thread.run": threading.Thread.run,
         "ThreadPoolExecutor.submit": ThreadPoolExecutor.submit,
     }
-    return found | {f"the wrapped {name}": each for name, each in wrapping.originals.items()}
+    return found | {f"the wrapped {name}": each for name, each in patching.originals.items()}
 
 
 def _unlike(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

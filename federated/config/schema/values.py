@@ -17,7 +17,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from fedpilot.fabric.core.sizes import SIZE_IN_WORDS, bytes_of
+from fedpilot.fabric.core.text.sizes import SIZE_IN_WORDS, bytes_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fedpilot.fabric.whole_files import replacing
+from fedpilot.fabric.host.whole_files import replacing
 
 from ...core.rounds.participation import Counted
 from ...core.sums.staleness import Late

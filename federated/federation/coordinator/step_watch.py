@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from fedpilot.fabric.local import load
-from fedpilot.fabric.patience import Patience
+from fedpilot.fabric.host.machine import load
+from fedpilot.fabric.host.patience import Patience
 
 QUIET_S = 5.0
 """A third of what a user may be left without a word, so that a busy machine may be late with it."""

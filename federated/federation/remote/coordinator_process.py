@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedpilot.fabric import FabricError
-from fedpilot.fabric.interruptions import Interruptions
+from fedpilot.fabric.host.interruptions import Interruptions
 from fedpilot.mediator import MediatorError
 from fedpilot.mediator.coordinator.connection import MediatorConnection
 from fedpilot.mediator.errors import RequestRefused

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fedpilot.fabric.cli_access import FAILED, INTERRUPTED, fail, interruptions
-from fedpilot.fabric.exit_codes import exit_code_of
+from fedpilot.fabric.cli.access import FAILED, INTERRUPTED, fail, interruptions
+from fedpilot.fabric.host.exit_codes import exit_code_of
 
 from ..coordinator.step_watch import StepWatch
 from ..events import Event, event

@@ -17,7 +17,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from fedpilot.fabric.core.plain_text import plain_lines
+from fedpilot.fabric.core.text.plain_text import plain_lines
 
 from ..events import Event
 from . import wording

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedpilot.fabric.local import Load
+from fedpilot.fabric.host.machine import Load
 
 from ...config.schema.running import ALONE
 

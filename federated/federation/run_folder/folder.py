@@ -27,7 +27,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from fedpilot.fabric.whole_files import replacing
+from fedpilot.fabric.host.whole_files import replacing
 
 from ...core.state import Array, State
 from ...engine.tensor_files import read_tensors, write_tensors

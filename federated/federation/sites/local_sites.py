@@ -25,8 +25,8 @@ from fedpilot.fabric import (
     check_feasible,
     local_machine,
 )
-from fedpilot.fabric.local import load
-from fedpilot.fabric.ray_home import own_folder, sweep
+from fedpilot.fabric.host.machine import load
+from fedpilot.fabric.ray.home import own_folder, sweep
 from fedpilot.mediator import GangRequest, LinkedSite, Payload, SiteLost, SiteUnreachable
 from fedpilot.mediator.agent.runner.link import CLOSED, Outbox, RunnerLink
 from fedpilot.mediator.agent.runner.process import RayChoice, RunnerProcess, RunnerSettings

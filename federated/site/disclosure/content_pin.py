@@ -11,7 +11,7 @@ import json
 import logging
 from pathlib import Path
 
-from fedpilot.fabric.whole_files import replacing
+from fedpilot.fabric.host.whole_files import replacing
 
 from ...errors import DataUnusable
 

@@ -10,7 +10,7 @@ MediatorError
 
 from __future__ import annotations
 
-from fedpilot.fabric.exit_codes import REFUSED
+from fedpilot.fabric.host.exit_codes import REFUSED
 
 from ...errors import MediatorError
 

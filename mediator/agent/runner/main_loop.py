@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedpilot.fabric import VirtualClusterManager
-from fedpilot.fabric.interruptions import Interruptions
+from fedpilot.fabric.host.interruptions import Interruptions
 
 from ...proto import federation_pb2 as pb
 from ...site import InProcessSite, Site

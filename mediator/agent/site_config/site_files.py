@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, Gt
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from fedpilot.fabric.core.sizes import SIZE_IN_WORDS, bytes_of
+from fedpilot.fabric.core.text.sizes import SIZE_IN_WORDS, bytes_of
 
 from ...core.rules.disclosure import Declaration, Disclosed, Disclosure, Residency
 from ...core.rules.policy import (

@@ -24,7 +24,7 @@ from ruamel.yaml.scalarbool import ScalarBoolean
 from ruamel.yaml.scalarfloat import ScalarFloat
 from ruamel.yaml.scalarint import ScalarInt
 
-from fedpilot.fabric.exit_codes import BAD_INPUT
+from fedpilot.fabric.host.exit_codes import BAD_INPUT
 
 from ...errors import MediatorError
 

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Collection
 from dataclasses import replace
 
-from fedpilot.fabric.core.plain_text import plain_line
+from fedpilot.fabric.core.text.plain_text import plain_line
 
 from ...core.health import SiteEvent, SiteState, Standing, Wish, after, due, joined, works
 from ...proto import federation_pb2 as pb

@@ -6,7 +6,7 @@ StoreError             the database cannot be opened, read or written           
 
 from __future__ import annotations
 
-from fedpilot.fabric.exit_codes import BAD_INPUT, UNREACHABLE
+from fedpilot.fabric.host.exit_codes import BAD_INPUT, UNREACHABLE
 
 from ...errors import MediatorError
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from packaging.requirements import Requirement
 
-from fedpilot.fabric.local import Load
-from fedpilot.fabric.machine_check import ClusterReport, MachineReport
+from fedpilot.fabric.host.machine import Load
+from fedpilot.fabric.ray.machine_check import ClusterReport, MachineReport
 from fedpilot.federated.cli import doctor
 from fedpilot.federated.cli.doctor import GIB, Finding, examine
 

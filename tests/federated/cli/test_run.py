@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from fedpilot.cli import COMMANDS, main
-from fedpilot.fabric.testing import FakeCluster, fake_machine
+from fedpilot.fabric.testing.fake_cluster import FakeCluster, fake_machine
 from fedpilot.federated import Federation
 from fedpilot.federated.federation.run_folder.folder import RunFolder
 

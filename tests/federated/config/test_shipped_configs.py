@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedpilot import Federation
-from fedpilot.fabric.testing import FakeCluster, fake_machine
+from fedpilot.fabric.testing.fake_cluster import FakeCluster, fake_machine
 
 CONFIGS = Path(__file__).resolve().parents[3] / "configs"
 

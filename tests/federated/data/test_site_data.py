@@ -12,7 +12,7 @@ import pytest
 
 import site_data
 from federations import Log, raising
-from fedpilot.fabric.testing import FakeCluster, fake_machine
+from fedpilot.fabric.testing.fake_cluster import FakeCluster, fake_machine
 from fedpilot.federated import Event, Federation
 from fedpilot.federated.core.population.federated_data import NotHere
 from fedpilot.federated.errors import ConfigError, DataUnusable, RunRefused

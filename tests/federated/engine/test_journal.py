@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedpilot.fabric.testing import ManualClock
+from fedpilot.fabric.testing.fake_cluster import ManualClock
 from fedpilot.federated.core.rounds.journaling import LEAST_S, SHARE
 from fedpilot.federated.core.state import Role, digest
 from fedpilot.federated.core.sums.partial import Partial, Reference, Tally

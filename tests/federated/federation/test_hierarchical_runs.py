@@ -25,7 +25,7 @@ from federations import (
     timeless,
 )
 from fedpilot.cli import main
-from fedpilot.fabric.testing import FakeCluster, fake_machine
+from fedpilot.fabric.testing.fake_cluster import FakeCluster, fake_machine
 from fedpilot.federated import ConfigError, Federation, RunResult
 from fedpilot.federated.core.state import digest
 from fedpilot.federated.core.sums.partial import Partial

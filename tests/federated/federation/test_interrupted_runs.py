@@ -19,7 +19,7 @@ from federations import (
     shut_gate,
     timeless,
 )
-from fedpilot.fabric.testing import FakeCluster, fake_machine
+from fedpilot.fabric.testing.fake_cluster import FakeCluster, fake_machine
 from fedpilot.federated import Event, Federation, RunRefused, RunResult
 from fedpilot.federated.core.state import digest
 from fedpilot.federated.federation.coordinator.gather import Asking

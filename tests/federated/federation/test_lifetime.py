@@ -9,7 +9,7 @@ from contextlib import ExitStack
 import pytest
 
 from federations import Lab, Log
-from fedpilot.fabric.testing import FakeCluster, fake_machine
+from fedpilot.fabric.testing.fake_cluster import FakeCluster, fake_machine
 from fedpilot.federated import Event, FederatedError, Federation
 from fedpilot.federated.federation.lifetime import Lifetime
 from real_ray import eventually

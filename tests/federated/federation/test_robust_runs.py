@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedpilot.fabric.testing import FakeCluster, fake_machine
+from fedpilot.fabric.testing.fake_cluster import FakeCluster, fake_machine
 from fedpilot.federated import ConfigError, Event, Federation, RunResult, WorkersExhausted
 from fedpilot.federated.algorithms.coordinatewise import cut
 from fedpilot.federated.core.state import digest

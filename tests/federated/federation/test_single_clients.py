@@ -29,7 +29,7 @@ from federations import (
     trains,
 )
 from fedpilot.fabric import FabricError
-from fedpilot.fabric.testing import FakeCluster, ManualClock
+from fedpilot.fabric.testing.fake_cluster import FakeCluster, ManualClock
 from fedpilot.federated import (
     ClientFailed,
     FederatedError,

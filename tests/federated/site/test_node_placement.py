@@ -7,7 +7,7 @@ import threading
 import numpy as np
 import pytest
 
-from fedpilot.fabric.testing import ManualClock
+from fedpilot.fabric.testing.fake_cluster import ManualClock
 from fedpilot.federated.site import node_placement as hosting_module
 from fedpilot.federated.site.node_placement import Hosting
 

@@ -11,7 +11,7 @@ import pytest
 
 from federations import Lab, Log
 from fedpilot.fabric import FixedSizeNode, FixedSizeNodes, VirtualCluster, VirtualClusterManager
-from fedpilot.fabric.testing import FakeCluster, fake_machine
+from fedpilot.fabric.testing.fake_cluster import FakeCluster, fake_machine
 from fedpilot.federated.core.proof.environment_diff import Difference, Likeness, differing, unlike
 from fedpilot.federated.errors import RunRefused, WorkerNotMade, WorkersExhausted
 from fedpilot.federated.federation.report import wording

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from fedpilot.fabric.testing import ManualClock
+from fedpilot.fabric.testing.fake_cluster import ManualClock
 from fedpilot.federated.core.rounds.site_events import (
     KINDS,
     LONGEST_TEXT,

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 import site_data
 from federations import Lab, Log
-from fedpilot.fabric.testing import FakeCluster, fake_machine
+from fedpilot.fabric.testing.fake_cluster import FakeCluster, fake_machine
 from fedpilot.federated import ClientFailed, ConfigError, Federation
 from fedpilot.federated.cli.runs import runs
 from fedpilot.federated.core.sums.partial import Tally

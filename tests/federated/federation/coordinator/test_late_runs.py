@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import pytest
 
 from federations import Log, by_groups, one_by_one, raising, timeless
-from fedpilot.fabric.testing import FakeCluster, fake_machine
+from fedpilot.fabric.testing.fake_cluster import FakeCluster, fake_machine
 from fedpilot.federated import ConfigError, Event, Federation, RunRefused, RunResult
 from fedpilot.federated.core.sums.staleness import weight_of
 from fedpilot.federated.federation.coordinator.gather import Asking

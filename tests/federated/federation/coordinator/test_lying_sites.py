@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 import site_data
 from federations import Log, raising
-from fedpilot.fabric.testing import FakeCluster, fake_machine
+from fedpilot.fabric.testing.fake_cluster import FakeCluster, fake_machine
 from fedpilot.federated import Event, Federation
 from fedpilot.federated.cli.runs import runs
 from fedpilot.federated.core.rounds.participation import SiteRefused, TooFewSites

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from fedpilot.fabric.testing import ManualClock
+from fedpilot.fabric.testing.fake_cluster import ManualClock
 from fedpilot.federated.core.population.partition import UnknownClient
 from fedpilot.federated.federation.remote.query_server import (
     NOT_TOLD,

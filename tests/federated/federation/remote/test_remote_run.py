@@ -17,7 +17,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from fedpilot.cli import main
-from fedpilot.fabric.local import Load
+from fedpilot.fabric.host.machine import Load
 from fedpilot.federated import load_config
 from fedpilot.federated.core.user_code.code_archive import unpacked
 from fedpilot.federated.federation.coordinator import step_watch

@@ -7,7 +7,7 @@ import io
 import json
 
 from federations import COHORT, ROUNDS, Lab, Log
-from fedpilot.fabric.testing import FakeCluster, fake_machine
+from fedpilot.fabric.testing.fake_cluster import FakeCluster, fake_machine
 from fedpilot.federated import Federation, RunResult
 from fedpilot.federated.federation.report.progress import JsonLines, PlainLines
 

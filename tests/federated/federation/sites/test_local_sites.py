@@ -11,8 +11,8 @@ from click.testing import CliRunner
 
 from fedpilot.cli import main
 from fedpilot.fabric import GangInfeasible
-from fedpilot.fabric.local import usable_cpus
-from fedpilot.fabric.testing import FakeCluster, fake_machine
+from fedpilot.fabric.host.machine import usable_cpus
+from fedpilot.fabric.testing.fake_cluster import FakeCluster, fake_machine
 from fedpilot.federated import Federation
 from fedpilot.federated.config import parse_config
 from fedpilot.federated.federation.sites.local_sites import LocalSites, gpus_of

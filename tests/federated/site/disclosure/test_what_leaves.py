@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import site_data
-from fedpilot.fabric.testing import FakeCluster, fake_machine
+from fedpilot.fabric.testing.fake_cluster import FakeCluster, fake_machine
 from fedpilot.federated import Federation
 from fedpilot.federated.config import RunConfig, parse_config
 from fedpilot.federated.errors import ClientFailed, FederatedError, NoUsableUpdate

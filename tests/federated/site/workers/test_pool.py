@@ -20,7 +20,7 @@ from fedpilot.fabric import (
     VirtualClusterManager,
     WorkerFailed,
 )
-from fedpilot.fabric.testing import FakeCluster, ManualClock, fake_machine
+from fedpilot.fabric.testing.fake_cluster import FakeCluster, ManualClock, fake_machine
 from fedpilot.federated.errors import ClientFailed, FederatedError, WorkersExhausted
 from fedpilot.federated.site.workers import pool as pool_module
 from fedpilot.federated.site.workers.pool import INLINE_BYTES, Piece, WorkerPool

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from fedpilot.fabric import GangTimeout
-from fedpilot.fabric.testing import ManualClock
+from fedpilot.fabric.testing.fake_cluster import ManualClock
 from fedpilot.mediator import LinkedSite, Payload, Refusal, SiteLost, WorkFailed
 from fedpilot.mediator.agent.runner.client import AsyncRunner
 from fedpilot.mediator.agent.runner.link import Outbox, RunnerLink

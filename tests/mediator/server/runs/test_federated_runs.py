@@ -25,7 +25,7 @@ from coordinated import (
     in_one_process,
     submit,
 )
-from fedpilot.fabric.testing import FakeCluster, fake_machine
+from fedpilot.fabric.testing.fake_cluster import FakeCluster, fake_machine
 from fedpilot.federated import Federation, NodeState, connect, parse_config
 from fedpilot.federated.core.population.partition import UnknownClient
 from fedpilot.federated.core.state import digest

@@ -1,0 +1,406 @@
+"""The commands about jobs: `fedpilot job`. Unmodified Ray scripts in virtual clusters of their own.
+
+What a job prints goes to stdout; where it waits, and all that is said about it, to stderr.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fedpilot.closed_pipes import ends_with_reader
+
+from ..errors import FabricError, SpecError
+from ..host.patience import Patience
+from ..jobs.confine import READY, SAYS
+from .access import (
+    FAILED,
+    INTERRUPTED,
+    REFUSED,
+    Commands,
+    NextSteps,
+    Spinner,
+    answer_said_to_be_slow,
+    ask,
+    display,
+    exit_codes,
+    fail,
+    interruptions,
+    opened,
+    print_json,
+    stdout_console,
+    with_access,
+)
+from .spec_options import check_name, from_json, spec_from, with_deadline, with_priority, with_spec
+
+if TYPE_CHECKING:
+    from ..jobs.jobs import Job, Jobs
+
+TALKATIVE = ("ray.dashboard.modules.dashboard_sdk", "ray.dashboard.modules.job.sdk")
+"""Loggers of Ray's that tell of each upload, and of the end of each log."""
+EVENTS = 20
+"""How much of the history `explain` prints; `--json` gives all."""
+QUIET_S, REPEATED_S = 5.0, 30.0
+"""When it is said that Ray has not begun a job, and said again."""
+SETTLE_S = 10.0
+"""How long Ray may take to end a job, or to say how it ended."""
+
+
+@contextmanager
+def attached(address: str, auth_mode: str | None, timeout_s: float) -> Iterator[Jobs]:
+    """Be a driver of the Ray cluster at an address, and reach its job server."""
+    from ..jobs.jobs import Jobs
+    from ..ray.cluster import RayCluster
+
+    with RayCluster.connect(address, auth_mode, timeout_s):
+        jobs = Jobs()
+        for each in TALKATIVE:
+            logging.getLogger(each).setLevel(logging.WARNING)
+        yield jobs
+
+
+@click.group(cls=Commands)
+def job() -> None:
+    """Run unmodified Ray scripts, each in a virtual cluster of its own that ends with it.
+
+    The script, its tasks, its actors and what those start all run in the places that were reserved
+    for it; `ray.init()`, if it calls that, needs no arguments. Needs Ray's dashboard on the head:
+    `pip install 'fedpilot[jobs]'`.
+
+    With --site NAME or --all-sites a command is run at sites of a federation, by way of its
+    mediator.
+
+    \b
+    Examples:
+      fedpilot job submit --min CPU=4 --max CPU=16 -- python train.py
+      fedpilot job list
+      fedpilot job logs job-1f2e3d4c --follow
+      fedpilot job stop job-1f2e3d4c
+    """
+
+
+@job.command(context_settings={"ignore_unknown_options": True})
+@with_spec("--virtual-cluster")
+@click.option("--in", "join", metavar="NAME", help="Run in this virtual cluster, which stays.")
+@click.option("--id", metavar="ID", help="What to call the job, and its virtual cluster.")
+@with_priority
+@with_deadline("Give up if it has not got its places by then.")
+@click.option(
+    "--working-dir",
+    metavar="DIR",
+    help="Ship this folder to the cluster, and run there; or the URI of an archive.",
+)
+@click.option(
+    "--runtime-env", metavar="JSON", help="What else it needs, as Ray's runtime environment."
+)
+@click.option("--no-wait", is_flag=True, help="Submit it, print its id, and end.")
+@with_access
+@click.argument("command", metavar="-- COMMAND...", nargs=-1, type=click.UNPROCESSED)
+def submit(
+    spec_file: Path | None,
+    json_spec: str | None,
+    least: Sequence[str],
+    most: Sequence[str],
+    nodes: Sequence[str],
+    policy: str | None,
+    max_actors: int | None,
+    join: str | None,
+    id: str | None,
+    priority: int,
+    deadline_s: float | None,
+    working_dir: str | None,
+    runtime_env: str | None,
+    no_wait: bool,
+    command: Sequence[str],
+    address: str,
+    auth_mode: str | None,
+    as_json: bool,
+) -> None:
+    """Run COMMAND on the Ray cluster, in a virtual cluster reserved for it, which ends with it.
+
+    What it needs comes from --spec, from --virtual-cluster, or from --min, --max, --node,
+    --policy and --max-actors; without any of them it needs nothing, and may grow to all that is
+    free. AMOUNTS are such as CPU=2,GPU=0.5,memory=4GiB. The command starts once all that it needs
+    is reserved, on a machine of the Ray cluster: what it reads has to be there, or come with
+    --working-dir.
+
+    Prints the job's log until it ends. Where it waits in the queue, and why, is said on stderr.
+    Ctrl-C ends this command only; the job goes on. With --json the log goes to stderr, and the job
+    as one document to stdout.
+
+    \b
+    Examples:
+      fedpilot job submit --min CPU=4 --max CPU=16 -- python train.py --epochs 3
+      fedpilot job submit --node 2xCPU=4,GPU=1 --policy STRICT_SPREAD -- python ddp.py
+      fedpilot job submit --in speech --working-dir . -- python evaluate.py
+      fedpilot job submit --runtime-env '{"pip": ["einops"]}' --min GPU=1 -- python fit.py
+      id=$(fedpilot job submit --no-wait --spec large.yaml -- python sweep.py)
+
+    \b
+    Exit codes: 0 it succeeded (or was submitted, with --no-wait); 1 it failed or was stopped;
+    2 the spec or the usage is wrong; 3 it can never fit, or gave up at its deadline before it
+    started; 4 no Ray there, or one without a dashboard; 130 interrupted, the job goes on.
+    """
+    if not command:
+        raise click.UsageError("give the command to run, after --.")
+    with exit_codes():
+        spec = spec_from(
+            *(spec_file, json_spec, least, most, nodes, policy, "--virtual-cluster"),
+            max_actors=max_actors,
+        )
+        if join and (spec.to_dict() or priority or deadline_s):
+            raise click.UsageError("--in takes a virtual cluster as it is; leave its spec out.")
+        env = _runtime_env(runtime_env, working_dir)
+        name = id or f"job-{secrets.token_hex(4)}"
+        check_name(name)
+        say = NextSteps("job", address, auth_mode)
+        stop = f"  stop it: {say('stop', name)}"
+        fate = "nothing was submitted"
+        try:
+            with interruptions(), opened(attached, address, auth_mode) as jobs:
+                fate = f"job {name} may be submitted, or not\n  see: {say('show', name)}\n{stop}"
+                with Spinner(f"submitting {name}"), answer_said_to_be_slow(address):
+                    jobs.submit(
+                        command,
+                        None if join else spec,
+                        join=join,
+                        id=name,
+                        priority=priority,
+                        deadline_s=deadline_s,
+                        runtime_env=env,
+                    )
+                fate = f"job {name} goes on\n  its log: {say('logs', name, '--follow')}\n{stop}"
+                if no_wait:
+                    _print_submitted(jobs, name, as_json)
+                    return
+                click.echo(f"{SAYS}job {name} is submitted", err=True)
+                began, last = _follow(jobs, name, to_stderr=as_json)
+                done = _end(jobs, name)
+        except KeyboardInterrupt:
+            fail(f"interrupted; {fate}", INTERRUPTED)
+        if as_json:
+            print_json(done.to_dict())
+        if done.status == "SUCCEEDED":
+            return
+        if done.status == "STOPPED":
+            fail(f"job {name} was stopped", FAILED)
+        why = f": {done.message}" if done.message not in ("", last) else ""
+        fail(
+            f"job {name} {'failed' if began else 'never began'}{why}", FAILED if began else REFUSED
+        )
+
+
+def _runtime_env(text: str | None, working_dir: str | None) -> dict[str, Any]:
+    """What goes with the job; SpecError before Ray is touched."""
+    env: Any = {}
+    if text is not None:
+        env = from_json("--runtime-env", text)
+        if not isinstance(env, dict):
+            raise SpecError(f"--runtime-env: wanted an object, found {text}")
+        variables = env.get("env_vars", {})
+        if not isinstance(variables, dict) or any(type(v) is not str for v in variables.values()):
+            raise SpecError(f"--runtime-env: env_vars: wanted texts by name, found {variables}")
+    if working_dir is not None:
+        if "working_dir" in env:
+            raise click.UsageError("--runtime-env has a working_dir; give one of them.")
+        if "://" not in working_dir and not Path(working_dir).is_dir():
+            raise SpecError(f"--working-dir: wanted a folder or a URI, found {working_dir!r}")
+        env["working_dir"] = working_dir
+    return dict(env)
+
+
+def _print_submitted(jobs: Jobs, id: str, as_json: bool) -> None:
+    if as_json:
+        print_json(jobs.show(id).to_dict())
+    else:
+        click.echo(id)
+
+
+def _follow(jobs: Jobs, id: str, *, to_stderr: bool) -> tuple[bool, str]:
+    """Print a log as it grows: what comes before the command is about it, and no output of it.
+
+    While Ray has not begun it, which may be busy with its runtime environment, that is said.
+    Returns whether the command began, and what was said last before it.
+    """
+    before: list[str] = []
+    rest, said, began = "", "", False
+
+    def tell(seconds: float) -> None:
+        if not said and not began:
+            what = "Ray has not begun it, or still makes its runtime environment"
+            click.echo(f"{SAYS}job {id} waits for {seconds:.0f} s now: {what}", err=True)
+
+    with Patience(tell, first_s=QUIET_S, every_s=REPEATED_S):
+        for text in jobs.follow(id):
+            if began:
+                click.echo(text, nl=False, err=to_stderr)
+                continue
+            *lines, rest = (rest + text).split("\n")
+            for number, line in enumerate(lines):
+                if line.startswith(SAYS) and line.endswith(READY):
+                    began = True
+                    click.echo("\n".join([*lines[number + 1 :], rest]), nl=False, err=to_stderr)
+                    break
+                if line.startswith(SAYS):
+                    said = line.removeprefix(SAYS)
+                    click.echo(line, err=True)
+                else:
+                    before.append(line)
+    if not began and not said:  # then Ray could not even start it, and tells why
+        click.echo("\n".join([*before, rest]).rstrip(), err=True)
+    return began, said
+
+
+def _end(jobs: Jobs, id: str) -> Job:
+    """The job, once Ray says how it ended, which takes it a moment."""
+    from ..jobs.jobs import ENDED
+
+    until = time.monotonic() + SETTLE_S
+    while (found := jobs.show(id)).status not in ENDED:
+        if time.monotonic() > until:
+            raise FabricError(f"job {id!r} should have ended, but it is {found.status}")
+        time.sleep(0.2)
+    return found
+
+
+@job.command("list")
+@with_access
+def list_(address: str, auth_mode: str | None, as_json: bool) -> None:
+    """List the jobs that were submitted to the Ray cluster, the latest first.
+
+    WAITING is one that has yet to get its places; it says why.
+
+    \b
+    Examples:
+      fedpilot job list
+      fedpilot job list --json | jq -r '.jobs[] | select(.status == "WAITING") | .id'
+    """
+    with exit_codes():
+        found = ask(attached, address, auth_mode, lambda jobs: jobs.list())
+        if as_json:
+            print_json({"jobs": [each.to_dict() for each in found]})
+            return
+        from ..views.tables import job_table
+
+        display(job_table(found, time.time()))
+
+
+def _known(
+    id: str, address: str, auth_mode: str | None
+) -> tuple[Job, Mapping[str, Any], Sequence[Mapping[str, Any]]]:
+    """A job, the virtual clusters of its Ray cluster, and what happened to those."""
+    return ask(
+        attached,
+        address,
+        auth_mode,
+        lambda jobs: (jobs.show(id), jobs.clusters.snapshot(), jobs.clusters.history()),
+    )
+
+
+@job.command()
+@click.argument("id")
+@with_access
+def show(id: str, address: str, auth_mode: str | None, as_json: bool) -> None:
+    """Show job ID and its virtual cluster: what it waits for, where it is, what runs outside of it.
+
+    \b
+    Examples:
+      fedpilot job show job-1f2e3d4c
+      fedpilot job show job-1f2e3d4c --json | jq -r '.cluster.escapes[]'
+    """
+    with exit_codes():
+        found, document, history = _known(id, address, auth_mode)
+        if as_json:
+            print_json(found.to_dict())
+            return
+        from ..views.tables import job_details
+
+        display(job_details(found, document, history, time.time()))
+
+
+@job.command()
+@click.argument("id")
+@with_access
+def explain(id: str, address: str, auth_mode: str | None, as_json: bool) -> None:
+    """Say why job ID is in its state, what would help, and what happened to its virtual cluster.
+
+    \b
+    Examples:
+      fedpilot job explain job-1f2e3d4c
+      fedpilot job explain job-1f2e3d4c --json | jq -r '.sentences[]'
+    """
+    with exit_codes():
+        from ..views.explain import chronicle, job_sentences
+
+        found, document, history = _known(id, address, auth_mode)
+        now, name = time.time(), found.virtual_cluster
+        said = job_sentences(found.to_dict(), document, history, now)
+        told = [dict(event) for event in history if name and event["cluster"] == name]
+        if as_json:
+            print_json({"id": id, "sentences": said, "history": told, "job": found.to_dict()})
+            return
+        console = stdout_console()
+        for sentence in said:
+            console.print(sentence)
+        if name and told:
+            console.print()
+            console.print(chronicle(history, name, now, EVENTS))
+
+
+@job.command()
+@click.argument("id")
+@click.option("--follow", "-f", is_flag=True, help="Go on until the job ends.")
+@with_access
+def logs(id: str, follow: bool, address: str, auth_mode: str | None, as_json: bool) -> None:
+    """Print what job ID has printed, and what was said of it before it began.
+
+    With --json, one document with `id` and `log`; with --follow too, once the job has ended.
+
+    \b
+    Examples:
+      fedpilot job logs job-1f2e3d4c
+      fedpilot job logs job-1f2e3d4c --follow | grep loss
+    """
+    with exit_codes(), ends_with_reader():
+        try:
+            with interruptions(), opened(attached, address, auth_mode) as jobs:
+                parts = jobs.follow(id) if follow else iter([jobs.logs(id)])
+                if as_json:
+                    print_json({"id": id, "log": "".join(parts)})
+                    return
+                for text in parts:
+                    click.echo(text, nl=False)
+        except KeyboardInterrupt:
+            fail(f"interrupted; nothing becomes of job {id} by that", INTERRUPTED)
+
+
+@job.command()
+@click.argument("id")
+@with_access
+def stop(id: str, address: str, auth_mode: str | None, as_json: bool) -> None:
+    """End job ID: its command, and its virtual cluster with all that runs there.
+
+    The command is told to end, and is killed if it has not within three seconds. One that waits in
+    the queue leaves it. A virtual cluster that the job was put into with --in stays.
+
+    \b
+    Examples:
+      fedpilot job stop job-1f2e3d4c
+      fedpilot job stop job-1f2e3d4c --json
+    """
+    with exit_codes():
+        told, status = ask(
+            attached, address, auth_mode, lambda jobs: (jobs.stop(id), _end(jobs, id).status)
+        )
+        stopped = told and status == "STOPPED"
+        if as_json:
+            print_json({"id": id, "stopped": stopped, "status": status})
+        else:
+            click.echo(f"stopped {id}" if stopped else f"{id} had ended already: {status}")

@@ -1,0 +1,232 @@
+"""How a command is told what to reserve and when to give up: a spec as YAML, JSON or options.
+
+What is wrong is told before Ray is touched, with the place and the key.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from ..core.records import ROOT, ClusterId, SchedulingPolicy
+from ..core.text.sizes import bytes_of
+from ..errors import SpecError
+from ..spec import FixedSizeNode, FixedSizeNodes, VirtualCluster
+
+AMOUNTS = "NAME=AMOUNT[,...]"
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def with_spec(json_option: str) -> Callable[[Command], Command]:
+    """Add the ways to say what a virtual cluster is; `spec_from` takes what they find."""
+
+    def add(command: Command) -> Command:
+        for option in (
+            click.option(
+                "--max-actors",
+                metavar="COUNT",
+                type=click.IntRange(min=0),
+                help="The most actors that ask for no resources. By default no limit.",
+            ),
+            click.option(
+                "--policy",
+                type=click.Choice([str(policy) for policy in SchedulingPolicy]),
+                help="How the fixed-size nodes lie on machines; by default PACK.",
+            ),
+            click.option(
+                "--node",
+                "nodes",
+                metavar=f"[COUNTx]{AMOUNTS}",
+                multiple=True,
+                help="A fixed-size node, or COUNT equal ones. May be given several times.",
+            ),
+            click.option(
+                "--max",
+                "most",
+                metavar=AMOUNTS,
+                multiple=True,
+                help="The most flexible resources it may hold.",
+            ),
+            click.option(
+                "--min",
+                "least",
+                metavar=AMOUNTS,
+                multiple=True,
+                help="Flexible resources it needs to start.",
+            ),
+            click.option(json_option, "json_spec", metavar="JSON", help="The same as text."),
+            click.option(
+                "--spec",
+                "spec_file",
+                metavar="FILE",
+                type=click.Path(path_type=Path),
+                help="A YAML file; - for stdin.",
+            ),
+        ):
+            command = option(command)
+        return command
+
+    return add
+
+
+with_priority = click.option(
+    "--priority",
+    type=int,
+    default=0,
+    show_default=True,
+    help="The higher is served first, where the manager serves by priority.",
+)
+
+
+def with_deadline(what: str) -> Callable[[Command], Command]:
+    """Add `--deadline`; `what` says what happens then."""
+    return click.option(
+        "--deadline",
+        "deadline_s",
+        metavar="SECONDS",
+        type=click.FloatRange(min=0, min_open=True),
+        help=f"{what} By default never.",
+    )
+
+
+def spec_from(
+    spec_file: Path | None,
+    json_spec: str | None,
+    least: Sequence[str],
+    most: Sequence[str],
+    nodes: Sequence[str],
+    policy: str | None,
+    json_option: str = "--json-spec",
+    *,
+    max_actors: int | None = None,
+) -> VirtualCluster:
+    """The spec, from wherever it is given; SpecError names the place and the key."""
+    options = bool(least or most or nodes or policy or max_actors is not None)
+    if sum([spec_file is not None, json_spec is not None, options]) > 1:
+        raise click.UsageError(
+            f"give one of --spec FILE, {json_option} JSON, or --min, --max, --node, --policy and "
+            "--max-actors."
+        )
+    if spec_file is not None:
+        return _from_yaml(spec_file)
+    if json_spec is not None:
+        document = from_json(json_option, json_spec)
+        with _naming(json_option):
+            return VirtualCluster.from_dict(document)
+    if policy and not nodes:
+        raise click.UsageError("--policy says how fixed-size nodes lie; give --node too.")
+    group = [node for text in nodes for node in _nodes(text)]
+    how = SchedulingPolicy(policy or SchedulingPolicy.PACK)
+    with _naming("--min, --max"):
+        return VirtualCluster(
+            flex_resource_min=_amounts("--min", least),
+            flex_resource_max=_amounts("--max", most),
+            fixed_size_nodes=[FixedSizeNodes(nodes=group, scheduling_policy=how)] if group else [],
+            max_actors_without_resources=max_actors,
+        )
+
+
+def _nodes(text: str) -> list[FixedSizeNode]:
+    """`CPU=1` is a node, `4xCPU=1` are four."""
+    count, times, rest = text.partition("x")
+    if not (times and count.isdecimal()):
+        count, rest = "1", text
+    if int(count) == 0:
+        raise click.BadParameter(f"wanted one node or more, found {text!r}", param_hint="--node")
+    with _naming(f"--node {text}"):
+        return [FixedSizeNode(resources=_amounts("--node", [rest]))] * int(count)
+
+
+def _amounts(option: str, texts: Sequence[str]) -> dict[str, float]:
+    """`CPU=2,memory=4GiB` as amounts by name."""
+    found: dict[str, float] = {}
+    for part in ",".join(texts).split(",") if texts else []:
+        name, equals, value = (piece.strip() for piece in part.partition("="))
+        try:
+            amount = float(value)
+        except ValueError:
+            size = bytes_of(value)
+            amount = math.nan if size is None else size
+        if not (name and equals and math.isfinite(amount) and amount >= 0):
+            raise click.BadParameter(
+                f"wanted {AMOUNTS} such as CPU=2,GPU=0.5,memory=4GiB, found {part.strip()!r}",
+                param_hint=option,
+            )
+        if name in found:
+            raise click.BadParameter(f"{name} is given twice", param_hint=option)
+        found[name] = amount
+    return found
+
+
+def from_json(option: str, text: str) -> Any:
+    """What an option says in JSON; SpecError names the option."""
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise SpecError(f"{option}: wanted JSON, found {text!r}: {error}") from error
+
+
+def _from_yaml(file: Path) -> VirtualCluster:
+    """Read a spec; what is wrong is told with its line."""
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import MarkedYAMLError, YAMLError
+
+    path = "stdin" if str(file) == "-" else str(file)
+    try:
+        text = sys.stdin.read() if path == "stdin" else file.read_text(encoding="utf-8")
+        document = YAML(typ="safe").load(text)
+    except OSError as error:
+        raise SpecError(f"{path}: it cannot be read: {error.strerror or error}") from error
+    except MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = f":{mark.line + 1}" if mark else ""
+        what = " ".join((error.problem or error.context or "this is not YAML").split())
+        raise SpecError(f"{path}{line}: {what}") from error
+    except (YAMLError, UnicodeDecodeError) as error:
+        raise SpecError(f"{path}: this is not YAML: {error}") from error
+    try:
+        return VirtualCluster.from_dict(document)
+    except SpecError as error:
+        line = _line(YAML(typ="rt").load(text), str(error))
+        raise SpecError(f"{path}{line}: {error}") from error
+
+
+def _line(document: Any, message: str) -> str:
+    """The line of the key that a message begins with, as far as the document has it."""
+    found = ""
+    at, _, rest = message.partition(": ")
+    unknown = re.match(r"unknown key '([^']*)'", rest)
+    place = document
+    for step in [*re.findall(r"[^.\[\]]+", at), *([unknown[1]] if unknown else [])]:
+        if isinstance(place, list) and step.isdecimal() and int(step) < len(place):
+            found = f":{place.lc.item(int(step))[0] + 1}"  # type: ignore[attr-defined]
+            place = place[int(step)]
+        elif isinstance(place, dict) and step in place:
+            found = f":{place.lc.key(step)[0] + 1}"  # type: ignore[attr-defined]
+            place = place[step]
+        elif place is not document:
+            break
+    return found
+
+
+@contextmanager
+def _naming(where: str) -> Iterator[None]:
+    """Say where a spec comes from that is wrong."""
+    try:
+        yield
+    except SpecError as error:
+        raise SpecError(f"{where}: {error}") from error
+
+
+def check_name(name: str) -> None:
+    """Refuse a name before anything is started."""
+
+    VirtualCluster().request(name, parent=ClusterId(ROOT))

@@ -1,0 +1,296 @@
+"""How unmet demand grows a virtual cluster: parent by parent, taking what is free on the way.
+
+A cluster that lacks room for a piece of work makes its flexible vnode on some machine larger, or a
+new one where it has none. What that takes comes out of a place of its parent on the same machine,
+which grows in the same way if it must and can, up to the machine itself; machines do not grow, so
+what is lacking there is the demand of the Ray cluster, for its autoscaler. Every step is a loan; it
+goes back once it is due and nothing uses it (seed 000, "Autoscaling").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterator, Mapping
+from dataclasses import dataclass
+from functools import reduce
+from operator import add
+
+from ..ledger import Ledger, Loan, flexible_id
+from ..records import ROOT, ClusterId, Machine, MachineId, PlaceId, VNode, VNodeId, VNodeKind
+from ..resources import Resources
+from .gpus import fits_gpus, free_gpus
+from .placement import GPU
+
+SHOWN = 3
+"""How many machines a reason names."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One flexible vnode that grows, or comes into being."""
+
+    vnode: VNodeId
+    cluster: ClusterId
+    parent: PlaceId
+    machine: MachineId
+    by: Resources
+    new: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """What has to grow so that the demand fits, the topmost vnode first; nothing if it fits now."""
+
+    machine: MachineId
+    steps: tuple[Step, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Unmet:
+    """Nothing that can grow makes room for the demand."""
+
+    reason: str
+    physical: bool
+    """Whether another machine would help, which an autoscaler may add."""
+
+
+def find_growth(
+    ledger: Ledger,
+    cluster: ClusterId,
+    demand: Resources,
+    *,
+    allowed: Callable[[Machine], bool] = lambda _: True,
+    loose: Container[MachineId] = frozenset(),
+) -> Growth | Unmet:
+    """Say how a cluster gets a flexible vnode with room for all of the demand.
+
+    A vnode that is there grows before a new one is made, and what is nearer lends before what is
+    further up; ties are broken by the names of the machines.
+    """
+    found: list[Growth] = []
+    machines = [id for id in sorted(ledger.machines) if allowed(ledger.machines[id])]
+    gpus = free_gpus(ledger, machines, loose) if demand[GPU] else {}
+    for machine in machines:
+        found += [Growth(machine, way) for way in _ways(ledger, cluster, machine, demand, gpus)]
+    if found:
+        return min(found, key=_cost)
+    limited = _limiting(ledger, cluster, demand, allowed)
+    if limited is not None:
+        return Unmet(f"{limited} may not hold {demand} more flexible resources", physical=False)
+    names = sorted(ledger.machines[id].hostname for id in machines)
+    if len(names) == len(ledger.machines):
+        return Unmet(f"no machine has {demand} free", physical=True)
+    if not names:
+        return Unmet("no machine has the labels that it asks for", physical=True)
+    shown = ", ".join(names[:SHOWN]) + (", ..." if len(names) > SHOWN else "")
+    return Unmet(f"no machine that may run it ({shown}) has {demand} free", physical=True)
+
+
+def borrow(ledger: Ledger, growth: Growth, until: float) -> None:
+    """Let the vnodes grow, each by a loan that is due then."""
+    for step in growth.steps:
+        if step.new:
+            ledger.add(
+                VNode(
+                    id=step.vnode,
+                    cluster=step.cluster,
+                    parent=step.parent,
+                    machine=step.machine,
+                    kind=VNodeKind.FLEXIBLE,
+                    resources=step.by,
+                    labels=ledger.labels(step.parent),
+                )
+            )
+        else:
+            ledger.grow(step.vnode, step.by)
+        ledger.lend(Loan(vnode=step.vnode, resources=step.by, until=until))
+
+
+def give_back(
+    ledger: Ledger,
+    now: float,
+    recut: Callable[[Ledger, frozenset[VNodeId]], bool] = lambda _, __: True,
+) -> tuple[Loan, ...]:
+    """Give back every loan that is due and unused, and say which: lower clusters before upper.
+
+    Before each, `recut` is given a ledger in which it has gone back, and which vnodes have changed
+    there. It says whether what carries them can be cut so, and has that done.
+    """
+    given: list[Loan] = []
+    while ready := [loan for loan in ledger.loans() if loan.until <= now and ledger.unused(loan)]:
+        before = len(given)
+        for loan in ready:
+            if not ledger.unused(loan):  # the vnode has given back another
+                continue
+            twin = ledger.copy()
+            twin.give_back(loan)
+            above = VNodeId(ledger.vnodes[loan.vnode].parent)
+            if recut(twin, frozenset({loan.vnode, above} & ledger.vnodes.keys())):
+                ledger.give_back(loan)
+                given.append(loan)
+        if len(given) == before:
+            break
+    return tuple(given)
+
+
+def obtainable(ledger: Ledger, cluster: ClusterId, machine: MachineId) -> Resources:
+    """The most that a cluster's flexible vnode on a machine could have free."""
+    if cluster == ROOT:
+        return ledger.free(machine)
+    vnode = ledger.flexible(cluster, machine)
+    above = ledger.clusters[cluster].parent
+    if vnode is None:
+        fixed = [ledger.free(place) for place in _fixed_places(ledger, above, machine)]
+        sources = [*fixed, obtainable(ledger, above, machine)]
+        return max((_capped(ledger, cluster, room) for room in sources), key=_size)
+    upper = ledger.vnodes.get(VNodeId(vnode.parent))
+    if upper is None or upper.kind is VNodeKind.FIXED:
+        room = ledger.free(vnode.parent)
+    else:
+        room = obtainable(ledger, above, machine)
+    return ledger.free(vnode.id) + _capped(ledger, cluster, room)
+
+
+def capacity(ledger: Ledger, cluster: ClusterId) -> Resources:
+    """What all places of a cluster could have together at most, whoever holds it now."""
+    if cluster == ROOT:
+        return reduce(add, (each.total for each in ledger.machines.values()), Resources())
+    known, mine = ledger.clusters[cluster], ledger.of(cluster)
+    fixed = reduce(
+        add, (each.resources for each in mine if each.kind is VNodeKind.FIXED), Resources()
+    )
+    if not known.flexible:
+        return fixed
+    rest = capacity(ledger, known.parent).beyond(fixed)
+    amounts = ((name, min(amount, known.limits.get(name, amount))) for name, amount in rest.units)
+    return fixed + Resources(tuple((name, amount) for name, amount in amounts if amount))
+
+
+def too_large_for(
+    ledger: Ledger,
+    cluster: ClusterId,
+    demand: Resources,
+    *,
+    allowed: Callable[[Machine], bool] = lambda _: True,
+) -> ClusterId | None:
+    """The nearest cluster, this one or one above it, that can never hold a demand in one place.
+
+    None if all could. What the machines have does not count, for larger ones may come.
+    """
+    while cluster != ROOT:
+        known = ledger.clusters[cluster]
+        mine = [each for each in ledger.of(cluster) if allowed(ledger.machines[each.machine])]
+        if any(demand.fits(each.resources) for each in mine):
+            return None
+        over = any(demand[name] > most for name, most in known.limits.items())
+        if over or not known.flexible:
+            return cluster
+        cluster = known.parent
+    return None
+
+
+def _ways(
+    ledger: Ledger,
+    cluster: ClusterId,
+    machine: MachineId,
+    need: Resources,
+    gpus: Mapping[PlaceId, tuple[int, ...]],
+) -> Iterator[tuple[Step, ...]]:
+    """All ways for a cluster to have so much free on its flexible vnode on a machine."""
+    if cluster == ROOT:
+        if need.fits(ledger.free(machine)) and fits_gpus(need, gpus.get(machine, ())):
+            yield ()
+        return
+    vnode = ledger.flexible(cluster, machine)
+    missing = need if vnode is None else need.beyond(ledger.free(vnode.id))
+    if not missing:
+        yield ()
+        return
+    if not ledger.within_limits(cluster, missing):
+        return
+    above = ledger.clusters[cluster].parent
+    for parent, steps in _sources(ledger, above, machine, vnode, missing, gpus):
+        yield (
+            *steps,
+            Step(
+                vnode=flexible_id(cluster, machine),
+                cluster=cluster,
+                parent=parent,
+                machine=machine,
+                by=missing,
+                new=vnode is None,
+            ),
+        )
+
+
+def _sources(
+    ledger: Ledger,
+    above: ClusterId,
+    machine: MachineId,
+    vnode: VNode | None,
+    missing: Resources,
+    gpus: Mapping[PlaceId, tuple[int, ...]],
+) -> Iterator[tuple[PlaceId, tuple[Step, ...]]]:
+    """The places of the parent that could give so much, and what must grow for that."""
+    grows: PlaceId = machine if above == ROOT else flexible_id(above, machine)
+    for place in _fixed_places(ledger, above, machine):
+        if (vnode is None or vnode.parent == place) and missing.fits(ledger.free(place)):
+            yield place, ()
+    if vnode is None or vnode.parent == grows:
+        for steps in _ways(ledger, above, machine, missing, gpus):
+            yield grows, steps
+
+
+def _fixed_places(ledger: Ledger, cluster: ClusterId, machine: MachineId) -> list[VNodeId]:
+    if cluster == ROOT:
+        return []
+    mine = ledger.of(cluster)
+    return [each.id for each in mine if each.kind is VNodeKind.FIXED and each.machine == machine]
+
+
+def _limiting(
+    ledger: Ledger, cluster: ClusterId, demand: Resources, allowed: Callable[[Machine], bool]
+) -> ClusterId | None:
+    """The nearest cluster whose limit forbids that it gets all of the demand on such a machine."""
+    while cluster != ROOT:
+        held = max(
+            (
+                ledger.free(each.id)
+                for each in ledger.of(cluster)
+                if each.kind is VNodeKind.FLEXIBLE and allowed(ledger.machines[each.machine])
+            ),
+            key=_size,
+            default=Resources(),
+        )
+        if not ledger.within_limits(cluster, demand.beyond(held)):
+            return cluster
+        cluster = ledger.clusters[cluster].parent
+    return None
+
+
+def _capped(ledger: Ledger, cluster: ClusterId, room: Resources) -> Resources:
+    """What of this a cluster may hold beside what it holds."""
+    held, known = ledger.flexible_total(cluster), ledger.clusters[cluster]
+    if not known.flexible:
+        return Resources()
+    left = {name: most - held[name] for name, most in known.limits.items()}
+    over = Resources(
+        tuple(
+            (name, amount - left[name])
+            for name, amount in room.units
+            if name in left and amount > left[name]
+        )
+    )
+    return room - over
+
+
+def _cost(growth: Growth) -> tuple[int, int, int, str]:
+    steps = growth.steps
+    return sum(step.new for step in steps), len(steps), _size_of(growth), str(growth.machine)
+
+
+def _size_of(growth: Growth) -> int:
+    return sum(_size(step.by) for step in growth.steps)
+
+
+def _size(resources: Resources) -> int:
+    return sum(amount for _, amount in resources.units)

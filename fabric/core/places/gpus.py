@@ -1,0 +1,77 @@
+"""What is free of each single GPU of a place.
+
+A share of a GPU comes from one GPU, so half of one and half of another are not a whole one. The
+ledger knows sums; which GPU carries what is Ray's choice, and Ray does not tell. What is carved
+out of a place is taken to lie as tightly as it can. Once some of it has ended the rest may lie
+otherwise, and Ray then refuses what is found possible here: whoever sees that counts the machine
+as `loose`, where everything lies as far apart as it can.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable
+
+from ..ledger import Ledger
+from ..records import MachineId, PlaceId
+from ..resources import UNIT, Resources
+from .placement import GPU, each_gpu
+
+
+def free_gpus(
+    ledger: Ledger, places: Iterable[PlaceId], loose: Container[MachineId] = frozenset()
+) -> dict[PlaceId, tuple[int, ...]]:
+    """What is free of each GPU of these places, in units, the least first."""
+    taken: dict[PlaceId, list[int]] = {place: [] for place in places}
+    for vnode in ledger.vnodes.values():
+        if vnode.parent in taken:
+            taken[vnode.parent].append(vnode.resources[GPU])
+    for use in ledger.uses.values():
+        if use.vnode in taken:
+            taken[use.vnode].append(use.resources[GPU])
+    return {
+        place: _left(ledger.total(place)[GPU], parts, ledger.machine_of(place) in loose)
+        for place, parts in taken.items()
+    }
+
+
+def obtainable_gpus(wanted: int, gpus: Iterable[int]) -> int:
+    """How much of an amount of GPUs there is: whole ones, and the share of one beside them."""
+    left = sorted(gpus)
+    whole, share = divmod(wanted, UNIT)
+    there = min(whole, left.count(UNIT))
+    if there < whole or not share:
+        return there * UNIT
+    return wanted if max(left[: len(left) - there], default=0) >= share else there * UNIT
+
+
+def fits_gpus(demand: Resources, gpus: Iterable[int]) -> bool:
+    """Whether the GPUs of a demand are there, each in one piece."""
+    return obtainable_gpus(demand[GPU], gpus) == demand[GPU]
+
+
+def _left(total: int, parts: Iterable[int], loose: bool) -> tuple[int, ...]:
+    """What is left of each GPU after these parts, the largest shares first.
+
+    Each goes to the GPU with the least that is enough for it, or with the most.
+    """
+    gpus = list(each_gpu(total))
+    shares = []
+    for whole, share in (divmod(part, UNIT) for part in parts):
+        shares += [UNIT] * whole + [share]
+    for share in sorted(shares, reverse=True):
+        enough = [n for n, free in enumerate(gpus) if free >= share]
+        if enough:
+            gpus[enough[-1 if loose else 0]] -= share
+        else:  # it is in several pieces
+            gpus = _taken_from_many(gpus, share)
+        gpus.sort()
+    return tuple(free for free in gpus if free)
+
+
+def _taken_from_many(gpus: Iterable[int], share: int) -> list[int]:
+    left = []
+    for free in sorted(gpus):
+        part = min(free, share)
+        share -= part
+        left.append(free - part)
+    return left

@@ -1,0 +1,303 @@
+"""Which placement groups of Ray carry the vnodes, and how they are cut anew when vnodes change.
+
+A vnode is carried by pieces, each a bundle of a placement group. Together they have what nobody has
+carved out of the vnode; what was carved out, the pieces of the vnodes below it carry. Fixed-size
+nodes that were asked for as one group begin as one placement group, under its policy. Whatever
+comes later is a placement group with one bundle: a placement group cannot change its size, so
+idle ones are given up and others made in their place.
+
+Ids are chosen here, not by Ray: Ray lets work wait for a placement group that does not exist yet.
+"""
+
+from __future__ import annotations
+
+import itertools
+import zlib
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import reduce
+from operator import add
+from typing import NewType, TypeVar
+
+from ..ledger import Ledger
+from ..records import ROOT, ClusterId, MachineId, SchedulingPolicy, VNodeId
+from ..resources import Resources
+from ..selectors import Selector
+from .admission import Admit
+
+GroupId = NewType("GroupId", str)
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """A bundle, and what it carries."""
+
+    vnode: VNodeId | None
+    """None once its vnode is gone while other pieces of the same group are in use."""
+    resources: Resources
+    machine: MachineId | None = None
+    """Where it has to be; without, Ray chooses among the machines that the selector allows, and
+    chooses anew when one dies."""
+    selector: Selector = field(default_factory=dict, hash=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """A placement group."""
+
+    id: GroupId
+    cluster: ClusterId
+    policy: SchedulingPolicy
+    pieces: tuple[Piece, ...]
+
+    @property
+    def vnodes(self) -> frozenset[VNodeId]:
+        return frozenset(piece.vnode for piece in self.pieces if piece.vnode is not None)
+
+    @property
+    def movable(self) -> bool:
+        """Whether Ray chooses its machines."""
+        return all(piece.machine is None for piece in self.pieces)
+
+
+@dataclass(frozen=True, slots=True)
+class Recut:
+    """What to give up, and what to make in its place."""
+
+    remove: tuple[GroupId, ...]
+    make: tuple[Group, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Stuck:
+    """What a vnode has free is in pieces that are in use."""
+
+    vnode: VNodeId
+    lacking: Resources
+
+    @property
+    def reason(self) -> str:
+        return f"{self.lacking} of {self.vnode} is free, but not in one piece: others work on it"
+
+
+class Groups:
+    """All placement groups of one Ray cluster that are ours, by id and by what they carry."""
+
+    def __init__(self, groups: Iterable[Group] = ()) -> None:
+        self._by_id: dict[GroupId, Group] = {}
+        self._by_vnode: dict[VNodeId, dict[GroupId, None]] = {}
+        self._by_cluster: dict[ClusterId, dict[GroupId, None]] = {}
+        self._changed: set[GroupId] = set()
+        for group in groups:
+            self.put(group)
+        self._changed.clear()
+
+    def __iter__(self) -> Iterator[Group]:
+        return iter(self._by_id.values())
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def __contains__(self, id: object) -> bool:
+        return id in self._by_id
+
+    def __getitem__(self, id: GroupId) -> Group:
+        return self._by_id[id]
+
+    def get(self, id: GroupId) -> Group | None:
+        """A group, if it is known."""
+        return self._by_id.get(id)
+
+    def of_vnode(self, vnode: VNodeId) -> tuple[Group, ...]:
+        """The groups with pieces of a vnode, oldest first."""
+        return tuple(self._by_id[id] for id in self._by_vnode.get(vnode, ()))
+
+    def of_cluster(self, cluster: ClusterId) -> tuple[Group, ...]:
+        """The groups of a cluster, oldest first."""
+        return tuple(self._by_id[id] for id in self._by_cluster.get(cluster, ()))
+
+    def put(self, group: Group) -> None:
+        """Add a group, or write it down anew."""
+        if group.id in self._by_id:
+            self.drop(group.id)
+        self._by_id[group.id] = group
+        self._changed.add(group.id)
+        for vnode in group.vnodes:
+            self._by_vnode.setdefault(vnode, {})[group.id] = None
+        self._by_cluster.setdefault(group.cluster, {})[group.id] = None
+
+    def drop(self, id: GroupId) -> None:
+        """Forget a group."""
+        group = self._by_id.pop(id)
+        self._changed.add(id)
+        for vnode in group.vnodes:
+            forget(self._by_vnode, vnode, id)
+        forget(self._by_cluster, group.cluster, id)
+
+    def apply(self, cut: Recut) -> None:
+        """Write a new cut down."""
+        for id in cut.remove:
+            self.drop(id)
+        for group in cut.make:
+            self.put(group)
+
+    def changes(self) -> set[GroupId]:
+        """What has changed since this was asked the last time, for whoever writes it down."""
+        changed, self._changed = self._changed, set()
+        return changed
+
+
+@dataclass(frozen=True, slots=True)
+class Either(Container[GroupId]):
+    """What is in one or in the other, without adding them up."""
+
+    one: Container[GroupId]
+    other: Container[GroupId]
+
+    def __contains__(self, id: object) -> bool:
+        return id in self.one or id in self.other
+
+
+def group_id(cluster: ClusterId, random: str, job: str) -> GroupId:
+    """An id of Ray's, 18 bytes of which the last four are a job's, that tells us whose it is."""
+    return GroupId(f"{random[:20]}{_mark(cluster)}{job}")
+
+
+def was_made_for(cluster: ClusterId, id: GroupId) -> bool:
+    """Whether we chose a placement group's id, and for this virtual cluster."""
+    return id[20:28] == _mark(cluster)
+
+
+def _mark(cluster: ClusterId) -> str:
+    return f"{zlib.crc32(cluster.encode()):08x}"
+
+
+def groups_for(
+    admitted: Admit,
+    new_id: Callable[[ClusterId], GroupId],
+    *,
+    pinned: bool = False,
+    whole: GroupId | None = None,
+) -> tuple[Group, ...]:
+    """The placement groups for the fixed-size nodes of a virtual cluster that was let in.
+
+    Right below the Ray cluster, Ray chooses the machines, and finds others when they die. Where
+    nodes are `pinned` to the machines that the ledger chose, as they are inside another virtual
+    cluster, Ray cannot: so each is a placement group of its own, which can be made again elsewhere
+    under its old id while the others go on. Somebody who asked for a placement group, and knows
+    its id, gets it `whole`.
+    """
+    request, vnodes = admitted.request, {vnode.id: vnode for vnode in admitted.vnodes}
+    numbered = (VNodeId(f"{request.id}/{number}") for number in itertools.count())
+    free = request.parent == ROOT and not pinned
+    made = []
+    for asked in request.groups:
+        pieces = [
+            Piece(
+                vnode=id,
+                resources=bundle.resources,
+                machine=None if free else vnodes[id].machine,
+                selector=bundle.selector if free else {},
+            )
+            for bundle, id in zip(asked.bundles, numbered, strict=False)
+            if id in vnodes  # those that were not lost have theirs
+        ]
+        policy = asked.policy if free else SchedulingPolicy.PACK
+        together = [pieces] if free or whole else [[piece] for piece in pieces]
+        for each in filter(None, together):
+            id = whole or new_id(request.id)
+            made.append(Group(id=id, cluster=request.id, policy=policy, pieces=tuple(each)))
+    return tuple(made)
+
+
+def recut(
+    ledger: Ledger,
+    groups: Groups,
+    vnodes: Iterable[VNodeId],
+    new_id: Callable[[ClusterId], GroupId],
+    *,
+    busy: Container[GroupId] = frozenset(),
+    given: Mapping[VNodeId, Resources] | None = None,
+) -> Recut | Stuck:
+    """Say how these vnodes get pieces for exactly what is their own.
+
+    Groups in which work runs stay, unless their vnode is gone. What is `given` to a vnode by groups
+    that are about to be made is counted as there.
+    """
+    given = given or {}
+    removed: dict[GroupId, Group] = {}
+    short = dict.fromkeys(sorted(vnodes))
+    for vnode in list(short):
+        if vnode not in ledger.vnodes:
+            gone: Iterable[Group] = groups.of_vnode(vnode)
+        else:
+            left = [each for each in groups.of_vnode(vnode) if each.id not in removed]
+            extra = (_carried(left, vnode) + given.get(vnode, Resources())).beyond(
+                ledger.own(vnode)
+            )
+            chosen = _cheapest(left, vnode, extra, busy)
+            if chosen is None:
+                return Stuck(vnode, extra)
+            gone = chosen
+        for group in gone:
+            removed[group.id] = group
+            short.update(dict.fromkeys(sorted(group.vnodes)))
+    made = []
+    for vnode in sorted(short):
+        if vnode not in ledger.vnodes:
+            continue
+        there = _carried((g for g in groups.of_vnode(vnode) if g.id not in removed), vnode)
+        lacking = ledger.own(vnode).beyond(there + given.get(vnode, Resources()))
+        if lacking:
+            made.append(_alone(ledger, vnode, lacking, new_id(ledger.vnodes[vnode].cluster)))
+    return Recut(tuple(removed), tuple(made))
+
+
+def _alone(ledger: Ledger, vnode: VNodeId, resources: Resources, id: GroupId) -> Group:
+    """A piece that is a placement group of its own, on the vnode's machine."""
+    known = ledger.vnodes[vnode]
+    piece = Piece(vnode=vnode, resources=resources, machine=known.machine)
+    return Group(id=id, cluster=known.cluster, policy=SchedulingPolicy.PACK, pieces=(piece,))
+
+
+def _cheapest(
+    groups: Iterable[Group], vnode: VNodeId, extra: Resources, busy: Container[GroupId]
+) -> list[Group] | None:
+    """The idle groups to give up so that a vnode loses at least this much; None if too few.
+
+    One group that is large enough is better than several, the smallest such is best.
+    """
+    if not extra:
+        return []
+    idle = [group for group in groups if group.id not in busy]
+    size = {group.id: _units(_carried([group], vnode)) for group in idle}
+    idle.sort(key=lambda group: (len(group.pieces), size[group.id], group.id))
+    for group in idle:
+        if extra.fits(_carried([group], vnode)):
+            return [group]
+    chosen: list[Group] = []
+    for group in sorted(idle, key=lambda group: -size[group.id]):
+        chosen.append(group)
+        if extra.fits(_carried(chosen, vnode)):
+            return chosen
+    return None
+
+
+def _carried(groups: Iterable[Group], vnode: VNodeId) -> Resources:
+    """What these groups carry of a vnode."""
+    carried = (p.resources for group in groups for p in group.pieces if p.vnode == vnode)
+    return reduce(add, carried, Resources())
+
+
+def _units(resources: Resources) -> int:
+    return sum(amount for _, amount in resources.units)
+
+
+def forget(index: dict[Key, dict[Value, None]], key: Key, id: Value) -> None:
+    """Take something out of an index, which keeps no empty entries."""
+    known = index[key]
+    del known[id]
+    if not known:
+        del index[key]

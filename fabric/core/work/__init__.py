@@ -1,0 +1,1 @@
+"""Decide where tasks and actors inside a virtual cluster run, and who waits."""

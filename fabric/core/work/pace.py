@@ -1,0 +1,76 @@
+"""How soon a placement group in use has room for one task more, judged by how its tasks have ended.
+
+Ray gives what it frees in a placement group to the next task in that group's queue at once, while
+to make a placement group takes it a tenth of a second. So a short task waits in the queue of a
+group that soon has room; a task behind long ones had better wait for any group that becomes free.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Container, Hashable
+from typing import Generic, TypeVar
+
+from ..places.groups import GroupId
+
+Kind = TypeVar("Kind", bound=Hashable)
+
+SOON_S = 1.0
+"""The longest queue of a group whose resources may be asked for in another cut, in seconds."""
+
+GUESS_S = 0.05
+"""How long tasks are taken to last before the first of a kind has ended."""
+
+HEARD_S = 0.01
+"""How long it takes to hear of an end; tasks are not longer for that."""
+
+LEAST_S = 0.0005
+"""No task is taken to be shorter: so much does each cost Ray."""
+
+
+class Paces(Generic[Kind]):
+    """How long tasks of each kind last, and when something last began or ended in each group."""
+
+    def __init__(self) -> None:
+        self._task_s: dict[Kind, float] = {}
+        self._moved: dict[GroupId, float] = {}
+
+    @property
+    def kinds(self) -> Collection[Kind]:
+        """Of what something has ended."""
+        return self._task_s.keys()
+
+    def task_s(self, kind: Kind) -> float | None:
+        """How long tasks of a kind last; None before the first has ended."""
+        return self._task_s.get(kind)
+
+    def began(self, group: GroupId, now: float) -> None:
+        """A task has its resources in a group."""
+        self._moved[group] = now
+
+    def ended(self, group: GroupId, kind: Kind, count: int, running: int, now: float) -> None:
+        """So many tasks have ended in a group in which so many ran at once."""
+        since, self._moved[group] = self._moved.get(group, now), now
+        took = max(LEAST_S, (now - since - HEARD_S) * max(1, running) / count)
+        before = self._task_s.get(kind, took)
+        self._task_s[kind] = (before + took) / 2
+
+    def wait_s(self, group: GroupId, kind: Kind, queued: int, slots: int, now: float) -> float:
+        """When a group has room for one task more behind so many that wait there.
+
+        Where nothing has ended for long, nothing is taken to end for as long again.
+        """
+        if not slots:
+            return math.inf
+        idle_s = max(0.0, now - self._moved.setdefault(group, now))
+        task_s = self._task_s.get(kind, max(idle_s, GUESS_S))
+        return idle_s + (queued + 1) * task_s / slots
+
+    def forget(self, *, but: Container[GroupId]) -> None:
+        """Forget all groups but these."""
+        self._moved = {group: at for group, at in self._moved.items() if group in but}
+
+    def end(self, kinds: Collection[Kind]) -> None:
+        """Forget these kinds."""
+        for kind in kinds:
+            self._task_s.pop(kind, None)

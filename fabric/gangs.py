@@ -1,0 +1,264 @@
+"""Reserves gangs for this process: virtual clusters of fixed-size nodes, with workers on them.
+
+A gang lives no longer than the process that reserved it. On a Ray of our own its groups have driver
+lifetime, so Ray removes them when that process dies, however it dies. On a Ray that is shared, the
+manager of that cluster is asked, like everybody else asks it, and ends what dead jobs leave.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from .core.places import placement
+from .core.records import (
+    ROOT,
+    VCLUSTER_LABEL,
+    VNODE_LABEL,
+    ClusterId,
+    Machine,
+    MachineId,
+    VNode,
+    VNodeId,
+)
+from .core.resources import Resources
+from .errors import (
+    FabricError,
+    GangExists,
+    GangInfeasible,
+    GangTimeout,
+    NameTaken,
+    NeverFits,
+    SpecError,
+)
+from .host.machine import Load, load
+from .ray.protocol import Cluster, Group, GroupState, Worker
+from .spec import FixedSizeNode, SchedulingPolicy, VirtualCluster
+
+if TYPE_CHECKING:
+    from .inside.virtual_clusters import VirtualClusters
+
+
+class Gang:
+    """The vnodes of one virtual cluster, held until they are released."""
+
+    def __init__(
+        self,
+        name: str,
+        slots: Sequence[tuple[VNode, Group, int]],
+        cluster: Cluster,
+        undo: ExitStack,
+    ) -> None:
+        self.name = name
+        self.vnodes = tuple(vnode for vnode, _, _ in slots)
+        self._slots = {vnode.id: (group, bundle) for vnode, group, bundle in slots}
+        self._cluster = cluster
+        self._undo = undo
+        self._starts = itertools.count()
+        self._released = False
+
+    def start_worker(self, vnode: VNode, cls: type[Any], *args: Any) -> Worker:
+        """Make `cls(*args)` in a process that holds all of the vnode; calls may follow at once."""
+        if self._released:
+            raise FabricError(f"gang {self.name!r} is released and starts no workers")
+        group, bundle = self._slots[vnode.id]
+        worker = group.start_worker(vnode, bundle, f"{vnode.id}/{next(self._starts)}", cls, args)
+        self._undo.callback(worker.kill)
+        return worker
+
+    def load(self) -> Load:
+        """How busy this machine is, and how nice the workers are that would start here."""
+        return load(self._cluster.worker_niceness())
+
+    def put(self, value: Any) -> Any:
+        """Store a value once for all workers; what this returns stands for it in their calls."""
+        return self._cluster.put(value)
+
+    def release(self) -> None:
+        """End the workers and give the vnodes back; may be called again."""
+        self._released = True
+        self._undo.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.release()
+
+
+class VirtualClusterManager:
+    """Reserves virtual clusters, each as a whole or not at all."""
+
+    def __init__(self, cluster: Cluster, clock: Callable[[], float] = time.monotonic) -> None:
+        self._cluster = cluster
+        self._clock = clock
+        self._gangs: dict[str, Gang] = {}
+
+    def reserve(self, spec: VirtualCluster, *, name: str, timeout_s: float = 30.0) -> Gang:
+        """Reserve all the nodes of a virtual cluster, or none and say why."""
+        # 1. Refuse what has no meaning.
+        wanted = spec.groups()
+        if not name:
+            raise SpecError("a gang needs a name, got none")
+        if name in self._gangs:
+            raise GangExists(name)
+
+        # 2. Refuse what can never be: Ray would wait for it for ever.
+        check_feasible(spec, self._cluster.machines(), name=name)
+
+        # 3. Ask for every group, then wait for all of them under one deadline. Whatever stops us
+        #    on the way, the groups that exist by then are removed.
+        started = self._clock()
+        if self._cluster.shared:
+            return self._ask(spec, name, timeout_s)
+        with ExitStack() as undo:
+            undo.callback(self._gangs.pop, name, None)
+            groups = []
+            for number, ask in enumerate(wanted):
+                try:
+                    group = self._cluster.create_group(f"{name}/{number}", ask.bundles, ask.policy)
+                except GangExists as taken:
+                    raise GangExists(name) from taken
+                undo.callback(group.remove)
+                groups.append(group)
+            hosts = []
+            for group in groups:
+                found = group.wait(max(0.0, started + timeout_s - self._clock()))
+                if found is None:
+                    reason = _WHY_NOT_YET[group.state()]
+                    raise GangTimeout(name, self._clock() - started, reason)
+                hosts.append(found)
+
+            # 4. It is ours: from here on the gang owns the undoing.
+            slots = self._slots(name, spec, groups, hosts)
+            gang = self._gangs[name] = Gang(name, slots, self._cluster, undo.pop_all())
+        return gang
+
+    def _ask(self, spec: VirtualCluster, name: str, timeout_s: float) -> Gang:
+        """Have the manager of a shared cluster reserve a gang."""
+        from .inside.context import enclosing
+        from .inside.virtual_clusters import VirtualClusters
+        from .views.explain import holders
+
+        started = self._clock()
+        clusters, parent = VirtualClusters(), enclosing() or ROOT
+        with ExitStack() as undo:
+            undo.callback(self._gangs.pop, name, None)
+            try:
+                found = clusters.create(name, spec, parent=parent, wait_s=timeout_s)
+            except NameTaken as taken:
+                raise GangExists(name) from taken
+            except NeverFits as never:
+                raise GangInfeasible(name, str(spec), never.most, never.reason) from never
+            undo.callback(_delete, clusters, name)
+            if found["state"] in ("waiting", "starting"):
+                held = holders(clusters.snapshot(), parent, name)
+                reason = "; ".join(filter(None, (found["reason"], held)))
+                raise GangTimeout(name, self._clock() - started, reason)
+            nodes = clusters.show(name)["nodes"]
+            nodes.sort(key=lambda node: int(node["id"].rpartition("/")[2]))
+            groups = dict.fromkeys(each["id"] for node in nodes for each in node["groups"])
+            sizes: dict[str, list[Resources]] = {id: [] for id in groups}
+            for node in nodes:
+                for each in node["groups"]:
+                    sizes[each["id"]].append(Resources.of(each["resources"]))
+            adopted = {id: self._cluster.adopt_group(id, sizes[id]) for id in groups}
+            for group in adopted.values():
+                undo.callback(group.remove)
+            slots = []
+            for node in nodes:
+                vnode = VNode(
+                    id=VNodeId(node["id"]),
+                    cluster=ClusterId(name),
+                    parent=MachineId(node["parent"]),
+                    machine=MachineId(node["machine"]),
+                    resources=Resources.of(node["total"]),
+                    labels=node["labels"],
+                )
+                (piece,) = node["groups"]
+                slots.append((vnode, adopted[piece["id"]], int(piece["bundle"])))
+            gang = self._gangs[name] = Gang(name, slots, self._cluster, undo.pop_all())
+        return gang
+
+    def most(self, node: FixedSizeNode, policy: SchedulingPolicy) -> int:
+        """Count how many such nodes the machines could hold together if nothing else ran there."""
+        return placement.most(node.bundle(), policy, self._cluster.machines())
+
+    def release(self, gang: Gang) -> None:
+        gang.release()
+
+    def gangs(self) -> tuple[Gang, ...]:
+        """List what is held, oldest first."""
+        return tuple(self._gangs.values())
+
+    def close(self) -> None:
+        """Release everything; may be called again."""
+        with ExitStack() as undo:
+            for gang in self.gangs():
+                undo.callback(gang.release)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _slots(
+        self,
+        name: str,
+        spec: VirtualCluster,
+        groups: Sequence[Group],
+        hosts: Sequence[Sequence[MachineId]],
+    ) -> list[tuple[VNode, Group, int]]:
+        machines = {machine.id: machine for machine in self._cluster.machines()}
+        slots: list[tuple[VNode, Group, int]] = []
+        for asked, group, found in zip(spec.node_groups, groups, hosts, strict=True):
+            for bundle, (node, host) in enumerate(zip(asked.nodes, found, strict=True)):
+                id = VNodeId(f"{name}/{len(slots)}")
+                inherited = machines[host].labels if host in machines else {}
+                vnode = VNode(
+                    id=id,
+                    cluster=ClusterId(name),
+                    parent=host,
+                    machine=host,
+                    resources=node.bundle().resources,
+                    labels={**inherited, **node.labels, VNODE_LABEL: id, VCLUSTER_LABEL: name},
+                )
+                slots.append((vnode, group, bundle))
+        return slots
+
+
+def _delete(clusters: VirtualClusters, name: str) -> None:
+    with suppress(FabricError):  # it ended without us
+        clusters.delete(name)
+
+
+def check_feasible(spec: VirtualCluster, machines: Iterable[Machine], *, name: str) -> None:
+    """Raise `GangInfeasible` if these machines could not hold the virtual cluster when idle."""
+    match placement.fit_all(spec.groups(), machines):
+        case placement.Misfit(reason, most):
+            raise GangInfeasible(name, str(spec), most, reason)
+        case placement.Placement() | placement.Undecided():
+            return
+
+
+_WHY_NOT_YET: Mapping[GroupState, str] = {
+    GroupState.PENDING: "it fits this cluster, but others hold the resources",
+    GroupState.INFEASIBLE: "the cluster as it is now cannot hold it",
+    GroupState.READY: "it came too late",
+    GroupState.REMOVED: "it was removed by someone else",
+}

@@ -1,0 +1,1 @@
+"""What the fabric needs of this computer: its size, its user, whole files, signals, exit codes."""

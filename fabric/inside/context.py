@@ -1,0 +1,238 @@
+"""Where a process, or a thread of it, is: in which virtual cluster, in which virtual node.
+
+A `with` block holds for the thread or the asyncio task that entered it, and for the threads, tasks
+and calls that are begun inside of it; never for others, which may be in blocks of their own. What
+outlives its block is where it would be without it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+from ..core.places.groups import GroupId
+from ..core.records import ClusterId
+from ..ray import private_ray
+from .manager_client import ask, on_forget
+
+JOB_VARIABLE = "FEDPILOT_VIRTUAL_CLUSTER"
+"""Names the virtual cluster of a job, in the environment of all its processes."""
+
+
+@dataclass(slots=True, eq=False)
+class Block:
+    """A `with` block, for which there is a virtual cluster."""
+
+    cluster: str
+    spec: object
+    """Whose `with` it is."""
+    open: bool = True
+
+
+_entered: ContextVar[tuple[Block, ...]] = ContextVar("entered", default=())
+"""The blocks that whoever runs here is in, outermost first; some may have ended meanwhile."""
+
+_open: dict[Block, None] = {}
+"""All blocks of this process that are open."""
+
+_before: list[str | None] = []
+"""What JOB_VARIABLE was before this process joined a virtual cluster."""
+
+_owners: dict[str, tuple[str, str, bool] | None] = {}
+"""The virtual clusters of placement groups, which never change."""
+
+
+def current_id() -> str | None:
+    """The virtual cluster that this thread works in; None outside of all.
+
+    That is the innermost `with` block; in a worker the one whose placement group it runs in; else
+    the job's.
+    """
+    for block in reversed(_entered.get()):
+        if block.open:
+            return block.cluster
+    return _of_this_worker() or os.environ.get(JOB_VARIABLE) or None
+
+
+def join(cluster: str) -> None:
+    """Work inside a virtual cluster as a job, until the connection to Ray ends."""
+    _before.append(os.environ.get(JOB_VARIABLE))
+    os.environ[JOB_VARIABLE] = cluster
+
+
+def enter(block: Block) -> None:
+    """Work inside a virtual cluster that is there, until `leave`."""
+    _open[block] = None
+    _entered.set((*_entered.get(), block))
+
+
+def leave(spec: object) -> Block | None:
+    """End the innermost block of a spec; None if that ended with the connection to Ray.
+
+    It is this thread's own. Only where a block is left by another thread than entered it, which has
+    none, it is the one that was entered last.
+    """
+    mine = [block for block in _entered.get() if block.spec is spec]
+    known = mine or [block for block in list(_open) if block.spec is spec]
+    if not known:
+        return None
+    block = known[-1]
+    _entered.set(tuple(each for each in _entered.get() if each is not block))
+    if not block.open:
+        return None
+    block.open = False
+    _open.pop(block, None)
+    return block
+
+
+def start_inside(original: Callable[..., Any], thread: threading.Thread) -> None:
+    """`Thread.start`: the thread is in the blocks in which it was started.
+
+    Only the thread's own `run` is replaced, and put back before it runs. Others may replace it as
+    well, before or after: what is not ours is left alone.
+    """
+    blocks = _entered.get()
+    if not blocks:
+        original(thread)
+        return
+    run, own = thread.run, vars(thread)
+    given = own.get("run")
+
+    def put_back() -> None:
+        if own.get("run") is not run_inside:
+            return
+        if given is None:
+            del own["run"]
+        else:
+            own["run"] = given
+
+    def run_inside() -> None:
+        put_back()
+        _entered.set(blocks)
+        run()
+
+    own["run"] = run_inside
+    try:
+        original(thread)
+    except RuntimeError:  # it was started before, or there are too many threads
+        put_back()
+        raise
+
+
+def submit_inside(
+    original: Callable[..., Any], pool: Any, call: Callable[..., Any], /, *args: Any, **kwargs: Any
+) -> Any:
+    """`ThreadPoolExecutor.submit`: the call is in the blocks in which it was submitted.
+
+    The threads of a pool serve others as well: one that is started for this call is in no block.
+    """
+    blocks = _entered.get()
+    if not blocks:
+        return original(pool, call, *args, **kwargs)
+
+    def call_inside() -> Any:
+        before = _entered.set(blocks)
+        try:
+            return call(*args, **kwargs)
+        finally:
+            _entered.reset(before)
+
+    before = _entered.set(())
+    try:
+        return original(pool, call_inside)
+    finally:
+        _entered.reset(before)
+
+
+def current_vnode() -> tuple[str, str] | None:
+    """The virtual cluster and the virtual node that this worker runs in."""
+    import ray
+
+    here = own_group()
+    known = owner_of(here) if here else None
+    if here is None or known is None:
+        return None
+    machine = ray.get_runtime_context().get_node_id()
+    bundle = own_bundle(here)
+    for node in ask("show", ClusterId(known[0]))["nodes"]:
+        if node["machine"] == machine and carries(node, here, bundle):
+            return known[0], str(node["id"])
+    return None
+
+
+def carries(node: Mapping[str, Any], group: str, bundle: int | None) -> bool:
+    """Whether a virtual node is carried by a bundle of a placement group; by any, for None."""
+    return any(each["id"] == group and bundle in (None, each["bundle"]) for each in node["groups"])
+
+
+def bundle_of(resources: Iterable[str], group: str) -> int | None:
+    """The bundle of a placement group that somebody runs in, by the names of what it holds.
+
+    Ray names what a bundle has `CPU_group_<bundle>_<group>`, and the same for the whole group
+    without a bundle.
+    """
+    for name in resources:
+        found = re.fullmatch(rf".+_group_(\d+)_{group}", name)
+        if found:
+            return int(found[1])
+    return None
+
+
+def own_bundle(group: str) -> int | None:
+    """The bundle of a placement group that this worker runs in."""
+    return bundle_of(private_ray.resource_names(), group)
+
+
+def enclosing() -> str | None:
+    """The innermost virtual cluster here that was not asked for as a placement group."""
+    cluster = current_id()
+    here = own_group()
+    if cluster is None or here is None:
+        return cluster
+    known = owner_of(here)
+    return known[1] if known and known[0] == cluster and known[2] else cluster
+
+
+def own_group() -> str | None:
+    """The placement group that this worker runs in."""
+    return private_ray.own_group()
+
+
+def _of_this_worker() -> str | None:
+    here = own_group()
+    if here is None:
+        return None
+    known = owner_of(here)
+    return known[0] if known else None
+
+
+def is_placement_group(group: str) -> bool:
+    known = owner_of(group)
+    return bool(known and known[2])
+
+
+def owner_of(group: str) -> tuple[str, str, bool] | None:
+    if group not in _owners:
+        known = ask("cluster_of", GroupId(group))
+        if known is None:
+            return None
+        _owners[group] = known
+    return _owners[group]
+
+
+@on_forget
+def _forget() -> None:
+    _owners.clear()
+    for block in list(_open):
+        block.open = False
+    _open.clear()
+    while _before:
+        before = _before.pop()
+        os.environ.pop(JOB_VARIABLE, None)
+        if before is not None:
+            os.environ[JOB_VARIABLE] = before

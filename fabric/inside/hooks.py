@@ -1,0 +1,102 @@
+"""What makes a process of Ray's work inside a virtual cluster, without a change to its code.
+
+`install` wraps the few functions by which a process asks Ray for room: the submission of tasks and
+actors (`submission`), the making of placement groups (`nested_groups`), and the questions how large
+the cluster is. While a virtual cluster is current they ask its manager first; otherwise they are
+Ray's own. Workers install the same when they start, so that what a task submits is held as well.
+
+This is cooperation, not a wall: who wants to, gets round it (docs/reference/confinement.md).
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from ..core.books import JobId
+from ..core.records import ClusterId
+from ..ray import private_ray
+from .context import JOB_VARIABLE, current_id, start_inside, submit_inside
+from .introspection import available_resources_of, cluster_resources_of, nodes_of
+from .manager_client import ask, clusters, shut_down
+from .nested_groups import make_group, remove_group
+from .patching import originals, reroute, wrap
+from .submission import submission, with_labels
+
+SETUP_HOOK = "fedpilot.fabric.inside.install"
+"""What workers call when they start."""
+
+_lock = threading.Lock()
+
+
+def install() -> None:
+    """Wrap what submits and what makes placement groups; calling it again changes nothing.
+
+    UnsupportedRay before anything is wrapped, for a Ray that lacks what that needs.
+    """
+    with _lock:
+        if originals:
+            return
+        private_ray.require(private_ray.INSIDE)
+        import ray
+        from ray.actor import ActorClass
+        from ray.remote_function import RemoteFunction
+
+        groups = private_ray.module("ray.util.placement_group")
+        state = private_ray.state()
+        for cls, actor in ((RemoteFunction, False), (ActorClass, True)):
+            wrap(cls, "_remote", submission(actor))
+            wrap(cls, "options", with_labels)
+        wrap(threading.Thread, "start", start_inside)
+        wrap(ThreadPoolExecutor, "submit", submit_inside)
+        # Others hold references to these, so their code is replaced, not their names.
+        reroute(groups.placement_group, "placement_group", make_group)
+        reroute(groups.remove_placement_group, "remove_placement_group", remove_group)
+        reroute(ray.shutdown, "shutdown", shut_down)
+        for name, answer in (
+            ("cluster_resources", cluster_resources_of),
+            ("available_resources", available_resources_of),
+            ("nodes", nodes_of),
+        ):
+            reroute(getattr(state, name), name, _introspection(answer))
+        if cluster := os.environ.get(JOB_VARIABLE):
+            originals["init"] = ray.init
+            ray.init = _announced(ray.init, cluster)
+
+
+def announce(cluster: str) -> None:
+    """Tell the manager that this process's job works in a virtual cluster."""
+    import ray
+
+    job = JobId(ray.get_runtime_context().get_job_id())
+    ask("attach", ClusterId(cluster), job)
+
+
+def _announced(original: Callable[..., Any], cluster: str) -> Callable[..., Any]:
+    """`ray.init` of a script that was started inside a virtual cluster.
+
+    The cluster is told even where the script has removed the variable that names it: what the
+    script submits then runs outside, and is seen there.
+    """
+
+    @functools.wraps(original)
+    def init(*args: Any, **kwargs: Any) -> Any:
+        made = original(*args, **kwargs)
+        announce(cluster)
+        return made
+
+    return init
+
+
+def _introspection(answer: Callable[..., Any]) -> Callable[..., Any]:
+    def asked(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        cluster = current_id()
+        if cluster is None:
+            return original(*args, **kwargs)
+        return answer(clusters(), cluster, original)
+
+    return asked

@@ -1,0 +1,235 @@
+"""What a process can learn of the virtual cluster that it works in, and of nothing beyond it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..core.records import ROOT
+from ..errors import FabricError, NoSuchCluster
+from ..spec import VirtualCluster
+from .virtual_clusters import VirtualClusters
+
+UNDIVIDED = ("memory", "object_store_memory")
+"""What is of a machine, and no virtual node has for itself unless it asked for it."""
+
+
+@dataclass(frozen=True)
+class VirtualClusterInfo:
+    """One virtual cluster; every method asks the manager anew (seed 000, "Introspection")."""
+
+    id: str
+
+    def spec(self) -> VirtualCluster:
+        """What was asked for."""
+        return VirtualCluster.from_dict(self._document()["spec"])
+
+    def cluster_id(self) -> str:
+        """Its name."""
+        return self.id
+
+    def total_resources(self) -> dict[str, float]:
+        """All that it holds now, like `ray.cluster_resources()`."""
+        return dict(self._document()["total"])
+
+    def max_resources(self) -> dict[str, float]:
+        """What it would hold after growing to its limit, for the resources that have one."""
+        document = self._document()
+        spec = VirtualCluster.from_dict(document["spec"])
+        fixed: dict[str, float] = {}
+        for node in document["nodes"]:
+            if node["kind"] == "fixed":
+                for name, amount in node["total"].items():
+                    fixed[name] = fixed.get(name, 0.0) + amount
+        if not spec.flexible:
+            return fixed
+        names = spec.flex_resource_max.keys()
+        return {name: fixed.get(name, 0.0) + spec.flex_resource_max[name] for name in names}
+
+    def available_resources(self) -> dict[str, float]:
+        """What nobody uses of it, like `ray.available_resources()`."""
+        return dict(self._document()["available"])
+
+    def used_object_store_memory(self) -> int:
+        """Bytes of the objects that the work of this virtual cluster holds, as Ray tells."""
+        from .state import objects
+
+        return sum(int(each["object_size"]) for each in objects(self.id))
+
+    def nodes(self) -> list[VirtualNodeInfo]:
+        """Its virtual nodes."""
+        return [VirtualNodeInfo(self.id, node["id"]) for node in self._document()["nodes"]]
+
+    def state(self) -> Mapping[str, Any]:
+        """Its document: state, reason, queue position, nodes, loans, work."""
+        return self._document()
+
+    def child_clusters(self) -> list[VirtualClusterInfo]:
+        """Those that were made inside of it."""
+        return [VirtualClusterInfo(id) for id in self._document()["children"]]
+
+    def parent_cluster(self) -> VirtualClusterInfo | None:
+        """What it was made in; None for the one that is right in the Ray cluster."""
+        parent = self._document()["parent"]
+        return None if parent == ROOT else VirtualClusterInfo(parent)
+
+    def _document(self) -> Mapping[str, Any]:
+        return VirtualClusters().show(self.id)
+
+
+@dataclass(frozen=True)
+class VirtualNodeInfo:
+    """One virtual node."""
+
+    cluster: str
+    id: str
+
+    def node_id(self) -> str:
+        """Its id."""
+        return self.id
+
+    def physical_node_id(self) -> str:
+        """The Ray node, that is, the machine, that it lies on."""
+        return str(self._document()["machine"])
+
+    def node_labels(self) -> dict[str, str]:
+        """The labels of its machine, its own, and those of the fabric."""
+        return dict(self._document()["labels"])
+
+    def used_resources(self) -> dict[str, float]:
+        """What work holds of it, or was carved out of it."""
+        total, free = self.total_resources(), self.avail_resources()
+        used = {name: amount - free.get(name, 0.0) for name, amount in total.items()}
+        return {name: amount for name, amount in used.items() if amount}
+
+    def avail_resources(self) -> dict[str, float]:
+        """What is free of it."""
+        return dict(self._document()["available"])
+
+    def total_resources(self) -> dict[str, float]:
+        """All that it has."""
+        return dict(self._document()["total"])
+
+    def parent_node(self) -> VirtualNodeInfo | None:
+        """The virtual node that it was carved out of; None if that is a machine."""
+        parent = str(self._document()["parent"])
+        above = VirtualClusterInfo(self.cluster).parent_cluster()
+        return None if above is None else VirtualNodeInfo(above.id, parent)
+
+    def _document(self) -> Mapping[str, Any]:
+        for node in VirtualClusters().show(self.cluster)["nodes"]:
+            if node["id"] == self.id:
+                found: Mapping[str, Any] = node
+                return found
+        raise FabricError(f"virtual node {self.id!r} is gone")
+
+
+AskRay = Callable[[], Any]
+"""Ray's own function."""
+
+
+def cluster_resources_of(asking: VirtualClusters, cluster: str, _: AskRay) -> dict[str, float]:
+    """All that a virtual cluster holds now."""
+    return dict(asking.show(cluster)["total"])
+
+
+def available_resources_of(asking: VirtualClusters, cluster: str, _: AskRay) -> dict[str, float]:
+    """What is free in a virtual cluster."""
+    return dict(asking.show(cluster)["available"])
+
+
+def nodes_of(asking: VirtualClusters, cluster: str, machines: AskRay) -> list[dict[str, Any]]:
+    """The virtual nodes of a virtual cluster, as `ray.nodes()` tells of machines."""
+    addresses = {each["NodeID"]: each["NodeManagerAddress"] for each in machines()}
+    return [
+        {
+            "NodeID": node["machine"],
+            "VNodeID": node["id"],
+            "Alive": True,
+            "NodeManagerHostname": node["hostname"],
+            "NodeManagerAddress": addresses.get(node["machine"], node["hostname"]),
+            "Resources": node["total"],
+            "Labels": node["labels"],
+            "alive": True,
+        }
+        for node in asking.show(cluster)["nodes"]
+    ]
+
+
+def attainable_of(
+    asking: VirtualClusters, cluster: str, machines: Sequence[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """The machines of a virtual cluster, each as large as its part of it could be now.
+
+    Libraries that divide a whole cluster among their work ask for this: a virtual cluster grows by
+    the work that it is given, so they would never use more than they see. What nobody divides, as
+    the memory for objects, is counted by the share of the machine's CPUs (or GPUs).
+    """
+    document = asking.snapshot()
+    found, left = [], _most(document, cluster)
+    for machine in machines:
+        total, room = _part(document, cluster, machine["NodeID"])
+        for name, amount in room.items():
+            if name in UNDIVIDED:
+                continue
+            granted = max(0.0, min(amount, left.get(name, amount)))
+            total[name] = total.get(name, 0.0) + granted
+            if name in left:
+                left[name] -= granted
+        total = {name: amount for name, amount in total.items() if amount > 0}
+        if not total or not machine["Alive"]:
+            continue
+        whole = machine["Resources"]
+        share = max(
+            (total[n] / whole[n] for n in ("CPU", "GPU") if n in total and whole.get(n)), default=0
+        )
+        memory = {n: whole[n] * min(share, 1.0) for n in whole if n in UNDIVIDED and n not in total}
+        found.append({**machine, "Resources": {**total, **memory}})
+    return found
+
+
+def _part(
+    document: Mapping[str, Any], cluster: str, machine: str
+) -> tuple[dict[str, float], dict[str, float]]:
+    """What a virtual cluster has of a machine, and what more it could borrow there now."""
+    known = _find(document, cluster)
+    total = _sum(node["total"] for node in known["nodes"] if node["machine"] == machine)
+    if not VirtualCluster.from_dict(known["spec"]).flexible:
+        return total, {}
+    if known["parent"] == ROOT:
+        free = [each["available"] for each in document["machines"] if each["id"] == machine]
+        return total, _sum(free)
+    above = _find(document, known["parent"])
+    nearer = [node["available"] for node in above["nodes"] if node["machine"] == machine]
+    return total, _sum([*nearer, _part(document, known["parent"], machine)[1]])
+
+
+def _most(document: Mapping[str, Any], cluster: str) -> dict[str, float]:
+    """What a virtual cluster may borrow on all machines together, where something limits that."""
+    known = _find(document, cluster)
+    held = _sum(node["total"] for node in known["nodes"] if node["kind"] == "flexible")
+    limits = VirtualCluster.from_dict(known["spec"]).flex_resource_max
+    left = {name: most - held.get(name, 0.0) for name, most in limits.items()}
+    if known["parent"] != ROOT:
+        free = _find(document, known["parent"])["available"]
+        for name, most in _most(document, known["parent"]).items():
+            through = most + free.get(name, 0.0)
+            left[name] = min(left.get(name, through), through)
+    return left
+
+
+def _sum(many: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    total: dict[str, float] = {}
+    for each in many:
+        for name, amount in each.items():
+            total[name] = total.get(name, 0.0) + amount
+    return total
+
+
+def _find(document: Mapping[str, Any], cluster: str) -> Mapping[str, Any]:
+    found: Mapping[str, Any]
+    for found in document["clusters"]:
+        if found["id"] == cluster:
+            return found
+    raise NoSuchCluster(cluster, [each["id"] for each in document["clusters"]])

@@ -1,0 +1,313 @@
+"""Reaches the manager from any process of a Ray cluster, and tells it which work has ended.
+
+What is known of a Ray belongs to one connection to it, from `ray.init` to `ray.shutdown`. The next
+connection may be to the same Ray, and is another job: it finds the manager anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+from ..core.ledger import WorkId
+from ..core.records import ProcessId
+from ..manager.rpc import hang_up
+from .promises import KEEP_S, Promises
+from .virtual_clusters import VirtualClusters
+
+HEARTBEAT_S = 5.0
+"""Seconds after which a process with work says that it is there."""
+
+POLL_S = 0.05
+"""How long is waited for the end of the oldest tasks before others are looked at."""
+
+PAUSE_S = 0.2
+"""After a look that failed: Ray is shutting down, or the manager is starting again."""
+
+PATIENCE_S = 60.0
+"""How long the manager may take to hear what has ended, before it is told anew."""
+
+FAREWELL_S = 1.0
+"""How long is waited for the manager to hear what ended with a connection to Ray."""
+
+LEISURE, LEISURE_S = 4, 0.02
+"""How many times as long as a look took the process goes undisturbed by the next, and at most: who
+submits a thousand tasks should not be kept from it by looks at which have ended."""
+
+WINDOW = 1000
+"""How many tasks are looked at together: looking at a thousand costs Ray a millisecond."""
+
+_forgets: list[Callable[[], None]] = []
+
+
+class Line(Protocol):
+    """What a reporter needs of Ray."""
+
+    def up(self) -> bool:
+        """Whether this process is connected to the same Ray still."""
+
+    def ended(self, refs: Sequence[Any], timeout_s: float) -> Sequence[Any]:
+        """Which of what tasks return is there; waits until anything is, or time is up."""
+
+    def begun(self, work: WorkId, actor: str) -> None:
+        """Have the manager hear which actor a piece of work has become; raises if it cannot."""
+
+    def give_back(self, owner: ProcessId, works: Sequence[WorkId]) -> None:
+        """Have it hear which places that it promised are not used; or raise."""
+
+    def tell(self, owner: ProcessId, works: Sequence[WorkId], timeout_s: float) -> None:
+        """Have it hear that a process is there, and which of its work has ended; or raise."""
+
+
+class Reporter:
+    """Tells the manager which of this process's work has ended.
+
+    Most work ends in the order in which it was submitted, so that the oldest is looked at all the
+    time, and the rest a part at a time. Work is known here until the manager was told of its end.
+    """
+
+    def __init__(self, owner: ProcessId, line: Line) -> None:
+        self.owner = owner
+        self._line = line
+        self._open: dict[Any, WorkId] = {}
+        self._over: list[WorkId] = []
+        self._actors: list[tuple[WorkId, str]] = []
+        """Those that the manager has yet to hear of."""
+        self.promises = Promises(time.monotonic)
+        self._unused: list[WorkId] = []
+        """Places to be given back."""
+        self._lasting = False
+        self._behind = WINDOW
+        self._changed = threading.Event()
+        self._lock = threading.Lock()
+        self._told = 0.0
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="fedpilot-work", daemon=True)
+
+    def start(self) -> None:
+        """Begin to watch."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop, before Ray is shut down: what has not ended ends with that."""
+        self._closed = True
+        self._changed.set()
+        self._thread.join(FAREWELL_S)
+        with self._lock:
+            works = [*self._over, *self._open.values(), *self._unused, *self.promises.all()]
+            self._over, self._open = [], {}
+        if works and self._line.up():
+            with contextlib.suppress(Exception, SystemExit):  # the manager finds out, only later
+                self._line.tell(self.owner, works, FAREWELL_S)
+
+    def follow(self, work: WorkId, made: Any) -> None:
+        """Watch a task by what it returns."""
+        ref = made[0] if isinstance(made, list) else made
+        if hasattr(ref, "completed"):  # a generator, which has a last object
+            ref = ref.completed()
+        with self._lock:
+            self._open[ref] = work
+        self._changed.set()
+
+    def follow_actor(self, work: WorkId, actor: str) -> None:
+        """Say which actor work has become, of whose end Ray tells, and that we are there."""
+        with self._lock:
+            self._actors.append((work, actor))
+        self._lasting = True
+        self._changed.set()
+
+    def ended(self, works: Sequence[WorkId]) -> None:
+        """Have it said that work has ended."""
+        with self._lock:
+            self._over.extend(works)
+        self._changed.set()
+
+    def look(self) -> None:
+        """See what has ended, and tell it; what could not be told is told the next time."""
+        self._changed.clear()
+        self._tell_of_actors()
+        self._give_back()
+        oldest, behind = self._parts()
+        if oldest and not self._over:
+            self._end(self._line.ended(oldest, POLL_S))
+        if behind:
+            self._end(self._line.ended(behind, 0.0))
+        del oldest, behind
+        self._tell()
+
+    def _run(self) -> None:
+        while not self._closed:
+            try:
+                if not self._line.up():
+                    return
+                began = time.thread_time()
+                self.look()
+                time.sleep(min(LEISURE_S, LEISURE * (time.thread_time() - began)))
+            except SystemExit:  # so Ray says that it has been shut down
+                return
+            except Exception:
+                time.sleep(PAUSE_S)
+                continue
+            if not (self._open or self._over or self._actors):
+                at_rest = HEARTBEAT_S if self._lasting else None
+                self._changed.wait(KEEP_S if self.promises else at_rest)
+
+    def _parts(self) -> tuple[list[Any], list[Any]]:
+        """The oldest, and the next part of those behind them."""
+        with self._lock:
+            if self._behind >= len(self._open):
+                self._behind = WINDOW
+            first, self._behind = self._behind, self._behind + WINDOW
+            oldest = list(itertools.islice(self._open, WINDOW))
+            return oldest, list(itertools.islice(self._open, first, first + WINDOW))
+
+    def _end(self, refs: Sequence[Any]) -> None:
+        with self._lock:
+            self._over.extend(self._open.pop(ref) for ref in refs if ref in self._open)
+
+    def _give_back(self) -> None:
+        self._unused += self.promises.unused()
+        if self._unused:
+            self._line.give_back(self.owner, self._unused)
+            self._unused = []
+
+    def _tell_of_actors(self) -> None:
+        for work, actor in list(self._actors):
+            self._line.begun(work, actor)
+            self._actors.pop(0)
+
+    def _tell(self) -> None:
+        with self._lock:
+            works = list(self._over)
+            here = bool(self._open) or self._lasting
+        if not works and not (here and time.monotonic() > self._told + HEARTBEAT_S):
+            return
+        self._line.tell(self.owner, works, PATIENCE_S)
+        self._told = time.monotonic()
+        with self._lock:
+            del self._over[: len(works)]
+
+
+class _Ray:
+    """The line of a process that is connected to Ray."""
+
+    def __init__(self, clusters: VirtualClusters) -> None:
+        self._clusters = clusters
+        self._connection = _connection()
+
+    def up(self) -> bool:
+        import ray
+
+        return ray.is_initialized() and _connection() == self._connection
+
+    def ended(self, refs: Sequence[Any], timeout_s: float) -> Sequence[Any]:
+        import ray
+
+        asked = list(refs)
+        ready, _ = ray.wait(asked, num_returns=1, timeout=timeout_s, fetch_local=False)
+        if ready:
+            ready, _ = ray.wait(asked, num_returns=len(asked), timeout=0, fetch_local=False)
+        return ready
+
+    def begun(self, work: WorkId, actor: str) -> None:
+        self._clusters.call("begun", work, actor)
+
+    def give_back(self, owner: ProcessId, works: Sequence[WorkId]) -> None:
+        self._clusters.call("unused", owner, list(works))
+
+    def tell(self, owner: ProcessId, works: Sequence[WorkId], timeout_s: float) -> None:
+        self._clusters.call("done", owner, list(works), timeout_s=timeout_s)
+
+
+class _Connection(NamedTuple):
+    """Which Ray a process is connected to, and as whom."""
+
+    pid: int
+    address: str
+    job: str
+    process: ProcessId
+
+
+@dataclass(frozen=True, slots=True)
+class _Reached:
+    """What one connection needs of the manager."""
+
+    clusters: VirtualClusters
+    reporter: Reporter
+
+
+_reached: dict[_Connection, _Reached] = {}
+_lock = threading.RLock()
+
+
+def reporter() -> Reporter:
+    """The reporter of this process."""
+    return _reach().reporter
+
+
+def clusters() -> VirtualClusters:
+    """The virtual clusters of the Ray cluster that this process is in."""
+    return _reach().clusters
+
+
+def ask(method: str, *args: Any) -> Any:
+    """Have the manager do something. FabricError, also where it does not answer."""
+    return clusters().call(method, *args)
+
+
+def on_forget(todo: Callable[[], None]) -> None:
+    """Have something forgotten as well, by whoever keeps it."""
+    _forgets.append(todo)
+
+
+def forget() -> None:
+    """Ray is about to be shut down: what is known belongs to the past."""
+    with _lock:
+        known = list(_reached.items())
+        _reached.clear()
+    for connection, reached in known:
+        if connection.pid == os.getpid():
+            reached.reporter.close()
+    hang_up()
+    for todo in _forgets:
+        todo()
+
+
+def shut_down(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """`ray.shutdown` of a process that may work inside virtual clusters."""
+    forget()
+    return original(*args, **kwargs)
+
+
+def _reach() -> _Reached:
+    """Find the manager, unless this connection has found it."""
+    connection = _connection()
+    found = _reached.get(connection)
+    if found is not None:
+        return found
+    with _lock:
+        if connection not in _reached:
+            clusters = VirtualClusters()
+            reporter = Reporter(connection.process, _Ray(clusters))
+            reporter.start()
+            _reached.clear()
+            _reached[connection] = _Reached(clusters, reporter)
+        return _reached[connection]
+
+
+def _connection() -> _Connection:
+    import ray
+
+    context = ray.get_runtime_context()
+    return _Connection(
+        pid=os.getpid(),
+        address=context.gcs_address,
+        job=context.get_job_id(),
+        process=ProcessId(context.get_worker_id()),
+    )

@@ -1,0 +1,86 @@
+"""Places that the manager has promised to this process for the tasks that it submits next.
+
+To ask the manager costs a task a few tenths of a millisecond. A process that submits tasks of a
+kind one after the other, faster than they end, is promised places for the next of them as well:
+twice as many each time. A promised place is a piece of work in the manager's books, like any that
+waits. What is not used in time is given back.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass, field
+
+from ..core.ledger import WorkId
+from ..manager.work_router import Placed
+
+KEEP_S = 0.05
+"""How long a place is kept for a task that may come."""
+
+BURST_S = 0.02
+"""Tasks that are submitted faster, one after the other, belong together."""
+
+MOST = 64
+"""The most places that are promised at once."""
+
+
+@dataclass(slots=True)
+class _Burst:
+    """Tasks of a kind, one after the other."""
+
+    places: deque[tuple[WorkId, Placed]] = field(default_factory=deque)
+    more: int = 0
+    """How many places were asked for last, beyond the one that was needed."""
+    at: float = 0.0
+    """When a task came last."""
+
+
+class Promises:
+    """What was promised, by the kind of task."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._bursts: dict[Hashable, _Burst] = {}
+        self._lock = threading.Lock()
+
+    def __bool__(self) -> bool:
+        return bool(self._bursts)
+
+    def take(self, kind: Hashable) -> tuple[WorkId, Placed] | None:
+        """A place for a task, if one was promised."""
+        with self._lock:
+            burst = self._bursts.get(kind)
+            if burst is None or not burst.places:
+                return None
+            burst.at = self._clock()
+            return burst.places.popleft()
+
+    def wanted(self, kind: Hashable) -> int:
+        """How many places to ask for, beyond the one that is needed now."""
+        with self._lock:
+            now, burst = self._clock(), self._bursts.setdefault(kind, _Burst())
+            goes_on = now < burst.at + BURST_S
+            burst.more = min(MOST, 2 * burst.more + 1) if goes_on else 0
+            burst.at = now
+            return burst.more
+
+    def keep(self, kind: Hashable, places: Iterable[tuple[WorkId, Placed]]) -> None:
+        """These were promised."""
+        with self._lock:
+            burst = self._bursts.setdefault(kind, _Burst(at=self._clock()))
+            burst.places.extend(places)
+
+    def all(self) -> list[WorkId]:
+        """Forget everything; says what has to be given back."""
+        with self._lock:
+            bursts, self._bursts = self._bursts, {}
+            return [work for each in bursts.values() for work, _ in each.places]
+
+    def unused(self) -> list[WorkId]:
+        """Forget what nobody has used in time; says what of it has to be given back."""
+        with self._lock:
+            now = self._clock()
+            over = [kind for kind, each in self._bursts.items() if now > each.at + KEEP_S]
+            return [work for kind in over for work, _ in self._bursts.pop(kind).places]

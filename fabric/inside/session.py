@@ -1,0 +1,177 @@
+"""Jobs and blocks of code inside a virtual cluster: `init`, `with`, and where one is.
+
+`init` is what the proposal has as `ray.init(virtual_cluster=...)` (seed 000, "Job API").
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from ..core.records import ROOT
+from ..errors import FabricError, NameTaken, NoSuchCluster, NotInTime, SpecError
+from ..host.users import USER_VARIABLE, current_user
+from ..ray import private_ray
+from ..spec import VirtualCluster
+from . import context, hooks, manager_client
+from .introspection import VirtualClusterInfo, VirtualNodeInfo
+from .virtual_clusters import VirtualClusters
+
+WAIT_S = 24 * 3600.0
+"""How long a job waits for its virtual cluster unless it says otherwise."""
+
+POLL_S = 0.5
+"""Seconds between two looks whether a virtual cluster that others made has its places."""
+
+HOOK = "worker_process_setup_hook"
+WAITING = ("waiting", "starting")
+
+
+def init(
+    address: str | None = None,
+    *,
+    virtual_cluster: VirtualCluster | Mapping[str, Any] | str | None = None,
+    priority: int = 0,
+    wait_s: float = WAIT_S,
+    runtime_env: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> VirtualClusterInfo | None:
+    """Initialize Ray as `ray.init` does, and work inside a virtual cluster from then on.
+
+    `virtual_cluster` is a spec, for a virtual cluster that begins now and ends with this job, or
+    the name of one that is there, or waits for its places. Without it the job runs in the default
+    virtual cluster, that is, on all of Ray that is free, and can enter others by `with`. Waits for
+    `wait_s` seconds at most in the queue; then raises NotInTime. SpecError, NeverFits,
+    NoSuchCluster.
+    """
+    private_ray.require(private_ray.INSIDE, private_ray.MANAGER)
+    import ray
+
+    if not ray.is_initialized():
+        manager_client.forget()
+    given = virtual_cluster or _of_the_job()
+    if isinstance(given, Mapping):
+        given = VirtualCluster.from_dict(given)
+    name = given if isinstance(given, str) else f"job-{secrets.token_hex(4)}"
+    env = dict(runtime_env or {})
+    if env.get(HOOK, hooks.SETUP_HOOK) != hooks.SETUP_HOOK:
+        raise SpecError(f"runtime_env.{HOOK}: virtual clusters need it for themselves")
+    env[HOOK] = hooks.SETUP_HOOK
+    if given is not None:
+        ours = {USER_VARIABLE: current_user()}
+        env["env_vars"] = {**ours, **env.get("env_vars", {}), context.JOB_VARIABLE: name}
+    ray.init(address, runtime_env=env, **options)
+    try:
+        hooks.install()
+        if given is None:
+            return None
+        asking = VirtualClusters()
+        if isinstance(given, VirtualCluster):
+            _begin(asking, name, given, parent=ROOT, priority=priority, wait_s=wait_s)
+        else:
+            _join(asking, name, wait_s)
+        context.join(name)
+        hooks.announce(name)
+    except BaseException:
+        shutdown()
+        raise
+    return VirtualClusterInfo(name)
+
+
+def shutdown() -> None:
+    """Leave Ray; the virtual clusters of this job end."""
+    import ray
+
+    manager_client.forget()
+    ray.shutdown()
+
+
+def enter(spec: VirtualCluster) -> VirtualClusterInfo:
+    """Begin a virtual cluster inside the current one, and work in it until `leave`."""
+    hooks.install()
+    parent = context.enclosing() or ROOT
+    name = f"vc-{secrets.token_hex(6)}"
+    _begin(VirtualClusters(), name, spec, parent=parent, with_process=True)
+    context.enter(context.Block(name, spec))
+    return VirtualClusterInfo(name)
+
+
+def leave(spec: VirtualCluster) -> None:
+    """End the virtual cluster that was begun last for this spec."""
+    import ray
+
+    block = context.leave(spec)
+    if block is not None and ray.is_initialized():
+        with contextlib.suppress(FabricError):  # it ended with what it was in
+            VirtualClusters().delete(block.cluster)
+
+
+def current_cluster() -> VirtualClusterInfo:
+    """The virtual cluster that this process works in. FabricError outside of all."""
+    name = context.current_id()
+    if name is None:
+        raise FabricError("this process works in no virtual cluster: see fedpilot.fabric.init")
+    return VirtualClusterInfo(name)
+
+
+def current_node() -> VirtualNodeInfo:
+    """The virtual node that this worker runs in. FabricError for drivers, which run in none."""
+    found = context.current_vnode()
+    if found is None:
+        raise FabricError("this process runs in no virtual node: only tasks and actors do")
+    return VirtualNodeInfo(*found)
+
+
+def _begin(
+    asking: VirtualClusters,
+    name: str,
+    spec: VirtualCluster,
+    *,
+    parent: str,
+    priority: int = 0,
+    wait_s: float = WAIT_S,
+    with_process: bool = False,
+) -> None:
+    """Make a virtual cluster, or take the request back if it has to wait for too long."""
+    try:
+        found = asking.create(
+            name, spec, parent=parent, priority=priority, wait_s=wait_s, with_process=with_process
+        )
+    except NameTaken:
+        raise
+    except BaseException:
+        with contextlib.suppress(FabricError):
+            asking.delete(name)
+        raise
+    if found["state"] in WAITING:
+        asking.delete(name)
+        raise NotInTime(name, wait_s, found["reason"])
+
+
+def _join(asking: VirtualClusters, name: str, wait_s: float) -> None:
+    """Wait until a virtual cluster that others made has its places. NoSuchCluster, NotInTime."""
+    began = time.monotonic()
+    found = asking.show(name)
+    while found["state"] in WAITING:
+        waited = time.monotonic() - began
+        if waited >= wait_s:
+            raise NotInTime(name, waited, found["reason"])
+        time.sleep(min(POLL_S, wait_s - waited))
+        try:
+            found = asking.show(name)
+        except NoSuchCluster:
+            raise NotInTime(name, time.monotonic() - began, _why_over(asking, name)) from None
+
+
+def _why_over(asking: VirtualClusters, name: str) -> str:
+    told = [each for each in asking.history() if each["cluster"] == name]
+    return str(told[-1]["reason"]) if told else "it was deleted"
+
+
+def _of_the_job() -> str | None:
+    """The virtual cluster that a submitted job was given."""
+    return os.environ.get(context.JOB_VARIABLE)

@@ -1,0 +1,177 @@
+"""VirtualClusters: the virtual clusters of the Ray cluster that this process is in.
+
+Any driver, task or actor may ask; the answers come from the cluster's manager, which is made when
+the first of them asks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..core.books import Entry, JobId
+from ..core.places.groups import GroupId
+from ..core.records import ROOT, ClusterId, ProcessId
+from ..errors import FabricError, ManagerAway, ManagerGone
+from ..host.users import current_user
+from ..manager.rpc import call
+from ..manager.settings import KeeperSettings
+from ..spec import VirtualCluster
+
+CALL_TIMEOUT_S = 60.0
+"""How long a manager may take for an answer, beyond what the caller wants to wait."""
+
+RETRY_S = 0.1
+"""Seconds until the manager is asked again that has died."""
+
+SLICE_S = 5.0
+"""How long one call waits for places. Each that waits takes one of the manager's ears."""
+
+
+class VirtualClusters:
+    """Asks the manager."""
+
+    def __init__(self, settings: KeeperSettings | None = None) -> None:
+        """Find the manager of the Ray that this process has initialized, or make it."""
+        self._settings = settings
+        self._manager = self._found()
+
+    def create(
+        self,
+        name: str,
+        spec: VirtualCluster,
+        *,
+        parent: str = ROOT,
+        priority: int = 0,
+        wait_s: float = 30.0,
+        deadline_s: float | None = None,
+        detached: bool = False,
+        with_process: bool = False,
+        group: str | None = None,
+    ) -> Mapping[str, Any]:
+        """Reserve a virtual cluster: all that it needs at once, or it waits for it.
+
+        Returns its `id`, `state`, `reason`, `position` in the queue, and `asked_at`, after `wait_s`
+        seconds at most; what it holds, `show` tells. In state `waiting` it goes on waiting until it
+        gets its places, `deadline_s` seconds are over, or it is deleted.
+        It ends with the job of this process unless it is `detached`, and with this process if it is
+        to end `with_process`. Its placement group gets the id `group`, if that is given. Raises
+        SpecError, NameTaken, NoSuchCluster for the parent, NeverFits, NotInTime.
+        """
+        now = time.time()
+        entry = Entry(
+            request=spec.request(
+                name,
+                parent=ClusterId(parent),
+                priority=priority,
+                deadline=None if deadline_s is None else now + deadline_s,
+            ),
+            spec=spec.to_dict(),
+            owner=None if detached else _job(),
+            user=current_user(),
+            process=_worker() if with_process and not detached else None,
+            asked_at=now,
+            group=None if group is None else GroupId(group),
+        )
+        return self._ask_again(entry, time.monotonic() + wait_s)
+
+    def _ask_again(self, entry: Entry, end: float) -> Mapping[str, Any]:
+        """Ask for the same until it has its places or time is up; it is asked for once."""
+        while True:
+            left = max(0.0, end - time.monotonic())
+            found: Mapping[str, Any] = self.call(
+                "create", entry, min(left, SLICE_S), patience_s=left
+            )
+            if found["state"] not in ("waiting", "starting") or left <= SLICE_S:
+                return found
+
+    def check(self, name: str, spec: VirtualCluster, *, parent: str = ROOT) -> None:
+        """Refuse what `create` would refuse. NameTaken, NoSuchCluster, NeverFits, SpecError."""
+        self.call("check", spec.request(name, parent=ClusterId(parent)))
+
+    def delete(self, name: str, *, force: bool = False) -> tuple[str, ...]:
+        """End a virtual cluster and all inside it; says which.
+
+        NoSuchCluster; NotYours for what another user asked for, unless it is forced, which the
+        history then says.
+        """
+        asked = (ClusterId(name), secrets.token_hex(8), current_user(), force)
+        ended: tuple[str, ...] = self.call("delete", *asked)
+        return ended
+
+    def restore(self, names: Sequence[str] = ()) -> Mapping[str, Any]:
+        """Ask again for what was lost with a head before: these, or all detached ones.
+
+        Says what was `restored`, each with its state, and what was `refused`, with the reason.
+        NoSuchCluster for a name that is neither gone nor there.
+        """
+        found: Mapping[str, Any] = self.call("restore", tuple(names), current_user())
+        return found
+
+    def forget(self, names: Sequence[str] = ()) -> tuple[str, ...]:
+        """No longer say of these, or of all, that they were lost with a head; says of which."""
+        found: tuple[str, ...] = self.call("forget", tuple(names))
+        return found
+
+    def show(self, name: str) -> Mapping[str, Any]:
+        """One virtual cluster as a document. Raises NoSuchCluster."""
+        found: Mapping[str, Any] = self.call("show", ClusterId(name))
+        return found
+
+    def snapshot(self) -> Mapping[str, Any]:
+        """All machines and virtual clusters as one document."""
+        found: Mapping[str, Any] = self.call("snapshot")
+        return found
+
+    def history(self) -> tuple[Mapping[str, Any], ...]:
+        """What has happened last, oldest first."""
+        found: tuple[Mapping[str, Any], ...] = self.call("history")
+        return found
+
+    def call(
+        self,
+        method: str,
+        *args: Any,
+        patience_s: float = 0.0,
+        timeout_s: float = CALL_TIMEOUT_S,
+    ) -> Any:
+        """Have the manager do something; FabricError, also where it does not answer in time.
+
+        It waits for a manager that Ray starts again. It forgets one that was killed for good, and
+        finds or makes its successor. Whatever is asked may be asked twice.
+        """
+        end = time.monotonic() + patience_s + timeout_s
+        while True:
+            manager = self._manager
+            try:
+                return call(manager, method, args, max(0.0, end - time.monotonic()))
+            except (ManagerAway, ManagerGone) as error:
+                if time.monotonic() + RETRY_S >= end:
+                    raise
+                if isinstance(error, ManagerGone) and self._manager is manager:
+                    with contextlib.suppress(FabricError):  # there may be no head for a while
+                        self._manager = self._found()
+            time.sleep(RETRY_S)
+
+    def _found(self) -> Any:
+        from ..manager.actor import find_or_create
+
+        return find_or_create(self._settings)
+
+
+def _job() -> JobId:
+    import ray
+
+    return JobId(ray.get_runtime_context().get_job_id())
+
+
+def _worker() -> ProcessId | None:
+    """This process, if that is a worker: a driver ends with its job."""
+    import ray
+
+    if ray.get_runtime_context().worker.mode != ray.WORKER_MODE:
+        return None
+    return ProcessId(ray.get_runtime_context().get_worker_id())

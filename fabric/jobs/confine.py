@@ -1,0 +1,249 @@
+"""Runs a command inside a virtual cluster that begins before it and ends with it.
+
+`python -m fedpilot.fabric.jobs.confine --name NAME --spec JSON -- python job.py`, on any machine
+of the Ray cluster, is what `fedpilot job submit` has Ray run. The command needs to know nothing
+of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..confined import HOOK_VARIABLE, OTHER_HOOK_VARIABLE, hook
+from ..errors import FabricError, NoSuchCluster, NotInTime
+from ..inside.context import JOB_VARIABLE
+from ..spec import VirtualCluster
+
+if TYPE_CHECKING:
+    import psutil  # Ray brings it
+
+    from ..inside.virtual_clusters import VirtualClusters
+
+FAILED, NEVER_RAN = 1, 3
+GRACE_S = 2.5
+"""How long a command may take to end when it is told to: Ray kills all of a job after three."""
+
+FIRST_WAIT_S = 1.0
+"""It is not said to wait before."""
+FIRST_POLL_S, LAST_POLL_S = 0.2, 2.0
+
+WATCH_S = 1.0
+"""Seconds between two looks whether a running command still has its virtual cluster."""
+
+FATED = """\
+import ctypes, os, sys
+if sys.platform == "linux":
+    ctypes.CDLL(None).prctl(1, 9)
+if os.getppid() != int(sys.argv[1]):
+    sys.exit(1)
+try:
+    os.execvp(sys.argv[2], sys.argv[2:])
+except OSError as error:
+    sys.exit(f"fedpilot: {sys.argv[2]}: {error.strerror}")
+"""
+"""Becomes the command, and is killed with us, whatever kills us."""
+
+SAYS = "fedpilot: "
+"""How the lines begin that are not of the command."""
+READY = "its command starts"
+"""How the last of them ends before the command begins."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Reserve and run; returns the exit code of the command, or 3 if it never ran."""
+    parser = argparse.ArgumentParser(prog="fedpilot.fabric.confine")
+    parser.add_argument("--name", required=True)
+    parser.add_argument("--address", default="auto", help="of the Ray cluster")
+    parser.add_argument("--spec", default="{}")
+    parser.add_argument("--priority", type=int, default=0)
+    parser.add_argument("--deadline", type=float, default=None)
+    parser.add_argument("--join", action="store_true", help="work in one that is there already")
+    parser.add_argument("command", nargs=argparse.REMAINDER)
+    given = parser.parse_args(arguments)
+    command = given.command[1:] if given.command[:1] == ["--"] else given.command
+    if not command:
+        parser.error("a command is needed after --")
+    signal.signal(signal.SIGTERM, _stop)
+    try:
+        return _run(given, command)
+    except FabricError as error:
+        _say(str(error))
+        return NEVER_RAN
+    except KeyboardInterrupt:
+        return 128 + signal.SIGTERM
+
+
+def environment(name: str, address: str) -> dict[str, str]:
+    """What makes every Python below us work inside a virtual cluster of the Ray at an address."""
+    folder = str(Path(__file__).parents[1] / "confined")
+    there, other = os.environ.get("PYTHONPATH"), os.environ.get(HOOK_VARIABLE)
+    ours = f"{hook.__module__}.{hook.__name__}"
+    return {
+        **os.environ,
+        JOB_VARIABLE: name,
+        "RAY_ADDRESS": address,
+        "PYTHONPATH": folder if not there else f"{folder}{os.pathsep}{there}",
+        HOOK_VARIABLE: ours,
+        **({OTHER_HOOK_VARIABLE: other} if other not in (None, ours) else {}),
+    }
+
+
+def _stop(number: int, frame: object) -> None:
+    """We are told to end: as by Ctrl-C, which Ray lets through wherever it waits."""
+    raise KeyboardInterrupt
+
+
+def _run(given: argparse.Namespace, command: Sequence[str]) -> int:
+    import ray
+
+    from ..inside.virtual_clusters import VirtualClusters
+
+    # Ray's job server tells jobs to look for a Ray on their machine, where there may be several.
+    ray.init(given.address, log_to_driver=False, logging_level=logging.ERROR)
+    signal.signal(signal.SIGTERM, _stop)  # Ray has one of its own
+    address: str = ray.get_runtime_context().gcs_address
+    try:
+        return run(VirtualClusters(), given, command, address)
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        ray.shutdown()
+
+
+def run(
+    asking: VirtualClusters, given: argparse.Namespace, command: Sequence[str], address: str
+) -> int:
+    """Run a command once its virtual cluster has its places; its exit code.
+
+    What we have reserved ends with us, as with every process that reserves, however we end.
+    """
+    place = asking.show(given.name) if given.join else _reserve(asking, given)
+    _wait(asking, place)
+    return _child(command, environment(given.name, address), lambda: _loss(asking, place))
+
+
+def _reserve(asking: VirtualClusters, given: argparse.Namespace) -> Mapping[str, Any]:
+    return asking.create(
+        given.name,
+        VirtualCluster.from_dict(json.loads(given.spec)),
+        priority=given.priority,
+        deadline_s=given.deadline,
+        wait_s=FIRST_WAIT_S,
+    )
+
+
+def _wait(asking: VirtualClusters, place: Mapping[str, Any]) -> None:
+    """Wait for the places, saying why whenever that changes."""
+    name, said, began, pause = place["id"], "", time.monotonic(), FIRST_POLL_S
+    found: Mapping[str, Any] | None = place
+    while found and found["state"] in ("waiting", "starting"):
+        where = f" (position {found['position']})" if found["position"] else ""
+        now = f"virtual cluster {name} is {found['state']}{where}: {found['reason']}"
+        if now != said:
+            said = now
+            _say(now)
+        time.sleep(pause)
+        pause = min(LAST_POLL_S, 1.2 * pause)
+        found = _now(asking, place)
+    if not found:  # asking for it once more would bring it back
+        raise NotInTime(name, time.monotonic() - began, _why_over(asking, name))
+    _say(f"virtual cluster {name} is {found['state']}; {READY}")
+
+
+def _now(asking: VirtualClusters, place: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """A virtual cluster as it is now; None if it is no more, though another may have its name."""
+    try:
+        found = asking.show(place["id"])
+    except NoSuchCluster:
+        return None
+    return found if found["asked_at"] == place["asked_at"] else None
+
+
+def _loss(asking: VirtualClusters, place: Mapping[str, Any]) -> str | None:
+    """Why a virtual cluster is no more; None while it is there, or nobody can tell."""
+    try:
+        return None if _now(asking, place) else _why_over(asking, place["id"])
+    except FabricError:
+        return None
+
+
+def _why_over(asking: VirtualClusters, name: str) -> str:
+    told = [e["reason"] for e in asking.history() if (e["cluster"], e["event"]) == (name, "ended")]
+    return str(told[-1]) if told else "it was deleted"
+
+
+def _child(command: Sequence[str], env: Mapping[str, str], loss: Callable[[], str | None]) -> int:
+    """Run a command, until it ends, we are told to end, or `loss` tells what it has lost."""
+    fated = [sys.executable, "-I", "-S", "-c", FATED, str(os.getpid()), *command]
+    lost, over = list[str](), threading.Event()
+    with subprocess.Popen(fated, env=env) as child:
+
+        def watch() -> None:
+            while not over.wait(WATCH_S):
+                if why := loss():
+                    lost.append(why)
+                    _end(child.pid)
+                    return
+
+        watching = threading.Thread(target=watch, daemon=True)
+        watching.start()
+        try:
+            code = child.wait()
+        except BaseException:  # whoever told us has told the command: Ray tells all processes
+            _end(child.pid, told=True)
+            raise
+        finally:
+            over.set()
+    if lost:
+        watching.join()
+        _say(f"its virtual cluster has ended, and so has this command: {lost[0]}")
+        code = code or FAILED
+    return code if code >= 0 else 128 - code
+
+
+def _end(pid: int, *, told: bool = False) -> None:
+    """End a process and all that it started: tell them to, and kill what is there after a while."""
+    import psutil
+
+    try:
+        first = psutil.Process(pid)
+        tree = [first, *first.children(recursive=True)]
+    except psutil.Error:
+        return
+    for each in [] if told else tree:
+        with contextlib.suppress(psutil.Error):
+            each.terminate()
+    until = time.monotonic() + GRACE_S
+    while time.monotonic() < until and any(map(_alive, tree)):
+        time.sleep(0.05)
+    for each in tree:
+        with contextlib.suppress(psutil.Error):
+            each.kill()
+
+
+def _alive(process: psutil.Process) -> bool:
+    import psutil
+
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
+
+
+def _say(text: str) -> None:
+    print(f"{SAYS}{text}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,287 @@
+"""Jobs: unmodified Ray scripts inside virtual clusters of their own, through Ray's job API.
+
+A job is a job of Ray's; its command is run by `confine`, which reserves its virtual cluster first.
+Ray's job server is part of the dashboard, so the head has to run one (`pip install ray[default]`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import secrets
+import shlex
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..core.audit import NAMES
+from ..core.records import ROOT
+from ..errors import ClusterUnreachable, FabricError, NoSuchJob, SpecError
+from ..host.users import USER_VARIABLE, current_user
+from ..inside.context import JOB_VARIABLE
+from ..inside.hooks import SETUP_HOOK
+from ..inside.virtual_clusters import VirtualClusters
+from ..ray import private_ray
+from ..spec import VirtualCluster
+from .confine import READY, SAYS
+
+JOINED, COMMAND = "fedpilot.joined", "fedpilot.command"
+"""The metadata of a job: that the virtual cluster it names is not its own, and its command."""
+
+LOGS = ", last available logs (truncated to 20,000 chars):"
+"""What Ray ends the first line with where a log follows."""
+
+HOOK = "worker_process_setup_hook"
+
+INSTALLER = re.compile(r"^\s*(?:ERROR|error): *(.+)$", re.MULTILINE)
+"""How pip and uv say what went wrong."""
+
+ENDED = ("SUCCEEDED", "FAILED", "STOPPED")
+
+START_S = 30.0
+"""How long Ray's job server may need to start."""
+
+NOT_YET = "No available agent"
+"""What it says until then."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A job of Ray's, and its virtual cluster if it has one."""
+
+    id: str
+    status: str
+    """`PENDING`, `RUNNING`, `STOPPED`, `SUCCEEDED` or `FAILED`, as Ray has it; `WAITING` while its
+    virtual cluster has yet to get its places."""
+    message: str
+    """One line; all of it is in the log."""
+    entrypoint: str
+    started: float | None
+    ended: float | None
+    virtual_cluster: str | None
+    joined: bool
+    """Whether it is in a virtual cluster that others made, which stays when it ends."""
+    cluster: Mapping[str, Any] | None
+    """The document of its virtual cluster, while there is one."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The job as a document."""
+        return {
+            "id": self.id,
+            "status": self.status,
+            "message": self.message,
+            "entrypoint": self.entrypoint,
+            "started": self.started,
+            "ended": self.ended,
+            "virtual_cluster": self.virtual_cluster,
+            "joined": self.joined,
+            "cluster": self.cluster,
+        }
+
+
+class Jobs:
+    """The jobs of the Ray cluster that this process is in."""
+
+    def __init__(self) -> None:
+        private_ray.require(private_ray.JOBS, private_ray.INSIDE)
+        from ray.job_submission import JobSubmissionClient
+
+        self.clusters = VirtualClusters()
+        url = _dashboard()
+        try:
+            self._client = JobSubmissionClient(url)
+        except (RuntimeError, ConnectionError, ImportError) as error:
+            raise ClusterUnreachable(url, f"its job server does not answer: {error}") from error
+
+    def submit(
+        self,
+        command: Sequence[str],
+        spec: VirtualCluster | None = None,
+        *,
+        join: str | None = None,
+        id: str | None = None,
+        priority: int = 0,
+        deadline_s: float | None = None,
+        runtime_env: Mapping[str, Any] | None = None,
+    ) -> str:
+        """Have Ray run a command inside a virtual cluster of its own, or inside `join`.
+
+        Returns the id of the job. Refuses at once what could never be: SpecError, NeverFits,
+        NoSuchCluster for `join`.
+        """
+        import ray
+
+        name = join or id or f"job-{secrets.token_hex(4)}"
+        id = id or (f"job-{secrets.token_hex(4)}" if join else name)
+        given = spec or VirtualCluster()
+        if join:
+            self.clusters.show(join)
+        else:
+            self.clusters.check(name, given, parent=ROOT)
+        confine = [
+            self.clusters.call("python"),
+            "-m",
+            "fedpilot.fabric.confine",
+            "--name",
+            name,
+        ]
+        confine += ["--address", ray.get_runtime_context().gcs_address]
+        if join:
+            confine += ["--join"]
+        else:
+            confine += ["--spec", json.dumps(given.to_dict()), "--priority", str(priority)]
+        if deadline_s is not None:
+            confine += ["--deadline", str(deadline_s)]
+        env = dict(runtime_env or {})
+        if HOOK in env:
+            raise SpecError(f"runtime_env.{HOOK}: virtual clusters need it for themselves")
+        ours = {USER_VARIABLE: current_user()}
+        env["env_vars"] = {**ours, **env.get("env_vars", {}), JOB_VARIABLE: name}
+        env[HOOK] = SETUP_HOOK
+        self._submit(
+            id,
+            entrypoint=shlex.join([*confine, "--", *command]),
+            runtime_env=env,
+            metadata={
+                NAMES: name,
+                COMMAND: shlex.join(command),
+                **({JOINED: "yes"} if join else {}),
+            },
+        )
+        return id
+
+    def _submit(self, id: str, **job: Any) -> None:
+        """Submit, once Ray's job server has started, which takes it seconds after Ray itself."""
+        end = time.monotonic() + START_S
+        while True:
+            try:
+                self._client.submit_job(submission_id=id, **job)
+            except RuntimeError as error:
+                if NOT_YET in str(error) and time.monotonic() < end:
+                    time.sleep(0.5)
+                    continue
+                if "already exists" in str(error):
+                    raise SpecError(
+                        f"id: there is or was a job {id!r}; choose a new one"
+                    ) from error
+                raise FabricError(f"Ray refuses the job: {_line(error)}") from error
+            except (TypeError, ValueError) as error:
+                raise SpecError(f"runtime_env: {_line(error)}") from error
+            return
+
+    def list(self) -> list[Job]:
+        """All jobs that were submitted, the latest first."""
+        clusters = {each["id"]: each for each in self.clusters.snapshot()["clusters"]}
+        jobs = [each for each in self._client.list_jobs() if each.submission_id]
+        found = [self._job(each, clusters) for each in jobs]
+        return sorted(found, key=lambda job: -(job.started or 0.0))
+
+    def show(self, id: str) -> Job:
+        """One job. NoSuchJob."""
+        with _of(id):
+            found = self._client.get_job_info(id)
+        clusters = {each["id"]: each for each in self.clusters.snapshot()["clusters"]}
+        return self._job(found, clusters)
+
+    def logs(self, id: str) -> str:
+        """What a job has printed so far, or why Ray could not start it. NoSuchJob."""
+        with _of(id):
+            text: str = self._client.get_job_logs(id)
+            if text:
+                return text
+            found = self._client.get_job_info(id)
+        return f"{found.message}\n" if str(found.status.value) == "FAILED" else ""
+
+    def follow(self, id: str) -> Iterator[str]:
+        """What `logs` tells, and all that a job prints from now on, until it ends. NoSuchJob."""
+        import asyncio
+
+        self.show(id)
+        silent = True
+        lines: Any = self._client.tail_job_logs(id)
+        with _of(id), asyncio.Runner() as runner:
+
+            async def following() -> str | None:
+                return await anext(lines, None)
+
+            while (text := runner.run(following())) is not None:
+                silent = False
+                yield text
+        if silent:
+            yield self.logs(id)
+
+    def stop(self, id: str) -> bool:
+        """Tell a job to end; False if it had ended. NoSuchJob."""
+        with _of(id):
+            return bool(self._client.stop_job(id))
+
+    def _job(self, found: Any, clusters: Mapping[str, Mapping[str, Any]]) -> Job:
+        metadata = found.metadata or {}
+        name = metadata.get(NAMES)
+        status = str(found.status.value)
+        cluster = clusters.get(name) if name and status not in ENDED else None
+        waits = cluster is not None and cluster["state"] == "waiting" and status == "RUNNING"
+        reason = str(cluster["reason"]) if waits and cluster else reason_in(found.message)
+        return Job(
+            id=found.submission_id,
+            status="WAITING" if waits else status,
+            message=reason,
+            entrypoint=metadata.get(COMMAND) or found.entrypoint,
+            started=None if found.start_time is None else found.start_time / 1000,
+            ended=None if not found.end_time else found.end_time / 1000,
+            virtual_cluster=name,
+            joined=JOINED in metadata,
+            cluster=cluster,
+        )
+
+
+@contextlib.contextmanager
+def _of(id: str) -> Iterator[None]:
+    """Say what Ray's client means. NoSuchJob, ClusterUnreachable."""
+    import aiohttp
+    import requests
+
+    try:
+        yield
+    except RuntimeError as error:
+        if "does not exist" in str(error):
+            raise NoSuchJob(id) from error
+        raise FabricError(f"Ray says of job {id!r}: {_line(error)}") from error
+    except (requests.RequestException, aiohttp.ClientError, OSError) as error:
+        why = f"its job server is gone: {_line(error)}"
+        raise ClusterUnreachable(_dashboard(), why) from error
+
+
+def reason_in(message: str | None) -> str:
+    """Why a job ended: what was said last, unless that is of the command; else what Ray says.
+
+    Ray's message ends with the last lines of the log where the job has failed, and with those of
+    pip where pip could not install what the job needs.
+    """
+    said, _, log = (message or "").strip().partition("\n")
+    last = log.rpartition("\n")[2]
+    if last.startswith(SAYS) and not last.endswith(READY):
+        return last.removeprefix(SAYS)
+    failed = INSTALLER.findall(log) if "runtime_env" in said else []
+    return f"{_line(said).rstrip('.')}: {failed[-1].strip()}" if failed else _line(said)
+
+
+def _line(text: object) -> str:
+    """The first line of what Ray says, which may go on with all of a log."""
+    return str(text or "").strip().partition("\n")[0].removesuffix(LOGS)
+
+
+def _dashboard() -> str:
+    """Where Ray's dashboard is. ClusterUnreachable without one."""
+    import ray
+
+    url = private_ray.dashboard_url()
+    if not url:
+        raise ClusterUnreachable(
+            ray.get_runtime_context().gcs_address,
+            "jobs need Ray's dashboard, and its head runs none: `pip install 'ray[default]'` there "
+            "and start the head with --include-dashboard=true",
+        )
+    return f"http://{url}"

@@ -1,0 +1,286 @@
+"""The manager as Ray runs it: one detached actor per Ray cluster, on the machine of its head.
+
+Every driver, task and actor of the cluster finds it by its name; whoever comes first makes it. Ray
+starts it again when it dies, and whoever was not answered asks again, so all of its methods may be
+called twice. Its books are a file in the folder of Ray's session on that machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import os
+import platform
+import secrets
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..core.books import Entry, JobId
+from ..core.ledger import WorkId
+from ..core.places.admission import Request
+from ..core.places.groups import GroupId, group_id
+from ..core.records import ClusterId, ProcessId
+from ..errors import FabricError, NameTaken
+from ..pickle_names import travels
+from ..ray import private_ray
+from ..ray.autoscaler import Autoscaler
+from ..ray.manager_deaths import not_told
+from .head_file import HeadFile, file_of, state_folder
+from .ledger_file import LedgerFile, own
+from .reconciler import Keeper
+from .restore import restore
+from .rpc import Address, Port
+from .settings import KeeperSettings
+from .snapshot import snapshot
+from .work_router import Ask, Placed
+
+NAME, NAMESPACE = "virtual_cluster_manager", "fedpilot"
+ASK_S = 1.0
+"""Seconds between two looks at what Ray's autoscaler is asked for."""
+RECORD_S = 5.0
+"""How long an answer waits until it is on record, for the next head, what it says."""
+CALLS = 2000
+"""How many callers may wait at the same time."""
+log = logging.getLogger(__name__)
+
+
+@travels
+class ManagerActor:
+    """What runs inside the actor: a keeper, in the loop in which its calls are answered."""
+
+    def __init__(self, folder: str, settings: KeeperSettings) -> None:
+        import ray
+
+        self._folder, self._settings = Path(folder), settings
+        self._begun: asyncio.Future[Keeper] | None = None
+        self._address: Address | None = None
+        self._head: HeadFile | None = None
+        self._lock: int | None = None
+        # The loop exists once there is a call: this one comes without anybody asking.
+        ray.get_runtime_context().current_actor.begin.remote()
+
+    async def begin(self) -> None:
+        """Read the books and keep them from now on, unless that has begun."""
+        await self._keeper()
+
+    async def address(self) -> Address | None:
+        """Where it listens for calls that do not come through Ray, if anywhere."""
+        await self._keeper()
+        return self._address
+
+    async def create(self, entry: Entry, wait_s: float) -> Mapping[str, Any]:
+        """Let a virtual cluster in, or have it wait; its state after `wait_s`."""
+        keeper = await self._keeper()
+        await keeper.create(entry, wait_s=wait_s)
+        if entry.owner is None:  # of others, the next turn is soon enough
+            await self._record(keeper)
+        return snapshot(keeper).brief(entry.request.id)
+
+    async def check(self, request: Request) -> None:
+        """Refuse what could never be let in."""
+        keeper = await self._keeper()
+        if request.id in keeper.books.entries:
+            raise NameTaken(request.id)
+        keeper.registrar.check(request)
+
+    async def attach(self, cluster: ClusterId, job: JobId) -> None:
+        """A job of Ray's works in a virtual cluster, and should in nothing else."""
+        (await self._keeper()).attach(cluster, job)
+
+    async def delete(
+        self, id: ClusterId, key: str, user: str = "", force: bool = False
+    ) -> tuple[str, ...]:
+        """End a virtual cluster and all inside it; a key is answered once."""
+        keeper = await self._keeper()
+        entry = keeper.books.entries.get(id)
+        ended = await keeper.delete(id, key, user=user, force=force)
+        if entry is not None and entry.owner is None:
+            await self._record(keeper)
+        return ended
+
+    async def restore(self, names: Sequence[str], user: str) -> Mapping[str, Any]:
+        """Ask again for what was lost with a head before this one: these, or all detached ones."""
+        keeper = await self._keeper()
+        if self._head is None:
+            raise FabricError("what was on heads before cannot be read: its log says why")
+        found = restore(keeper, self._head.record, names, user, time.time())
+        await self._record(keeper)
+        return found
+
+    async def forget(self, names: Sequence[str]) -> tuple[str, ...]:
+        """No longer say of these, or of all, that they are gone; says of which."""
+        keeper = await self._keeper()
+        if self._head is None:
+            return ()
+        gone = [each.id for each in self._head.record.gone if each.id in names or not names]
+        await self._head.keep(keeper.books.entries, time.time(), drop=gone)
+        return tuple(gone)
+
+    async def show(self, id: ClusterId) -> Mapping[str, Any]:
+        """One virtual cluster as a document."""
+        return snapshot(await self._keeper()).cluster(id)
+
+    async def snapshot(self) -> Mapping[str, Any]:
+        """Everything as a document."""
+        keeper = await self._keeper()
+        document = snapshot(keeper).document()
+        if self._head is None:
+            return document
+        return {**document, "head": self._head.document(keeper.books.entries, time.time())}
+
+    async def place(self, ask: Ask) -> Placed | None:
+        """Say where a task or an actor runs; None if it may not wait and there is no room."""
+        keeper = await self._keeper()
+        work = await keeper.place(ask)
+        return None if work is None else keeper.router.placed(work)
+
+    async def place_all(self, ask: Ask, more: Sequence[WorkId]) -> list[Placed]:
+        """Say where a task runs, and promise places to as many of these like it as can wait."""
+        keeper = await self._keeper()
+        return [keeper.router.placed(work) for work in await keeper.place_all(ask, more)]
+
+    async def begun(self, id: WorkId, actor: str) -> None:
+        """Work turns out to be this actor."""
+        keeper = await self._keeper()
+        keeper.router.begun(id, actor)
+        keeper.registrar.commit()
+
+    async def done(self, owner: ProcessId, ids: Sequence[WorkId]) -> None:
+        """A process is there, and says which of its work has ended."""
+        keeper = await self._keeper()
+        keeper.router.heard(owner)
+        keeper.router.done(ids)
+        keeper.registrar.commit()
+
+    async def unused(self, owner: ProcessId, ids: Sequence[WorkId]) -> None:
+        """A process gives back places that it was promised."""
+        keeper = await self._keeper()
+        keeper.router.heard(owner)
+        keeper.router.done(ids, ran=False)
+        keeper.registrar.commit()
+
+    async def cluster_of(self, group: GroupId) -> tuple[str, str, bool] | None:
+        """Whose a placement group is: its virtual cluster, the one that is in, and whether it was
+        asked for as a placement group. None if it is none of ours."""
+        books = (await self._keeper()).books
+        if group not in books.groups:
+            return None
+        id = books.groups[group].cluster
+        entry = books.entries.get(id)
+        return None if entry is None else (id, entry.request.parent, entry.group is not None)
+
+    async def history(self) -> tuple[Mapping[str, Any], ...]:
+        """What has happened last."""
+        return (await self._keeper()).standing.history()
+
+    async def python(self) -> str:
+        """The Python that this Ray cluster runs on, where it is on the head's machine."""
+        return sys.executable
+
+    async def pid(self) -> int:
+        """The process that this runs in."""
+        return os.getpid()
+
+    async def _keeper(self) -> Keeper:
+        """The keeper, once it has begun."""
+        if self._begun is None or (self._begun.done() and self._begun.exception() is not None):
+            self._begun = asyncio.ensure_future(self._begin())  # again, if it has failed
+        return await asyncio.shield(self._begun)
+
+    async def _begin(self) -> Keeper:
+        import ray
+
+        private_ray.require(private_ray.MANAGER)
+        from ..ray.gcs import Gcs
+
+        context = ray.get_runtime_context()
+        job = JobId(context.get_job_id())
+        self._folder.mkdir(parents=True, exist_ok=True)
+        path = self._folder / "ledger.sqlite"
+        if self._lock is None:
+            self._lock = await own(path)
+        address, session = context.gcs_address, self._folder.parent.name
+        record = file_of(state_folder(), platform.node(), address)
+        self._head = await HeadFile.open(record, session, time.time())
+        file = LedgerFile(path)
+        keeper = Keeper(
+            Gcs(address, job),
+            file,
+            clock=time.time,
+            new_id=lambda cluster: group_id(cluster, secrets.token_hex(10), job),
+            settings=self._settings,
+        )
+        try:
+            await keeper.start()
+        except BaseException:
+            file.close()  # whoever begins again opens it
+            raise
+        methods = dict(inspect.getmembers(self, inspect.iscoroutinefunction))
+        asked = {name: each for name, each in methods.items() if not name.startswith("_")}
+        self._address = await Port(asked).open(context.worker.node_ip_address)
+        autoscaler = Autoscaler(private_ray.AutoscalerRequests(address), file)
+        self._turning = asyncio.create_task(self._turn(keeper, autoscaler))
+        return keeper
+
+    async def _record(self, keeper: Keeper, wait_s: float = RECORD_S) -> None:
+        """Have the virtual clusters on record, for the head after this one."""
+        if self._head is not None:
+            await self._head.keep(keeper.books.entries, time.time(), wait_s=wait_s)
+
+    async def _turn(self, keeper: Keeper, autoscaler: Autoscaler) -> None:
+        """Look at Ray again and again."""
+        asked = 0.0
+        while True:
+            await asyncio.sleep(self._settings.turn_s)
+            try:
+                await keeper.turn()
+                await self._record(keeper, wait_s=0.0)
+                if time.monotonic() > asked + ASK_S:
+                    asked = time.monotonic()
+                    await autoscaler.ask(keeper.registrar.physical_demand())
+            except Exception:
+                log.exception("a look at Ray failed; the next is in %s s", self._settings.turn_s)
+            if keeper.registrar.lost:
+                log.error("the books can no longer be written: starting again from what is there")
+                os._exit(1)
+
+
+def find_or_create(settings: KeeperSettings | None = None) -> Any:
+    """The manager of the Ray cluster that this process is in; it is made if there is none."""
+    private_ray.require(private_ray.MANAGER)
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    try:
+        manager = ray.get_actor(NAME, namespace=NAMESPACE)
+    except ValueError:
+        actor: Any = ray.remote(ManagerActor)
+        manager = actor.options(
+            name=NAME,
+            namespace=NAMESPACE,
+            lifetime="detached",
+            get_if_exists=True,
+            num_cpus=0,
+            max_restarts=-1,
+            max_task_retries=0,  # Ray tells the drivers of each: whoever calls asks again itself
+            max_concurrency=CALLS,
+            scheduling_strategy=NodeAffinitySchedulingStrategy(_head(), soft=False),
+        ).remote(_folder(), settings or KeeperSettings())
+    not_told(manager)
+    return manager
+
+
+def _head() -> str:
+    for node in private_ray.node_table():
+        if node["Alive"] and "node:__internal_head__" in node["Resources"]:
+            return str(node["NodeID"])
+    raise FabricError("this Ray cluster has no head machine that is alive")
+
+
+def _folder() -> str:
+    """A folder that lives as long as this Ray cluster: of its session, the same on all machines."""
+    return str(Path(private_ray.session_folder()) / "fedpilot")

@@ -1,0 +1,208 @@
+"""Maker: has the placement groups made and removed that the books say, and nothing else.
+
+It asks Ray once the books are saved. What Ray does not do, a later turn of the keeper orders again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter, deque
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+from ..core.books import Books
+from ..core.places.groups import Group, GroupId
+from ..core.places.placement import Misfit, fit
+from ..core.records import Bundle, Machine, MachineId
+from ..core.resources import Resources
+from ..errors import FabricError
+from ..ray.control import Ray, Seen
+
+ROOM_S, ROOM_POLL_S = 0.4, 0.005
+"""How long Ray may need to see that something is free again, and how often to ask."""
+
+PAST = 1000
+log = logging.getLogger(__name__)
+Answer = TypeVar("Answer")
+Other = TypeVar("Other")
+
+
+@dataclass(slots=True)
+class Order:
+    """What has to be removed and then made."""
+
+    remove: list[Group] = field(default_factory=list)
+    make: list[Group] = field(default_factory=list)
+    removed: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set once everything that was to be removed is gone."""
+
+
+class Maker:
+    """Carries out orders."""
+
+    def __init__(
+        self,
+        ray: Ray,
+        clock: Callable[[], float],
+        books: Callable[[], Books],
+        *,
+        name: str,
+        patience_s: float,
+        on_there: Callable[[Group, Seen], None],
+    ) -> None:
+        """`on_there` is told of a placement group that has its places, or some of them."""
+        self._ray = ray
+        self._clock = clock
+        self._books = books
+        self.name = name
+        """What the names of our placement groups begin with."""
+        self._patience_s = patience_s
+        self._on_there = on_there
+        self._orders: list[Order] = []
+        self._doing: set[asyncio.Task[None]] = set()
+        self._in_flight: Counter[GroupId] = Counter()
+        self._touched: dict[MachineId, float] = {}
+        self._hosts: dict[GroupId, tuple[MachineId | None, ...]] = {}
+        self._made_room = 0.0
+        """When we last removed a placement group."""
+        self._leaving: set[GroupId] = set()
+        self.owed: set[GroupId] = set()
+        """What Ray was asked to remove and may not have: it did not answer."""
+        self.past: deque[GroupId] = deque(maxlen=PAST)
+        """The placement groups that we removed last."""
+
+    @property
+    def ordered(self) -> bool:
+        """Whether there are orders that have not begun."""
+        return bool(self._orders)
+
+    @property
+    def in_flight(self) -> set[GroupId]:
+        """What is being made or removed."""
+        return set(self._in_flight)
+
+    def is_ours(self, name: str) -> bool:
+        """Whether a placement group of that name was made by this ledger's manager."""
+        return name.startswith(f"{self.name}:")
+
+    def fresh(self, machine: MachineId, within_s: float) -> bool:
+        """Whether we did something on a machine so recently that Ray may not show it yet."""
+        return self._clock() < self._touched.get(machine, 0.0) + within_s
+
+    def found(self, seen: Seen) -> None:
+        """A placement group was seen on these machines."""
+        self._hosts[seen.id] = seen.hosts
+
+    def knows(self, seen: Seen) -> bool:
+        """Whether a placement group is where it was before."""
+        return self._hosts.get(seen.id) == seen.hosts
+
+    def order(self, *, remove: Iterable[Group] = (), make: Iterable[Group] = ()) -> None:
+        """Order what is begun once the books are saved."""
+        self._orders.append(Order(list(remove), list(make)))
+
+    def begin(self) -> Order:
+        """Begin all that was ordered, as one: what is made may need the room of what goes."""
+        orders, self._orders = self._orders, []
+        order = Order(
+            [group for each in orders for group in each.remove],
+            [group for each in orders for group in each.make],
+        )
+        if not (order.remove or order.make):
+            order.removed.set()
+            return order
+        self._in_flight.update(group.id for group in (*order.remove, *order.make))
+        task = asyncio.create_task(self._carry_out(order))
+        self._doing.add(task)
+        task.add_done_callback(self._doing.discard)
+        return order
+
+    async def settled(self) -> None:
+        """Wait until everything that was ordered is done."""
+        while self._doing:
+            await asyncio.gather(*self._doing)
+
+    async def _carry_out(self, order: Order) -> None:
+        try:
+            await asyncio.gather(*(self._remove(group) for group in order.remove))
+            order.removed.set()
+            await asyncio.gather(*(self._make(group) for group in order.make))
+        finally:
+            order.removed.set()
+            self._in_flight.subtract(group.id for group in (*order.remove, *order.make))
+            self._in_flight = +self._in_flight
+
+    async def _remove(self, group: Group) -> None:
+        self._touch(group)
+        self._leaving.add(group.id)
+        if await self._try(self._ray.remove(group.id), otherwise=True):
+            self.owed.add(group.id)
+        self._leaving.discard(group.id)
+        self._made_room = self._clock()
+        self.past.append(group.id)
+        self._touch(group)
+        self._hosts.pop(group.id, None)
+
+    async def _make(self, group: Group) -> None:
+        while group.id in self._leaving:  # one of this id
+            await asyncio.sleep(ROOM_POLL_S)
+        await self._room(group)
+        if group.id not in self._books().groups:
+            return  # it was given up meanwhile
+        labels = [machine.labels for machine in self._books().ledger.machines.values()]
+        name = f"{self.name}:{group.cluster}:{group.id[:12]}"
+        created = self._ray.create(group, name, labels, self._patience_s)
+        there = await self._try(created, otherwise=False)
+        if group.id not in self._books().groups:
+            await self._remove(group)
+            return
+        if not there:
+            return
+        seen = await self._try(self._ray.look(group.id), otherwise=None)
+        known = self._books().groups.get(group.id)
+        if seen is not None and known is not None:
+            self.found(seen)
+            self._touch(known)
+            self._on_there(known, seen)
+
+    async def _room(self, group: Group) -> None:
+        """Wait until Ray knows of the room that we have just made.
+
+        It takes Ray a tenth of a second to see that a placement group is gone. One that is asked
+        for before that is put off by up to a second.
+        """
+        until = self._made_room + ROOM_S
+        while self._clock() < until:
+            free = await self._try(self._ray.available(), otherwise=None)
+            if free is None or fits(group, self._books().ledger.machines.values(), free):
+                return
+            await asyncio.sleep(ROOM_POLL_S)
+
+    async def _try(self, call: Coroutine[Any, Any, Answer], otherwise: Other) -> Answer | Other:
+        try:
+            return await call
+        except (OSError, FabricError) as error:
+            log.warning("Ray did not do what was asked, and will be asked again: %s", error)
+            return otherwise
+
+    def _touch(self, group: Group) -> None:
+        """What Ray tells of these machines may be of before, for a while."""
+        pinned = {piece.machine for piece in group.pieces if piece.machine is not None}
+        hosts = {host for host in self._hosts.get(group.id, ()) if host is not None}
+        machines = pinned | hosts
+        self._touched.update(dict.fromkeys(machines, self._clock()))
+
+
+def fits(group: Group, machines: Iterable[Machine], free: Mapping[MachineId, Resources]) -> bool:
+    """Whether Ray would find places for a placement group now."""
+    there = [replace(m, total=free.get(m.id, Resources())) for m in machines]
+    if group.movable:
+        bundles = [Bundle(resources=p.resources, selector=p.selector) for p in group.pieces]
+        return not isinstance(fit(bundles, group.policy, there), Misfit)
+    needed: dict[MachineId, Resources] = {}
+    for piece in group.pieces:
+        if piece.machine is not None:
+            needed[piece.machine] = needed.get(piece.machine, Resources()) + piece.resources
+    return all(need.fits(free.get(id, Resources())) for id, need in needed.items())

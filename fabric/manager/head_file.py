@@ -1,0 +1,143 @@
+"""HeadFile: the record of a Ray cluster's head, in a folder that outlives Ray's session.
+
+One JSON file for each address that a head on this machine has had, below XDG_STATE_HOME or
+`~/.local/state`, of the user whom Ray runs as. It is written durably, in a thread, so that a slow
+home folder does not keep the manager from answering. Where it cannot be written, the manager works
+on, and a new head knows nothing of this one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import re
+import time
+from collections.abc import Collection, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from ..core.books import Entry
+from ..core.heads import HeadRecord, Remembered, gone_of, remembered, succeed, update
+from ..core.records import ClusterId
+from ..host.whole_files import replacing
+
+FORMAT = 1
+READ_S = 5.0
+"""How long the home folder may take to give the record."""
+log = logging.getLogger(__name__)
+
+
+def state_folder() -> Path:
+    """Where records are kept."""
+    base = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+    return Path(base) / "fedpilot" / "ray"
+
+
+def file_of(folder: Path, hostname: str, address: str) -> Path:
+    """The file for the heads of one machine at one address."""
+    return folder / f"{re.sub(r'[^A-Za-z0-9.-]+', '-', f'{hostname}-{address}')}.json"
+
+
+def began(session: str, now: float) -> float:
+    """When a session of Ray's began, which its name says; `now` where it does not."""
+    found = re.match(r"session_(\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d)_", session)
+    if found is None:
+        return now
+    return time.mktime(time.strptime(found[1], "%Y-%m-%d_%H-%M-%S"))
+
+
+def read(path: Path) -> HeadRecord | None:
+    """The record that is there; None if there is none. OSError, ValueError for what is none."""
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    try:
+        if (format := document.pop("format")) != FORMAT:
+            raise ValueError(f"{path} is no record of format {FORMAT}, but of format {format!r}")
+        many: dict[str, Any] = {
+            key: tuple(Remembered(**each) for each in document.pop(key)) for key in _MANY
+        }
+        return HeadRecord(**document, **many)
+    except (AttributeError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} is no record of a head: {error!r}") from error
+
+
+_MANY = ("clusters", "gone")
+
+
+def write(path: Path, record: HeadRecord) -> None:
+    """Have the record on disk; no file for one that says nothing. OSError."""
+    if record.empty:
+        path.unlink(missing_ok=True)
+        return
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with replacing(path, 0o600, durable=True) as aside:
+        aside.write_text(json.dumps({"format": FORMAT, **asdict(record)}), encoding="utf-8")
+
+
+class HeadFile:
+    """The record of the head that this manager is on."""
+
+    def __init__(self, path: Path, record: HeadRecord, written: HeadRecord | None) -> None:
+        self.record = record
+        self._path = path
+        self._written = written
+        """What is on disk, or was to be when that failed."""
+        self._kept: tuple[Entry, ...] | None = None
+        self._writing: asyncio.Future[None] | None = None
+        self._failed = False
+
+    @classmethod
+    async def open(cls, path: Path, session: str, now: float) -> HeadFile | None:
+        """Read what is there; None, told in the log, for what cannot be read: it stays as it is."""
+        try:
+            found = await asyncio.wait_for(asyncio.to_thread(read, path), READ_S)
+        except (OSError, ValueError) as error:
+            log.warning("what was on this Ray cluster before is not known: %s", error)
+            return None
+        return cls(path, succeed(found, session, began(session, now)), found)
+
+    async def keep(
+        self,
+        entries: Mapping[ClusterId, Entry],
+        now: float,
+        *,
+        drop: Collection[str] = (),
+        wait_s: float = 0.0,
+    ) -> None:
+        """Record these virtual clusters, if they have changed; what is dropped, is not gone.
+
+        Waits so long at most until it is on disk; it gets there all the same.
+        """
+        kept = tuple(entries.values())
+        if kept != self._kept or drop:
+            self._kept = kept
+            self.record = update(self.record, remembered(kept), now, drop)
+        if self.record != self._written:
+            if self._writing is None or self._writing.done():
+                self._writing = asyncio.ensure_future(self._write())
+            await asyncio.wait([self._writing], timeout=wait_s)
+
+    async def _write(self) -> None:
+        """Write until what is on disk is the latest."""
+        while (record := self.record) != self._written:
+            try:
+                await asyncio.to_thread(write, self._path, record)
+                self._failed = False
+            except OSError as error:
+                if not self._failed:
+                    log.warning("a new head will not know what is on this one: %s", error)
+                self._failed = True
+            self._written = record
+
+    def document(self, there: Collection[str], now: float) -> dict[str, Any]:
+        """The head as plain JSON values: when it began, and what is gone with those before it."""
+        gone = gone_of(self.record, there, now)
+        return {
+            "began": self.record.began,
+            "gone": [{**asdict(each), "detached": each.owner is None} for each in gone],
+        }

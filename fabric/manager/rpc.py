@@ -1,0 +1,326 @@
+"""Calls the manager over a connection of our own, and through Ray where there is none.
+
+To ask an actor takes Ray 2.4 ms after a pause, and every task that is submitted inside a virtual
+cluster asks; a connection takes a fifth of that. So the manager also listens itself, on a port of
+its machine. Who may ask its actor is told the port and a token; nobody else is answered. Whatever
+goes wrong there is asked again through Ray, which finds the manager wherever it was started again:
+each of its methods may be called twice.
+
+A message is its length and a pickle. It is a plain socket, not gRPC, whose threads do not survive
+the forks of the processes that we are a guest in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+import os
+import pickle
+import secrets
+import socket
+import struct
+import threading
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import FabricError, ManagerAway, ManagerGone, ManagerUnreachable
+from ..pickle_names import travels
+from ..ray.machine_check import not_installed
+
+log = logging.getLogger(__name__)
+
+TOKEN_BYTES = 32
+GREETING_S = 10.0
+"""How long somebody may take to say the token."""
+CONNECT_S = 0.5
+"""After which a port is taken to be out of reach, and all goes through Ray."""
+LENGTH = struct.Struct("!Q")
+LONGEST = 2**30
+KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
+"""Whose machine is gone says nothing: seconds, seconds, how often, where the system has that."""
+
+
+@travels
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where the manager listens, and what to say there."""
+
+    host: str
+    port: int
+    token: bytes
+
+
+class Port:
+    """Where the manager listens, beside Ray."""
+
+    def __init__(self, methods: Mapping[str, Callable[..., Awaitable[Any]]]) -> None:
+        self._methods = methods
+        self._token = secrets.token_bytes(TOKEN_BYTES)
+        self._server: asyncio.Server | None = None
+        self._writers: set[asyncio.StreamWriter] = set()
+
+    async def open(self, host: str) -> Address | None:
+        """Listen; None where that cannot be, or Ray itself encrypts what it sends."""
+        if os.environ.get("RAY_USE_TLS", "0").lower() in ("1", "true"):
+            return None
+        try:
+            self._server = await asyncio.start_server(self._serve, host, 0)
+        except OSError:
+            return None
+        return Address(host, self._server.sockets[0].getsockname()[1], self._token)
+
+    def close(self) -> None:
+        """Answer nobody any more."""
+        if self._server is not None:
+            self._server.close()
+        for writer in [*self._writers]:
+            writer.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer one connection, one call after the other."""
+        self._writers.add(writer)
+        try:
+            async with asyncio.timeout(GREETING_S):
+                told = await reader.readexactly(TOKEN_BYTES)
+            while hmac.compare_digest(told, self._token):
+                (length,) = LENGTH.unpack(await reader.readexactly(LENGTH.size))
+                if length > LONGEST:
+                    break
+                answer = await self._answer(await reader.readexactly(length))
+                writer.write(LENGTH.pack(len(answer)) + answer)
+                await writer.drain()
+        except (OSError, EOFError, TimeoutError):
+            pass  # whoever called has hung up, or never said who it is
+        except Exception:
+            log.exception("a call could not be answered here; it is made again through Ray")
+        finally:
+            self._writers.discard(writer)
+            writer.close()
+
+    async def _answer(self, request: bytes) -> bytes:
+        method, args = pickle.loads(request)
+        try:
+            return pickle.dumps((await self._methods[method](*args), None))
+        except Exception as error:
+            return pickle.dumps((None, error))
+
+
+class Line:
+    """The connections of this process to a manager: as many as are used at the same time."""
+
+    def __init__(self, manager: Any) -> None:
+        """Ask where it listens, and wait for nothing."""
+        self._manager = manager
+        self._asked = manager.address.remote()
+        self._address: Address | None = None
+        self._idle: list[socket.socket] = []
+        self._lock = threading.Lock()
+        self._pid = os.getpid()
+
+    @property
+    def up(self) -> bool:
+        """Whether calls may be made."""
+        import ray
+        from ray.exceptions import ActorUnavailableError, RayError
+
+        if self._asked is not None:
+            with self._lock:
+                if self._asked is not None and ray.wait([self._asked], timeout=0)[0]:
+                    asked, self._asked = self._asked, None
+                    try:
+                        self._address = ray.get(asked)
+                    except RayError as error:
+                        _without_frames(error)
+                        if isinstance(error, ActorUnavailableError):  # it was starting again
+                            self._asked = self._manager.address.remote()
+        return self._address is not None and self._pid == os.getpid()
+
+    def call(
+        self, method: str, args: Sequence[Any], timeout_s: float
+    ) -> tuple[Any, Exception | None]:
+        """An answer, and what the manager raised instead of one.
+
+        TimeoutError; OSError or EOFError if it is gone.
+        """
+        end = time.monotonic() + timeout_s
+        packed = pickle.dumps((method, tuple(args)))
+        line = self._take()
+        try:
+            line.settimeout(timeout_s)
+            line.sendall(LENGTH.pack(len(packed)) + packed)
+            (length,) = LENGTH.unpack(_exactly(line, LENGTH.size, end))
+            found: tuple[Any, Exception | None] = pickle.loads(_exactly(line, length, end))
+        except BaseException:  # what comes next would be the answer to this
+            line.close()
+            raise
+        with self._lock:
+            self._idle.append(line)
+        return found
+
+    def _take(self) -> socket.socket:
+        with self._lock:
+            if self._idle:
+                return self._idle.pop()
+        assert self._address is not None
+        to = self._address
+        try:
+            line = socket.create_connection((to.host, to.port), timeout=CONNECT_S)
+        except TimeoutError as error:  # something is in between, and will be the next time
+            self.close()
+            raise _OutOfReach from error
+        line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        line.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in KEEPALIVE.items():
+            if hasattr(socket, name):
+                line.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+        line.sendall(to.token)
+        return line
+
+    def close(self) -> None:
+        """Hang up."""
+        with self._lock:
+            self._address = self._asked = None
+            for line in self._idle:
+                line.close()
+            self._idle.clear()
+
+
+class _OutOfReach(Exception):
+    """Nobody can connect to the port from here."""
+
+
+def _exactly(line: socket.socket, size: int, end: float) -> bytes:
+    found = bytearray()
+    while len(found) < size:
+        line.settimeout(max(0.001, end - time.monotonic()))
+        part = line.recv(min(size - len(found), 2**20))
+        if not part:
+            raise EOFError("the manager has hung up")
+        found += part
+    return bytes(found)
+
+
+_lines: dict[tuple[str, str], Line] = {}
+
+
+def call(manager: Any, method: str, args: Sequence[Any], timeout_s: float) -> Any:
+    """Have the manager do something. FabricError, also where it does not answer in time.
+
+    ManagerAway while Ray starts this actor again; ManagerGone if it is dead for good: another may
+    have its name, or get it. NotInstalled if it could not be made for want of fedpilot.
+    """
+    key = _key(manager)
+    line = _line_to(manager, key)
+    if line.up:
+        try:
+            answer, error = line.call(method, args, timeout_s)
+        except TimeoutError:
+            raise ManagerUnreachable(f"it has not answered within {timeout_s:g} s") from None
+        except _OutOfReach:
+            pass
+        except (EOFError, OSError):
+            _close(key)
+        else:
+            if error is None:
+                return answer
+            try:
+                raise error if isinstance(error, FabricError) else _failed(repr(error), error)
+            finally:
+                del error  # else it would refer to itself by way of this frame
+    return _through_ray(manager, method, args, timeout_s)
+
+
+def _through_ray(manager: Any, method: str, args: Sequence[Any], timeout_s: float) -> Any:
+    import ray
+    from ray.exceptions import RayError
+
+    asked = getattr(manager, method).remote(*args)
+    try:
+        return ray.get(asked, timeout=timeout_s)
+    except RayError as error:
+        _without_frames(error)
+        failure = _explained(error)
+    try:
+        raise failure  # outside of the handler, so that Ray's error is not its context
+    finally:
+        del failure
+
+
+def _without_frames(error: BaseException) -> None:
+    """Let go of what the callers hold.
+
+    An error of `ray.get` refers to a frame that refers to it, and so to the frames of all callers,
+    and to what they hold, such as handles of actors. That would live until Python looks for cycles.
+    """
+    error.__traceback__ = None
+
+
+def _explained(error: Exception) -> FabricError:
+    """What an error of Ray's says of the manager."""
+    from ray.exceptions import (
+        ActorDiedError,
+        ActorUnavailableError,
+        ActorUnschedulableError,
+        RayTaskError,
+    )
+
+    kind: type[ManagerUnreachable]
+    match error:
+        case RayTaskError(cause=FabricError() as cause):
+            return cause
+        case RayTaskError():
+            return _failed(str(error), error)
+        case ActorDiedError() | ActorUnschedulableError():
+            if lacks := not_installed(str(error)):
+                return _caused(lacks, error)
+            kind = ManagerGone
+        case ActorUnavailableError():
+            kind = ManagerAway
+        case _:
+            kind = ManagerUnreachable
+    return _caused(kind(brief(str(error))), error)
+
+
+def _failed(what: str, error: Exception) -> FabricError:
+    return _caused(FabricError(f"the manager failed: {what}"), error)
+
+
+def _caused(failure: FabricError, error: Exception) -> FabricError:
+    failure.__cause__ = error
+    return failure
+
+
+def brief(text: str) -> str:
+    """The first line of what Ray says."""
+    return text.strip().partition("\n")[0]
+
+
+def _line_to(manager: Any, key: tuple[str, str]) -> Line:
+    line = _lines.get(key)
+    if line is None:
+        for other in [each for each in _lines if each[0] != key[0]]:
+            _close(other)  # of a connection to Ray that is over
+        line = _lines.setdefault(key, Line(manager))
+    return line
+
+
+def _key(manager: Any) -> tuple[str, str]:
+    """What this process is to Ray now, and the manager's actor."""
+    import ray
+
+    return ray.get_runtime_context().get_worker_id(), manager._actor_id.hex()
+
+
+def _close(key: tuple[str, str]) -> None:
+    line = _lines.pop(key, None)
+    if line is not None:
+        line.close()
+
+
+def hang_up() -> None:
+    """Close all connections."""
+    for key in [*_lines]:
+        _close(key)

@@ -1,0 +1,158 @@
+"""What the manager tells of itself: the tree of virtual clusters as plain JSON values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..core.ledger import Ledger
+from ..core.records import (
+    DEFAULT,
+    ROOT,
+    VCLUSTER_LABEL,
+    VNODE_LABEL,
+    ClusterId,
+    PlaceId,
+    VNode,
+    VNodeId,
+)
+from ..core.resources import Resources
+from ..core.work.work import WorkState
+from ..errors import NoSuchCluster
+from .reconciler import Keeper
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A keeper's books at one moment."""
+
+    keeper: Keeper
+
+    @property
+    def _ledger(self) -> Ledger:
+        return self.keeper.books.ledger
+
+    def document(self) -> dict[str, Any]:
+        """All machines and all virtual clusters, parents before their children."""
+        below: dict[ClusterId, list[ClusterId]] = {}
+        for id, entry in self.keeper.books.entries.items():
+            below.setdefault(entry.request.parent, []).append(id)
+        if DEFAULT in self._ledger.clusters:
+            below.setdefault(ROOT, []).append(DEFAULT)
+        order = [ROOT]
+        for parent in order:  # grows on the way
+            order += below.get(parent, ())
+        shown = [self.cluster(id) for id in order[1:]]
+        return {"machines": self.machines(), "clusters": shown, "demand": self.demand()}
+
+    def demand(self) -> list[dict[str, float]]:
+        """What only more machines could give, for an autoscaler."""
+        held = sum(vnode.parent in self._ledger.machines for vnode in self._ledger.vnodes.values())
+        return [each.to_ray() for each in self.keeper.registrar.physical_demand()[held:]]
+
+    def machines(self) -> list[dict[str, Any]]:
+        """The machines, by their names."""
+        return [
+            {
+                "id": machine.id,
+                "hostname": machine.hostname,
+                "total": machine.total.to_ray(),
+                "available": self._ledger.free(machine.id).to_ray(),
+                "labels": dict(machine.labels),
+            }
+            for machine in sorted(self._ledger.machines.values(), key=lambda m: (m.hostname, m.id))
+        ]
+
+    def cluster(self, id: ClusterId) -> dict[str, Any]:
+        """One virtual cluster; NoSuchCluster."""
+        keeper, ledger = self.keeper, self._ledger
+        entry = keeper.books.entries.get(id)
+        if entry is None and (id != DEFAULT or DEFAULT not in ledger.clusters):
+            raise NoSuchCluster(id, sorted(keeper.books.entries))
+        vnodes = ledger.of(id)
+        pieces = self._pieces(id)
+        return {
+            **self.brief(id),
+            "parent": ROOT if entry is None else entry.request.parent,
+            "owner": None if entry is None else entry.owner,
+            "user": "" if entry is None else entry.user,
+            "priority": 0 if entry is None else entry.request.priority,
+            "deadline": None if entry is None else entry.request.deadline,
+            "spec": {} if entry is None else dict(entry.spec),
+            "total": Resources.total(each.resources for each in vnodes).to_ray(),
+            "available": Resources.total(self._free(each.id) for each in vnodes).to_ray(),
+            "borrowed": Resources.total(ledger.borrowed(each.id) for each in vnodes).to_ray(),
+            "work": self._work(id),
+            "actors_without_resources": keeper.books.works.without_resources(id),
+            "escapes": [e.reason for e in keeper.escapes if e.cluster == id],
+            "children": list(ledger.children(id)),
+            "nodes": [self.vnode(each, pieces.get(each.id, [])) for each in vnodes],
+        }
+
+    def brief(self, id: ClusterId) -> dict[str, Any]:
+        """The state of one virtual cluster, without what it holds."""
+        standing = self.keeper.standing
+        entry = self.keeper.books.entries.get(id)
+        return {
+            "id": id,
+            "state": "active" if entry is None else standing.state(id),
+            "reason": "" if entry is None else standing.reason(id),
+            "position": None if entry is None else standing.position(id),
+            "asked_at": None if entry is None else entry.asked_at,
+        }
+
+    def vnode(self, vnode: VNode, pieces: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """One vnode, and the bundles that carry it."""
+        ledger = self._ledger
+        known = ledger.machines.get(vnode.machine)
+        return {
+            "id": vnode.id,
+            "kind": str(vnode.kind),
+            "parent": vnode.parent,
+            "machine": vnode.machine,
+            "hostname": known.hostname if known else "",
+            "total": vnode.resources.to_ray(),
+            "available": self._free(vnode.id).to_ray(),
+            "labels": {
+                **vnode.labels,
+                VNODE_LABEL: vnode.id,
+                VCLUSTER_LABEL: vnode.cluster,
+            },
+            "loans": [
+                {"resources": loan.resources.to_ray(), "until": loan.until}
+                for loan in ledger.loans_of(vnode.id)
+            ],
+            "groups": list(pieces),
+        }
+
+    def _pieces(self, id: ClusterId) -> dict[VNodeId | None, list[dict[str, Any]]]:
+        """The bundles that carry the vnodes of a virtual cluster."""
+        found: dict[VNodeId | None, list[dict[str, Any]]] = {}
+        for group in self.keeper.books.groups.of_cluster(id):
+            for bundle, piece in enumerate(group.pieces):
+                told = {"id": group.id, "bundle": bundle, "resources": piece.resources.to_ray()}
+                found.setdefault(piece.vnode, []).append(told)
+        return found
+
+    def _work(self, id: ClusterId) -> dict[str, int]:
+        """How much work is in each state."""
+        works = self.keeper.books.works
+        return {str(state): works.count(id, state) for state in WorkState}
+
+    def _free(self, place: PlaceId) -> Resources:
+        return Resources() if self._ledger.owner(place) == DEFAULT else self._ledger.free(place)
+
+
+def snapshot(keeper: Keeper) -> Snapshot:
+    """The keeper's books as they are now."""
+    return Snapshot(keeper)
+
+
+def find(document: Mapping[str, Any], id: str) -> Mapping[str, Any]:
+    """A virtual cluster in a document; NoSuchCluster."""
+    for cluster in document["clusters"]:
+        if cluster["id"] == id:
+            found: Mapping[str, Any] = cluster
+            return found
+    raise NoSuchCluster(id, [cluster["id"] for cluster in document["clusters"]])

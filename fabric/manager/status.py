@@ -1,0 +1,225 @@
+"""Standing: how each virtual cluster stands beyond what the books say, and what has happened to it.
+
+Only deletions of another user's virtual clusters are on disk. A manager that begins again finds out
+anew who is starting and who is in trouble, and may tell those who wait a little later why they do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import math
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from ..core.books import Books
+from ..core.places.admission import Decision, Decisions, Wait
+from ..core.records import ClusterId
+
+MOST_REST_S = 30.0
+"""The longest pause before somebody is let in again whom Ray had no room for."""
+
+HISTORY, ENDINGS = 1000, 10_000
+"""How many events are remembered, and of how many virtual clusters why they ended."""
+ON_RECORD = 200
+"""How many events that are on record are remembered, by this manager and by its successors."""
+RECORD = "on record"
+"""Under which name the ledger's file has them."""
+log = logging.getLogger(__name__)
+
+
+class Standing:
+    """How the virtual clusters of one Ray cluster stand."""
+
+    def __init__(self, books: Callable[[], Books], clock: Callable[[], float]) -> None:
+        self._books = books
+        self._clock = clock
+        self._starting: dict[ClusterId, float] = {}
+        self._told: dict[ClusterId, Wait] = {}
+        self._line: Iterable[Decision] = ()
+        """What was decided last of all that wait, as long as nobody has asked."""
+        self._troubles: dict[ClusterId, str] = {}
+        self._resting: dict[ClusterId, float] = {}
+        """Those for whom Ray found other places than the ledger, and when they may try again."""
+        self._attempts: Counter[ClusterId] = Counter()
+        """How often Ray has not had the room that the books said was free."""
+        self._endings: dict[ClusterId, str] = {}
+        self._events: dict[ClusterId, asyncio.Event] = {}
+        self._history: deque[Mapping[str, Any]] = deque(maxlen=HISTORY)
+        self._record: deque[Mapping[str, Any]] = deque(maxlen=ON_RECORD)
+        self._unsaved = False
+        """Whether something has gone on record since that was last asked for."""
+        self._numbers = itertools.count(1)
+
+    # -- what outlives the manager ------------------------------------------------------------
+
+    def restore(self, notes: Mapping[str, Any]) -> None:
+        """Remember what an earlier manager put on record."""
+        self._record.extend(notes.get(RECORD) or ())
+        self._numbers = itertools.count(
+            1 + max((each["number"] for each in self._record), default=0)
+        )
+
+    def notes(self) -> Mapping[str, Any]:
+        """What the file has to note since this was last asked for; nothing if it has it all."""
+        unsaved, self._unsaved = self._unsaved, False
+        return {RECORD: list(self._record)} if unsaved else {}
+
+    # -- how somebody stands ------------------------------------------------------------------
+
+    def state(self, id: ClusterId) -> str:
+        """`waiting`, `starting`, `active` or `recovering`."""
+        if self._books().entries[id].waiting:
+            return "waiting"
+        if id in self._starting:
+            return "starting"
+        return "recovering" if id in self._troubles else "active"
+
+    def reason(self, id: ClusterId) -> str:
+        """Why it is not active; empty if it is."""
+        if self._books().entries[id].waiting:
+            told = self._wait(id)
+            return self._troubles.get(id) or (told.reason if told else "it has just asked")
+        if id in self._starting:
+            return "Ray is making its placement groups"
+        return self._troubles.get(id, "")
+
+    def position(self, id: ClusterId) -> int | None:
+        """Its place in the queue of its parent, counted from 1; None if it does not wait."""
+        told = self._wait(id)
+        return told.position if told and self._books().entries[id].waiting else None
+
+    def ending(self, id: ClusterId) -> str:
+        """Why it ended."""
+        return self._endings.get(id, "it was deleted")
+
+    @property
+    def starting(self) -> Mapping[ClusterId, float]:
+        """Since when those that were let in wait for Ray."""
+        return self._starting
+
+    @property
+    def troubled(self) -> list[ClusterId]:
+        """Those that something is the matter with."""
+        return sorted(self._troubles)
+
+    @property
+    def resting(self) -> list[ClusterId]:
+        """Those that were taken back so lately that they may not try again yet."""
+        now = self._clock()
+        return [id for id, until in self._resting.items() if until > now]
+
+    def was_taken_back(self, id: ClusterId) -> bool:
+        """Whether Ray has once had no room where the ledger said there was."""
+        return id in self._resting
+
+    def history(self) -> tuple[Mapping[str, Any], ...]:
+        """What has happened last, oldest first, and before it what is on record."""
+        first = self._history[0]["number"] if self._history else math.inf
+        return (*(each for each in self._record if each["number"] < first), *self._history)
+
+    async def news(self, id: ClusterId, within_s: float) -> None:
+        """Wait until it is active or over, or can no longer be waited for; at most so long."""
+        event = self._events.setdefault(id, asyncio.Event())
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(event.wait(), within_s)
+
+    # -- what happens to somebody -------------------------------------------------------------
+
+    def asked(self, id: ClusterId) -> None:
+        """Somebody asks for it, perhaps under the name of one that has ended."""
+        self._endings.pop(id, None)
+        self.note(id, "asked", "")
+
+    def line_up(self, decisions: Decisions) -> None:
+        """It was decided who stays in the queues."""
+        self._line = decisions
+
+    def tell(self, wait: Wait) -> None:
+        """It stays in the queue."""
+        self._told[wait.request.id] = wait
+
+    def starts(self, id: ClusterId) -> None:
+        """It holds its places in the books, and waits for Ray from now on."""
+        self._starting[id] = self._clock()
+
+    def admitted(self, id: ClusterId) -> None:
+        """It was let in."""
+        self._told.pop(id, None)
+        self._troubles.pop(id, None)
+        self.starts(id)
+        self.note(id, "admitted", "")
+
+    def active(self, id: ClusterId) -> None:
+        """It has begun: all that it holds is there."""
+        del self._starting[id]
+        self._attempts.pop(id, None)
+        self.note(id, "active", "")
+        self._wake(id)
+
+    def interrupted(self, id: ClusterId, why: str) -> None:
+        """Something happened while it was starting: nobody knows when that goes on."""
+        del self._starting[id]
+        self.trouble(id, why)
+        self._wake(id)
+
+    def waits_again(self, id: ClusterId, why: str, rest_s: float) -> None:
+        """It was taken back, and rests before it tries again: twice as long each time."""
+        self._starting.pop(id, None)
+        self._attempts[id] += 1
+        rest_s *= 2 ** (self._attempts[id] - 1)
+        self._resting[id] = self._clock() + min(rest_s, MOST_REST_S)
+        self._troubles[id] = why
+        self.note(id, "waits again", why)
+
+    def trouble(self, id: ClusterId, why: str) -> None:
+        """Something is the matter with it; said once for each cause."""
+        if self._troubles.get(id) != why and id in self._books().entries:
+            self._troubles[id] = why
+            self.note(id, "recovering", why)
+
+    def recovered(self, id: ClusterId) -> None:
+        """Nothing is the matter with it any more."""
+        del self._troubles[id]
+        self.note(id, "recovered", "")
+
+    def ended(self, id: ClusterId, why: str, *, on_record: bool = False) -> None:
+        """It is over: nothing but why is remembered."""
+        for known in (self._told, self._starting, self._resting, self._attempts, self._troubles):
+            known.pop(id, None)
+        self._endings[id] = why
+        while len(self._endings) > ENDINGS:
+            del self._endings[next(iter(self._endings))]
+        self.note(id, "ended", why, on_record=on_record)
+        self._wake(id)
+
+    def note(self, id: ClusterId, event: str, why: str, *, on_record: bool = False) -> None:
+        """Write an event into the history."""
+        told = {
+            "number": next(self._numbers),
+            "time": self._clock(),
+            "cluster": id,
+            "event": event,
+            "reason": why,
+        }
+        self._history.append(told)
+        if on_record:
+            self._record.append(told)
+            self._unsaved = True
+        log.info("%s: %s %s", id, event, why)
+
+    def _wait(self, id: ClusterId) -> Wait | None:
+        """What it waits for, and where; found out for all once anybody asks."""
+        waits = [each for each in self._line if isinstance(each, Wait)]
+        self._told.update((each.request.id, each) for each in waits)
+        self._line = ()
+        return self._told.get(id)
+
+    def _wake(self, id: ClusterId) -> None:
+        """Let go on whoever waits for news of it."""
+        event = self._events.pop(id, None)
+        if event is not None:
+            event.set()

@@ -1,0 +1,71 @@
+"""The names of what crosses between processes of different versions, where its module has moved.
+
+Drivers and the manager of a Ray cluster send each other pickles, and Ray starts the manager and
+submitted jobs by the names of their modules. Such a name is kept for good: a class that `travels`
+is pickled under it, and whoever imports it gets the module of today.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+from collections.abc import Sequence
+from importlib.abc import InspectLoader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import CodeType, ModuleType
+from typing import TypeVar
+
+NAMED = {
+    "fedpilot.fabric.core.places.admission": "fedpilot.fabric.core.admission",
+    "fedpilot.fabric.jobs.confine": "fedpilot.fabric.confine",
+    "fedpilot.fabric.manager.actor": "fedpilot.fabric.manager_actor",
+    "fedpilot.fabric.manager.rpc": "fedpilot.fabric.calling",
+    "fedpilot.fabric.manager.work_router": "fedpilot.fabric.router",
+}
+"""The name of a module elsewhere, by its name here."""
+_MODULE_OF = {name: module for module, name in NAMED.items()}
+
+C = TypeVar("C", bound=type)
+
+
+def travels(cls: C) -> C:
+    """Have a class, and its methods, pickled under the name that its module has elsewhere.
+
+    cloudpickle asks `sys.modules` whether others can import it; otherwise it sends its code.
+    """
+    here, name = cls.__module__, NAMED[cls.__module__]
+    sys.modules.setdefault(name, sys.modules[here])
+    for each in (cls, *filter(inspect.isfunction, vars(cls).values())):
+        each.__module__ = name
+    return cls
+
+
+class _Finder(MetaPathFinder, InspectLoader):
+    """Finds the modules of today by the names that they have elsewhere."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        return ModuleSpec(name, self) if name in _MODULE_OF else None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return ModuleType(spec.name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        sys.modules[module.__name__] = importlib.import_module(_MODULE_OF[module.__name__])
+
+    def get_code(self, fullname: str) -> CodeType:
+        """What `python -m` runs: the module of today, as if by its own name."""
+        module = _MODULE_OF[fullname]
+        run = f"import runpy; runpy.run_module({module!r}, run_name='__main__', alter_sys=True)"
+        code: CodeType = compile(run, fullname, "exec")
+        return code
+
+    def get_source(self, fullname: str) -> str | None:
+        return None
+
+
+def install() -> None:
+    """Have the names found that are used elsewhere."""
+    sys.meta_path.append(_Finder())

@@ -1,0 +1,438 @@
+"""Gcs: what the manager asks of Ray's control plane, as coroutines.
+
+Ray's Python API lets Ray choose the id of a placement group. The manager has to choose it: then a
+group can be written down before it exists, asked for again after a crash, and given to work that
+waits for it. So this speaks to the GCS by the messages that Ray's own API sends, which
+Ray ships; it imports Ray, and is imported only where Ray is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import grpc
+
+from ..core.audit import NAMES, Running
+from ..core.books import JobId
+from ..core.places.groups import Group, GroupId
+from ..core.records import NODE_LABEL, Machine, MachineId, ProcessId
+from ..core.resources import Resources
+from ..core.selectors import to_ray
+from ..errors import FabricError
+from . import private_ray
+from .control import Observed, Seen, clear, seen_on
+
+common = private_ray.generated("common_pb2")
+tables = private_ray.generated("gcs_pb2")
+messages = private_ray.generated("gcs_service_pb2")
+services = private_ray.generated("gcs_service_pb2_grpc")
+
+ANY_LENGTH = (("grpc.max_receive_message_length", -1),)
+"""Answers of Ray grow with what there is; the usual 4 MB are a few thousand tasks."""
+RPC_TIMEOUT_S = 10.0
+REFUSALS, KNOCK_TIMEOUT_S = 3, 0.5
+TASKS = 10_000
+"""As many tasks as are looked at in an audit."""
+
+_STATES = {
+    tables.PlacementGroupTableData.PENDING: "pending",
+    tables.PlacementGroupTableData.PREPARED: "pending",
+    tables.PlacementGroupTableData.CREATED: "created",
+    tables.PlacementGroupTableData.RESCHEDULING: "rescheduling",
+}
+
+
+class Gcs:
+    """The GCS of one Ray cluster, seen from inside of it."""
+
+    def __init__(self, address: str, job: JobId) -> None:
+        self._job = bytes.fromhex(job)
+        self._raylets: dict[MachineId, tuple[str, int]] = {}
+        self._names: dict[GroupId, str] = {}
+        """Of placement groups that are somewhere and were not known, so as to ask for each once."""
+        channel = private_ray.channel(address, ANY_LENGTH)
+        self._channel = channel
+        self._groups = services.PlacementGroupInfoGcsServiceStub(channel)
+        self._nodes = services.NodeInfoGcsServiceStub(channel)
+        self._usage = services.NodeResourceInfoGcsServiceStub(channel)
+        self._actors = services.ActorInfoGcsServiceStub(channel)
+        self._tasks = services.TaskInfoGcsServiceStub(channel)
+        self._jobs = services.JobInfoGcsServiceStub(channel)
+        self._workers = services.WorkerInfoGcsServiceStub(channel)
+
+    async def create(
+        self, group: Group, name: str, labels: Iterable[Mapping[str, str]], timeout_s: float
+    ) -> bool:
+        """Ask for a placement group and wait until it has its places; False if it has not by then.
+
+        Asking again for the same changes nothing.
+        """
+        known = list(labels)
+        id = bytes.fromhex(group.id)
+        spec = common.PlacementGroupSpec(
+            placement_group_id=id,
+            name=name,
+            strategy=common.PlacementStrategy.Value(group.policy.value),
+            creator_job_id=self._job,
+            creator_job_dead=True,
+            creator_actor_dead=True,
+            is_detached=True,
+        )
+        for index, piece in enumerate(group.pieces):
+            bundle = spec.bundles.add()
+            bundle.bundle_id.placement_group_id = id
+            bundle.bundle_id.bundle_index = index
+            bundle.unit_resources.update(piece.resources.to_ray())
+            if piece.machine is not None:
+                bundle.label_selector[NODE_LABEL] = piece.machine
+            elif piece.selector:
+                bundle.label_selector.update(to_ray(piece.selector, known))
+        request = messages.CreatePlacementGroupRequest(placement_group_spec=spec)
+        # Ray lets others wait for a group that it does not know yet: no need for its answer first.
+        placed = asyncio.ensure_future(self._wait(id, timeout_s))
+        try:
+            answer = await _ask(self._groups.CreatePlacementGroup, request)
+            _check(answer.status)
+        except BaseException:
+            placed.cancel()
+            raise
+        return await placed
+
+    async def _wait(self, id: bytes, timeout_s: float) -> bool:
+        request = messages.WaitPlacementGroupUntilReadyRequest(placement_group_id=id)
+        try:
+            answer = await self._groups.WaitPlacementGroupUntilReady(request, timeout=timeout_s)
+        except grpc.aio.AioRpcError as error:
+            if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+                return False
+            raise _explained(error) from error
+        return int(answer.status.code) == 0
+
+    async def look(self, id: GroupId) -> Seen | None:
+        """What has become of a placement group; None if there is none."""
+        request = messages.GetPlacementGroupRequest(placement_group_id=bytes.fromhex(id))
+        answer = await _ask(self._groups.GetPlacementGroup, request)
+        if not answer.HasField("placement_group_table_data"):
+            return None
+        return _seen(answer.placement_group_table_data)
+
+    async def remove(self, id: GroupId) -> None:
+        """Remove a placement group, and what runs in it; one that is gone is no error."""
+        request = messages.RemovePlacementGroupRequest(placement_group_id=bytes.fromhex(id))
+        await _ask(self._groups.RemovePlacementGroup, request)
+
+    async def available(self) -> Mapping[MachineId, Resources]:
+        """What the GCS takes to be free on each machine."""
+        answer = await _ask(
+            self._usage.GetAllAvailableResources, messages.GetAllAvailableResourcesRequest()
+        )
+        return {
+            MachineId(each.node_id.hex()): offered(each.resources_available)
+            for each in answer.resources_list
+        }
+
+    async def dead(self, actors: Collection[str]) -> frozenset[str]:
+        """Which of these actors have ended, or were never there."""
+        if not actors:
+            return frozenset()
+        answer = await _ask(self._actors.GetAllActorInfo, messages.GetAllActorInfoRequest())
+        alive = {
+            each.actor_id.hex()
+            for each in answer.actor_table_data
+            if each.state != tables.ActorTableData.DEAD
+        }
+        return frozenset({*actors} - alive)
+
+    async def over(self, processes: Collection[ProcessId]) -> frozenset[ProcessId]:
+        """Which of these processes have ended, or were never there."""
+        asked = tuple(processes)
+        answers = await asyncio.gather(
+            *(
+                _ask(
+                    self._workers.GetWorkerInfo,
+                    messages.GetWorkerInfoRequest(worker_id=bytes.fromhex(id)),
+                )
+                for id in asked
+            )
+        )
+        known = {id: a.worker_table_data for id, a in zip(asked, answers, strict=True)}
+        return frozenset(
+            id
+            for id, worker in known.items()
+            if not worker.is_alive or worker.worker_address.node_id.hex() not in self._raylets
+        )
+
+    async def running(self, jobs: Collection[JobId]) -> tuple[Running, ...]:
+        """The actors and tasks of these jobs that run now, as far as Ray reports them."""
+        filters = messages.GetTaskEventsRequest.Filters(exclude_driver=True)
+        filters.state_filters.add(state="RUNNING", predicate=messages.FilterPredicate.EQUAL)
+        actors, tasks = await asyncio.gather(
+            _ask(self._actors.GetAllActorInfo, messages.GetAllActorInfoRequest()),
+            _ask(
+                self._tasks.GetTaskEvents,
+                messages.GetTaskEventsRequest(limit=TASKS, filters=filters),
+            ),
+        )
+        alive = [
+            (each, "actor", each.actor_id.hex(), each.class_name, each.required_resources)
+            for each in actors.actor_table_data
+            if each.state == tables.ActorTableData.ALIVE
+        ]
+        alive += [
+            (
+                each,
+                "task",
+                each.task_id.hex(),
+                each.task_info.name,
+                each.task_info.required_resources,
+            )
+            for each in tasks.events_by_task
+            if each.task_info.type == common.TaskType.NORMAL_TASK
+        ]
+        found = []
+        for each, kind, id, name, required in alive:
+            if (job := JobId(each.job_id.hex())) in jobs:
+                resources, group = held(required)
+                running = Running(
+                    job=job, kind=kind, id=id, name=name, group=group, resources=resources
+                )
+                found.append(running)
+        return tuple(found)
+
+    async def bury(self) -> tuple[MachineId, ...]:
+        """Tell Ray of machines that are there, but whose raylet is not; says which.
+
+        Ray asks a raylet for 15 seconds before it takes it for dead. Where the machine itself says
+        that nobody listens at the raylet's port, it is: raylets never come back under their id.
+        """
+        asked = list(self._raylets.items())
+        gone = await asyncio.gather(*(_nobody_listens(*where) for _, where in asked))
+        dead = [id for (id, _), nobody in zip(asked, gone, strict=True) if nobody]
+        for id in dead:
+            info = common.NodeDeathInfo(
+                reason=common.NodeDeathInfo.UNEXPECTED_TERMINATION,
+                reason_message="nothing listens at the port of its raylet any more",
+            )
+            request = messages.UnregisterNodeRequest(
+                node_id=bytes.fromhex(id), node_death_info=info
+            )
+            await _ask(self._nodes.UnregisterNode, request)
+            del self._raylets[id]
+        return tuple(dead)
+
+    async def observe(self, known: Mapping[GroupId, int], *, everything: bool = False) -> Observed:
+        """Look at the whole cluster."""
+        nodes, usage, jobs = await asyncio.gather(
+            _ask(self._nodes.GetAllNodeInfo, messages.GetAllNodeInfoRequest()),
+            _ask(self._usage.GetAllResourceUsage, messages.GetAllResourceUsageRequest()),
+            _ask(
+                self._jobs.GetAllJobInfo,
+                messages.GetAllJobInfoRequest(
+                    skip_submission_job_info_field=True, skip_is_running_tasks_field=True
+                ),
+            ),
+        )
+        alive = [node for node in nodes.node_info_list if node.state == tables.GcsNodeInfo.ALIVE]
+        self._raylets = {
+            MachineId(node.node_id.hex()): (node.node_manager_address, node.node_manager_port)
+            for node in alive
+        }
+        ids = {node.node_id for node in alive}
+        running = {
+            JobId(job.job_id.hex()): job.config.metadata
+            for job in jobs.job_info_list
+            if not job.is_dead
+        }
+        there = [view_of(m) for m in usage.resource_usage_data.batch if m.node_id in ids]
+        return Observed(
+            machines=tuple(
+                Machine(
+                    id=MachineId(node.node_id.hex()),
+                    hostname=node.node_manager_hostname,
+                    total=offered(node.resources_total),
+                    labels=dict(node.labels),
+                )
+                for node in sorted(alive, key=lambda node: bytes(node.node_id))
+            ),
+            groups=await (self._all() if everything else self._groups_in(there, known)),
+            available={view.machine: view.available for view in there},
+            in_use=frozenset[GroupId]().union(*(view.in_use for view in there)),
+            wanted=wanted(usage.resource_usage_data.resource_load_by_shape.resource_demands),
+            jobs=frozenset(running),
+            named={job: told[NAMES] for job, told in running.items() if NAMES in told},
+        )
+
+    async def _all(self) -> dict[GroupId, Seen]:
+        """Every placement group. Ray answers with those that were removed, too, ever since."""
+        answer = await _ask(
+            self._groups.GetAllPlacementGroup, messages.GetAllPlacementGroupRequest()
+        )
+        found = map(_seen, answer.placement_group_table_data)
+        return {seen.id: seen for seen in found if seen is not None}
+
+    async def _groups_in(
+        self, there: Iterable[View], known: Mapping[GroupId, int]
+    ) -> dict[GroupId, Seen]:
+        """The known placement groups and all that are somewhere; asks for as few as possible."""
+        shown: dict[GroupId, dict[int, tuple[MachineId, Resources]]] = {}
+        for view in there:
+            for (id, index), carried in view.bundles.items():
+                shown.setdefault(id, {})[index] = (view.machine, carried)
+        found = clear(shown, known)
+        self._names = {id: name for id, name in self._names.items() if id in shown}
+        found.update(
+            (id, seen_on(id, shown[id], name))
+            for id, name in self._names.items()
+            if id not in known
+        )
+        unclear = [id for id in {**shown, **known} if id not in found]
+        for seen in await asyncio.gather(*map(self.look, unclear)):
+            if seen is not None:
+                found[seen.id] = seen
+                if seen.id not in known:
+                    self._names[seen.id] = seen.name
+        return found
+
+    async def close(self) -> None:
+        """Close the channel."""
+        await self._channel.close()
+
+
+async def _nobody_listens(host: str, port: int) -> bool:
+    """Whether a machine refuses connections to a port, time after time."""
+    for _ in range(REFUSALS):
+        try:
+            async with asyncio.timeout(KNOCK_TIMEOUT_S):
+                _, writer = await asyncio.open_connection(host, port)
+        except ConnectionRefusedError:
+            await asyncio.sleep(KNOCK_TIMEOUT_S / REFUSALS)
+            continue
+        except OSError:  # it cannot be reached, which may pass: TimeoutError is one of these
+            return False
+        writer.close()
+        return False
+    return True
+
+
+async def _ask(call: Any, request: Any) -> Any:
+    try:
+        return await call(request, timeout=RPC_TIMEOUT_S)
+    except grpc.aio.AioRpcError as error:
+        raise _explained(error) from error
+
+
+def _explained(error: grpc.aio.AioRpcError) -> FabricError:
+    return FabricError(f"Ray does not answer: {error.code().name}: {error.details()}")
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What a machine says of itself."""
+
+    machine: MachineId
+    available: Resources
+    bundles: Mapping[tuple[GroupId, int], Resources]
+    """What of each bundle is here."""
+    in_use: frozenset[GroupId]
+    """The placement groups that something runs in here."""
+
+
+def view_of(usage: Any) -> View:
+    """What a machine says of itself, from Ray's `ResourcesData`.
+
+    It has `CPU_group_<index>_<id>` for the CPUs of a bundle, `CPU_group_<id>` for those of all its
+    bundles of that group, and `bundle_group_<index>_<id>`, of which all that runs there takes some.
+    """
+    plain: list[str] = []
+    bundles: dict[tuple[GroupId, int], dict[str, float]] = {}
+    in_use: set[GroupId] = set()
+    available = usage.resources_available
+    for name, amount in usage.resources_total.items():
+        resource, group, index = parsed(name)
+        if group is None:
+            plain.append(name)
+        elif resource == "bundle":
+            if available.get(name, 0.0) < amount:
+                in_use.add(group)
+        elif index is not None:
+            bundles.setdefault((group, index), {})[resource] = amount
+    return View(
+        machine=MachineId(usage.node_id.hex()),
+        available=offered({name: available.get(name, 0.0) for name in plain}),
+        bundles={where: Resources.of(amounts) for where, amounts in bundles.items()},
+        in_use=frozenset(in_use),
+    )
+
+
+@lru_cache(maxsize=2**17)
+def parsed(name: str) -> tuple[str, GroupId | None, int | None]:
+    """The resource that a name is for, its placement group, and the index of its bundle there."""
+    resource, of, where = name.rpartition("_group_")
+    if not of:
+        return name, None, None
+    index, _, group = where.rpartition("_")
+    return resource, GroupId(group), int(index) if index else None
+
+
+def offered(resources: Mapping[str, float]) -> Resources:
+    """What a machine offers to everybody: not what Ray counts for itself and for its groups."""
+    return Resources.of(
+        {
+            name: max(0.0, amount)
+            for name, amount in resources.items()
+            if not name.startswith(("node:", "bundle_group"))
+            and "_group_" not in name
+            and name != "object_store_memory"
+        }
+    )
+
+
+def held(required: Mapping[str, float]) -> tuple[Resources, GroupId | None]:
+    """What work holds, and of which placement group.
+
+    Ray asks for `CPU_group_1_<id>` and `CPU_group_<id>` where work said one CPU in bundle 1.
+    """
+    plain, held_of = offered(required), None
+    for name, amount in required.items():
+        resource, group, _ = parsed(name)
+        if group is not None and resource != "bundle":
+            held_of = group
+            plain |= Resources.of({resource: amount})
+    return plain, held_of
+
+
+def wanted(demands: Iterable[Any]) -> dict[GroupId, Resources]:
+    """The placement groups that work waits for, from Ray's `ResourceDemand`s."""
+    found: dict[GroupId, Resources] = {}
+    for each in demands:
+        resources, group = held(each.shape)
+        if group is None:
+            group = next((parsed(name)[1] for name in each.shape), None)  # it takes no resources
+        if group is not None:
+            found[group] = found.get(group, Resources()) | resources
+    return found
+
+
+def _seen(table: Any) -> Seen | None:
+    state = _STATES.get(table.state)
+    if state is None:
+        return None
+    return Seen(
+        id=GroupId(table.placement_group_id.hex()),
+        name=table.name,
+        state=state,
+        hosts=tuple(
+            MachineId(bundle.node_id.hex()) if bundle.node_id else None for bundle in table.bundles
+        ),
+        carries=tuple(Resources.of(dict(bundle.unit_resources)) for bundle in table.bundles),
+        why=tables.PlacementGroupStats.SchedulingState.Name(table.stats.scheduling_state),
+    )
+
+
+def _check(status: Any) -> None:
+    if status.code:
+        raise FabricError(f"Ray refuses a placement group: {status.message}")

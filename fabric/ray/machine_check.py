@@ -1,0 +1,138 @@
+"""Asks every machine of a Ray cluster whether fedpilot can work there, and how busy it is.
+
+By a task that takes no CPU, so that a full cluster answers too, and that needs nothing of ours: its
+code travels as it is.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import NotInstalled
+
+NEEDED = ("fedpilot", "torch")
+"""Modules without which no machine can work for us; others are the user's own."""
+_MISSING = re.compile(r"ModuleNotFoundError: No module named '([^']+)'")
+_MACHINE = re.compile(r"\bip=([0-9A-Fa-f.:]+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineReport:
+    """What one machine says of itself."""
+
+    hostname: str
+    cpus: float
+    """What Ray believes that it has."""
+    problem: str = ""
+    """Why fedpilot cannot work there; empty if it can."""
+    python: str = ""
+    fedpilot: str = ""
+    """Its version; empty where it could not be imported."""
+    niceness: int | None = None
+    """Of Ray's workers."""
+    load: float | None = None
+    """Processes that computed, or wanted to, in the last minute."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterReport:
+    """What a Ray cluster offers."""
+
+    ray: str
+    """Its version."""
+    cpus: float
+    free_cpus: float
+    machines: tuple[MachineReport, ...]
+
+
+def check_cluster(modules: Sequence[str], timeout_s: float) -> ClusterReport:
+    """Look at the Ray cluster that this process is in; each machine tries to import `modules`."""
+    import ray
+
+    total: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
+    free: dict[str, float] = ray.available_resources()  # type: ignore[no-untyped-call]
+    return ClusterReport(
+        ray=ray.__version__,
+        cpus=total.get("CPU", 0.0),
+        free_cpus=free.get("CPU", 0.0),
+        machines=check_machines(modules, timeout_s),
+    )
+
+
+def check_machines(modules: Sequence[str], timeout_s: float) -> tuple[MachineReport, ...]:
+    """Ask all machines of it that are alive, at once and under one deadline."""
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    deadline = time.monotonic() + timeout_s
+    nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
+    alive = sorted((node for node in nodes if node["Alive"]), key=lambda node: str(node["NodeID"]))
+    ask: Any = ray.remote(_question())
+    asked = [
+        ask.options(
+            num_cpus=0,
+            max_retries=0,
+            scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False),
+        ).remote(list(modules))
+        for node in alive
+    ]
+    return tuple(
+        MachineReport(
+            hostname=node["NodeManagerHostname"],
+            cpus=node["Resources"].get("CPU", 0.0),
+            **_answer(answer, deadline, timeout_s),
+        )
+        for node, answer in zip(alive, asked, strict=True)
+    )
+
+
+def _answer(asked: Any, deadline: float, timeout_s: float) -> Mapping[str, Any]:
+    import ray
+    from ray.exceptions import GetTimeoutError, RayError
+
+    try:
+        found: Mapping[str, Any] = ray.get(asked, timeout=max(0.0, deadline - time.monotonic()))
+    except GetTimeoutError:
+        ray.cancel(asked, force=True)
+        return {"problem": f"it has not run a task of 0 CPU within {timeout_s:g} s"}
+    except RayError as error:
+        return {"problem": str(error).strip().rpartition("\n")[2]}
+    return found
+
+
+def _question() -> Callable[[list[str]], dict[str, Any]]:
+    """What each machine is asked. A function inside of another travels by value."""
+
+    def question(modules: list[str]) -> dict[str, Any]:
+        import importlib
+        import importlib.metadata
+        import os
+        import platform
+
+        found: dict[str, Any] = {
+            "python": platform.python_version(),
+            "niceness": os.nice(0),
+            "load": round(os.getloadavg()[0], 1),
+        }
+        try:
+            for module in modules:
+                importlib.import_module(module)
+            found["fedpilot"] = importlib.metadata.version("fedpilot")
+        except Exception as error:
+            found["problem"] = f"{type(error).__name__}: {error}"
+        return found
+
+    return question
+
+
+def not_installed(text: str) -> NotInstalled | None:
+    """What Ray says of an actor that could not be made, if that is for want of fedpilot there."""
+    for module in _MISSING.findall(text):
+        if module.partition(".")[0] in NEEDED:
+            machine = _MACHINE.search(text)
+            return NotInstalled(machine[1] if machine else "?", module)
+    return None

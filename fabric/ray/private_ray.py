@@ -1,0 +1,344 @@
+"""All that the fabric uses of Ray's private parts, and whether the Ray that is installed has them.
+
+Ray has no public way to choose the id of a placement group, to wrap what submits work, or to ask
+which placement group a worker runs in. What stands in for one is here, each thing in one place,
+tried on the Rays from FLOOR to TRIED (`make floor`). `require` looks at names, parameters and the
+fields of messages before any of it is used: a Ray that has changed is refused by what it lacks.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.metadata import version
+from typing import Any
+
+from ..errors import UnsupportedRay
+
+FLOOR, TRIED = "2.52.0", "2.60.0"
+"""The oldest Ray that the tests pass on, and the newest."""
+
+MANAGER, INSIDE, JOBS, STATE = "the manager", "work inside", "jobs", "the state of work"
+"""What the private parts are for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Something of Ray's, and what it takes: parameters of a function, fields of a message."""
+
+    module: str
+    name: str
+    takes: tuple[str, ...] = ()
+    in_python: bool = False
+    """Whether it has to be a function whose code can be replaced (`wrapping.reroute`)."""
+
+    def lacks(self) -> list[str]:
+        """What of it is missing, by name."""
+        full = f"{self.module}.{self.name}"
+        try:
+            found: Any = importlib.import_module(self.module)
+            for each in self.name.split("."):
+                found = getattr(found, each)
+        except (ImportError, AttributeError):
+            return [full]
+        if self.in_python and not inspect.isfunction(inspect.unwrap(found)):
+            return [f"{full} as a function in Python"]
+        known = _accepted(found)
+        return [f"{full}({name})" for name in self.takes if known is not None and name not in known]
+
+
+def _accepted(found: Any) -> Iterable[str] | None:
+    """The parameters or fields that something has; None where it takes any, or nobody can tell."""
+    if hasattr(found, "DESCRIPTOR"):
+        return [field.name for field in found.DESCRIPTOR.fields]
+    try:
+        parameters = inspect.signature(found).parameters
+    except (TypeError, ValueError):
+        return None
+    if any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters.values()):
+        return None
+    return parameters
+
+
+_CHANNEL = Part(
+    "ray._private.grpc_utils", "init_grpc_channel", ("address", "options", "asynchronous")
+)
+_GENERATED = "ray.core.generated"
+_RPCS = {
+    "PlacementGroupInfo": ("CreatePlacementGroup", "GetPlacementGroup", "RemovePlacementGroup"),
+    "NodeInfo": ("GetAllNodeInfo", "UnregisterNode"),
+    "NodeResourceInfo": ("GetAllAvailableResources", "GetAllResourceUsage"),
+    "ActorInfo": ("GetAllActorInfo",),
+    "TaskInfo": ("GetTaskEvents",),
+    "JobInfo": ("GetAllJobInfo",),
+    "WorkerInfo": ("GetWorkerInfo",),
+}
+
+NEEDS: Mapping[str, Sequence[Part]] = {
+    MANAGER: (
+        _CHANNEL,
+        *(Part(f"{_GENERATED}.gcs_service_pb2_grpc", f"{name}GcsServiceStub") for name in _RPCS),
+        *(
+            Part(f"{_GENERATED}.gcs_service_pb2", f"{call}Request")
+            for calls in _RPCS.values()
+            for call in calls
+        ),
+        Part(
+            f"{_GENERATED}.common_pb2",
+            "PlacementGroupSpec",
+            ("placement_group_id", "name", "strategy", "bundles", "creator_job_id", "is_detached"),
+        ),
+        Part(f"{_GENERATED}.common_pb2", "Bundle", ("unit_resources", "label_selector")),
+        Part(f"{_GENERATED}.common_pb2", "NodeDeathInfo", ("reason", "reason_message")),
+        Part(f"{_GENERATED}.gcs_pb2", "PlacementGroupTableData", ("state", "bundles", "stats")),
+        Part(f"{_GENERATED}.gcs_pb2", "GcsNodeInfo", ("node_id", "resources_total", "labels")),
+        Part("ray._private.state", "state.node_table"),
+        Part("ray._private.worker", "global_worker.node"),
+        Part("ray._private.ray_constants", "AUTOSCALER_RESOURCE_REQUEST_CHANNEL"),
+        Part("ray.autoscaler.v2.utils", "is_autoscaler_v2"),
+        Part("ray.experimental.internal_kv", "_internal_kv_get"),
+        Part("ray.experimental.internal_kv", "_internal_kv_put", ("key", "value", "overwrite")),
+        Part(f"{_GENERATED}.autoscaler_pb2_grpc", "AutoscalerStateServiceStub"),
+        Part(f"{_GENERATED}.autoscaler_pb2", "ClusterResourceConstraint", ("resource_requests",)),
+        Part(f"{_GENERATED}.autoscaler_pb2", "ResourceRequestByCount", ("request", "count")),
+    ),
+    INSIDE: (
+        Part("ray.remote_function", "RemoteFunction._remote"),
+        Part("ray.remote_function", "RemoteFunction.options"),
+        Part("ray.actor", "ActorClass._remote"),
+        Part("ray.actor", "ActorClass.options"),
+        Part(
+            "ray.util.placement_group",
+            "placement_group",
+            ("bundles", "strategy", "name", "lifetime", "bundle_label_selector"),
+            in_python=True,
+        ),
+        Part("ray.util.placement_group", "remove_placement_group", in_python=True),
+        Part("ray.util.placement_group", "PlacementGroup", ("id", "bundle_cache")),
+        Part("ray", "shutdown", in_python=True),
+        Part("ray._private.state", "cluster_resources", in_python=True),
+        Part("ray._private.state", "available_resources", in_python=True),
+        Part("ray._private.state", "nodes", in_python=True),
+        Part("ray._private.worker", "WORKER_MODE"),
+        Part("ray._private.worker", "Worker.should_capture_child_tasks_in_placement_group"),
+        Part("ray._raylet", "PlacementGroupID"),
+        Part("ray._raylet", "CoreWorker.get_placement_group_id"),
+        Part("ray._raylet", "CoreWorker.resource_ids"),
+    ),
+    JOBS: (Part("ray._private.worker", "get_dashboard_url"),),
+    STATE: (
+        _CHANNEL,
+        Part("ray.dashboard.state_aggregator", "StateAPIManager"),
+        Part(
+            "ray.util.state.state_manager", "StateDataSourceClient", ("gcs_channel", "gcs_client")
+        ),
+        Part("ray.util.state.common", "ListApiOptions", ("limit", "timeout", "detail")),
+    ),
+}
+
+
+@lru_cache
+def missing(purpose: str) -> tuple[str, ...]:
+    """What the Ray that is installed lacks for a purpose."""
+    return tuple(lack for part in NEEDS[purpose] for lack in part.lacks())
+
+
+def require(*purposes: str) -> None:
+    """UnsupportedRay, by name, for what is missing."""
+    for purpose in purposes:
+        if lacks := missing(purpose):
+            raise UnsupportedRay(version("ray"), purpose, lacks, FLOOR, TRIED)
+
+
+# -- the control plane ----------------------------------------------------------------------------
+
+
+def channel(address: str, options: Sequence[tuple[str, Any]]) -> Any:
+    """A channel to the GCS, for coroutines, with the credentials that Ray would use."""
+    utils: Any = importlib.import_module("ray._private.grpc_utils")
+    return utils.init_grpc_channel(address, options, asynchronous=True)
+
+
+def generated(name: str) -> Any:
+    """A module of Ray's messages, such as `gcs_service_pb2`."""
+    return importlib.import_module(f"{_GENERATED}.{name}")
+
+
+def node_table() -> list[dict[str, Any]]:
+    """All machines, also inside a virtual cluster, where `ray.nodes` tells of that."""
+    state: Any = importlib.import_module("ray._private.state")
+    found: list[dict[str, Any]] = state.state.node_table()
+    return found
+
+
+def session_folder() -> str:
+    """The folder of this Ray cluster, the same on all machines."""
+    return str(_worker().node.get_session_dir_path())
+
+
+def dashboard_url() -> str | None:
+    """Where the dashboard of this Ray cluster is, if it has one."""
+    worker: Any = importlib.import_module("ray._private.worker")
+    return worker.get_dashboard_url() or None
+
+
+class AutoscalerRequests:
+    """The one request that Ray's autoscaler has; its second version keeps it elsewhere.
+
+    Each part is a text that only Ray understands, so that what others ask for is given back to Ray
+    as it was.
+    """
+
+    TIMEOUT_S = 10.0
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+
+    def read(self) -> list[str]:
+        """All that is asked for."""
+        if not self._second:
+            found = self._kv._internal_kv_get(self._key)
+            return [json.dumps(each, sort_keys=True) for each in json.loads(found or b"[]")]
+        asked = generated("autoscaler_pb2").GetClusterResourceStateRequest()
+        with self._service() as service:
+            state = service.GetClusterResourceState(asked, timeout=self.TIMEOUT_S)
+        constraints = state.cluster_resource_state.cluster_resource_constraints
+        return [
+            each.SerializeToString(deterministic=True).hex()
+            for constraint in constraints
+            for each in constraint.resource_requests
+        ]
+
+    def write(self, requests: Sequence[str]) -> None:
+        """Ask for this, and for nothing else."""
+        if not self._second:
+            value = json.dumps([json.loads(each) for each in requests])
+            self._kv._internal_kv_put(self._key, value, overwrite=True)
+            return
+        messages = generated("autoscaler_pb2")
+        asked = messages.RequestClusterResourceConstraintRequest()
+        for each in requests:
+            part = messages.ResourceRequestByCount.FromString(bytes.fromhex(each))
+            asked.cluster_resource_constraint.resource_requests.append(part)
+        with self._service() as service:
+            service.RequestClusterResourceConstraint(asked, timeout=self.TIMEOUT_S)
+
+    def encode(self, amounts: Sequence[Mapping[str, float]]) -> list[str]:
+        """Say how it is asked for so much."""
+        if not self._second:
+            return [json.dumps(dict(each), sort_keys=True) for each in amounts]
+        messages, found = generated("autoscaler_pb2"), []
+        for shape, count in Counter(tuple(sorted(each.items())) for each in amounts).items():
+            part = messages.ResourceRequestByCount(count=count)
+            part.request.resources_bundle.update(dict(shape))
+            found.append(part.SerializeToString(deterministic=True).hex())
+        return found
+
+    @property
+    def _second(self) -> bool:
+        utils: Any = importlib.import_module("ray.autoscaler.v2.utils")
+        return bool(utils.is_autoscaler_v2())
+
+    @property
+    def _kv(self) -> Any:
+        return importlib.import_module("ray.experimental.internal_kv")
+
+    @property
+    def _key(self) -> bytes:
+        constants: Any = importlib.import_module("ray._private.ray_constants")
+        key: bytes = constants.AUTOSCALER_RESOURCE_REQUEST_CHANNEL
+        return key
+
+    @contextmanager
+    def _service(self) -> Iterator[Any]:
+        utils: Any = importlib.import_module("ray._private.grpc_utils")
+        with utils.init_grpc_channel(self._address) as open_channel:
+            yield generated("autoscaler_pb2_grpc").AutoscalerStateServiceStub(open_channel)
+
+
+def processes_of(actor: str) -> set[str]:
+    """The worker processes that an actor runs in and has run in, by their ids in hex."""
+    raylet: Any = importlib.import_module("ray._raylet")
+    accessor = state().state._connect_and_get_accessor()
+    found = accessor.get_actor_info(raylet.ActorID(bytes.fromhex(actor)))
+    told = generated("gcs_pb2").ActorTableData.FromString(found)
+    before = getattr(told, "previous_incarnations", ())  # Rays of before do not say
+    return {told.address.worker_id.hex(), *(each.worker_id.hex() for each in before)}
+
+
+def printed_lines() -> Any:
+    """What decides in a driver which lines of others are printed; None where Ray has changed."""
+    try:
+        logging: Any = importlib.import_module("ray._private.ray_logging")
+        found = logging.stdout_deduplicator
+        return found if hasattr(found, "skip_re") else None
+    except (ImportError, AttributeError):
+        return None
+
+
+# -- this process ---------------------------------------------------------------------------------
+
+
+def own_group() -> str | None:
+    """The placement group that this worker runs in; None in a driver."""
+    module: Any = importlib.import_module("ray._private.worker")
+    worker = module.global_worker
+    if not worker.connected or worker.mode != module.WORKER_MODE:
+        return None
+    id = worker.core_worker.get_placement_group_id()
+    return None if id.is_nil() else str(id.hex())
+
+
+def captures() -> bool:
+    """Whether what this worker submits goes into its own placement group."""
+    return bool(_worker().should_capture_child_tasks_in_placement_group)
+
+
+def resource_names() -> Iterable[str]:
+    """The names of the resources that this worker holds, as Ray has them inside."""
+    held: Mapping[str, Any] = _worker().core_worker.resource_ids()
+    return held
+
+
+def group_handle(id: str, sizes: Sequence[Mapping[str, float]]) -> Any:
+    """A placement group of this id, whose bundles Ray need not be asked for."""
+    raylet: Any = importlib.import_module("ray._raylet")
+    groups = module("ray.util.placement_group")
+    known = [dict(size) for size in sizes]
+    return groups.PlacementGroup(raylet.PlacementGroupID(bytes.fromhex(id)), bundle_cache=known)
+
+
+def state() -> Any:
+    """The module that `ray.nodes` and its like come from."""
+    return importlib.import_module("ray._private.state")
+
+
+def reread_authentication() -> None:
+    """Have Ray look again at how it authenticates, as it does when it is imported."""
+    raylet: Any = importlib.import_module("ray._raylet")
+    raylet.AuthenticationTokenLoader.instance().reset_cache()
+    raylet.Config.initialize("")
+
+
+def module(name: str) -> Any:
+    """A module by its name: `ray.util.placement_group` is a function, where it is imported from."""
+    return importlib.import_module(name)
+
+
+def starting() -> tuple[Any, Any, Any, Any]:
+    """What starts a Ray, for the Rays whose inside is known (`ray_start.KNOWN`): `node`,
+    `services`, `worker` and `_raylet`."""
+    names = ("ray._private.node", "ray._private.services", "ray._private.worker", "ray._raylet")
+    node, services, worker, raylet = map(importlib.import_module, names)
+    return node, services, worker, raylet
+
+
+def _worker() -> Any:
+    worker: Any = importlib.import_module("ray._private.worker")
+    return worker.global_worker

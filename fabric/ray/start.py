@@ -1,0 +1,264 @@
+"""Starts and ends the Ray of this process: quietly, quickly, beside whatever its caller does.
+
+A Ray of our own leaves out what one run on one machine does not need: dashboard, autoscaler, log
+monitor, the agents for metrics and runtime environments. Ray has no public switches for these, so
+`_short_cuts` replaces functions of the Rays it KNOWS while they start; any other starts in full.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import logging
+import os
+import shutil
+import signal
+import subprocess
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from importlib.metadata import version
+from typing import Any
+
+from . import home, private_ray
+
+NAMESPACE = "fedpilot"
+START_S = 300.0
+"""How long a Ray of our own may take to start: on a busy machine minutes."""
+INIT_TIMEOUT_S = 60.0
+GIVE_UP_S = 2.0
+"""How long a Ray that somebody else runs is waited for when it is not wanted any more."""
+INIT_POLL_S = 0.05
+NODE_TIMEOUT_S = 30.0
+NODE_POLL_S = 0.01
+
+KNOWN = ("2.60.",)
+"""The Rays whose inside the short cuts were tried on."""
+STAND_IN = ("sh", "-c", "exec cat")
+"""Takes an agent's place, whatever its arguments: it ends when the raylet's end of stdin closes."""
+PRELOAD = "FEDPILOT_PRELOAD"
+"""What `preload` imports; that module is not imported here, since it does so at once."""
+LEFT_OUT = ("start_api_server", "start_log_monitor", "start_monitor")
+
+NICENESS = "RAY_worker_niceness"
+"""How much nicer workers are than their raylet. Ray's own default, 15, leaves them next to nothing
+of a machine on which others compute."""
+
+QUIET: Mapping[str, str] = {
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_DEDUP_LOGS_SKIP_REGEX": ".*",  # else Ray prints the deaths of workers, which are ours
+    "RAY_ENABLE_AUTO_CONNECT": "0",  # else a call after the end would start another Ray
+    "RAY_SCHEDULER_EVENTS": "0",
+    "RAY_USAGE_STATS_ENABLED": "0",
+}
+QUICK: Mapping[str, str] = {
+    "RAY_enable_metrics_collection": "0",
+    "RAY_enable_pipe_based_agent_to_parent_health_check": "1",  # gives agents that stdin
+    "RAY_enable_worker_prestart": "1",  # processes start with Ray, not when a driver comes,
+    "RAY_prestart_worker_first_driver": "0",  # who need not wait for them either
+    # A raylet that is faster than its own object store would look for it again after a second.
+    "RAY_raylet_client_connect_timeout_milliseconds": "20",
+    "RAY_raylet_client_num_connect_attempts": "500",
+}
+
+
+def is_known() -> bool:
+    """Say whether the short cuts are meant for the Ray that is installed."""
+    has_stand_in = all(shutil.which(program) for program in ("sh", "cat"))
+    return has_stand_in and version("ray").startswith(KNOWN)
+
+
+def quick_settings(preload: Sequence[str]) -> dict[str, str]:
+    """What a private Ray is told by its environment; its processes import these modules first."""
+    if not is_known():
+        return {}
+    if not preload:
+        return dict(QUICK)
+    return {
+        **QUICK,
+        "RAY_preload_python_modules": "fedpilot.fabric.ray.preload",
+        PRELOAD: ",".join(preload),
+    }
+
+
+def niceness() -> int:
+    """How much nicer than this process the workers of a private Ray are: as the user says, or 0."""
+    said = os.environ.get(NICENESS, "")
+    return int(said) if said.isdecimal() else 0
+
+
+class TooSlow(Exception):
+    """Ray has not started in the time that it had."""
+
+
+class RayThread:
+    """Ray in this process, from its start to its end, in a thread of its own.
+
+    Ray's daemons end with the thread that started them, and what interrupts the caller must not
+    interrupt Ray half started. Ray would take SIGTERM and `breakpoint()` for itself; since only the
+    main thread can take a signal back, a private Ray connects not before somebody waits for it.
+    """
+
+    def __init__(self, *, private: bool, processes: int = 0, **options: Any) -> None:
+        self._private = private
+        self._processes = processes
+        self._options = options
+        self._started: Future[None] = Future()
+        self._wanted = threading.Event()
+        self._ended = False
+        self._over = threading.Event()
+        # It locks around every fork, from its import on: not in the middle of our thread's forks.
+        importlib.import_module("concurrent.futures.thread")
+        self._thread = threading.Thread(target=self._live, name="ray", daemon=True)
+        self._thread.start()
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait until Ray can be used; raises TooSlow, or what kept it from starting."""
+        if self._started.done():
+            return self._started.result()
+        deadline = time.monotonic() + timeout_s
+        handler = signal.getsignal(signal.SIGTERM)
+        ours = threading.current_thread() is threading.main_thread() and handler is not None
+        self._wanted.set()
+        while not self._started.done():
+            with suppress(TimeoutError):
+                self._started.exception(INIT_POLL_S)
+            if ours:
+                signal.signal(signal.SIGTERM, handler)
+            if time.monotonic() > deadline and not self._started.done():
+                raise TooSlow
+        return self._started.result()
+
+    def end(self) -> None:
+        """End Ray, which may still be starting; its daemons end with it if they are ours."""
+        self._ended = True
+        self._wanted.set()
+        patience_s = INIT_TIMEOUT_S if self._private else GIVE_UP_S
+        with suppress(TimeoutError):
+            self._started.exception(patience_s)
+        importlib.import_module("ray").shutdown()
+        self._over.set()
+        self._thread.join(INIT_TIMEOUT_S if self._started.done() else GIVE_UP_S)
+
+    def _live(self) -> None:
+        try:
+            self._init()
+        except BaseException as error:
+            self._started.set_exception(error)
+        else:
+            self._started.set_result(None)
+        self._over.wait()
+
+    def _init(self) -> None:
+        ray = importlib.import_module("ray")
+        short_cuts = self._private and is_known()
+        with (
+            _daemons_apart(),
+            _short_cuts(self._processes, self._until_wanted) if short_cuts else nullcontext(),
+            home.unchanged({"PYTHONBREAKPOINT"}),
+            nullcontext() if short_cuts else _without_warnings(),
+        ):
+            quiet = logging.CRITICAL
+            ray.init(namespace=NAMESPACE, log_to_driver=False, logging_level=quiet, **self._options)
+
+    def _until_wanted(self) -> None:
+        self._wanted.wait()
+        if self._ended:
+            raise RuntimeError("it was ended before it had started")
+
+
+@contextmanager
+def _without_warnings() -> Iterator[None]:
+    """Keep a Ray that we do not know from warning, and everybody else, since filters are shared."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+@contextmanager
+def _daemons_apart() -> Iterator[None]:
+    """Give Ray's daemons a process group of their own.
+
+    What is sent to our group (`timeout`, a terminal, a batch system) then ends us alone, and we end
+    them in order; together with them we would wait a minute for a cluster that is gone.
+    """
+    services: Any = private_ray.starting()[1]
+    popen = getattr(services, "ConsolePopen", None)
+    if popen is None:  # another Ray: it ends less gracefully then
+        yield
+        return
+    with _replaced(services, "ConsolePopen", functools.partial(popen, process_group=0)):
+        yield
+
+
+@contextmanager
+def _short_cuts(processes: int, until_wanted: Callable[[], None]) -> Iterator[None]:
+    """Start a head in its lightest form, with so many worker processes, and connect when wanted."""
+    node, services, worker, _ = private_ray.starting()
+    with ExitStack() as undo:
+        for name in LEFT_OUT:
+            undo.enter_context(_replaced(node.Node, name, lambda *_, **__: None))
+        popen = functools.partial(_launch, services.ConsolePopen, processes)
+        undo.enter_context(_replaced(services, "ConsolePopen", popen))
+        get_node = functools.partial(_get_node, services.get_node)
+        undo.enter_context(_replaced(services, "get_node", get_node))
+        connect = functools.partial(_connect, worker.connect, until_wanted)
+        undo.enter_context(_replaced(worker, "connect", connect))
+        yield
+
+
+def _launch(popen: Callable[..., Any], processes: int, command: list[str], **options: Any) -> Any:
+    """Start one of Ray's daemons; a raylet with stand-ins for its agents."""
+    flags = dict(
+        part[2:].split("=", 1) for part in command if part.startswith("--") and "=" in part
+    )
+    if "dashboard_agent_command" not in flags:
+        return popen(command, **options)
+    raylet: Any = private_ray.starting()[3]
+    for name in (
+        raylet.DASHBOARD_AGENT_LISTEN_PORT_NAME,
+        raylet.METRICS_AGENT_PORT_NAME,
+        raylet.METRICS_EXPORT_PORT_NAME,
+        raylet.RUNTIME_ENV_AGENT_PORT_NAME,
+    ):  # where the agents would say that they are there
+        raylet.persist_port(flags["session_dir"], flags["node_id"], name, 1)
+    changed = {
+        "dashboard_agent_command": subprocess.list2cmdline(STAND_IN),
+        "runtime_env_agent_command": subprocess.list2cmdline(STAND_IN),
+        "num_prestart_python_workers": str(processes),
+    }
+    kept = [
+        part for part in command if not part.startswith(tuple(f"--{name}=" for name in changed))
+    ]
+    return popen([*kept, *(f"--{name}={value}" for name, value in changed.items())], **options)
+
+
+def _get_node(get_node: Callable[..., Any], gcs_address: str, node_id: str) -> Any:
+    """Ask for our node once it is there: Ray asks again after one second, then another."""
+    raylet: Any = private_ray.starting()[3]
+    client = raylet.GcsClient(address=gcs_address)
+    deadline = time.monotonic() + NODE_TIMEOUT_S
+    while not client.get_all_node_info(timeout=NODE_TIMEOUT_S) and time.monotonic() < deadline:
+        time.sleep(NODE_POLL_S)
+    return get_node(gcs_address, node_id)
+
+
+def _connect(
+    connect: Callable[..., Any], until_wanted: Callable[[], None], *args: Any, **options: Any
+) -> Any:
+    until_wanted()
+    return connect(*args, **options)
+
+
+@contextmanager
+def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """Put something in the place of an attribute; put it back when we leave."""
+    before = getattr(owner, name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)

@@ -1,0 +1,370 @@
+"""FakeRay: what a keeper asks of Ray, answered by one object in memory, with faults on order.
+
+It places as Ray does, and Ray's habits that matter to a keeper are kept:
+
+* a placement group gets all of its places or none, and waits in line while there is no room;
+* when a machine dies, Ray looks for other places for the bundles that were there and for no others;
+* asking again for a group that exists changes nothing, and removing one that does not is no error;
+* what machines say of themselves may be `lag_s` old. Placing always looks at what is so now.
+
+Every call takes some turns of the event loop, before and after it takes effect, so a test that
+steps the loop can stop a keeper at any point. Time is that of a manual clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from ..core.audit import Running
+from ..core.books import JobId
+from ..core.places.groups import Group, GroupId, Piece
+from ..core.places.placement import Placement, fit
+from ..core.records import (
+    NODE_LABEL,
+    Bundle,
+    ClusterId,
+    Machine,
+    MachineId,
+    ProcessId,
+    SchedulingPolicy,
+)
+from ..core.resources import Resources
+from ..core.selectors import In, Selector
+from ..ray.control import Observed, Seen, Shown, clear
+from .fake_cluster import ManualClock
+
+NOBODY = ClusterId("")
+
+
+@dataclass
+class _Held:
+    """A placement group, and where its bundles are."""
+
+    group: Group
+    name: str
+    hosts: list[MachineId | None]
+    placed: bool = False
+    """Whether it has ever had all its places."""
+
+    @property
+    def state(self) -> str:
+        if None not in self.hosts:
+            return "created"
+        return "rescheduling" if self.placed else "pending"
+
+    @property
+    def places(self) -> Iterator[tuple[int, MachineId, Piece]]:
+        """The bundles that are somewhere: index, machine, what it is."""
+        for n, (host, piece) in enumerate(zip(self.hosts, self.group.pieces, strict=True)):
+            if host is not None:
+                yield n, host, piece
+
+
+@dataclass(frozen=True)
+class _Told:
+    """What the machines say at one moment."""
+
+    free: Mapping[MachineId, Resources]
+    groups: Shown
+
+
+@dataclass
+class FakeRay:
+    """A Ray cluster on paper."""
+
+    clock: ManualClock
+    lag_s: float = 0.0
+    """How old is what machines say of free resources and of the bundles on them."""
+    prefers: Callable[[MachineId], str] = str
+    """What it takes machines in the order of."""
+    turns: Callable[[], int] = lambda: 1
+    """How many turns of the event loop pass before and after a call takes effect."""
+    calls: list[tuple[str, str]] = field(default_factory=list)
+    """What was asked of it that changes something, with the ids of groups, in order."""
+    reports: list[Running] = field(default_factory=list)
+    """The actors and tasks that it says are running."""
+    wanted: dict[GroupId, Resources] = field(default_factory=dict)
+    """The placement groups that it says something waits for."""
+    _machines: dict[MachineId, Machine] = field(default_factory=dict)
+    _groups: dict[GroupId, _Held] = field(default_factory=dict)
+    _uses: dict[str, tuple[MachineId, Resources]] = field(default_factory=dict)
+    _jobs: dict[JobId, str] = field(default_factory=dict)
+    """Those that run, and the virtual clusters that their metadata names."""
+    _actors: set[str] = field(default_factory=set)
+    _processes: set[ProcessId] = field(default_factory=set)
+    _work: set[GroupId] = field(default_factory=set)
+    _errors: deque[tuple[str, Exception]] = field(default_factory=deque)
+    _past: list[tuple[float, _Told]] = field(default_factory=list)
+
+    # -- what a keeper asks -------------------------------------------------------------------
+
+    async def create(
+        self, group: Group, name: str, labels: Iterable[Mapping[str, str]], timeout_s: float, /
+    ) -> bool:
+        """Ask for a placement group; wait for its places, or until the clock was moved so far."""
+        until = self.clock() + timeout_s
+        await self._pass("create", group.id)
+        if not group.pieces:
+            raise ValueError(f"Ray refuses placement group {group.id}: it has no bundles")
+        if group.id not in self._groups:
+            self._groups[group.id] = _Held(group, name, [None] * len(group.pieces))
+            self._place()
+        await self._pass("wait")
+        while group.id in self._groups and self.state(group.id) != "created":
+            if self.clock() >= until:
+                break
+            await asyncio.sleep(0)
+        there = group.id in self._groups and self.state(group.id) == "created"
+        await self._pass()
+        return there
+
+    async def look(self, id: GroupId, /) -> Seen | None:
+        """What has become of a placement group; None if there is none."""
+        await self._pass("look")
+        found = self.seen(id) if id in self._groups else None
+        await self._pass()
+        return found
+
+    async def remove(self, id: GroupId, /) -> None:
+        """Remove a placement group; one that is gone is no error."""
+        await self._pass("remove", id)
+        self._groups.pop(id, None)
+        self._work.discard(id)
+        self._place()
+        await self._pass()
+
+    async def available(self) -> Mapping[MachineId, Resources]:
+        """What it takes to be free on each machine."""
+        await self._pass("available")
+        return self._told().free
+
+    async def dead(self, actors: Collection[str], /) -> frozenset[str]:
+        """Which of these actors have ended, or were never there."""
+        await self._pass("dead")
+        return frozenset(actors) - self._actors
+
+    async def over(self, processes: Collection[ProcessId], /) -> frozenset[ProcessId]:
+        """Which of these processes have ended, or were never there."""
+        await self._pass("over")
+        return frozenset(processes) - self._processes
+
+    async def bury(self) -> tuple[MachineId, ...]:
+        """No machine dies here without being seen."""
+        return ()
+
+    async def running(self, jobs: Collection[JobId], /) -> Sequence[Running]:
+        """What of these jobs runs now, as far as it was told by `reports`."""
+        await self._pass("running")
+        return tuple(each for each in self.reports if each.job in jobs)
+
+    async def observe(
+        self, known: Mapping[GroupId, int], /, *, everything: bool = False
+    ) -> Observed:
+        """Look at the whole cluster, and into placement groups where machines do not show all."""
+        await self._pass("observe")
+        shown = {
+            id: bundles
+            for id, held in self._told().groups.items()
+            if (bundles := {n: each for n, each in held.items() if each[0] in self._machines})
+        }
+        found = {} if everything else clear(shown, known)
+        asked = self._groups if everything else {**shown, **known}
+        seen = Observed(
+            machines=tuple(self._machines[id] for id in sorted(self._machines)),
+            groups={
+                **found,
+                **{id: self.seen(id) for id in asked if id in self._groups - found.keys()},
+            },
+            available=self._told().free,
+            jobs=frozenset(self._jobs),
+            named={job: name for job, name in self._jobs.items() if name},
+            in_use=frozenset(self._work & self._groups.keys()),
+            wanted=dict(self.wanted),
+        )
+        await self._pass()
+        return seen
+
+    # -- what happens to it -------------------------------------------------------------------
+
+    def machine_up(self, *machines: Machine) -> None:
+        """Machines join."""
+        self._machines.update((machine.id, machine) for machine in machines)
+        self._place()
+
+    def machine_down(self, name: str) -> None:
+        """A machine dies, with all that is on it."""
+        id = MachineId(name)
+        del self._machines[id]
+        self._uses = {use: it for use, it in self._uses.items() if it[0] != id}
+        for held in self._groups.values():
+            held.hosts = [None if host == id else host for host in held.hosts]
+        self._place()
+
+    def use(self, name: str, machine: str, amounts: Mapping[str, float]) -> None:
+        """Something that is not ours takes resources; ValueError if they are not free."""
+        id, wanted = MachineId(machine), Resources.of(amounts)
+        if name in self._uses or not wanted.fits(self.free()[id]):
+            raise ValueError(f"{name} is there already, or {machine} has less than {wanted}")
+        self._uses[name] = (id, wanted)
+        self._place()
+
+    def stop(self, name: str) -> None:
+        """Something that is not ours gives back what it took."""
+        del self._uses[name]
+        self._place()
+
+    def group_up(self, id: str, name: str, *bundles: Mapping[str, float]) -> None:
+        """Somebody makes a placement group of any name."""
+        pieces = tuple(Piece(vnode=None, resources=Resources.of(each)) for each in bundles)
+        policy = SchedulingPolicy.PACK
+        group = Group(id=GroupId(id), cluster=NOBODY, policy=policy, pieces=pieces)
+        self._groups[group.id] = _Held(group, name, [None] * len(pieces))
+        self._place()
+
+    def group_down(self, id: str) -> None:
+        """Somebody removes a placement group."""
+        del self._groups[GroupId(id)]
+        self._work.discard(GroupId(id))
+        self._place()
+
+    def job_up(self, id: str, named: str = "") -> JobId:
+        """A job begins, perhaps with metadata that names a virtual cluster."""
+        self._jobs[JobId(id)] = named
+        return JobId(id)
+
+    def job_down(self, id: str) -> None:
+        """A job ends."""
+        self._jobs.pop(JobId(id), None)
+
+    def process_up(self, id: str) -> ProcessId:
+        """A process begins."""
+        self._processes.add(ProcessId(id))
+        return ProcessId(id)
+
+    def process_down(self, id: str) -> None:
+        """A process ends."""
+        self._processes.discard(ProcessId(id))
+
+    def work_up(self, group: str, actor: str = "") -> None:
+        """Something begins to run in a placement group, perhaps an actor."""
+        self._work.add(GroupId(group))
+        self._actors.update({actor} - {""})
+
+    def work_down(self, group: str, actor: str = "") -> None:
+        """Nothing runs in a placement group any more."""
+        self._work.discard(GroupId(group))
+        self._actors.discard(actor)
+
+    def fail(self, call: str, error: Exception) -> None:
+        """Let the next call of this method that is not failed yet raise, and do nothing."""
+        self._errors.append((call, error))
+
+    # -- what is so ---------------------------------------------------------------------------
+
+    @property
+    def machines(self) -> Mapping[MachineId, Machine]:
+        return dict(self._machines)
+
+    @property
+    def jobs(self) -> frozenset[JobId]:
+        return frozenset(self._jobs)
+
+    @property
+    def used(self) -> tuple[str, ...]:
+        """What is there that is not ours, by the names it was given."""
+        return tuple(sorted(self._uses))
+
+    def ids(self, prefix: str = "") -> set[GroupId]:
+        """The placement groups whose names begin so."""
+        return {id for id, held in self._groups.items() if held.name.startswith(prefix)}
+
+    def state(self, id: GroupId) -> str:
+        return self._groups[id].state
+
+    def seen(self, id: GroupId) -> Seen:
+        """A placement group as it is now."""
+        held = self._groups[id]
+        return Seen(
+            id=id,
+            name=held.name,
+            state=held.state,
+            hosts=tuple(held.hosts),
+            carries=tuple(piece.resources for piece in held.group.pieces),
+            why="" if held.state == "created" else "NO_RESOURCES",
+        )
+
+    def free(self) -> dict[MachineId, Resources]:
+        """What nobody uses of each machine now."""
+        left = {id: machine.total for id, machine in self._machines.items()}
+        taken = list(self._uses.values())
+        for held in self._groups.values():
+            taken += [(host, piece.resources) for _, host, piece in held.places]
+        for id, resources in taken:
+            left[id] -= resources  # raises if a machine carries more than it has
+        return left
+
+    # -- how it does it -----------------------------------------------------------------------
+
+    async def _pass(self, call: str = "", id: str = "") -> None:
+        """Let turns of the event loop pass, then fail if a call begins that was told to."""
+        for _ in range(self.turns()):
+            await asyncio.sleep(0)
+        if id:
+            self.calls.append((call, id))
+        for planned in self._errors:
+            if planned[0] == call:
+                self._errors.remove(planned)
+                raise planned[1]
+
+    def _place(self) -> None:
+        """Find places for whoever lacks some, in the order in which they asked."""
+        for held in self._groups.values():
+            lacking = [n for n, host in enumerate(held.hosts) if host is None]
+            found = self._find(held, lacking) if lacking else None
+            if found is not None:
+                for n, host in zip(lacking, found, strict=True):
+                    held.hosts[n] = host
+                held.placed = True
+        groups = {
+            id: {n: (host, piece.resources) for n, host, piece in held.places}
+            for id, held in self._groups.items()
+        }
+        self._past.append((self.clock(), _Told(self.free(), groups)))
+        while len(self._past) > 1 and self._past[1][0] <= self.clock() - self.lag_s:
+            del self._past[0]
+
+    def _find(self, held: _Held, lacking: Sequence[int]) -> Sequence[MachineId] | None:
+        """Places for the bundles of a group that have none: for all of them or for none."""
+        free, group = self.free(), held.group
+        there = {host for host in held.hosts if host is not None}
+        spread = group.policy is SchedulingPolicy.STRICT_SPREAD
+        order = sorted((id for id in free if not (spread and id in there)), key=self.prefers)
+        able = [
+            replace(
+                self._machines[id],
+                id=MachineId(f"{rank:06}"),
+                total=free[id],
+                labels={**self._machines[id].labels, NODE_LABEL: id},
+            )
+            for rank, id in enumerate(order)
+        ]
+        bundles = [
+            Bundle(resources=each.resources, selector=_selector(each))
+            for each in (group.pieces[n] for n in lacking)
+        ]
+        found = fit(bundles, group.policy, able)
+        if not isinstance(found, Placement):
+            return None
+        return [order[int(rank)] for rank in found.machines]
+
+    def _told(self) -> _Told:
+        """What was so when it last looked."""
+        old = [told for at, told in self._past if at <= self.clock() - self.lag_s]
+        return old[-1] if old else self._past[0][1]
+
+
+def _selector(piece: Piece) -> Selector:
+    return piece.selector if piece.machine is None else {NODE_LABEL: In(piece.machine)}

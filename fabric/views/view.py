@@ -1,0 +1,105 @@
+"""What is asked again and again of the documents in which the manager tells of itself."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..core.records import DEFAULT, ROOT
+from ..core.resources import Resources
+from ..manager.snapshot import find
+from ..spec import VirtualCluster
+
+Document = Mapping[str, Any]
+"""A virtual cluster, a vnode, a machine, or all of them (`manager/snapshot.py`); or an event."""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """All that there is at one moment: who holds places, and who waits for them."""
+
+    document: Document
+    now: float
+    inside: Mapping[str, Sequence[Document]] = field(init=False, repr=False)
+    """The virtual clusters by what they are in."""
+
+    def __post_init__(self) -> None:
+        inside: dict[str, list[Document]] = {}
+        for cluster in self.document["clusters"]:
+            inside.setdefault(cluster["parent"], []).append(cluster)
+        object.__setattr__(self, "inside", inside)
+
+    @property
+    def machines(self) -> Sequence[Document]:
+        machines: Sequence[Document] = self.document["machines"]
+        return machines
+
+    @property
+    def clusters(self) -> Sequence[Document]:
+        """All virtual clusters, each followed by what is inside it."""
+        return list(self._below(ROOT))
+
+    def _below(self, parent: str) -> Iterator[Document]:
+        for cluster in (*self.holders(parent), *self.queue(parent)):
+            yield cluster
+            yield from self._below(cluster["id"])
+
+    def holders(self, parent: str) -> list[Document]:
+        """Those inside a virtual cluster that have places; what runs without us comes last."""
+        found = [
+            c
+            for c in self.inside.get(parent, ())
+            if c["state"] != "waiting" and (c["id"] != DEFAULT or c["total"])
+        ]
+        return sorted(found, key=lambda cluster: cluster["id"] == DEFAULT)
+
+    def queue(self, parent: str) -> list[Document]:
+        """Those that wait for places inside a virtual cluster, the first first."""
+        found = [c for c in self.inside.get(parent, ()) if c["state"] == "waiting"]
+        return sorted(found, key=lambda cluster: cluster["position"] or len(found))
+
+    def total(self) -> Resources:
+        """What all machines have."""
+        return Resources.total(Resources.of(machine["total"]) for machine in self.machines)
+
+    def told(self, amounts: Resources) -> Resources:
+        """What is worth telling: no memory, where no virtual cluster holds or asks for any.
+
+        Every machine has some, and most Ray clusters never share it out.
+        """
+        if any(Resources.of(c["total"])["memory"] or wanted(c)["memory"] for c in self.shared):
+            return amounts
+        return amounts.without({"memory"})
+
+    @property
+    def shared(self) -> list[Document]:
+        """The virtual clusters that somebody asked for."""
+        return [c for c in self.document["clusters"] if c["id"] != DEFAULT]
+
+    def free(self, parent: str = ROOT) -> Resources:
+        """What nobody holds of the Ray cluster, or of what a virtual cluster holds."""
+        places = self.machines if parent == ROOT else [find(self.document, parent)]
+        return Resources.total(Resources.of(place["available"]) for place in places)
+
+    def machine(self, id: str) -> str:
+        """Its host name, and its id too where two have the same."""
+        hosts = Counter(machine["hostname"] for machine in self.machines)
+        names = {machine["id"]: machine["hostname"] for machine in self.machines}
+        if id not in names:
+            return f"a machine that is gone ({id[:8]})"
+        return names[id] if hosts[names[id]] == 1 else f"{names[id]} ({id[:8]})"
+
+
+def wanted(cluster: Document) -> Resources:
+    """All that a virtual cluster must have before it starts."""
+    spec = VirtualCluster.from_dict(cluster["spec"])
+    nodes = (bundle.resources for group in spec.node_groups for bundle in group.group().bundles)
+    return Resources.total(nodes) + spec.least
+
+
+def ending(history: Sequence[Document], name: str) -> Document | None:
+    """How the last one of that name ended; None if the history does not say."""
+    told = [event for event in history if event["cluster"] == name]
+    return told[-1] if told and told[-1]["event"] == "ended" else None

@@ -1,0 +1,165 @@
+"""How amounts, times and virtual clusters are put into words, the same in pictures and sentences.
+
+Amounts have the names that Ray has for them, memory in GiB.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from rich.text import Text
+
+from ..core.records import ROOT
+from ..core.resources import Resources
+from ..spec import VirtualCluster
+from .view import Document
+
+MARKS = {"active": "●", "starting": "◐", "waiting": "○", "recovering": "▲", "ended": "×"}
+COLOURS = {
+    "active": "green",
+    "starting": "cyan",
+    "waiting": "yellow",
+    "recovering": "red",
+    "ended": "bright_black",
+}
+MOST_NAMES = 5
+NO_CLUSTERS = "no virtual clusters; `fedpilot cluster create` makes one"
+EVERYTHING_ELSE = "what runs on Ray outside all virtual clusters"
+"""What stands behind the virtual cluster `default`."""
+GIB = 2**30
+FLEXIBLE = re.compile(r"@([0-9a-f]{8})[0-9a-f]{24,}")
+"""A flexible vnode is named after its machine, whose id is long."""
+
+
+def amounts(found: Resources | Mapping[str, float]) -> str:
+    """Amounts as one reads them: CPU and GPU first, memory last."""
+    named = found.to_ray() if isinstance(found, Resources) else found
+    return ", ".join(amount(name, named[name]) for name in ordered(named)) or "nothing"
+
+
+def amount(name: str, value: float) -> str:
+    """One amount."""
+    return f"{figure(name, value)} {'GiB ' if name == 'memory' else ''}{name}"
+
+
+def figure(name: str, value: float) -> str:
+    """The number of an amount, without its unit."""
+    if name != "memory":
+        return f"{value:.15g}"
+    gib = value / GIB
+    return f"{gib:.0f}" if gib >= 100 else f"{gib:.3g}"
+
+
+def ordered(names: Iterable[str]) -> list[str]:
+    """Names of resources in the order in which amounts are read."""
+    ranks = {"CPU": 0, "GPU": 1, "memory": 3}
+    return sorted(names, key=lambda name: (ranks.get(name, 2), name))
+
+
+def duration(seconds: float, units: int = 2) -> str:
+    """A length of time in one or two units."""
+    whole = max(0, round(seconds))
+    for size, unit, small, smaller in (
+        (86400, "d", 3600, "h"),
+        (3600, "h", 60, "min"),
+        (60, "min", 1, "s"),
+    ):
+        if whole >= size:
+            rest = whole % size // small
+            return f"{whole // size} {unit}" + (f" {rest} {smaller}" if rest and units > 1 else "")
+    return f"{whole} s"
+
+
+def ordinal(number: int) -> str:
+    """`1st`, `2nd`, `11th`."""
+    suffix = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{'th' if number % 100 in (11, 12, 13) else suffix}"
+
+
+def many(count: int, word: str) -> str:
+    """`1 machine`, `2 machines`."""
+    return f"{count} {word}{'' if count == 1 else 's'}"
+
+
+def listed(names: Sequence[str], most: int = MOST_NAMES, word: str = "and") -> str:
+    """Names in a sentence, not too many."""
+    if len(names) > most:
+        names = [*names[:most], f"{len(names) - most} more"]
+    return f" {word} ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
+
+
+def parent_name(parent: str) -> str:
+    """What a virtual cluster is inside of."""
+    return "the Ray cluster" if parent == ROOT else parent
+
+
+def short(text: str) -> str:
+    """A text with the names of vnodes as short as they can be told apart."""
+    return FLEXIBLE.sub(r"@\1", text)
+
+
+def asked_for(cluster: Document) -> str:
+    """The spec in words."""
+    return str(VirtualCluster.from_dict(cluster["spec"]))
+
+
+def status(cluster: Document) -> Text:
+    """The state, with its mark and colour, and its place in the queue."""
+    state, position = cluster["state"], cluster["position"]
+    where = f", {ordinal(position)}" if position else ""
+    return Text(f"{MARKS.get(state, '?')} {state}{where}", COLOURS.get(state, ""))
+
+
+def holding(cluster: Document) -> str:
+    """What it holds, on how many vnodes and machines."""
+    nodes = cluster["nodes"]
+    if not nodes:
+        return "nothing of its own"
+    places = many(len({node["machine"] for node in nodes}), "machine")
+    return f"{amounts(cluster['total'])} in {many(len(nodes), 'vnode')} on {places}"
+
+
+def loans(cluster: Document, now: float) -> Iterator[tuple[Resources, str]]:
+    """What is borrowed and when it goes back, the first due first."""
+    due: dict[str, tuple[float, Resources]] = {}
+    for node in cluster["nodes"]:
+        for loan in node["loans"]:
+            left = loan["until"] - now
+            when = f"for another {duration(left)}" if left > 0 else "and due, once nothing uses it"
+            _, before = due.get(when, (left, Resources()))
+            due[when] = left, before + Resources.of(loan["resources"])
+    for when, (_, borrowed) in sorted(due.items(), key=lambda item: item[1][0]):
+        yield borrowed, when
+
+
+def work(cluster: Document) -> str:
+    """How much runs inside it and how much waits; empty if there is none."""
+    counts = cluster.get("work", {})
+    words = {
+        "placed": "running",
+        "queued": "in the queue of a placement group",
+        "held": "waiting for room",
+    }
+    return ", ".join(f"{counts[s]} {said}" for s, said in words.items() if counts.get(s))
+
+
+def outside(cluster: Document) -> list[Text]:
+    """A line for each thing that belongs to it and runs where it should not be."""
+    return [Text(f"outside of it: {escape}", "red") for escape in cluster.get("escapes", ())]
+
+
+def ago(then: float, now: float, units: int = 2) -> str:
+    """How long ago a moment was."""
+    return f"{duration(now - then, units)} ago"
+
+
+def timestamp(then: float) -> str:
+    """A moment as date and time, where the reader is."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(then))
+
+
+def time_left(cluster: Document, now: float) -> str:
+    """How long it will still wait for its places; it has a deadline."""
+    return duration(cluster["deadline"] - now)

@@ -1,0 +1,205 @@
+"""The ledger's file survives its process, and is refused when it is not what it should be."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fedpilot.fabric import Bundle, ClusterId, FabricError, Resources, SchedulingPolicy
+from fedpilot.fabric.core.books import Books, Entry, JobId
+from fedpilot.fabric.core.ledger import Ledger
+from fedpilot.fabric.core.places.admission import Admit, Request, apply, place
+from fedpilot.fabric.core.places.groups import GroupId, groups_for
+from fedpilot.fabric.core.records import BundleGroup
+from fedpilot.fabric.core.selectors import DoesNotExist, In
+from fedpilot.fabric.manager.ledger_file import OWN_POLL_S, LedgerFile, own
+from fedpilot.fabric.testing.fake_cluster import fake_machine
+
+ONE = Request(
+    id=ClusterId("one"),
+    groups=(
+        BundleGroup(
+            bundles=(
+                Bundle(
+                    resources=Resources.of({"CPU": 0.5, "memory": 1 << 40}),
+                    selector={"zone": In("a", "b"), "old": DoesNotExist()},
+                ),
+            ),
+            policy=SchedulingPolicy.STRICT_SPREAD,
+        ),
+    ),
+    labels=({"rank": "0"},),
+    least=Resources.of({"CPU": 1}),
+    limits={"CPU": 20_000},
+    priority=3,
+    deadline=1234.5,
+)
+
+
+TWO = replace(ONE, id=ClusterId("two"))
+ENTRIES = (
+    Entry(request=ONE, spec={"flex_resource_min": {"CPU": 1}}, owner=JobId("01"), waiting=False),
+    Entry(request=TWO, asked_at=12.5, user="alice"),
+)
+
+
+def filled() -> Books:
+    machine = fake_machine("m", CPU=8, memory=1 << 41, labels={"zone": "a"})
+    books = Books(Ledger([machine]))
+    found = place(books.ledger, ONE)
+    assert isinstance(found, Admit)
+    apply(books.ledger, found, 0.0)
+    for entry in ENTRIES:
+        books.enter(entry)
+    for group in groups_for(found, lambda _: GroupId("g")):
+        books.groups.put(group)
+    return books
+
+
+def test_what_was_saved_is_there_for_the_next_process(tmp_path: Path) -> None:
+    books, path = filled(), tmp_path / "ledger.sqlite"
+    file = LedgerFile(path)
+    name = file.name
+    file.save(books)
+    file.close()
+    file.close()
+    again = LedgerFile(path)
+    assert again.name == name
+    found = again.load()
+    assert (found.ledger.vnodes, found.ledger.clusters, found.ledger.machines) == (
+        books.ledger.vnodes,
+        books.ledger.clusters,
+        books.ledger.machines,
+    )
+    assert tuple(found.entries.values()) == ENTRIES
+    assert found.waiting == [TWO]
+    assert list(found.groups) == list(books.groups)
+    found.ledger.end(ClusterId("one"))
+    found.strike(ClusterId("one"))
+    found.groups.drop(GroupId("g"))
+    again.save(found)
+    empty = LedgerFile(path).load()
+    assert empty.ledger.vnodes == {}
+    assert list(empty.entries) == [ClusterId("two")]
+    assert len(empty.groups) == 0
+    again.close()
+
+
+def test_who_comes_back_into_the_queue_stands_where_it_stood(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    file, books = LedgerFile(path), Books()
+    for entry in ENTRIES:
+        books.enter(entry)
+    file.save(books)
+    books.admit(ClusterId("one"), waiting=True)
+    file.save(books)
+    assert LedgerFile(path).load().waiting == [ONE, TWO]
+
+
+def test_who_asks_after_a_restart_stands_behind_those_of_before(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    file, books = LedgerFile(path), Books()
+    for entry in ENTRIES:
+        books.enter(entry)
+    file.save(books)
+    file.close()
+    file = LedgerFile(path)
+    books = file.load()
+    books.enter(Entry(request=replace(ONE, id=ClusterId("three"))))
+    file.save(books)
+    books.admit(ClusterId("two"), waiting=False)
+    file.save(books)
+    assert list(LedgerFile(path).load().entries) == ["one", "two", "three"]
+
+
+def test_who_was_deleted_and_asks_again_stands_at_the_end(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    file, books = LedgerFile(path), Books()
+    for entry in ENTRIES:
+        books.enter(entry)
+    file.save(books)
+    books.strike(ClusterId("one"))
+    file.save(books)
+    books.enter(ENTRIES[0])
+    file.save(books)
+    assert list(LedgerFile(path).load().entries) == ["two", "one"]
+
+
+KILLED = """
+import sys
+from pathlib import Path
+from fedpilot.fabric.core.books import Books
+from fedpilot.fabric.manager.ledger_file import OWN_POLL_S, LedgerFile, own
+from fedpilot.fabric.testing.fake_cluster import fake_machine
+file, books = LedgerFile(Path(sys.argv[1])), Books()
+for number in range(100_000):
+    books.ledger.machine_up(fake_machine(f"m{number}", CPU=number + 1))
+    file.save(books)
+    print(number, flush=True)
+"""
+
+
+def test_a_killed_process_leaves_what_it_had_said(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    with subprocess.Popen(
+        [sys.executable, "-c", KILLED, str(path)], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        for _ in range(50):
+            told = int(process.stdout.readline())
+        os.kill(process.pid, signal.SIGKILL)
+    found = LedgerFile(path).load().ledger
+    assert {f"m{number}" for number in range(told + 1)} <= found.machines.keys()
+
+
+def test_a_file_of_another_format_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    LedgerFile(path).close()
+    other = sqlite3.connect(path)
+    other.execute("PRAGMA user_version = 99")
+    other.close()
+    with pytest.raises(FabricError, match=r"no ledger of format 1.* but of format 99"):
+        LedgerFile(path)
+
+
+def test_what_is_no_database_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    path.write_text("this is no database, and never was one " * 100)
+    with pytest.raises(FabricError, match="cannot be used as a ledger"):
+        LedgerFile(path)
+
+
+def test_a_ledger_that_does_not_add_up_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    file = LedgerFile(path)
+    file.save(filled())
+    file.close()
+    other = sqlite3.connect(path)
+    other.execute("DELETE FROM clusters")
+    other.commit()
+    other.close()
+    with pytest.raises(FabricError, match=r"does not add up: one.* belongs to no cluster"):
+        LedgerFile(path).load()
+
+
+def test_a_ledger_belongs_to_one_process_at_a_time(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+
+    async def successor(before: int) -> list[str]:
+        told: list[str] = []
+        begins = asyncio.ensure_future(own(path))
+        done, _ = await asyncio.wait([begins], timeout=10 * OWN_POLL_S)
+        told.append("owns" if done else "waits")
+        os.close(before)  # as when the process ends
+        os.close(await begins)
+        return [*told, "owns"]
+
+    assert asyncio.run(successor(asyncio.run(own(path)))) == ["waits", "owns"]

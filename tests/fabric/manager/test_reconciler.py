@@ -1,0 +1,533 @@
+"""What a keeper does for those who ask, and with what it finds others doing."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fedpilot.fabric import Resources
+from fedpilot.fabric.core.books import Entry
+from fedpilot.fabric.core.places.admission import QueuePolicy
+from fedpilot.fabric.core.records import DEFAULT, ROOT, ClusterId
+from fedpilot.fabric.errors import NameTaken, NeverFits, NoSuchCluster, NotInTime, NotYours
+from fedpilot.fabric.manager import status
+from fedpilot.fabric.manager.settings import KeeperSettings
+from fedpilot.fabric.testing.fake_cluster import fake_machine
+from keeper_world import (
+    STRICT_SPREAD,
+    World,
+    answer_of,
+    asks,
+    nodes,
+    steps,
+    story,
+    two,
+)
+
+
+class TestCreate:
+    @story
+    async def test_it_gets_its_places_and_is_active_once_ray_has_made_them(
+        self, world: World
+    ) -> None:
+        await world.begins(*two())
+        asked = asks("job", nodes(2, 2, policy=STRICT_SPREAD), least=1)
+        assert await world.do(world.keeper.create(asked, wait_s=60)) == "active"
+        assert {*world.hosts("job").values()} == {"a", "b"}
+        assert world.reason("job") == ""
+        assert world.keeper.standing.position(ClusterId("job")) is None
+        await world.passes(1)
+        assert not world.wrong()
+
+    @story
+    async def test_one_that_does_not_want_to_wait_is_told_that_it_starts(
+        self, world: World
+    ) -> None:
+        await world.begins(*two())
+        assert await world.create(asks("job", nodes(2))) == ["starting"]
+        assert world.reason("job") == "Ray is making its placement groups"
+        await world.passes()
+        assert world.state("job") == "active"
+
+    @story
+    async def test_what_needs_nothing_is_active_at_once(self, world: World) -> None:
+        await world.begins(*two())
+        assert await world.create(asks("job")) == ["active"]
+
+    @story
+    async def test_asking_again_is_answered_alike(self, world: World) -> None:
+        await world.begins(*two())
+        asked = asks("job", nodes(2))
+        first = await world.do(world.keeper.create(asked, wait_s=60))
+        before = world.groups("job")
+        assert await world.do(world.keeper.create(asked, wait_s=60)) == first == "active"
+        assert world.groups("job") == before
+        assert await world.create(asks("big", nodes(4, 4))) == ["waiting"]
+        assert await world.create(asks("big", nodes(4, 4))) == ["waiting"]
+        assert not world.wrong()
+
+    @pytest.mark.parametrize(
+        "other",
+        [
+            pytest.param(asks("job", nodes(1)), id="another spec"),
+            pytest.param(asks("job", nodes(2), owner="j1"), id="another job"),
+            pytest.param(asks("job", nodes(2), inside="up"), id="another parent"),
+        ],
+    )
+    @story
+    async def test_a_name_is_taken_by_whoever_asked_first(self, world: World, other: Entry) -> None:
+        await world.begins(*two())
+        world.ray.job_up("j1")
+        await world.create(asks("up", least=2), asks("job", nodes(2)))
+        with pytest.raises(NameTaken):
+            await world.create(other)
+
+    @pytest.mark.parametrize("name", [ROOT, DEFAULT])
+    @story
+    async def test_the_names_of_what_is_always_there_are_taken(
+        self, world: World, name: str
+    ) -> None:
+        await world.begins(*two())
+        with pytest.raises(NameTaken):
+            await world.create(asks(name, nodes(2)))
+
+    @pytest.mark.parametrize(
+        ("asked", "why"),
+        [
+            pytest.param(asks("job", nodes(5)), "one node needs 5 CPU", id="more than a machine"),
+            pytest.param(asks("job", nodes(1, zone="z")), "labels", id="labels that none has"),
+            pytest.param(asks("job", least=9), "there is room for", id="more than all machines"),
+            pytest.param(
+                asks("job", least=3, inside="up"), "there is room for", id="more than its parent"
+            ),
+        ],
+    )
+    @story
+    async def test_what_can_never_be_is_refused_at_once(
+        self, world: World, asked: Entry, why: str
+    ) -> None:
+        await world.begins(*two())
+        await world.create(asks("up", least=2, most=2))
+        with pytest.raises(NeverFits, match=why):
+            await world.create(asked)
+        assert "job" not in world.books.entries
+
+    @pytest.mark.parametrize("parent", ["nobody", "waits"])
+    @story
+    async def test_a_parent_has_to_be_there(self, world: World, parent: str) -> None:
+        await world.begins(*two())
+        await world.create(asks("all", nodes(4, 4)), asks("waits", nodes(1)))
+        with pytest.raises(NoSuchCluster, match=parent):
+            await world.create(asks("job", nodes(1), inside=parent))
+
+    @story
+    async def test_what_is_too_large_waits_where_machines_come(self, tmp_path: Path) -> None:
+        world = World(tmp_path / "ledger", KeeperSettings(machines_come=True))
+        await world.begins(*two())
+        await world.create(asks("up", nodes(4)))
+        with pytest.raises(NeverFits):
+            await world.create(asks("in", nodes(5), inside="up"))
+        assert await world.create(asks("large", nodes(9))) == ["waiting"]
+        assert Resources.of({"CPU": 9}) in world.keeper.registrar.physical_demand()
+        world.ray.machine_up(fake_machine("c", CPU=16))
+        await world.passes(1)
+        assert world.state("large") == "active"
+        world.file.close()
+
+
+class TestTheQueue:
+    @story
+    async def test_who_asked_first_is_first_and_everybody_knows_why_they_wait(
+        self, world: World
+    ) -> None:
+        await world.begins(*two())
+        await world.create(asks("one", nodes(3, 3)), asks("two", nodes(2)), asks("three", nodes(1)))
+        assert [world.state(name) for name in ("two", "three")] == ["waiting", "waiting"]
+        assert [world.keeper.standing.position(ClusterId(n)) for n in ("one", "two", "three")] == [
+            None,
+            1,
+            2,
+        ]
+        assert "2 CPU" in world.reason("two")
+        assert world.reason("three") == "two is before it"
+        assert await world.delete("two") == ("two",)
+        await world.passes()
+        assert world.state("three") == "active"
+        assert not world.wrong()
+
+    @story
+    async def test_with_priorities_the_higher_goes_first(self, tmp_path: Path) -> None:
+        world = World(tmp_path / "ledger", KeeperSettings(policy=QueuePolicy.PRIORITY))
+        await world.begins(*two())
+        await world.create(
+            asks("all", nodes(4, 4)),
+            asks("low", nodes(3, 3)),
+            asks("high", nodes(3, 3), priority=1),
+        )
+        assert world.keeper.standing.position(ClusterId("high")) == 1
+        await world.delete("all")
+        await world.passes()
+        assert world.states() == {"low": "waiting", "high": "active"}
+        world.file.close()
+
+    @story
+    async def test_a_deadline_ends_the_wait(self, world: World) -> None:
+        await world.begins(*two())
+        await world.create(asks("most", nodes(3, 3)))
+        asked = asks("late", nodes(2), deadline=world.clock() + 5)
+        waits = asyncio.ensure_future(world.keeper.create(asked, wait_s=1e6))
+        await world.passes(4)
+        assert world.state("late") == "waiting"
+        await world.passes(2)
+        with pytest.raises(NotInTime, match="2 CPU"):
+            await waits
+        assert "late" not in world.books.entries
+        assert not world.wrong()
+
+    @story
+    async def test_who_asks_is_answered_when_its_wait_is_over(self, world: World) -> None:
+        await world.begins(*two())
+        await world.create(asks("all", nodes(4, 4)))
+        asked = world.clock()
+        assert await world.do(world.keeper.create(asks("now", nodes(2)))) == "waiting"
+        assert world.clock() == asked
+        waits = asyncio.ensure_future(world.keeper.create(asks("next", nodes(2)), wait_s=0.5))
+        await world.passes(0.25)
+        assert not waits.done()
+        await world.passes(0.5)
+        assert await world.do(answer_of(waits)) == "waiting"
+        assert world.state("next") == "waiting", "it goes on waiting"
+
+    @story
+    async def test_who_waits_is_told_when_it_gets_in(self, world: World) -> None:
+        await world.begins(*two())
+        await world.create(asks("all", nodes(4, 4)))
+        waits = asyncio.ensure_future(world.keeper.create(asks("next", nodes(2)), wait_s=1e6))
+        await world.passes(1)
+        await world.delete("all")
+        assert await world.do(answer_of(waits)) == "active"
+
+    @story
+    async def test_who_waits_is_told_that_it_was_deleted(self, world: World) -> None:
+        await world.begins(*two())
+        await world.create(asks("all", nodes(4, 4)))
+        waits = asyncio.ensure_future(world.keeper.create(asks("next", nodes(2)), wait_s=1e6))
+        await world.passes(1)
+        await world.delete("next")
+        with pytest.raises(NotInTime, match="it was deleted"):
+            await world.do(answer_of(waits))
+
+
+class TestEnds:
+    @story
+    async def test_one_in_another_is_cut_out_of_it_and_given_back(self, world: World) -> None:
+        await world.begins(*two())
+        await world.create(asks("up", nodes(4), least=2, most=2))
+        await world.passes()
+        await world.create(asks("in", nodes(3), inside="up"))
+        await world.passes()
+        assert world.states() == {"up": "active", "in": "active"}
+        assert not world.wrong()
+        assert await world.delete("in") == ("in",)
+        await world.passes()
+        assert world.states() == {"up": "active"}
+        assert not world.wrong()
+
+    @story
+    async def test_what_ends_takes_along_all_that_is_or_waits_inside(self, world: World) -> None:
+        await world.begins(*two())
+        await world.create(
+            asks("up", nodes(4)),
+            asks("in", nodes(3), inside="up"),
+            asks("deep", nodes(2), inside="in"),
+            asks("waits", nodes(2), inside="up"),
+        )
+        await world.passes(1)
+        assert world.states()["waits"] == "waiting"
+        assert await world.delete("up") == ("deep", "in", "up")
+        assert world.states() == {}
+        assert world.ours() == set()
+        assert ("waits", "ended", "up, which it is in, ended") in world.events()
+        assert not world.wrong()
+
+    @story
+    async def test_nobody_of_that_name(self, world: World) -> None:
+        await world.begins(*two())
+        with pytest.raises(NoSuchCluster):
+            await world.delete("nobody")
+
+    @story
+    async def test_anothers_is_deleted_only_by_force_and_on_record(self, world: World) -> None:
+        await world.begins(*two())
+        await world.create(
+            replace(asks("mine", least=1), user="alice"),
+            replace(asks("theirs", least=1, inside="mine"), user="bob"),
+            asks("old", least=1),
+        )
+
+        async def refused(name: str, user: str) -> str:
+            with pytest.raises(NotYours) as told:
+                await world.do(world.keeper.delete(ClusterId(name), user=user))
+            return str(told.value)
+
+        assert "'mine' is alice's" in await refused("mine", "bob")
+        assert "'theirs' is bob's, and you are alice" in await refused("mine", "alice")
+        assert "you are nobody known" in await refused("theirs", "")
+        assert world.states().keys() == {"mine", "theirs", "old"}
+        await world.again()
+        assert "'mine' is alice's" in await refused("mine", "bob")
+        assert await world.do(world.keeper.delete(ClusterId("old"), user="bob")) == ("old",)
+        await world.do(world.keeper.delete(ClusterId("mine"), user="bob", force=True))
+        ended = {(name, why) for name, event, why in world.events() if event == "ended"}
+        assert ("old", "it was deleted") in ended
+        assert ("mine", "it was deleted with --force by bob, not its owner: mine of alice") in ended
+        assert world.states() == {}
+
+    @story
+    async def test_who_deleted_anothers_is_on_record_after_the_manager_began_again(
+        self, world: World
+    ) -> None:
+        def told() -> list[tuple[int, str, str]]:
+            history = world.keeper.standing.history()
+            assert [each["number"] for each in history] == sorted({e["number"] for e in history})
+            return [
+                (each["time"], each["cluster"], each["reason"])
+                for each in history
+                if "--force" in each["reason"]
+            ]
+
+        await world.begins(*two())
+        for name in ("first", "second"):
+            await world.create(replace(asks(name, least=1), user="alice"))
+            await world.do(world.keeper.delete(ClusterId(name), user="bob", force=True))
+        before = told()
+        assert [(name, "by bob" in why) for _, name, why in before] == [
+            ("first", True),
+            ("second", True),
+        ]
+        await world.again()
+        assert told() == before
+        for number in range(status.HISTORY // 4 + 1):
+            await world.create(asks(f"mine-{number}", least=1))
+            await world.delete(f"mine-{number}")
+        assert told() == before, "however much has happened since"
+        await world.again()
+        assert told() == before
+        assert {each["event"] for each in world.keeper.standing.history()} == {"ended"}
+
+    @story
+    async def test_only_the_last_deletions_stay_on_record(
+        self, world: World, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(status, "ON_RECORD", 2)
+        await world.begins(*two())
+        await world.again()
+        for name in ("a", "b", "c"):
+            await world.create(replace(asks(name, least=1), user="alice"))
+            await world.do(world.keeper.delete(ClusterId(name), user="bob", force=True))
+        await world.again()
+        assert [each["cluster"] for each in world.keeper.standing.history()] == ["b", "c"]
+
+    @story
+    async def test_a_job_takes_its_virtual_clusters_along(self, world: World) -> None:
+        await world.begins(*two())
+        world.ray.job_up("j1")
+        await world.create(
+            asks("mine", nodes(4, 4), owner="j1"),
+            asks("waits", nodes(1), owner="j1"),
+            asks("detached", nodes(1)),
+        )
+        await world.passes(1)
+        assert world.states() == {"mine": "active", "waits": "waiting", "detached": "waiting"}
+        world.ray.job_down("j1")
+        await world.passes(0.5)
+        assert world.states() == {"detached": "active"}
+        assert not world.wrong()
+
+    @story
+    async def test_a_job_that_ended_while_nobody_looked(self, world: World) -> None:
+        await world.begins(*two())
+        world.ray.job_up("j1")
+        await world.create(asks("mine", nodes(4), owner="j1"))
+        await world.passes()
+        world.ray.job_down("j1")
+        await world.again()
+        await world.passes()
+        assert world.states() == {}
+        assert not world.wrong()
+
+
+class TestOthers:
+    @story
+    async def test_what_others_use_holds_up_until_it_is_free(self, world: World) -> None:
+        await world.begins(*two())
+        world.ray.use("task", "a", {"CPU": 3})
+        await world.passes(2)
+        assert world.books.ledger.flexible_total(DEFAULT) == Resources.of({"CPU": 3})
+        assert await world.create(asks("job", nodes(2, 2, 2))) == ["waiting"]
+        await world.passes(10)
+        assert world.state("job") == "waiting"
+        assert not world.wrong()
+        world.ray.stop("task")
+        await world.passes(2)
+        assert world.state("job") == "active"
+        assert not world.books.ledger.flexible_total(DEFAULT)
+        assert not world.wrong()
+
+    @story
+    async def test_what_we_use_is_not_taken_for_that_of_others(self, world: World) -> None:
+        world.ray.lag_s = 1.0
+        await world.begins(*two())
+        for name in ("one", "two", "three"):
+            await world.create(asks(name, nodes(2, 2), least=1))
+            for _ in range(12):
+                await world.passes()
+                assert not world.books.ledger.flexible_total(DEFAULT)
+            await world.delete(name)
+        await world.passes(3)
+        assert not world.books.ledger.flexible_total(DEFAULT)
+
+    @story
+    async def test_a_group_of_ours_that_somebody_removed_is_made_again(self, world: World) -> None:
+        await world.begins(*two())
+        await world.create(asks("job", nodes(2)))
+        await world.passes()
+        (group,) = world.groups("job")
+        world.ray.group_down(group)
+        await world.do(world.keeper.turn())
+        assert world.state("job") == "recovering"
+        assert world.reason("job") == "somebody removed one of its placement groups"
+        await world.passes(1)
+        assert world.state("job") == "active"
+        assert world.ours() == {group}
+        assert not world.wrong()
+
+    @story
+    async def test_a_group_of_our_name_that_is_in_no_book_is_removed(self, world: World) -> None:
+        await world.begins(*two())
+        await world.create(asks("job", nodes(2)))
+        world.ray.group_up("x1", f"fedpilot:{world.file.name}:old:x1", {"CPU": 2})
+        world.ray.group_up("x2", "fedpilot:another:old:x2", {"CPU": 1})
+        world.ray.group_up("x3", "theirs", {"CPU": 1})
+        await world.passes(3)
+        assert world.ray.ids() == {*world.groups("job"), "x2", "x3"}
+        assert not {id for call, id in world.ray.calls if call == "remove"} & {"x2", "x3"}
+        assert world.books.ledger.flexible_total(DEFAULT) == Resources.of({"CPU": 2})
+        assert not world.wrong()
+
+    @story
+    async def test_who_finds_that_others_were_faster_waits_again_and_gets_in_later(
+        self, world: World
+    ) -> None:
+        await world.begins(*two())
+        world.ray.use("faster", "a", {"CPU": 4})
+        assert await world.create(asks("job", nodes(3, 3))) == ["starting"]
+        await world.create(asks("next", nodes(1)))
+        await world.passes(2.5)
+        assert world.state("job") == "starting"
+        await world.passes(1)
+        assert world.state("job") == "waiting"
+        assert world.reason("job") == "others took what was free (no resources)"
+        assert [str(id) for id in world.books.entries] == ["job", "next"]
+        await world.passes(8)
+        assert world.state("job") == "waiting"
+        assert not world.wrong()
+        world.ray.stop("faster")
+        await world.passes(3)
+        assert world.states() == {"job": "active", "next": "active"}
+        assert not world.wrong()
+
+    @story
+    async def test_ray_chooses_other_machines_than_the_ledger(self, world: World) -> None:
+        await world.begins(*two())
+        world.ray.prefers = lambda machine: "ab"["ba".index(machine)]
+        await world.create(asks("job", nodes(3)))
+        assert world.hosts("job") == {"job/0": "a"}  # so the ledger chose
+        await world.passes(1)
+        assert world.hosts("job") == {"job/0": "b"}
+        assert world.state("job") == "active"
+        assert not world.wrong()
+
+    @story
+    async def test_what_ray_does_not_answer_is_asked_again(self, world: World) -> None:
+        await world.begins(*two())
+        for call in ("create", "wait", "look"):
+            world.ray.fail(call, OSError("no answer"))
+        await world.create(asks("job", nodes(2)))
+        await world.passes(2)
+        assert world.state("job") == "active"
+        world.ray.fail("remove", OSError("no answer"))
+        await world.delete("job")
+        await world.passes(2)
+        assert world.ours() == set()
+        assert not world.wrong()
+
+
+class TestLoans:
+    @story
+    async def test_what_a_parent_borrowed_for_a_child_goes_back_when_it_is_due(
+        self, world: World
+    ) -> None:
+        await world.begins(*two())
+        await world.create(asks("up", least=1, most=3))
+        await world.passes()
+        await world.create(asks("in", nodes(3), inside="up"))
+        await world.passes()
+        assert world.books.ledger.flexible_total(ClusterId("up")) == Resources.of({"CPU": 3})
+        await world.passes(61, turn_s=1)
+        assert world.books.ledger.loans()
+        await world.delete("in")
+        await world.passes(1)
+        assert not world.books.ledger.loans()
+        assert world.books.ledger.flexible_total(ClusterId("up")) == Resources.of({"CPU": 1})
+        assert not world.wrong()
+
+    @story
+    async def test_what_is_not_due_is_kept(self, world: World) -> None:
+        await world.begins(*two())
+        await world.create(asks("up", least=1, most=3), asks("in", nodes(3), inside="up"))
+        await world.passes()
+        await world.delete("in")
+        await world.passes(30, turn_s=1)
+        assert world.books.ledger.flexible_total(ClusterId("up")) == Resources.of({"CPU": 3})
+        assert not world.wrong()
+
+
+class TestAnotherProcess:
+    @story
+    async def test_it_goes_on_where_the_last_one_died(self, world: World) -> None:
+        await world.begins(*two())
+        await world.create(
+            asks("up", nodes(3, 3), least=1), asks("in", nodes(1), inside="up"), asks("w", nodes(2))
+        )
+        await world.passes(1)
+        before = {name: {*world.groups(name)} for name in ("up", "in")}
+        await world.again()
+        await world.passes(1)
+        assert world.states() == {"up": "active", "in": "active", "w": "waiting"}
+        assert {name: {*world.groups(name)} for name in ("up", "in")} == before
+        assert not world.wrong()
+
+    @story
+    async def test_what_was_written_and_not_done_is_done(self, world: World) -> None:
+        await world.begins(*two())
+        creating = asyncio.ensure_future(world.keeper.create(asks("job", nodes(2))))
+        await steps(1)
+        assert creating.done()
+        assert world.ray.ids() == set()
+        await world.again()
+        await world.passes(1)
+        assert world.states() == {"job": "active"}
+        deleting = asyncio.ensure_future(world.keeper.delete(ClusterId("job")))
+        await steps(1)
+        assert not deleting.done()
+        await world.again()
+        await world.passes(1)
+        assert world.states() == {}
+        assert not world.wrong()
+
+
+# -- defects that these tests have found -------------------------------------------------------

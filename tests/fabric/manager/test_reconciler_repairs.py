@@ -1,0 +1,582 @@
+"""Machines die, groups vanish, Ray does not answer: the keeper sets right what differs."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from fedpilot.fabric import Bundle, Resources, SchedulingPolicy
+from fedpilot.fabric.core.ledger import WorkId
+from fedpilot.fabric.core.places.groups import GroupId, group_id
+from fedpilot.fabric.core.records import DEFAULT, BundleGroup, ClusterId, ProcessId
+from fedpilot.fabric.core.work.work import Work, WorkState
+from fedpilot.fabric.errors import NoSuchCluster
+from fedpilot.fabric.manager.work_router import Ask
+from fedpilot.fabric.testing.fake_cluster import fake_machine
+from keeper_world import (
+    STRICT_SPREAD,
+    World,
+    answer_of,
+    asks,
+    nodes,
+    steps,
+    story,
+    two,
+)
+
+
+class TestMachines:
+    @story
+    async def test_ray_finds_another_place_for_a_fixed_node(self, world: World) -> None:
+        await world.begins(*two())
+        await world.create(asks("job", nodes(3, 3, policy=STRICT_SPREAD)))
+        await world.passes()
+        (before,) = world.groups("job")
+        world.ray.machine_down("a")
+        await world.do(world.keeper.turn())
+        assert world.state("job") == "recovering"
+        assert world.reason("job") == "machine a (a) died with some of its nodes"
+        world.ray.machine_up(fake_machine("c", CPU=4))
+        await world.passes(1)
+        assert world.state("job") == "active"
+        assert {*world.hosts("job").values()} == {"b", "c"}
+        assert world.groups("job") == [before]
+        assert not world.wrong()
+
+    @story
+    async def test_it_recovers_once_there_is_room(self, world: World) -> None:
+        await world.begins(*two())
+        await world.create(asks("job", nodes(3, 3)), asks("flexible", least=1))
+        await world.passes()
+        world.ray.machine_down("a")
+        await world.passes(10)
+        assert world.state("job") == "recovering"
+        world.ray.machine_up(fake_machine("c", CPU=4))
+        await world.passes(2)
+        assert world.states() == {"job": "active", "flexible": "active"}
+        assert not world.wrong()
+
+    @story
+    async def test_flexible_resources_are_found_elsewhere(self, world: World) -> None:
+        await world.begins(*two())
+        await world.create(asks("job", least=3))
+        await world.passes()
+        (was,) = world.hosts("job").values()
+        world.ray.machine_down(was)
+        await world.passes(2)
+        assert world.state("job") == "active"
+        (now,) = world.hosts("job").values()
+        assert now != was
+        assert [event for id, event, _ in world.events() if id == "job"][-2:] == [
+            "recovering",
+            "recovered",
+        ]
+        assert not world.wrong()
+
+    @story
+    async def test_a_fixed_node_inside_another_is_found_a_place_there(self, world: World) -> None:
+        await world.begins(*two())
+        await world.create(asks("up", nodes(3, 3, policy=STRICT_SPREAD)))
+        await world.passes()
+        await world.create(asks("in", nodes(1, 1, policy=STRICT_SPREAD), inside="up"))
+        await world.passes()
+        world.ray.machine_down("a")
+        await world.passes(1)
+        assert world.states() == {"up": "recovering", "in": "recovering"}
+        world.ray.machine_up(fake_machine("c", CPU=4))
+        await world.passes(3)
+        assert world.states() == {"up": "active", "in": "active"}
+        assert {*world.hosts("in").values()} == {"b", "c"}
+        assert not world.wrong()
+
+    @story
+    async def test_who_waits_gets_a_machine_that_comes(self, world: World) -> None:
+        await world.begins(*two())
+        await world.create(asks("all", nodes(4, 4)), asks("next", nodes(2)))
+        world.ray.machine_up(fake_machine("c", CPU=4))
+        await world.passes(1)
+        assert world.states() == {"all": "active", "next": "active"}
+
+
+class TestFound:
+    """Each of these failed when it was written."""
+
+    @story
+    async def test_a_full_cluster_is_not_said_to_have_no_machines(self, world: World) -> None:
+        await world.begins(*two())
+        await world.create(asks("all", nodes(4, 4)), asks("next", nodes(2)))
+        assert "no machines" not in world.reason("next")
+
+    @story
+    async def test_a_borrowed_vnode_that_is_given_back_as_a_whole(self, world: World) -> None:
+        await world.begins(*two())
+        await world.create(asks("up", least=3))
+        await world.passes()
+        await world.create(asks("in", nodes(3, 2), inside="up"))
+        await world.passes(1)
+        assert len(world.hosts("up")) == 2
+        await world.delete("in")
+        await world.passes(70, turn_s=1)
+        assert not world.books.ledger.loans()
+        assert len(world.hosts("up")) == 1
+        assert not world.wrong()
+
+    @story
+    async def test_one_that_waits_inside_one_that_waits_again(self, world: World) -> None:
+        await world.begins(*two())
+        world.ray.use("faster", "a", {"CPU": 4})
+        await world.create(asks("up", nodes(3, 3)), asks("in", nodes(1), inside="up"))
+        await world.create(asks("waits", nodes(3, 3), inside="up"))
+        assert world.state("waits") == "waiting"
+        await world.passes(30)
+        assert world.state("up") == "waiting"
+        world.ray.stop("faster")
+        await world.passes(5)
+        assert world.state("up") == "active"
+        assert not world.wrong()
+
+    @story
+    async def test_one_that_waits_inside_one_that_lost_its_places_with_its_parent(
+        self, world: World
+    ) -> None:
+        await world.begins(*two())
+        world.ray.use("faster", "a", {"CPU": 4})
+        await world.create(
+            asks("up", nodes(3, 3)),
+            asks("in", nodes(2, 2), inside="up"),
+            asks("taken", nodes(1), inside="in"),
+            asks("waits", nodes(2, 2), inside="in"),
+        )
+        assert world.state("waits") == "waiting"
+        await world.passes(30)
+        assert world.states() == {"up": "waiting"}
+
+    @story
+    async def test_one_whose_placement_group_has_no_room_is_not_active(self, world: World) -> None:
+        await world.begins(*two())
+        await world.create(asks("job", nodes(3, 3)))
+        await world.passes()
+        (group,) = world.groups("job")
+        world.ray.group_down(group)
+        world.ray.use("faster", "a", {"CPU": 4})
+        await world.passes(5)
+        assert world.state("job") == "recovering"
+        world.ray.stop("faster")
+        await world.passes(5)
+        assert world.state("job") == "active"
+
+    @story
+    async def test_one_whose_new_piece_has_no_room_is_not_active(self, world: World) -> None:
+        await world.begins(fake_machine("a", CPU=4))
+        await world.create(asks("up", nodes(3)))
+        await world.passes(2)
+        world.ray.use("small", "a", {"CPU": 1})
+        await world.passes(2)
+        await world.create(asks("in", nodes(1), inside="up"))
+        while world.ours():
+            await steps(1)
+        world.ray.use("faster", "a", {"CPU": 3})
+        await world.passes(10)
+        assert world.state("up") == "recovering"
+        world.ray.stop("faster")
+        await world.passes(10)
+        assert world.states() == {"up": "active", "in": "active"}
+        assert not world.wrong()
+
+    @story
+    async def test_what_is_given_up_while_it_is_made_is_not_left_behind(self, world: World) -> None:
+        await world.begins(*two())
+        slow = iter([20])
+        world.ray.turns = lambda: next(slow, 0)
+        await world.keeper.create(asks("job", nodes(2)))
+        await steps(3)
+        await world.delete("job")
+        await steps(60)
+        assert world.ours() == set()
+
+    @story
+    async def test_one_that_needs_nothing_is_active_after_a_restart(self, world: World) -> None:
+        await world.begins(*two())
+        await world.create(asks("job"))
+        await world.again()
+        await world.passes(1)
+        assert world.state("job") == "active"
+
+    @story
+    async def test_one_that_its_children_hold_all_of_is_active_after_a_restart(
+        self, world: World
+    ) -> None:
+        await world.begins(*two())
+        await world.create(asks("up", nodes(2)))
+        await world.passes()
+        await world.create(asks("in", nodes(2), inside="up"))
+        await world.passes()
+        await world.again()
+        await world.passes(1)
+        assert world.states() == {"up": "active", "in": "active"}
+
+    @story
+    async def test_one_that_its_first_child_takes_all_of_while_it_starts(
+        self, world: World
+    ) -> None:
+        await world.begins(*two())
+        await world.create(asks("up", nodes(2)), asks("in", nodes(2), inside="up"))
+        await world.passes(6)
+        assert world.states() == {"up": "active", "in": "active"}
+        assert not world.wrong()
+
+    @story
+    async def test_a_machine_that_dies_while_one_starts_on_it(self, world: World) -> None:
+        await world.begins(*two())
+        await world.create(asks("job", least=3))
+        (where,) = world.hosts("job").values()
+        world.ray.machine_down(where)
+        await world.passes(10)
+        assert world.state("job") == "active"
+        assert not world.wrong()
+
+    @story
+    async def test_a_fixed_node_is_lost_before_anybody_saw_it(self, world: World) -> None:
+        await world.begins(*two())
+        await world.create(asks("job", nodes(3, 3)))
+        while not any(world.ray.state(id) == "created" for id in world.ours()):
+            await steps(1)
+        world.ray.machine_down("a")
+        await world.passes(5)
+        assert world.state("job") == "recovering"
+        world.ray.machine_up(fake_machine("c", CPU=4))
+        await world.passes(2)
+        assert world.state("job") == "active"
+        assert not world.wrong()
+
+    @story
+    async def test_who_lacks_nodes_is_seen_to_by_the_next_keeper_beside_one_that_waits(
+        self, world: World
+    ) -> None:
+        await world.begins(*two())
+        await world.create(asks("up", nodes(4)), asks("in", nodes(3), inside="up"))
+        await world.create(asks("waits", nodes(3), inside="up"))
+        await world.create(asks("job", nodes(4)))
+        await world.passes(5)
+        (lost,) = world.hosts("job").values()
+        world.ray.machine_down(lost)
+        await world.passes(5)
+        await world.again()
+        world.ray.machine_up(fake_machine("c", CPU=4))
+        await world.passes(10)
+        assert (world.state("waits"), world.state("job")) == ("waiting", "active")
+        assert world.hosts("job") == {"job/0": "c"}
+        assert not world.wrong()
+
+    @story
+    async def test_a_machine_that_died_while_nobody_looked(self, world: World) -> None:
+        await world.begins(*two())
+        await world.create(asks("job", least=3))
+        await world.passes()
+        (where,) = world.hosts("job").values()
+        world.ray.machine_down(where)
+        await world.again()
+        await world.passes(10)
+        assert world.state("job") == "active"
+        assert not world.wrong()
+
+    @story
+    async def test_flexible_resources_are_lost_beside_fixed_nodes(self, world: World) -> None:
+        await world.begins(fake_machine("a", CPU=2), fake_machine("b", CPU=4))
+        await world.create(asks("job", nodes(4), least=2))
+        await world.passes()
+        assert world.hosts("job") == {"job/0": "b", "job@a": "a"}
+        world.ray.machine_down("a")
+        world.ray.machine_up(fake_machine("c", CPU=4))
+        await world.passes(10)
+        assert world.state("job") == "active"
+        assert world.hosts("job") == {"job/0": "b", "job@c": "c"}
+        assert not world.wrong()
+
+    @story
+    async def test_a_lost_node_inside_another_keeps_its_size(self, world: World) -> None:
+        await world.begins(*two())
+        await world.create(asks("up", nodes(4, 4)))
+        await world.passes()
+        await world.create(asks("in", nodes(3, 2), inside="up"))
+        await world.passes()
+        lost = world.hosts("in")["in/1"]
+        world.ray.machine_down(lost)
+        world.ray.machine_up(fake_machine("c", CPU=4))
+        await world.passes(10)
+        assert world.states() == {"up": "active", "in": "active"}
+        assert not world.wrong()
+
+    @story
+    async def test_a_node_inside_another_dies_and_the_keeper_too(self, world: World) -> None:
+        await world.begins(*two())
+        await world.create(asks("up", nodes(4, 4)))
+        await world.passes()
+        await world.create(asks("in", nodes(3, 2), inside="up"))
+        await world.passes()
+        world.ray.machine_down(world.hosts("in")["in/1"])
+        await world.passes(1)
+        await world.again()
+        await world.passes(1)
+        assert world.states() == {"up": "recovering", "in": "recovering"}
+        world.ray.machine_up(fake_machine("c", CPU=4))
+        await world.passes(10)
+        assert world.states() == {"up": "active", "in": "active"}
+        assert not world.wrong()
+
+    @story
+    async def test_room_is_made_before_it_is_asked_for(self, world: World) -> None:
+        await world.begins(*two())
+        await world.create(asks("all", nodes(4, 4)), asks("next", nodes(4, 4)))
+        await world.passes()
+        (old,) = world.groups("all")
+        world.ray.calls.clear()
+        slow = iter([5])
+        world.ray.turns = lambda: next(slow, 0)
+        await world.delete("all")
+        (new,) = world.groups("next")
+        assert world.ray.calls == [("remove", old), ("create", new)]
+
+    @story
+    async def test_nothing_can_be_inside_what_others_use(self, world: World) -> None:
+        await world.begins(*two())
+        world.ray.use("task", "a", {"CPU": 3})
+        await world.passes(2)
+        with pytest.raises(NoSuchCluster):
+            await world.create(asks("in", nodes(2), inside=DEFAULT))
+
+    @story
+    async def test_a_job_that_begins_while_the_keeper_looks(self, world: World) -> None:
+        await world.begins(*two())
+        world.ray.turns = lambda: 5
+        looks = asyncio.ensure_future(world.keeper.turn())
+        await steps(7)
+        world.ray.job_up("j1")
+        await world.keeper.create(asks("job", nodes(2), owner="j1"))
+        await world.do(answer_of(looks))
+        await world.passes(2)
+        assert world.states() == {"job": "active"}
+
+    @story
+    async def test_a_group_that_is_made_while_the_keeper_looks_was_removed_by_nobody(
+        self, world: World
+    ) -> None:
+        await world.begins(*two())
+        looks = asyncio.ensure_future(world.keeper.turn())
+        delays = iter([0, 60, 60, 60])
+        world.ray.turns = lambda: next(delays, 0)
+        await steps(3)
+        await world.keeper.create(asks("job", nodes(2)))
+        await world.do(answer_of(looks))
+        await world.passes(1)
+        assert "recovering" not in [event for _, event, _ in world.events()]
+
+
+class TestWork:
+    @story
+    async def test_what_ran_inside_on_a_dead_machine_runs_elsewhere(self, world: World) -> None:
+        await world.begins(*two())
+        await world.create(asks("up", least=8))
+        await world.passes(1)
+        await world.create(asks("in", nodes(2, 2, policy=STRICT_SPREAD), inside="up"))
+        await world.passes(1)
+        works = [submits(world, "in", f"w{n}", 2) for n in range(2)]
+        (lost,) = [each for each in works if world.machine_of(each) == "b"]
+        world.ray.machine_up(fake_machine("c", CPU=4))
+        world.ray.machine_down("b")
+        await world.passes(3)
+        assert world.states() == {"up": "active", "in": "active"}
+        now = world.books.works[lost.id]
+        assert (now.group, now.bundle) == (lost.group, 0)  # Ray starts it again by these
+        assert world.ray.seen(now.group).hosts == ("c",)
+        assert not world.wrong()
+
+    @story
+    async def test_a_group_that_somebody_asked_for_is_made_anew_once_the_rest_is_idle(
+        self, world: World
+    ) -> None:
+        await world.begins(*two())
+        await world.create(asks("up", least=8))
+        await world.create(asks("in", nodes(1, 1, policy=STRICT_SPREAD), inside="up", group="pg"))
+        await world.passes(1)
+        world.ray.work_up("pg")
+        world.ray.machine_up(fake_machine("c", CPU=4))
+        world.ray.machine_down("b")
+        await world.passes(3)
+        assert ("remove", "pg") not in world.ray.calls
+        assert world.state("in") == "recovering"
+        assert "made anew once nothing runs in the rest" in world.reason("in")
+        world.ray.work_down("pg")
+        await world.passes(3)
+        assert world.state("in") == "active"
+        assert {*world.ray.seen(GroupId("pg")).hosts} == {"a", "c"}
+        assert not world.wrong()
+
+    @story
+    async def test_lost_results_are_made_once_more(self, world: World) -> None:
+        await world.begins(*two())
+        await world.create(asks("job", least=2, most=4))
+        await world.passes(1)
+        id = group_id(ClusterId("job"), "ab" * 10, "01000000")
+        for unknown in ("ab" * 14 + "01000000", group_id(ClusterId("x"), "cd" * 10, "01000000")):
+            world.ray.wanted[GroupId(unknown)] = Resources.of({"CPU": 1})
+        world.ray.wanted[id] = Resources.of({"CPU": 2})
+        await world.passes(0.5)
+        assert id not in world.ray.ids()  # perhaps that was so a moment ago, and has ended
+        await world.passes(1)
+        assert world.ray.state(id) == "created"
+        world.ray.wanted.clear()
+        world.ray.work_up(id)
+        await world.passes(10)
+        assert len(world.books.works) == 1
+        world.ray.work_down(id)
+        await world.passes(10)
+        assert len(world.books.works) == 0
+        assert not world.wrong()
+
+    @story
+    async def test_what_a_process_asked_for_and_never_used_ends_with_it(self, world: World) -> None:
+        await world.begins(*two())
+        world.ray.process_up("p")
+        await world.create(asks("mine", nodes(1), process="p"))
+        await world.passes(5)
+        assert world.states() == {"mine": "active"}
+        world.ray.process_down("p")
+        await world.passes(5)
+        assert world.states() == {}
+        assert not world.wrong()
+
+    @story
+    async def test_what_a_process_asked_for_ends_with_it(self, world: World) -> None:
+        await world.begins(*two())
+        world.ray.process_up("p")
+        await world.create(asks("up", least=4), asks("mine", least=1, process="p"))
+        work = submits(world, "up", "w", 1, owner="p")
+        await world.passes(60)
+        assert work.id in world.books.works  # however long it says nothing
+        world.ray.process_down("p")
+        await world.passes(60)
+        assert world.states() == {"up": "active"}
+        assert len(world.books.works) == 0
+        assert not world.wrong()
+
+
+def submits(
+    world: World,
+    cluster: str,
+    id: str,
+    cpus: float,
+    owner: str = "",
+    inside: tuple[GroupId, int] | None = None,
+) -> Work:
+    """Work that was sent somewhere."""
+    ask = Ask(
+        id=WorkId(id),
+        cluster=ClusterId(cluster),
+        demand=Resources.of({"CPU": cpus}),
+        selector={},
+        owner=ProcessId(owner),
+        inside=inside,
+    )
+    found = world.keeper.router.place(ask)
+    world.keeper.registrar.commit()
+    assert found is not None
+    return found
+
+
+class TestInside:
+    @story
+    async def test_work_in_the_place_of_what_submitted_it_is_known_there(
+        self, world: World
+    ) -> None:
+        await world.begins(*two())
+        await world.create(asks("job", nodes(1, 1)))
+        await world.passes(1)
+        outer = submits(world, "job", "outer", 1)
+        inside = (outer.group, outer.bundle)
+        inner = submits(world, "job", "inner", 1, inside=inside)
+        assert (inner.group, inner.bundle, inner.state) == (*inside, WorkState.QUEUED)
+        world.keeper.router.done([outer.id])
+        assert world.books.works[inner.id].state is WorkState.PLACED
+        other = submits(world, "job", "other", 1)
+        assert (other.group, other.bundle) != inside
+        assert not world.wrong()
+
+
+class TestGpus:
+    @story
+    async def test_what_ray_cannot_place_is_not_tried_again_and_again(
+        self, world: World, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Two halves may lie on one GPU, as the ledger hopes, or on two, as they do here."""
+        await world.begins(fake_machine("a", CPU=4, GPU=2))
+        await world.create(asks("one", gpus(0.5)), asks("two", gpus(0.5)))
+        await world.passes(2)
+        find = world.ray._find
+        monkeypatch.setattr(
+            world.ray,
+            "_find",
+            lambda held, *rest: None if "whole" in held.name else find(held, *rest),
+        )
+        await world.create(asks("whole", gpus(1)))
+        await world.passes(30)
+        assert world.state("whole") == "waiting"
+        assert [event for id, event, _ in world.events() if id == "whole"] == [
+            "asked",
+            "admitted",
+            "waits again",
+        ]
+        monkeypatch.undo()
+        await world.delete("one")
+        await world.passes(2)
+        assert world.state("whole") == "active"
+        assert not world.wrong()
+
+
+def gpus(amount: float) -> BundleGroup:
+    bundle = Bundle(resources=Resources.of({"GPU": amount}))
+    return BundleGroup(bundles=(bundle,), policy=SchedulingPolicy.PACK)
+
+
+class TestWhatIsLeft:
+    @story
+    async def test_a_group_that_waits_is_removed_though_ray_did_not_answer(
+        self, world: World, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The machines show nothing of it, so nobody would come across it later."""
+        await world.begins(*two())
+        await world.create(asks("job", nodes(1)))
+        await world.passes(1)
+        monkeypatch.setattr(world.ray, "_find", lambda *_: None)
+        (group,) = world.groups("job")
+        world.ray.group_down(group)
+        await world.passes(10)
+        assert world.ray.state(group) == "pending"
+        world.ray.fail("remove", OSError("no answer"))
+        await world.delete("job")
+        await world.passes(5)
+        assert not world.wrong()
+        assert world.ray.ids() == set()
+
+    @story
+    async def test_pauses_grow_where_ray_has_no_room_again_and_again(
+        self, world: World, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        await world.begins(*two())
+        monkeypatch.setattr(world.ray, "_find", lambda *_: None)
+        await world.create(asks("job", nodes(1)))
+        await world.passes(60)
+        tried = [event for _, event, _ in world.events() if event == "admitted"]
+        assert 2 <= len(tried) <= 7
+
+    @story
+    async def test_jobs_that_are_over_are_forgotten(self, world: World) -> None:
+        await world.begins(*two())
+        await world.create(asks("team", nodes(1)))
+        world.keeper.attach(ClusterId("team"), world.ray.job_up("0a"))
+        await world.passes(1)
+        assert world.books.entries[ClusterId("team")].jobs == {"0a"}
+        world.ray.job_down("0a")
+        await world.passes(1)
+        assert world.books.entries[ClusterId("team")].jobs == frozenset()
