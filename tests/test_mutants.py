@@ -148,9 +148,9 @@ def test_a_copy_has_all_but_what_is_made(tmp_path: Path) -> None:
 
 def test_a_try_tells_whether_a_test_saw_the_mutant(tmp_path: Path) -> None:
     (tmp_path / "fabric").mkdir()
-    (tmp_path / "fabric" / "text/sizes.py").write_text(TESTED)
+    (tmp_path / "fabric" / "sizes.py").write_text(TESTED)
     (tmp_path / "src").mkdir()
-    (tmp_path / "src" / "text/sizes.py").symlink_to("../fabric/sizes.py")
+    (tmp_path / "src" / "sizes.py").symlink_to("../fabric/sizes.py")
     (tmp_path / "tests" / "moved").mkdir(parents=True)
     (tmp_path / "tests" / "moved" / "test_sizes.py").write_text(
         "import sizes\n\n\n"
@@ -174,4 +174,4 @@ def test_a_try_tells_whether_a_test_saw_the_mutant(tmp_path: Path) -> None:
         assert copy.run(["tests/moved"]).fate is Fate.SURVIVED, "the copy is whole again"
     finally:
         copy.close()
-    assert (tmp_path / "fabric" / "text/sizes.py").read_text() == TESTED
+    assert (tmp_path / "fabric" / "sizes.py").read_text() == TESTED

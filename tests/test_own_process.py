@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-HERE = Path(__file__).parent
+SUPPORT = Path(__file__).parent / "support"
 FILES = {
     "conftest.py": "import own_process\npytest_configure = own_process.register\n",
     "pytest.ini": "[pytest]\nmarkers = own_process\n",
@@ -27,7 +27,7 @@ def test_the_file_before_it_is_left_before_the_file_after_it(tmp_path: Path) -> 
         (tmp_path / name).write_text(text.replace("{parent}", "int(os.environ['PARENT'])"))
     files = [name for name in FILES if "test_" in name]
     script = (
-        f"import os, sys, pytest; sys.path.insert(0, {str(HERE)!r}); "
+        f"import os, sys, pytest; sys.path.insert(0, {str(SUPPORT)!r}); "
         "os.environ.update(PARENT=str(os.getpid()), PYTHONPATH=sys.path[0]); "
         f"sys.exit(pytest.main(['-q', '-p', 'no:cacheprovider', '-p', 'no:xdist', *{files!r}]))"
     )

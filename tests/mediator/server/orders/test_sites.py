@@ -579,8 +579,10 @@ def test_a_session_whose_certificate_ran_out_ends_but_not_for_good(
             async with here.agent("paris", credentials=hour) as agent:
                 await here.state("paris", "ready")
                 later = SimpleNamespace(time=lambda: time.time() + 3_600.0)
-                for module in ("guard", "sessions"):
-                    monkeypatch.setattr(f"fedpilot.mediator.server.{module}.time", later)
+                for module in ("authorization", "sessions"):
+                    monkeypatch.setattr(
+                        f"fedpilot.mediator.server.connections.{module}.time", later
+                    )
                 await eventually(lambda: agent.farewells)
                 farewell = agent.farewells[0]
                 assert "ended on" in farewell.reason
