@@ -181,7 +181,7 @@ def through_a_link(megabits: int, megabytes: int) -> Run:
         folder, ready = place / "hub", place / "ready"
         with ready.open("w") as out:
             where = ("--serve", folder, "--host", hub.address, "--coordinator", __file__)
-            script = HERE / "orders/sites.py"
+            script = HERE / "sites.py"
             start(hub, script, *where, out=out)
         eventually(lambda: said(ready), 60, "the mediator is ready")
         for host in (hub, site):

@@ -395,7 +395,7 @@ def test_a_job_whose_keeper_is_killed_leaves_nothing(jobs: Jobs, tmp_path: Path)
     command, marker = script(tmp_path, SLEEPER), str(tmp_path / "never")
     id = jobs.submit([*command, marker], ONE)
     eventually(lambda: "it runs" in jobs.logs(id), PATIENCE_S, "it runs")
-    (confine,) = [p for p in processes(marker) if "fedpilot.fabric.jobs.confine" in p.cmdline()]
+    (confine,) = [p for p in processes(marker) if "fedpilot.fabric.confine" in p.cmdline()]
     confine.send_signal(signal.SIGKILL)
     eventually(lambda: id not in clusters(jobs), 60, "its virtual cluster is gone")
     eventually(lambda: not processes(marker), 60, "its command is gone")

@@ -22,7 +22,7 @@ from fedpilot.fabric.ray.private_ray import FLOOR, NEEDS, TRIED, Part, missing, 
 from real_ray import ENVIRONMENT, REPOSITORY
 
 PRIVATE = re.compile(r"ray\._private|ray\._raylet|ray\.core\.generated")
-ALLOWED = {"ray/private_ray.py"}
+ALLOWED = {"private_ray.py"}
 
 
 def test_the_ray_that_is_installed_has_all_of_it() -> None:

@@ -178,7 +178,7 @@ def test_a_path_leads_to_what_a_module_has_of_its_own(
 
 def reaching(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A module of the user's that imports much."""
-    (folder / "inside/manager_client.py").write_text(
+    (folder / "reaching.py").write_text(
         "import functools, os, pathlib\n"
         "import numpy as np\n"
         "from numpy import load\n"
