@@ -24,6 +24,7 @@ from fedpilot.fabric import (
     FabricError,
     FixedSizeNode,
     FixedSizeNodes,
+    Gang,
     GangExists,
     GangInfeasible,
     RayCluster,
@@ -290,6 +291,21 @@ def address() -> Iterator[str]:
         yield address
 
 
+def taken_over(manager: VirtualClusterManager) -> Gang:
+    """The gang `run`, once it is seen that the driver which had it has ended."""
+    found: list[Gang] = []
+
+    def free() -> bool:
+        try:
+            found.append(manager.reserve(gang_of(1), name="run", timeout_s=PATIENCE_S))
+        except GangExists:
+            return False
+        return True
+
+    eventually(free, PATIENCE_S, "its name is free")
+    return found[0]
+
+
 class TestConnected:
     """A Ray that somebody else started."""
 
@@ -297,7 +313,7 @@ class TestConnected:
         for _ in range(2):
             with RayCluster.connect(address) as cluster:
                 manager = VirtualClusterManager(cluster)
-                gang = manager.reserve(gang_of(1), name="run", timeout_s=PATIENCE_S)
+                gang = taken_over(manager)
                 assert len(gang.vnodes) == 1
                 nice = ray.remote(num_cpus=0)(lambda: os.nice(0)).remote()
                 assert ray.get(nice, timeout=PATIENCE_S) == gang.load().niceness == 15
@@ -313,15 +329,7 @@ class TestConnected:
             driver.kill()
         eventually(lambda: not psutil.pid_exists(pid), PATIENCE_S, "the actor's process ends")
         with RayCluster.connect(address) as cluster, VirtualClusterManager(cluster) as manager:
-
-            def free() -> bool:
-                try:
-                    manager.reserve(gang_of(1), name="run", timeout_s=PATIENCE_S)
-                except GangExists:  # that its driver is dead is not seen yet
-                    return False
-                return True
-
-            eventually(free, PATIENCE_S, "its name is free")
+            taken_over(manager)
 
     def test_the_successor_of_a_killed_driver_takes_over_at_once(self, address: str) -> None:
         command = python(ONE_WORKER + HOLDS_A_GANG, address)
