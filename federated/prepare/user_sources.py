@@ -18,6 +18,7 @@ import sysconfig
 import tokenize
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec, PathFinder
 from pathlib import Path
@@ -35,6 +36,8 @@ NAMING = (
 LOSSES = "torch.nn.functional"
 """A module whose functions do no harm as losses: two tensors are all that they are ever given."""
 COMPILED = "is compiled"
+PARSES = 5
+"""How often a file is parsed at most, where the interpreter failed and not the file."""
 _PACKAGE = "__init__.py"
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
 
@@ -250,7 +253,7 @@ def imports(content: bytes, place: str) -> Iterator[str]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # they come when it is imported
-            tree = ast.parse(content)
+            tree = _parsed(content)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return
     package = place.split("/")[:-1]
@@ -264,6 +267,17 @@ def imports(content: bytes, place: str) -> Iterator[str]:
             base = ".".join([*above, *([node.module] if node.module else [])])
             yield from (f"{base}.{alias.name}" for alias in node.names if alias.name != "*")
             yield base
+
+
+def _parsed(content: bytes) -> ast.Module:
+    """The tree of a file. In CPython 3.11 threads that parse at once may disturb each other.
+
+    The interpreter then says that it found a wrong depth (python/cpython#106905).
+    """
+    for _ in range(PARSES - 1):
+        with suppress(SystemError):
+            return ast.parse(content)
+    return ast.parse(content)
 
 
 def _folders_of_python() -> tuple[Path, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import sys
 import sysconfig
 import zipfile
@@ -160,6 +161,18 @@ def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
 )
 def test_imports_are_read_off_the_text(text: str, names: set[str]) -> None:
     assert set(imports(text.encode("latin-1"), "my/deep/nets.py")) == names
+
+
+def test_threads_that_parse_at_once_do_not_end_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    parse, failures = ast.parse, [SystemError("AST constructor recursion depth mismatch")] * 2
+
+    def parsed(content: bytes) -> ast.Module:
+        if failures:
+            raise failures.pop()
+        return parse(content)
+
+    monkeypatch.setattr(ast, "parse", parsed)
+    assert set(imports(b"import here", "nets.py")) == {"here"}
 
 
 def test_pythons_own_folder_is_left_alone() -> None:
