@@ -1,8 +1,8 @@
 """Runs a command inside a virtual cluster that begins before it and ends with it.
 
-`python -m fedpilot.fabric.jobs.confine --name NAME --spec JSON -- python job.py`, on any machine
-of the Ray cluster, is what `fedpilot job submit` has Ray run. The command needs to know nothing
-of it.
+`python -m fedpilot.fabric.confine --name NAME --spec JSON -- python job.py`, on any machine of the
+Ray cluster, is what `fedpilot job submit` has Ray run. The command needs to know nothing of it.
+That name stays, whatever room this module is in (`pickle_names.py`).
 """
 
 from __future__ import annotations

@@ -120,13 +120,7 @@ class Jobs:
             self.clusters.show(join)
         else:
             self.clusters.check(name, given, parent=ROOT)
-        confine = [
-            self.clusters.call("python"),
-            "-m",
-            "fedpilot.fabric.confine",
-            "--name",
-            name,
-        ]
+        confine = [self.clusters.call("python"), "-m", "fedpilot.fabric.confine", "--name", name]
         confine += ["--address", ray.get_runtime_context().gcs_address]
         if join:
             confine += ["--join"]
