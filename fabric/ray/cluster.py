@@ -155,20 +155,8 @@ class RayCluster:
             _set_environment(undo, {**QUIET, "RAY_AUTH_MODE": mode})
             found = address_of_this_machine() if address == "auto" else address
             probe(found, mode, timeout_s)
-            ray = RayThread(private=False, address=found)
+            ray = _attached(found, mode, deadline, timeout_s)
             undo.callback(ray.end)
-            try:
-                ray.wait(deadline - time.monotonic())
-            except TooSlow:
-                reason = f"within {timeout_s:g} s ({load()} here)"
-                raise ClusterUnreachable(found, HALF_UP.format(reason)) from None
-            except ConnectionError as error:
-                reason = _brief(str(error))
-                if answers(found, mode, LOOK_S):
-                    reason = HALF_UP.format(f"({reason})")
-                raise ClusterUnreachable(found, reason) from error
-            except Exception as error:
-                raise ClusterUnreachable(found, _brief(str(error))) from error
             return cls(undo.pop_all(), ray, shared=True)
 
     @classmethod
@@ -592,6 +580,28 @@ def _is_taken(name: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def _attached(address: str, mode: str, deadline: float, timeout_s: float) -> RayThread:
+    """Ray, attached to a cluster; once more where Ray gives up early on one that answers."""
+    while True:
+        ray = RayThread(private=False, address=address)
+        try:
+            ray.wait(deadline - time.monotonic())
+        except BaseException as error:
+            ray.end()
+            if isinstance(error, TooSlow):
+                reason = f"within {timeout_s:g} s ({load()} here)"
+                raise ClusterUnreachable(address, HALF_UP.format(reason)) from None
+            if not isinstance(error, Exception):
+                raise
+            reason = _brief(str(error))
+            if isinstance(error, ConnectionError) and answers(address, mode, LOOK_S):
+                if time.monotonic() < deadline:
+                    continue
+                reason = HALF_UP.format(f"({reason})")
+            raise ClusterUnreachable(address, reason) from error
+        return ray
 
 
 def _claim(undo: ExitStack) -> None:
