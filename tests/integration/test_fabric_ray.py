@@ -276,7 +276,7 @@ def python(*arguments: str, **variables: str) -> list[str]:
 def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     command = python(*arguments, **variables)
     return subprocess.run(
-        command, env=ENVIRONMENT, capture_output=True, text=True, timeout=120, check=False
+        command, env=ENVIRONMENT, capture_output=True, text=True, timeout=300, check=False
     )
 
 
@@ -341,6 +341,7 @@ class TestConnected:
                 assert int(driver.stdout.readline())
                 driver.kill()
 
+    @pytest.mark.timeout(600)
     def test_a_cluster_that_wants_a_token_takes_the_right_one_only(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
