@@ -86,7 +86,9 @@ class Copy:
     @contextlib.contextmanager
     def mutated(self, mutant: Mutant) -> Iterator[None]:
         """The mutant's change, inside. Lost if its place is not there."""
-        place = find(mutant, self.sources)
+        own = self.root / mutant.path  # which may have moved from a shell into a core
+        there = {mutant.path: own.read_text()} if own.is_file() else {}
+        place = find(mutant, {**self.sources, **there})
         self._write(place.path, place.after)
         try:
             yield
