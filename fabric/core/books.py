@@ -10,7 +10,7 @@ from .ledger import Ledger
 from .places.admission import Request
 from .places.groups import Group, GroupId, Groups
 from .records import ClusterId, ProcessId
-from .work.work import Work, Works
+from .routing.work import Work, Works
 
 ANSWERS = 10_000
 """How many answers are remembered: all that Ray may ask for again after the manager died."""

@@ -12,8 +12,8 @@ from ..core.ledger import WorkId
 from ..core.places.groups import GroupId, group_id
 from ..core.records import NODE_LABEL, ClusterId
 from ..core.resources import Resources
+from ..core.routing.work import alike
 from ..core.selectors import Condition, DoesNotExist, Exists, In, parse
-from ..core.work.work import alike
 from ..errors import SpecError, TooLarge
 from ..manager.work_router import Ask, Placed
 from ..ray.private_ray import captures

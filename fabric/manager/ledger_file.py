@@ -38,8 +38,8 @@ from ..core.records import (
     VNodeKind,
 )
 from ..core.resources import Resources
+from ..core.routing.work import Work, WorkState
 from ..core.selectors import Condition, Selector, parse
-from ..core.work.work import Work, WorkState
 from ..errors import FabricError
 
 FORMAT = 1

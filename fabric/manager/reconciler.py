@@ -31,7 +31,7 @@ from ..core.records import (
     VNodeKind,
 )
 from ..core.resources import Resources
-from ..core.work.work import Work
+from ..core.routing.work import Work
 from ..errors import NameTaken, NoSuchCluster, NotInTime, NotYours
 from ..ray.control import Observed, Ray, Seen
 from .admission_controller import Registrar, has_places

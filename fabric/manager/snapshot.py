@@ -18,7 +18,7 @@ from ..core.records import (
     VNodeId,
 )
 from ..core.resources import Resources
-from ..core.work.work import WorkState
+from ..core.routing.work import WorkState
 from ..errors import NoSuchCluster
 from .reconciler import Keeper
 

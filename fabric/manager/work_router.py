@@ -21,9 +21,8 @@ from ..core.places.borrowing import borrow
 from ..core.places.groups import Group, GroupId, Piece, Recut, Stuck, was_made_for
 from ..core.records import ClusterId, ProcessId, SchedulingPolicy, VNodeId, VNodeKind
 from ..core.resources import Resources
-from ..core.selectors import Selector
-from ..core.work.pace import SOON_S, Paces
-from ..core.work.work import (
+from ..core.routing.pace import SOON_S, Paces
+from ..core.routing.work import (
     ANY,
     NOBODY,
     SOMETHING,
@@ -41,6 +40,7 @@ from ..core.work.work import (
     shortest_queue,
     slots,
 )
+from ..core.selectors import Selector
 from ..errors import NoSuchCluster, TooLarge
 from ..pickle_names import travels
 from ..spec import ACTORS

@@ -16,8 +16,8 @@ from fedpilot.fabric.core.places.admission import Request
 from fedpilot.fabric.core.places.groups import GroupId
 from fedpilot.fabric.core.records import DEFAULT, ROOT, BundleGroup, ClusterId, ProcessId
 from fedpilot.fabric.core.resources import UNIT
+from fedpilot.fabric.core.routing.work import Work
 from fedpilot.fabric.core.selectors import In
-from fedpilot.fabric.core.work.work import Work
 from fedpilot.fabric.manager.ledger_file import LedgerFile
 from fedpilot.fabric.manager.reconciler import Keeper
 from fedpilot.fabric.manager.settings import KeeperSettings

@@ -13,7 +13,7 @@ from fedpilot.fabric.core.ledger import Cluster, Ledger, WorkId
 from fedpilot.fabric.core.places.admission import Request
 from fedpilot.fabric.core.places.groups import Group, GroupId, Piece
 from fedpilot.fabric.core.records import ROOT
-from fedpilot.fabric.core.work.work import Work
+from fedpilot.fabric.core.routing.work import Work
 from fedpilot.fabric.testing.fake_cluster import fake_machine
 
 ONE = Resources.of({"CPU": 1})

@@ -16,7 +16,7 @@ from fedpilot.fabric import Resources
 from fedpilot.fabric.core.books import Entry, JobId
 from fedpilot.fabric.core.ledger import WorkId
 from fedpilot.fabric.core.records import DEFAULT, ROOT, ClusterId, ProcessId
-from fedpilot.fabric.core.work.work import Work, WorkState
+from fedpilot.fabric.core.routing.work import Work, WorkState
 from fedpilot.fabric.errors import NeverFits, NoSuchCluster, TooLarge
 from fedpilot.fabric.manager.settings import KeeperSettings
 from fedpilot.fabric.manager.work_router import Ask

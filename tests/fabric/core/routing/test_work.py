@@ -36,8 +36,8 @@ from fedpilot.fabric.core.records import (
     ProcessId,
     VNode,
 )
+from fedpilot.fabric.core.routing.work import ANY, Work, WorkState, batch_limit
 from fedpilot.fabric.core.selectors import In, Selector
-from fedpilot.fabric.core.work.work import ANY, Work, WorkState, batch_limit
 from fedpilot.fabric.manager.work_router import SILENCE_S, Ask, Router
 from fedpilot.fabric.testing.fake_cluster import ManualClock, fake_machine
 

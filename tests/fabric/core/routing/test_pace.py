@@ -7,7 +7,7 @@ import math
 import pytest
 
 from fedpilot.fabric.core.places.groups import GroupId
-from fedpilot.fabric.core.work.pace import GUESS_S, HEARD_S, LEAST_S, Paces
+from fedpilot.fabric.core.routing.pace import GUESS_S, HEARD_S, LEAST_S, Paces
 
 ONE, OTHER = GroupId("one"), GroupId("other")
 
