@@ -90,13 +90,15 @@ class Question:
 
 
 @dataclass(slots=True)
-class _Asked:
-    """An order that waits for its answer."""
+class _Waiting:
+    """Those who wait for the answer to an order that was sent.
 
-    future: Future[Payload]
-    blob: pb.Blob | None = None
-    extra: list[Future[Payload]] = field(default_factory=list)
-    """Of those who have asked the same meanwhile."""
+    A conversation that breaks ends this process, so nothing is ever sent twice here.
+    """
+
+    blob: pb.Blob | None
+    """Of the order, kept until its answer is here."""
+    futures: list[Future[Payload]] = field(default_factory=list)
 
 
 class MediatorConnection:
@@ -117,7 +119,7 @@ class MediatorConnection:
         self._keeping = Keeping(self.blobs, discard=True)
         self._outbox = Outbox(self._keeping)
         self._lock = threading.Lock()
-        self._asked: dict[tuple[str, str], _Asked] = {}
+        self._waiting: dict[tuple[str, str], _Waiting] = {}
         self._listening: dict[str, Notify] = {}
         self._standings: dict[SiteName, SiteStanding] = {}
         self._changed = threading.Condition(self._lock)
@@ -285,17 +287,6 @@ class MediatorConnection:
         except Exception as error:
             future.set_exception(error)
             return future
-        with self._lock:
-            over, open_ = self._over, self._asked.get((site, key))
-            if open_ is None and not over:
-                self._asked[site, key] = _Asked(future, blob)
-            elif open_ is not None:
-                open_.extra.append(future)
-        if over or open_ is not None:
-            self._outbox.done(blob)
-            if over:
-                future.set_exception(MediatorUnreachable(self._socket.address, over))
-            return future
         order = pb.Order(
             id=id_message(id),
             verb=verb,
@@ -305,7 +296,16 @@ class MediatorConnection:
             round=round_number,
             purpose=purpose,
         )
-        self._put(pb.FromCoordinator(order=pb.SiteOrder(site=site, order=order)))
+        with self._lock:
+            over, asked = self._over, (site, key) in self._waiting
+            if not over:
+                self._waiting.setdefault((site, key), _Waiting(blob)).futures.append(future)
+        if over or asked:
+            self._outbox.done(blob)
+        else:
+            self._put(pb.FromCoordinator(order=pb.SiteOrder(site=site, order=order)))
+        if over:
+            future.set_exception(MediatorUnreachable(self._socket.address, over))
         return future
 
     def listen(self, site: SiteName, notify: Notify) -> None:
@@ -383,9 +383,9 @@ class MediatorConnection:
     def _take_answer(self, answer: pb.SiteAnswer) -> None:
         id = order_id(answer.answer.id)
         with self._lock:
-            asked = self._asked.pop((answer.site, id.key), None)
-        if asked is not None:
-            self._outbox.done(asked.blob)
+            waiting = self._waiting.pop((answer.site, id.key), None)
+        if waiting is not None:
+            self._outbox.done(waiting.blob)
         made: Payload | Exception
         if answer.answer.WhichOneof("result") == "failure":
             made = error_of(answer.site, answer.answer.failure)
@@ -397,7 +397,7 @@ class MediatorConnection:
                 made = AnswerUnreadable(answer.site, type(error).__name__, str(error))
         withdraw = pb.Withdraw(site=answer.site, id=id_message(id))
         self._put(pb.FromCoordinator(withdraw=withdraw))
-        for future in () if asked is None else (asked.future, *asked.extra):
+        for future in () if waiting is None else waiting.futures:
             _settle(future, made)
 
     def _take_happened(self, happened: pb.SiteHappened) -> None:
@@ -461,14 +461,14 @@ class MediatorConnection:
             if self._over:
                 return
             self._over = reason
-            asked, self._asked = self._asked, {}
+            waiting, self._waiting = self._waiting, {}
             self._changed.notify_all()
         with suppress(queue.Full):
             self._outgoing.put_nowait(None)
         error: MediatorError = MediatorUnreachable(self._socket.address, reason)
-        for each in asked.values():
+        for each in waiting.values():
             self._outbox.done(each.blob)
-            for future in (each.future, *each.extra):
+            for future in each.futures:
                 _settle(future, error)
 
 

@@ -28,7 +28,7 @@ from typing import Any
 
 from . import covering, drawing, patches
 from .patches import FOLDER, Lost, Mutant
-from .trying import Copy, Fate, Tried, try_out, where
+from .trying import Copy, Fate, Tried, place_in, try_out, where
 
 SEED = 27
 BAD = {Fate.SURVIVED, Fate.LOST, Fate.UNTESTED}
@@ -197,7 +197,7 @@ def refresh(args: argparse.Namespace) -> int:
     tree, lost = drawing.shells(), 0
     for mutant in patches.all_mutants():
         try:
-            place = patches.find(mutant, tree)
+            place = place_in(covering.ROOT, mutant, tree)
         except Lost as error:
             print(error)
             lost += 1

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
@@ -23,7 +23,7 @@ from pathlib import Path
 
 from .covering import ROOT
 from .drawing import shells
-from .patches import Mutant, find
+from .patches import Mutant, Place, find
 
 TEST_S = 90.0
 """How long one test may take. A mutant whose test hangs is killed by that."""
@@ -53,6 +53,13 @@ class Tried:
     seconds: float
     failed: tuple[str, ...]
     output: str
+
+
+def place_in(root: Path, mutant: Mutant, shells: Mapping[str, str]) -> Place:
+    """The place of a mutant among the shells, or in its own file, which may be in a core now."""
+    own = root / mutant.path
+    there = {mutant.path: own.read_text()} if own.is_file() else {}
+    return find(mutant, {**shells, **there})
 
 
 class Copy:
@@ -86,9 +93,7 @@ class Copy:
     @contextlib.contextmanager
     def mutated(self, mutant: Mutant) -> Iterator[None]:
         """The mutant's change, inside. Lost if its place is not there."""
-        own = self.root / mutant.path  # which may have moved from a shell into a core
-        there = {mutant.path: own.read_text()} if own.is_file() else {}
-        place = find(mutant, {**self.sources, **there})
+        place = place_in(self.root, mutant, self.sources)
         self._write(place.path, place.after)
         try:
             yield

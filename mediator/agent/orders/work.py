@@ -1,8 +1,8 @@
 """Work: the orders of a site, from their arrival until the mediator has their answers.
 
-An order is worked on once, however often it comes. Its blob is fetched before it reaches its
-runner, and the answer's blob is brought before the answer is sent; both survive broken sessions,
-and the runner keeps what the agent would lose by dying. The site's own policy is asked here about
+The agent fetches an order's blob before the order reaches its runner, and brings the answer's blob
+before it sends the answer. Both survive broken sessions, and the runner keeps what the agent would
+lose by dying. The site's own policy is asked here about
 resources, bytes and commands; about the rest the runner asks it.
 """
 
@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -19,6 +18,7 @@ from typing import Any, Protocol
 import grpc
 import grpc.aio
 
+from ...core.exchange import Effect, Responder
 from ...core.rules.policy import (
     Policy,
     Refused,
@@ -83,7 +83,7 @@ class Ray(Protocol):
 
 @dataclass(slots=True)
 class Held:
-    """An order that the mediator has given us, and has not got the answer of."""
+    """What is kept here for an order until its answer is taken."""
 
     id: OrderId
     run: RunId
@@ -93,7 +93,6 @@ class Held:
     task: asyncio.Task[None] | None = None
     reached: bool = False
     """Whether whoever works on it has it."""
-    answer: pb.Answer | None = None
     pins: list[str] = field(default_factory=list)
     brought: str = ""
     """The digest of the answer's blob, from when it is booked until the answer is taken."""
@@ -126,6 +125,7 @@ class Work:
         self._policy_file, self._settings = policy, settings
         self._wall_clock = wall_clock
         self._orders: dict[OrderId, Held] = {}
+        self._responder = Responder[OrderId, pb.Answer]()
         self._run_blobs = RunBlobs()
         self._send: Send | None = None
         self._commands = asyncio.Semaphore(settings.most_commands)
@@ -166,17 +166,16 @@ class Work:
         except BadMessage as error:  # there is nobody to answer to
             log.warning("an order of the mediator is not taken: %s", error)
             return
-        if (held := self._orders.get(id)) is not None:
-            self._report_again(held)
-            return
         held = Held(id, id.run, order.verb, order.round)
-        if len(self._orders) >= MOST_HELD:  # nothing of it is kept, not even that it was refused
+        if id not in self._orders and len(self._orders) >= MOST_HELD:  # nothing of it is kept
             full = BadMessage(f"site {self._site} has {MOST_HELD} open orders; it takes no more")
             if self._send is not None:
                 self._send(pb.FromSite(answer=self._failed(held, full)))
-            return
-        self._orders[id] = held
-        held.task = asyncio.create_task(self._work(held, order))
+        elif self._responder.asked(id) is Effect.EXECUTE:
+            self._orders[id] = held
+            held.task = asyncio.create_task(self._work(held, order))
+        else:
+            self._report_again(self._orders[id])
 
     def adopt(self, run: RunId, runner: AsyncRunner) -> None:
         """Take over the orders that a runner has from an agent before us."""
@@ -184,18 +183,22 @@ class Work:
             id = order_id(message)
             verb = message.key if message.key in VERBS else ""
             held = Held(id, run, verb, self._spending.round_of(id), reached=True)
-            self._orders[held.id] = held
+            self._responder.adopt(id)
+            self._orders[id] = held
             held.task = asyncio.create_task(self._adopted(held, runner))
 
     def answer_taken(self, message: pb.OrderId) -> None:
         """The mediator has an answer, or wants none: forget the order."""
         try:
-            held = self._orders.pop(order_id(message), None)
+            id = order_id(message)
         except BadMessage as error:
             log.warning("the mediator confirms no answer: %s", error)
             return
+        effect, held = self._responder.released(id), self._orders.pop(id, None)
         if held is None:
             return
+        if effect is Effect.STOP:
+            self._responder.stopped(id)
         if held.task is not None:
             held.task.cancel()
         pinned = tuple(held.pins)
@@ -204,22 +207,10 @@ class Work:
         self._spending.done(held.id)
         if held.brought:
             self._spending.end(Direction.FROM_SITE, held.brought)
-        runner = self._runners.of(held.run)
-        if runner is None:
-            return
-        if held.answer is None:
-            self._aside(self._forget(held, runner))
-            return
-        runner.taken(held.message)
-        if held.verb == "release":
-            self._aside(self._runners.end(held.run, "its run has released it"))
-
-    async def _forget(self, held: Held, runner: AsyncRunner) -> None:
-        """Have a runner forget what it still works on, once that is done."""
-        with suppress(KeyError, SiteLost):
-            await runner.answer_of(held.message)
-            if held.id not in self._orders:
-                runner.taken(held.message)
+        if (runner := self._runners.of(held.run)) is not None:
+            runner.release(held.message)
+            if held.verb == "release" and effect is Effect.FORGET:
+                self._aside(self._runners.end(held.run, "its run has released it"))
 
     def _aside(self, doing: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(doing)
@@ -236,6 +227,7 @@ class Work:
         for held in self._orders.values():
             self._let_go(held)
         self._orders.clear()
+        self._responder = Responder()
 
     async def _work(self, held: Held, order: pb.Order) -> None:
         try:
@@ -308,12 +300,8 @@ class Work:
 
     def place_of(self, run: RunId) -> str:
         """What a run's runner is at work on: the last round of its work, or its preparation."""
-        orders = self._orders.values()
-        return place_of(
-            (each.verb, each.round_number)
-            for each in orders
-            if each.run == run and each.answer is None
-        )
+        at_work = [self._orders[id] for id in self._responder.at_work() if id.run == run]
+        return place_of((each.verb, each.round_number) for each in at_work)
 
     def _prepare(self, order: pb.Order) -> str:
         """Why the site promises nothing; empty if its runner may try, within the site's caps."""
@@ -398,8 +386,11 @@ class Work:
                 await self._bring(held, blob)
         except Exception as error:  # whatever it is, somebody waits to be told
             answer = self._failed(held, error)
-        held.answer = answer
-        self._report(held)
+        self._answered(held, answer)
+
+    def _answered(self, held: Held, answer: pb.Answer) -> None:
+        if self._responder.replied(held.id, answer) is Effect.REPLY:
+            self._report(held)
 
     async def _bring(self, held: Held, blob: Blob) -> None:
         """Upload, however long the link is down; until the mediator says that nobody waits."""
@@ -459,25 +450,26 @@ class Work:
         """Tell the mediator how far an order is."""
         if self._send is None:
             return
-        if held.answer is not None:
-            self._send(pb.FromSite(answer=held.answer))
+        if (answer := self._responder.replies().get(held.id)) is not None:
+            self._send(pb.FromSite(answer=answer))
         elif held.reached:
             self._send(pb.FromSite(taken=pb.Taken(id=held.message)))
 
     def _report_again(self, held: Held) -> None:
         """Tell a mediator that may know nothing of it; such a one wants an answer's blob first."""
-        blob = None if held.answer is None else blob_of(held.answer.done.blob)
-        if blob is None:
+        answer = self._responder.replies().get(held.id)
+        blob = None if answer is None else blob_of(answer.done.blob)
+        if answer is None or blob is None:
             self._report(held)
         elif held.task is None or held.task.done():
-            held.task = asyncio.create_task(self._bring_again(held, blob))
+            held.task = asyncio.create_task(self._bring_again(held, answer, blob))
 
-    async def _bring_again(self, held: Held, blob: Blob) -> None:
+    async def _bring_again(self, held: Held, answer: pb.Answer, blob: Blob) -> None:
         try:
             await self._bring(held, blob)
         except Exception as error:
-            held.answer = self._failed(held, error)
-        self._report(held)
+            answer = self._failed(held, error)
+        self._answered(held, answer)
 
     def _failed(self, held: Held, error: Exception) -> pb.Answer:
         """The answer of an order that failed; of what nobody foresaw the details stay here."""

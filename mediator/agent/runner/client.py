@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
+from ...core.exchange import Effect, OpenRequest, Requester
 from ...errors import SiteLost
 from ...proto import federation_pb2 as pb
 from .errors import BadFrame
@@ -41,7 +42,8 @@ class AsyncRunner:
         self.process = process
         self._reader, self._writer = reader, writer
         self._on_event = on_event
-        self._open: dict[str, asyncio.Future[pb.Answer]] = {}
+        self._asked = Requester[str, pb.Order, pb.Answer]()
+        self._answers: dict[str, asyncio.Future[pb.Answer]] = {}
         self._held: asyncio.Future[pb.Held] = asyncio.get_running_loop().create_future()
         self.farewell = ""
         """Why it ended, if it could say so."""
@@ -96,23 +98,35 @@ class AsyncRunner:
 
     async def ask(self, order: pb.Order) -> pb.Answer:
         """Have the runner work on an order, unless it does or did so; its answer."""
-        key = order.id.key
-        if key not in self._open:
-            self._check()
-            self._open[key] = self._unanswered()
-            self._send(pb.ToRunner(order=order))
-        return await asyncio.shield(self._open[key])
+        return await self._answer_to(order.id.key, order)
 
     async def answer_of(self, id: pb.OrderId) -> pb.Answer:
         """The answer of an order that the runner has; KeyError if it has none of that key."""
-        return await asyncio.shield(self._open[id.key])
+        if id.key not in self._asked.open:
+            raise KeyError(id.key)
+        return await self._answer_to(id.key, None)
 
-    def taken(self, id: pb.OrderId) -> None:
-        """An answer is where it belongs: the runner may forget it. The key is free again."""
-        answered = self._open.get(id.key)
-        if answered is not None and answered.done():
-            del self._open[id.key]
-            self._send(pb.ToRunner(answer_taken=pb.AnswerTaken(id=id)))
+    async def _answer_to(self, key: str, order: pb.Order | None) -> pb.Answer:
+        effect, request = self._asked.ask(key, order)
+        answer = self._answers.get(key)
+        if answer is None:
+            if self._lost is not None:
+                raise self._lost
+            answer = self._answers[key] = asyncio.get_running_loop().create_future()
+            answer.add_done_callback(_looked_at)
+        if effect is Effect.DELIVER:
+            self._deliver(request)
+        elif effect is Effect.SEND and order is not None:
+            self._send(pb.ToRunner(order=order))
+            self._asked.sent(key)
+        return await asyncio.shield(answer)
+
+    def release(self, id: pb.OrderId) -> None:
+        """Nobody needs the answer, or needs it any longer: the runner may forget the order."""
+        effect, _ = self._asked.release(id.key)
+        self._answers.pop(id.key, None)
+        if effect is Effect.ACKNOWLEDGE:
+            self._acknowledge(id)
 
     def renew(self, lease_s: float) -> None:
         """What the runner holds may go on for so long."""
@@ -153,26 +167,27 @@ class AsyncRunner:
     def _take(self, message: pb.FromRunner) -> None:
         match message.WhichOneof("content"):
             case "held" if not self._held.done():
-                for id in (*message.held.at_work, *message.held.answered):
-                    self._open[id.key] = self._unanswered()
+                keys = [id.key for id in (*message.held.at_work, *message.held.answered)]
+                self._asked.connected(keys, lambda key: True, len(keys))
                 self._held.set_result(message.held)
             case "answer":
-                answered = self._open.get(message.answer.id.key)
-                if answered is not None and not answered.done():
-                    answered.set_result(message.answer)
+                effect, request = self._asked.replied(message.answer.id.key, message.answer)
+                if effect is Effect.DELIVER:
+                    self._deliver(request)
+                elif effect is Effect.ACKNOWLEDGE:
+                    self._acknowledge(message.answer.id)
             case "happened" if self._on_event is not None:
                 self._on_event(message.happened)
             case "farewell":
                 self.farewell = message.farewell.reason
 
-    def _unanswered(self) -> asyncio.Future[pb.Answer]:
-        future: asyncio.Future[pb.Answer] = asyncio.get_running_loop().create_future()
-        future.add_done_callback(lambda done: done.exception())  # nobody may ever ask for it
-        return future
+    def _deliver(self, request: OpenRequest[str, pb.Order, pb.Answer]) -> None:
+        answer = self._answers[request.key]
+        if request.reply is not None and not answer.done():
+            answer.set_result(request.reply)
 
-    def _check(self) -> None:
-        if self._lost is not None:
-            raise self._lost
+    def _acknowledge(self, id: pb.OrderId) -> None:
+        self._send(pb.ToRunner(answer_taken=pb.AnswerTaken(id=id)))
 
     def _send(self, message: pb.ToRunner) -> None:
         if self._lost is None and not self._writer.is_closing():
@@ -182,9 +197,15 @@ class AsyncRunner:
         self._lost = self._lost or why
         if not self._held.done():
             self._held.set_exception(self._lost)
-        for future in self._open.values():
-            if not future.done():
-                future.set_exception(self._lost)
+        for answer in self._answers.values():
+            if not answer.done():
+                answer.set_exception(self._lost)
+
+
+def _looked_at(answer: asyncio.Future[pb.Answer]) -> None:
+    """Nobody may be there any more to be told of a failure."""
+    if not answer.cancelled():
+        answer.exception()
 
 
 def lost(process: RunnerProcess, reason: str) -> SiteLost:

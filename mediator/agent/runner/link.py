@@ -194,7 +194,7 @@ class RunnerLink:
                 raise error_of(self._settings.site, answer.failure)
             return payload_of(answer.done, self._outbox.keeping.store)
         finally:
-            runner.taken(answer.id)
+            runner.release(answer.id)
 
     async def _answered(self, order: pb.Order) -> tuple[AsyncRunner, pb.Answer]:
         """The answer to an order; one that begins a site's part survives the runner's death."""

@@ -12,16 +12,16 @@ import os
 import socket
 import struct
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
+from ...core.exchange import Effect, Responder
 from ...core.leases import Act, Leases
 from ...proto import federation_pb2 as pb
 from .errors import BadFrame
-from .inbox import Desk, Take
 from .process import SOCKET, address
 from .protocol import PROTOCOL, Frames, framed
 
@@ -69,7 +69,7 @@ class Office:
         self._clock = clock
         now = clock()
         self._leases = Leases(lease_s=lease_s, orphan_s=orphan_s, renewed_at=now, alone_since=now)
-        self._desk = Desk()
+        self._orders = Responder[str, pb.Answer]()
         self._driver: asyncio.StreamWriter | None = None
         self._over = False
         self._loop = asyncio.new_event_loop()
@@ -176,21 +176,35 @@ class Office:
             self._driver.close()
         self._driver = writer
         self._leases = self._leases.joined().renewed(self._clock(), greeting.lease.lease_s)
-        _send(writer, pb.FromRunner(held=self._desk.held(self._run, self._site, PROTOCOL)))
-        for answer in self._desk.answers():
+        _send(writer, pb.FromRunner(held=self._held()))
+        for answer in self._orders.replies().values():
             _send(writer, pb.FromRunner(answer=answer))
+
+    def _held(self) -> pb.Held:
+        def ids(keys: Iterable[str]) -> list[pb.OrderId]:
+            return [pb.OrderId(run=self._run, key=key) for key in keys]
+
+        return pb.Held(
+            protocol=PROTOCOL,
+            run=self._run,
+            site=self._site,
+            at_work=ids(self._orders.at_work()),
+            answered=ids(self._orders.replies()),
+        )
 
     def _take(self, message: pb.ToRunner) -> None:
         match message.WhichOneof("content"):
             case "order":
-                order = message.order
-                match self._desk.take(order):
-                    case Take.WORK:
-                        self._works.work(order)
-                    case Take.ANSWER:
-                        self._say(pb.FromRunner(answer=self._desk.answer_of(order.id.key)))
+                key = message.order.id.key
+                match self._orders.asked(key):
+                    case Effect.EXECUTE:
+                        self._works.work(message.order)
+                    case Effect.REPLY:
+                        self._say(pb.FromRunner(answer=self._orders.replies()[key]))
             case "answer_taken":
-                if (answer := self._desk.taken(message.answer_taken.id.key)) is not None:
+                key = message.answer_taken.id.key
+                answer = self._orders.replies().get(key)
+                if self._orders.released(key) is Effect.FORGET and answer is not None:
                     self._works.taken(answer)
             case "lease":
                 self._leases = self._leases.renewed(self._clock(), message.lease.lease_s)
@@ -198,8 +212,11 @@ class Office:
                 self._works.end(message.farewell.reason or "its driver wanted it to end")
 
     def _answer(self, answer: pb.Answer) -> None:
-        self._desk.answered(answer)
-        self._say(pb.FromRunner(answer=answer))
+        match self._orders.replied(answer.id.key, answer):
+            case Effect.REPLY:
+                self._say(pb.FromRunner(answer=answer))
+            case Effect.FORGET:
+                self._works.taken(answer)
 
     def _tell(self, event: pb.Happened) -> None:
         driver = self._driver

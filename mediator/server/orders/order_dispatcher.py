@@ -1,7 +1,7 @@
 """OrderDesk: orders on their way to sites, answers on their way back, and what runs hold there.
 
-What is open and what an answer means is decided in site_orders.py; here is what follows: what is
-sent, what waits, who is told, what is counted, which blobs are kept meanwhile.
+`site_orders.py` decides what is open and what an answer means, and `order_blobs.py` keeps the
+blobs. Here is what follows: what is sent, who is told, what is counted.
 """
 
 from __future__ import annotations
@@ -12,17 +12,19 @@ import secrets
 from collections.abc import Callable
 from typing import Protocol
 
+from ...core.exchange import Effect
 from ...core.health import Wish, works
 from ...core.links import LinkUse
 from ...core.traffic import Direction, Flow
 from ...errors import SiteLost, WorkFailed
 from ...proto import federation_pb2 as pb
-from ...wire.blobs.references import Keeping
+from ...wire import messages
 from ...wire.blobs.store import Blob, BlobStore
 from ...wire.failures import told
-from ...wire.messages import COMMANDS, OrderId, RunId, SiteName, blob_of, id_message
+from ...wire.messages import COMMANDS, OrderId, RunId, SiteName, id_message
 from .coordinator_registry import Switchboard
-from .site_orders import Asked, Heard, OpenOrder
+from .order_blobs import OrderBlobs
+from .site_orders import OpenOrder, blob_of, purpose_of, round_of
 from .site_table import SiteEntry, SiteTable
 from .traffic_accounting import MESSAGE_BYTES, Booking
 
@@ -57,11 +59,11 @@ class OrderDesk:
     ) -> None:
         """`moved` is told of each site that bytes of a blob went to or came from."""
         self._sites = sites
-        self._clock, self._moved = clock, moved
+        self._moved = moved
         self._switchboard = switchboard
         self._booking = booking
         self._blobs = blobs
-        self._keeping = Keeping(blobs, discard=True)
+        self._order_blobs = OrderBlobs(blobs, clock)
         self._commands: dict[OrderId, asyncio.Future[pb.Answer]] = {}
         self.forget_uploads: ForgetUploads = lambda run, *, site="", key="": None
         """Called when nobody waits for blobs any more, of a run or of one site's order."""
@@ -72,10 +74,10 @@ class OrderDesk:
         """A session has begun, with what the site has open."""
         held = [OrderId(RunId(each.run), each.key) for each in hello.held]
         found = entry.orders.reconnected(held, self._switchboard.goes_on)
-        for over in found.over:
-            self._acknowledge(entry, over)
-        for order in found.dropped:
-            self._let_go(entry, order)
+        for released in found.released:
+            self._acknowledge(entry, released)
+        for order in found.forgotten:
+            self._let_go(entry, order.key)
         said = ({RunId(each) for each in hello.runs} | {id.run for id in held}) - {COMMANDS}
         self._claimed(entry, said)
 
@@ -96,16 +98,11 @@ class OrderDesk:
             else:
                 entry.holding.setdefault(run, 0)
 
-    def disconnected(self, entry: SiteEntry) -> None:
-        """A session has ended; the next hello says what has arrived."""
-        for order in entry.orders.open.values():
-            order.sent = False
-
     def lost(self, entry: SiteEntry) -> None:
         """A site has been given up: all that it had open has failed."""
         failure = told(SiteLost(entry.name, entry.standing.reason))
-        for order in entry.orders.lost(failure):
-            self._let_go(entry, order)
+        for order in entry.orders.given_up(failure):
+            self._let_go(entry, order.key)
             self._pass_on(entry, order)
         entry.owed |= entry.holding.keys() - {COMMANDS}
         entry.holding.clear()
@@ -133,8 +130,9 @@ class OrderDesk:
             return
         for order in entry.orders.unsent():
             message = pb.ToSite(order=order.message)
-            order.sent = True
-            order.moving_at = self._clock() if order.blob else None
+            entry.orders.sent(order.key)
+            if blob_of(order):
+                self._order_blobs.set_out(entry.name, order.key)
             self._book(entry, order, Direction.TO_SITE, message.ByteSize())
             entry.session.send(message)
 
@@ -158,29 +156,36 @@ class OrderDesk:
         if order is not None:
             self._book(entry, order, Direction.FROM_SITE, nbytes)
             self._arrived(entry, order)
-            if order.answer is None and (problem := self._problem_of(entry, order, answer)):
+            if order.reply is None and (problem := self._problem_of(entry, order, answer)):
                 return problem
-        match entry.orders.answered(id, answer):
-            case Heard.UNWANTED:
-                self._acknowledge(entry, id)
-            case Heard.WANTED if order is not None:
-                self._pass_on(entry, order)
-            case _ if id.run == COMMANDS or not self._switchboard.goes_on(id.run):
-                self._end(entry, id)
+        effect, order = entry.orders.replied(id, answer)
+        if effect is Effect.ACKNOWLEDGE:
+            self._acknowledge(entry, id)
+        elif effect is Effect.DELIVER:
+            self._pass_on(entry, order)
+        elif id.run == COMMANDS or not self._switchboard.goes_on(id.run):
+            self._end(entry, id)
         return ""
 
     def _problem_of(self, entry: SiteEntry, order: OpenOrder, answer: pb.Answer) -> str:
-        blob = blob_of(answer.done.blob) if answer.WhichOneof("result") == "done" else None
+        done = answer.WhichOneof("result") == "done"
+        blob = messages.blob_of(answer.done.blob) if done else None
         blob_bytes = 0 if blob is None else blob.size
-        if entry.orders.too_much(order, answer_bytes=answer.ByteSize(), blob_bytes=blob_bytes):
-            order.sent = False  # the site is asked for its answer when somebody asks us
+        if self._too_much(entry, order, answer_bytes=answer.ByteSize(), blob_bytes=blob_bytes):
             return "nobody has asked for it yet, and much else is kept already"
         if blob is None:
             return ""
         if not self._blobs.has(blob):
             return f"its blob {blob.digest} was not pushed before"
-        self._expect(order, blob)  # it may have been pushed to the mediator before us
+        self._order_blobs.expect(entry.name, order.key, blob)  # pushed, perhaps, before we began
         return ""
+
+    def _too_much(
+        self, entry: SiteEntry, order: OpenOrder, *, answer_bytes: int = 0, blob_bytes: int
+    ) -> bool:
+        others = (each.key for each in entry.orders.adopted() if each is not order)
+        blob_bytes += self._order_blobs.brought_bytes(entry.name, others)
+        return entry.orders.too_much(order, answer_bytes=answer_bytes, blob_bytes=blob_bytes)
 
     def happened(self, name: SiteName, happened: pb.Happened, nbytes: int) -> None:
         """Something that the coordinator of a run may show; it is told if it is there.
@@ -215,23 +220,13 @@ class OrderDesk:
             if entry is not None:
                 self._acknowledge(entry, id)
             return f"nobody waits for order {id.key} of run {id.run} at site {name}"
-        if order.answer is not None and order.brought != blob.digest:
+        if order.reply is not None and self._order_blobs.brought(entry.name, id) != blob.digest:
             return f"order {id.key} of run {id.run} is answered with another blob"
-        if entry.orders.too_much(order, blob_bytes=blob.size):
-            order.sent = False
+        if self._too_much(entry, order, blob_bytes=blob.size):
             return f"nobody has asked for order {id.key} of run {id.run} yet: bring its blob later"
-        self._expect(order, blob)
-        if order.moving_at is None:
-            order.moving_at = self._clock()
+        self._order_blobs.expect(entry.name, id, blob)
+        self._order_blobs.set_out(entry.name, id)
         return ""
-
-    def _expect(self, order: OpenOrder, blob: Blob) -> None:
-        """Keep the blob of an order's answer, there or still to come."""
-        if order.brought != blob.digest:
-            self._blobs.pin(blob.digest)
-            if order.brought:
-                self._blobs.unpin(order.brought)
-            order.brought, order.brought_bytes = blob.digest, blob.size
 
     def book_blob(self, name: str, direction: Direction, digest: str, nbytes: int) -> None:
         """Bytes of a blob crossed a site's boundary."""
@@ -239,27 +234,26 @@ class OrderDesk:
         if entry is None:
             return
         self._moved(entry)
-        to_site = direction is Direction.TO_SITE
-        order = entry.orders.naming(digest) if to_site else entry.orders.bringing(digest)
+        if direction is Direction.TO_SITE:
+            order = entry.orders.naming(digest)
+        else:
+            bringing = self._order_blobs.bringing(entry.name, digest)
+            order = None if bringing is None else entry.orders.open.get(bringing)
         if order is None:
             self._booking.session(name, direction, nbytes)
         else:
             self._book(entry, order, direction, nbytes)
-            self._took(entry, order, nbytes)
-
-    def _took(self, entry: SiteEntry, order: OpenOrder, nbytes: int) -> None:
-        """Bytes of an order's blob have crossed, since it began or last got further."""
-        now = self._clock()
-        if order.moving_at is not None:
-            use = LinkUse(order.round_number, entry.name, nbytes, now - order.moving_at)
-            self._booking.took(order.id.run, use)
-        order.moving_at = now
+            seconds = self._order_blobs.got_further(entry.name, order.key)
+            self._took(entry, order, nbytes, seconds)
 
     def _arrived(self, entry: SiteEntry, order: OpenOrder) -> None:
         """An order's blob is across: what was still under way has taken until now."""
-        if order.moving_at is not None:
-            self._took(entry, order, 0)
-            order.moving_at = None
+        self._took(entry, order, 0, self._order_blobs.arrived(entry.name, order.key))
+
+    def _took(self, entry: SiteEntry, order: OpenOrder, nbytes: int, seconds: float | None) -> None:
+        if seconds is not None:
+            use = LinkUse(round_of(order), entry.name, nbytes, seconds)
+            self._booking.took(order.key.run, use)
 
     # -- what coordinators ask --------------------------------------------------------------------
 
@@ -270,17 +264,16 @@ class OrderDesk:
             reason = "there is no such site" if entry is None else entry.standing.reason
             self._fail(id, SiteLost(name[:80], reason))
             return
-        asked, order = entry.orders.ask(id, message)
+        new = id not in entry.orders.open
+        effect, order = entry.orders.ask(id, message)
         entry.holding[id.run] = message.round or entry.holding.get(id.run, 0)
         entry.owed.discard(id.run)
         entry.claimed.discard(id.run)
-        if order.blob and not order.kept:
-            order.kept = self._keeping.keep_again(order.blob)
-            if asked is Asked.NEW and not order.kept:
-                del entry.orders.open[id]
-                self._fail(id, WorkFailed(name, "BadBlob", f"blob {order.blob} is not there"))
-                return
-        if asked is Asked.ANSWERED:
+        blob = blob_of(order)
+        if blob and not self._order_blobs.keep(entry.name, id, blob) and new:
+            self._end(entry, id)
+            self._fail(id, WorkFailed(name, "BadBlob", f"blob {blob} is not there"))
+        elif effect is Effect.DELIVER:
             self._pass_on(entry, order)
         else:
             self.send_waiting(entry)
@@ -294,15 +287,16 @@ class OrderDesk:
     def detached(self, run: RunId) -> None:
         """The coordinator of a run has gone, and may come back."""
         for entry in self._sites:
-            entry.orders.detached(run)
+            for order in entry.orders.unask(entry.orders.of_run(run)):
+                self._let_go(entry, order.key)
 
     def run_over(self, run: RunId) -> None:
         """A run is over: nothing of it is waited for, and what sites still hold they give back."""
         for entry in self._sites:
             if entry.holding.pop(run, None) is not None:
                 entry.owed.add(run)
-            for order in entry.orders.of_run(run):
-                self._end(entry, order.id)
+            for id in entry.orders.of_run(run):
+                self._end(entry, id)
             self.collect(entry)
         self.forget_uploads(run)
         self._booking.forget(run)
@@ -333,25 +327,25 @@ class OrderDesk:
 
     def _pass_on(self, entry: SiteEntry, order: OpenOrder) -> None:
         """Give an answer to whoever asked; what was counted for it comes before it."""
-        if order.answer is None:
+        if order.reply is None:
             return
-        if (command := self._commands.get(order.id)) is not None:
+        if (command := self._commands.get(order.key)) is not None:
             if not command.done():
-                command.set_result(order.answer)
+                command.set_result(order.reply)
             return
         self._note(entry, order)
-        if (counted := self._booking.tell(order.id.run)) is not None:
-            self._switchboard.tell(order.id.run, counted)
-        answer = pb.SiteAnswer(site=entry.name, answer=order.answer)
-        self._switchboard.tell(order.id.run, pb.ToCoordinator(answer=answer))
+        if (counted := self._booking.tell(order.key.run)) is not None:
+            self._switchboard.tell(order.key.run, counted)
+        answer = pb.SiteAnswer(site=entry.name, answer=order.reply)
+        self._switchboard.tell(order.key.run, pb.ToCoordinator(answer=answer))
 
     def _note(self, entry: SiteEntry, order: OpenOrder) -> None:
         """Whether the site holds something for the run now."""
-        if order.message is None or order.answer is None:
+        if order.message is None or order.reply is None:
             return
-        refused = order.message.verb == "prepare" and order.answer.done.kind != "promised"
+        refused = order.message.verb == "prepare" and order.reply.done.kind != "promised"
         if refused or order.message.verb == "release":
-            entry.holding.pop(order.id.run, None)
+            entry.holding.pop(order.key.run, None)
 
     def _fail(self, id: OrderId, error: SiteLost | WorkFailed) -> None:
         answered = pb.Answer(id=id_message(id), failure=told(error))
@@ -359,22 +353,16 @@ class OrderDesk:
         self._switchboard.tell(id.run, pb.ToCoordinator(answer=answer))
 
     def _end(self, entry: SiteEntry, id: OrderId) -> None:
-        """Nobody waits for an order any more; a site that has answered it may forget it."""
-        order = entry.orders.end(id)
-        if order is None:
-            return
-        self._let_go(entry, order)
-        if order.answer is not None:
+        """Nobody needs an order's answer, or needs it any longer: the site may forget it."""
+        effect, _ = entry.orders.release(id)
+        self._let_go(entry, id)
+        if effect is Effect.ACKNOWLEDGE:
             self._acknowledge(entry, id)
 
-    def _let_go(self, entry: SiteEntry, order: OpenOrder) -> None:
-        if order.kept:
-            self._keeping.let_go(order.blob)
-        if order.brought:
-            self.forget_uploads(order.id.run, site=entry.name, key=order.id.key)
-            self._blobs.unpin(order.brought)
-            if self._keeping.keep_again(order.brought):
-                self._keeping.let_go(order.brought)  # which removes it, if nobody else needs it
+    def _let_go(self, entry: SiteEntry, id: OrderId) -> None:
+        if self._order_blobs.brought(entry.name, id):
+            self.forget_uploads(id.run, site=entry.name, key=id.key)
+        self._order_blobs.let_go(entry.name, id)
 
     def _acknowledge(self, entry: SiteEntry, id: OrderId) -> None:
         if entry.session is not None:
@@ -383,5 +371,5 @@ class OrderDesk:
             self._booking.session(entry.name, Direction.TO_SITE, message.ByteSize())
 
     def _book(self, entry: SiteEntry, order: OpenOrder, direction: Direction, nbytes: int) -> None:
-        flow = Flow(order.round_number, entry.name, direction, order.purpose)
-        self._booking.book(order.id.run, flow, nbytes + MESSAGE_BYTES)
+        flow = Flow(round_of(order), entry.name, direction, purpose_of(order))
+        self._booking.book(order.key.run, flow, nbytes + MESSAGE_BYTES)

@@ -127,7 +127,6 @@ class Sites:
         entry = self.table.get(name)
         if entry is not None and entry.session is session:
             entry.session = None
-            self.orders.disconnected(entry)
 
     def heartbeat(self, name: SiteName, capacity: Capacity, trouble: str) -> list[RunId]:
         """A site lives; gives the runs whose leases there go on.

@@ -10,6 +10,7 @@ from fedpilot.mediator.core.restarts import (
     Restart,
     RestartSettings,
     next_start,
+    pause_before_restart,
 )
 
 SETTINGS = RestartSettings(
@@ -57,3 +58,22 @@ def test_deaths_at_another_place_in_between_do_not_hide_it() -> None:
 
 def test_deaths_without_a_place_are_not_at_one() -> None:
     assert isinstance(next_start(deaths(*((1e4 * n, "") for n in range(9))), SETTINGS), Restart)
+
+
+COORDINATORS = RestartSettings(most=3, window_s=100.0, first_pause_s=1.0, longest_pause_s=3.0)
+
+
+@pytest.mark.parametrize(
+    ("deaths", "pause"),
+    [
+        pytest.param([50.0], 1.0, id="the first death is followed by a short pause"),
+        pytest.param([40.0, 50.0], 2.0, id="pauses grow"),
+        pytest.param([30.0, 40.0, 50.0], 3.0, id="up to the longest"),
+        pytest.param([20.0, 30.0, 40.0, 50.0], None, id="the budget is used up"),
+        pytest.param([-90.0, -80.0, -70.0, 50.0], 1.0, id="old deaths do not count"),
+    ],
+)
+def test_a_coordinator_is_started_again_within_a_budget(
+    deaths: list[float], pause: float | None
+) -> None:
+    assert pause_before_restart(deaths, 50.0, COORDINATORS) == pause

@@ -22,7 +22,6 @@ from fedpilot.federated.errors import (
 )
 from fedpilot.mediator import MediatorError, ReservationRefused, SiteLost, WorkFailed
 from fedpilot.mediator.agent.runner.errors import BadFrame, ReservationLapsed
-from fedpilot.mediator.agent.runner.inbox import Desk, Take
 from fedpilot.mediator.agent.runner.main_loop import Runner
 from fedpilot.mediator.agent.runner.process import RunnerSettings
 from fedpilot.mediator.agent.runner.protocol import LARGEST_MESSAGE, Frames, framed
@@ -84,34 +83,6 @@ def test_a_message_that_nobody_would_take_is_not_sent() -> None:
     too_long = pb.ToRunner(order=pb.Order(header_json="x" * LARGEST_MESSAGE))
     with pytest.raises(BadFrame, match="over"):
         framed(too_long)
-
-
-# -- orders ---------------------------------------------------------------------------------------
-
-
-def test_an_order_is_worked_on_once() -> None:
-    desk = Desk()
-    assert [desk.take(order("a")) for _ in range(3)] == [Take.WORK, Take.WAIT, Take.WAIT]
-    desk.answered(answer("a"))
-    assert desk.take(order("a")) is Take.ANSWER
-    assert desk.answer_of("a") == answer("a")
-
-
-def test_an_answer_is_kept_until_it_is_taken() -> None:
-    desk = Desk()
-    for key in "abc":
-        desk.take(order(key))
-    for key in "ba":
-        desk.answered(answer(key))
-    held = desk.held("r", "s", 1)
-    assert [id.key for id in held.at_work] == ["c"]
-    assert [id.key for id in held.answered] == ["b", "a"]
-    assert desk.taken("b") == answer("b")
-    assert desk.answers() == (answer("a"),)
-    assert desk.taken("b") is None
-    assert desk.taken("c") is None, "nobody can take what is not there"
-    assert desk.take(order("c")) is Take.WAIT
-    assert desk.take(order("b")) is Take.WORK, "a taken key is free again"
 
 
 # -- leases ---------------------------------------------------------------------------------------

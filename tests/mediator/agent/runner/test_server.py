@@ -134,7 +134,7 @@ def test_an_order_is_answered_and_worked_on_once(runner: FakeRunner) -> None:
         assert first.done.kind == "k"
         assert await driver.ask(order("a")) == first
         assert runner.worked_on == ["a"]
-        driver.taken(first.id)
+        driver.release(first.id)
         await driver.ask(order("a"))
         assert runner.worked_on == ["a", "a"], "a taken key is free again"
         await driver.close()
@@ -165,7 +165,7 @@ def test_a_successor_gets_the_answers_of_its_predecessor(runner: FakeRunner) -> 
         assert await successor.ask(order("at work")) == found["at work"]
         assert runner.worked_on == ["done", "at work"]
         for id in held:
-            successor.taken(id)
+            successor.release(id)
         await successor.close()
 
         third = await AsyncRunner.connect(runner.folder)

@@ -1,0 +1,333 @@
+"""Requests under idempotency keys: each is executed once, and its reply is kept until it is taken.
+
+A Requester and a Responder are the two ends of a conversation that may break at any moment and lose
+what was under way. The requester keeps a request until somebody has taken its reply. The responder
+keeps a request while it executes it, and the reply until the requester acknowledges it. Whenever
+the two connect, the responder lists the keys that it holds: the requester sends the others again,
+and adopts what it does not know, because it may have been restarted. A deadline is a `release` by
+whoever's clock has run out.
+
+`REQUESTING` and `RESPONDING` say all that can happen. Nothing here sends, waits or reads a clock.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Generic, NamedTuple, TypeVar
+
+REMEMBERED = 4_096
+"""Released keys that a requester remembers, because the responder may still speak of them."""
+
+Key = TypeVar("Key", bound=Hashable)
+Message = TypeVar("Message")
+Reply = TypeVar("Reply")
+
+
+class Phase(StrEnum):
+    """What an end of the conversation has of a key."""
+
+    ABSENT = "absent"
+
+    # A requester's
+    QUEUED = "queued"
+    """Asked for; the responder has to be sent it."""
+    SENT = "sent"
+    """Asked for; the responder has it, unless it says otherwise when the two connect."""
+    ANSWERED = "answered"
+    """Asked for, and the reply is here."""
+    ADOPTED = "adopted"
+    """The responder has it, and nobody here asks for it at the moment."""
+    KEPT = "kept"
+    """The reply is here, and nobody asks for it at the moment."""
+
+    # A responder's
+    AT_WORK = "at work"
+    WITHDRAWN = "withdrawn"
+    """At work, and nobody waits for the reply."""
+    REPLIED = "replied"
+    """The reply is kept until it is acknowledged."""
+
+
+class Trigger(StrEnum):
+    """What may happen to a key."""
+
+    ASKED = "asked"
+    UNASKED = "unasked"
+    """Whoever asked has gone, and may come back."""
+    SENT = "sent"
+    HELD = "held"
+    """The two connect, and the responder has the key."""
+    MISSING = "missing"
+    """The two connect, and the responder does not have it."""
+    REPLIED = "replied"
+    RELEASED = "released"
+    """Nobody needs the reply, or needs it any longer."""
+    LOST = "lost"
+    """The responder has ended; or, for a responder, its execution was stopped."""
+
+
+class Effect(StrEnum):
+    """What an end has to do now."""
+
+    NOTHING = "nothing"
+    SEND = "send"
+    DELIVER = "deliver"
+    """Hand the reply to whoever asked."""
+    FAIL = "fail"
+    """Tell whoever asked that no reply will come."""
+    ACKNOWLEDGE = "acknowledge"
+    """Tell the responder that it may forget the key."""
+    EXECUTE = "execute"
+    REPLY = "reply"
+    """Send the reply to the requester."""
+    STOP = "stop"
+    """Stop the execution, if that is possible."""
+    FORGET = "forget"
+    """Give back what was kept for the key."""
+
+
+Table = Mapping[tuple[Phase, Trigger], tuple[Phase, Effect]]
+
+REQUESTING: Table = {
+    (Phase.ABSENT, Trigger.ASKED): (Phase.QUEUED, Effect.SEND),
+    (Phase.ABSENT, Trigger.HELD): (Phase.ADOPTED, Effect.NOTHING),
+    (Phase.ABSENT, Trigger.REPLIED): (Phase.ABSENT, Effect.ACKNOWLEDGE),
+    (Phase.ABSENT, Trigger.RELEASED): (Phase.ABSENT, Effect.NOTHING),
+    (Phase.QUEUED, Trigger.ASKED): (Phase.QUEUED, Effect.SEND),
+    (Phase.QUEUED, Trigger.UNASKED): (Phase.ABSENT, Effect.FORGET),
+    (Phase.QUEUED, Trigger.SENT): (Phase.SENT, Effect.NOTHING),
+    (Phase.QUEUED, Trigger.HELD): (Phase.SENT, Effect.NOTHING),
+    (Phase.QUEUED, Trigger.MISSING): (Phase.QUEUED, Effect.SEND),
+    (Phase.QUEUED, Trigger.REPLIED): (Phase.ANSWERED, Effect.DELIVER),
+    (Phase.QUEUED, Trigger.RELEASED): (Phase.ABSENT, Effect.FORGET),
+    (Phase.QUEUED, Trigger.LOST): (Phase.ABSENT, Effect.FAIL),
+    (Phase.SENT, Trigger.ASKED): (Phase.SENT, Effect.NOTHING),
+    (Phase.SENT, Trigger.UNASKED): (Phase.ADOPTED, Effect.NOTHING),
+    (Phase.SENT, Trigger.HELD): (Phase.SENT, Effect.NOTHING),
+    (Phase.SENT, Trigger.MISSING): (Phase.QUEUED, Effect.SEND),
+    (Phase.SENT, Trigger.REPLIED): (Phase.ANSWERED, Effect.DELIVER),
+    (Phase.SENT, Trigger.RELEASED): (Phase.ABSENT, Effect.ACKNOWLEDGE),
+    (Phase.SENT, Trigger.LOST): (Phase.ABSENT, Effect.FAIL),
+    (Phase.ANSWERED, Trigger.ASKED): (Phase.ANSWERED, Effect.DELIVER),
+    (Phase.ANSWERED, Trigger.UNASKED): (Phase.KEPT, Effect.NOTHING),
+    (Phase.ANSWERED, Trigger.HELD): (Phase.ANSWERED, Effect.NOTHING),
+    (Phase.ANSWERED, Trigger.MISSING): (Phase.ANSWERED, Effect.NOTHING),
+    (Phase.ANSWERED, Trigger.REPLIED): (Phase.ANSWERED, Effect.NOTHING),
+    (Phase.ANSWERED, Trigger.RELEASED): (Phase.ABSENT, Effect.ACKNOWLEDGE),
+    (Phase.ANSWERED, Trigger.LOST): (Phase.ANSWERED, Effect.NOTHING),
+    # Asked for again, it is sent again: its reply may have been refused while nobody asked.
+    (Phase.ADOPTED, Trigger.ASKED): (Phase.QUEUED, Effect.SEND),
+    (Phase.ADOPTED, Trigger.UNASKED): (Phase.ADOPTED, Effect.NOTHING),
+    (Phase.ADOPTED, Trigger.HELD): (Phase.ADOPTED, Effect.NOTHING),
+    (Phase.ADOPTED, Trigger.MISSING): (Phase.ABSENT, Effect.FORGET),
+    (Phase.ADOPTED, Trigger.REPLIED): (Phase.KEPT, Effect.NOTHING),
+    (Phase.ADOPTED, Trigger.RELEASED): (Phase.ABSENT, Effect.ACKNOWLEDGE),
+    (Phase.ADOPTED, Trigger.LOST): (Phase.ABSENT, Effect.FORGET),
+    (Phase.KEPT, Trigger.ASKED): (Phase.ANSWERED, Effect.DELIVER),
+    (Phase.KEPT, Trigger.UNASKED): (Phase.KEPT, Effect.NOTHING),
+    (Phase.KEPT, Trigger.HELD): (Phase.KEPT, Effect.NOTHING),
+    (Phase.KEPT, Trigger.MISSING): (Phase.ABSENT, Effect.FORGET),
+    (Phase.KEPT, Trigger.REPLIED): (Phase.KEPT, Effect.NOTHING),
+    (Phase.KEPT, Trigger.RELEASED): (Phase.ABSENT, Effect.ACKNOWLEDGE),
+    (Phase.KEPT, Trigger.LOST): (Phase.KEPT, Effect.NOTHING),
+}
+"""What a requester does."""
+
+RESPONDING: Table = {
+    (Phase.ABSENT, Trigger.ASKED): (Phase.AT_WORK, Effect.EXECUTE),
+    (Phase.ABSENT, Trigger.HELD): (Phase.AT_WORK, Effect.NOTHING),  # by whoever executes for it
+    (Phase.ABSENT, Trigger.REPLIED): (Phase.ABSENT, Effect.FORGET),
+    (Phase.ABSENT, Trigger.RELEASED): (Phase.ABSENT, Effect.NOTHING),
+    (Phase.ABSENT, Trigger.LOST): (Phase.ABSENT, Effect.NOTHING),
+    (Phase.AT_WORK, Trigger.ASKED): (Phase.AT_WORK, Effect.NOTHING),
+    (Phase.AT_WORK, Trigger.HELD): (Phase.AT_WORK, Effect.NOTHING),
+    (Phase.AT_WORK, Trigger.REPLIED): (Phase.REPLIED, Effect.REPLY),
+    (Phase.AT_WORK, Trigger.RELEASED): (Phase.WITHDRAWN, Effect.STOP),
+    (Phase.AT_WORK, Trigger.LOST): (Phase.ABSENT, Effect.FORGET),
+    (Phase.WITHDRAWN, Trigger.ASKED): (Phase.AT_WORK, Effect.NOTHING),
+    (Phase.WITHDRAWN, Trigger.HELD): (Phase.WITHDRAWN, Effect.NOTHING),
+    (Phase.WITHDRAWN, Trigger.REPLIED): (Phase.ABSENT, Effect.FORGET),
+    (Phase.WITHDRAWN, Trigger.RELEASED): (Phase.WITHDRAWN, Effect.NOTHING),
+    (Phase.WITHDRAWN, Trigger.LOST): (Phase.ABSENT, Effect.FORGET),
+    (Phase.REPLIED, Trigger.ASKED): (Phase.REPLIED, Effect.REPLY),
+    (Phase.REPLIED, Trigger.HELD): (Phase.REPLIED, Effect.NOTHING),
+    (Phase.REPLIED, Trigger.REPLIED): (Phase.REPLIED, Effect.REPLY),  # another reply in its place
+    (Phase.REPLIED, Trigger.LOST): (Phase.REPLIED, Effect.NOTHING),
+    (Phase.REPLIED, Trigger.RELEASED): (Phase.ABSENT, Effect.FORGET),
+}
+"""What a responder does."""
+
+
+@dataclass(slots=True)
+class OpenRequest(Generic[Key, Message, Reply]):
+    """What a requester has of one key."""
+
+    key: Key
+    message: Message | None = None
+    """None where the responder had it before this requester was started, and nobody has asked."""
+    phase: Phase = Phase.ABSENT
+    reply: Reply | None = None
+
+    @property
+    def adopted(self) -> bool:
+        """Whether only the responder says that there is such a request."""
+        return self.message is None
+
+
+class Reconnected(NamedTuple, Generic[Key, Message, Reply]):
+    """What a new connection brings to its end."""
+
+    released: list[Key]
+    """What the responder holds in vain: to be acknowledged."""
+    forgotten: list[OpenRequest[Key, Message, Reply]]
+    """What nobody has asked for, and the responder does not hold any more."""
+
+
+class Requester(Generic[Key, Message, Reply]):
+    """The end that asks, with its requests in the order in which they came."""
+
+    def __init__(self) -> None:
+        self.open: OrderedDict[Key, OpenRequest[Key, Message, Reply]] = OrderedDict()
+        self._released: OrderedDict[Key, None] = OrderedDict()
+
+    def ask(
+        self, key: Key, message: Message | None
+    ) -> tuple[Effect, OpenRequest[Key, Message, Reply]]:
+        """Ask for something, for the first time or again: SEND, DELIVER or NOTHING.
+
+        Without a message only its reply is asked for: the responder has been sent it before.
+        """
+        self._released.pop(key, None)
+        request = self.open.get(key) or OpenRequest(key)
+        request.message = request.message or message
+        return self._step(request, Trigger.ASKED), request
+
+    def unsent(self) -> list[OpenRequest[Key, Message, Reply]]:
+        """What the responder has to be sent, the first asked first."""
+        return [each for each in self.open.values() if each.phase is Phase.QUEUED and each.message]
+
+    def sent(self, key: Key) -> None:
+        """It was sent on the connection that is open now."""
+        self._step(self.open[key], Trigger.SENT)
+
+    def connected(
+        self, held: Iterable[Key], wanted: Callable[[Key], bool], room: int
+    ) -> Reconnected[Key, Message, Reply]:
+        """The two have connected, and the responder holds these keys.
+
+        Of those that are not known here it adopts the `wanted` ones, as long as no more than
+        `room` are adopted in all.
+        """
+        holds = set(held)
+        found = Reconnected[Key, Message, Reply]([], [])
+        for request in list(self.open.values()):
+            event = Trigger.HELD if request.key in holds else Trigger.MISSING
+            if self._step(request, event) is Effect.FORGET:
+                found.forgotten.append(request)
+        room -= sum(each.adopted for each in self.open.values())
+        for key in sorted(holds - self.open.keys()):  # type: ignore[type-var]
+            if key in self._released or not wanted(key):
+                found.released.append(key)
+            elif room > 0:
+                self._step(OpenRequest(key), Trigger.HELD)
+                room -= 1
+        return found
+
+    def replied(self, key: Key, reply: Reply) -> tuple[Effect, OpenRequest[Key, Message, Reply]]:
+        """A reply has come, perhaps again: DELIVER, ACKNOWLEDGE or NOTHING."""
+        request = self.open.get(key) or OpenRequest(key)
+        if request.reply is None:
+            request.reply = reply
+        return self._step(request, Trigger.REPLIED), request
+
+    def release(self, key: Key) -> tuple[Effect, OpenRequest[Key, Message, Reply]]:
+        """Nobody needs the reply, or needs it any longer: ACKNOWLEDGE, FORGET or NOTHING."""
+        request = self.open.get(key) or OpenRequest(key)
+        self._remember(key)
+        return self._step(request, Trigger.RELEASED), request
+
+    def unask(self, keys: Iterable[Key]) -> list[OpenRequest[Key, Message, Reply]]:
+        """Whoever asked for these has gone, and may come back. Gives what is forgotten by that."""
+        requests = [self.open[key] for key in keys if key in self.open]
+        return [each for each in requests if self._step(each, Trigger.UNASKED) is Effect.FORGET]
+
+    def lost(self) -> list[OpenRequest[Key, Message, Reply]]:
+        """The responder has ended, and with it what it had not answered, which this gives."""
+        ended = []
+        for request in list(self.open.values()):
+            if self._step(request, Trigger.LOST) is not Effect.NOTHING:
+                self._remember(request.key)
+                ended.append(request)
+        return ended
+
+    def _step(self, request: OpenRequest[Key, Message, Reply], event: Trigger) -> Effect:
+        request.phase, effect = REQUESTING[request.phase, event]
+        if request.phase is Phase.ABSENT:
+            self.open.pop(request.key, None)
+        else:
+            self.open[request.key] = request
+        return effect
+
+    def _remember(self, key: Key) -> None:
+        self._released[key] = None
+        self._released.move_to_end(key)
+        while len(self._released) > REMEMBERED:
+            self._released.popitem(last=False)
+
+
+class Responder(Generic[Key, Reply]):
+    """The end that executes."""
+
+    def __init__(self) -> None:
+        self._phases: dict[Key, Phase] = {}
+        self._replies: dict[Key, Reply] = {}
+
+    def __len__(self) -> int:
+        """Keys that are at work or replied."""
+        return len(self._phases)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._phases
+
+    def asked(self, key: Key) -> Effect:
+        """A request has come, perhaps again: EXECUTE, REPLY or NOTHING."""
+        return self._step(key, Trigger.ASKED)
+
+    def adopt(self, key: Key) -> None:
+        """Whoever executes has the request from before this responder was started."""
+        self._step(key, Trigger.HELD)
+
+    def replied(self, key: Key, reply: Reply) -> Effect:
+        """The execution has ended: REPLY, or FORGET where nobody waits for it."""
+        effect = self._step(key, Trigger.REPLIED)
+        if effect is Effect.REPLY:
+            self._replies[key] = reply
+        return effect
+
+    def released(self, key: Key) -> Effect:
+        """The requester needs no reply, or has it: FORGET, STOP or NOTHING."""
+        return self._step(key, Trigger.RELEASED)
+
+    def stopped(self, key: Key) -> None:
+        """The execution was stopped, and will bring no reply."""
+        self._step(key, Trigger.LOST)
+
+    def at_work(self) -> list[Key]:
+        """What is executed, and waited for."""
+        return [key for key, phase in self._phases.items() if phase is Phase.AT_WORK]
+
+    def replies(self) -> Mapping[Key, Reply]:
+        """What is kept until it is acknowledged."""
+        return self._replies
+
+    def _step(self, key: Key, event: Trigger) -> Effect:
+        phase, effect = RESPONDING[self._phases.get(key, Phase.ABSENT), event]
+        if phase is Phase.ABSENT:
+            self._phases.pop(key, None)
+            self._replies.pop(key, None)
+        else:
+            self._phases[key] = phase
+        return effect

@@ -1,0 +1,96 @@
+"""OrderBlobs: the blobs of sites' orders and answers, kept for as long as the orders are open.
+
+An order may come with a blob, and its answer may bring one, which is kept from when the site offers
+it. A blob that is let go is removed unless somebody else needs it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from ...wire.blobs.references import Keeping
+from ...wire.blobs.store import Blob, BlobStore
+from ...wire.messages import OrderId, SiteName
+
+
+@dataclass(slots=True)
+class _Kept:
+    """What is kept for one order."""
+
+    sent: str = ""
+    """Digest of the blob that the order comes with."""
+    brought: str = ""
+    """Digest of the blob that its answer brings, once that was offered."""
+    brought_bytes: int = 0
+    moving_at: float | None = None
+    """While one of them crosses the link: when that began, or last got further."""
+
+
+class OrderBlobs:
+    """The blobs of all sites' open orders."""
+
+    def __init__(self, store: BlobStore, clock: Callable[[], float]) -> None:
+        self._store, self._clock = store, clock
+        self._keeping = Keeping(store, discard=True)
+        self._kept: defaultdict[SiteName, defaultdict[OrderId, _Kept]] = defaultdict(
+            lambda: defaultdict(_Kept)
+        )
+
+    def keep(self, site: SiteName, id: OrderId, digest: str) -> bool:
+        """Keep the blob that an order comes with; whether it is there."""
+        kept = self._kept[site][id]
+        if not kept.sent and self._keeping.keep_again(digest):
+            kept.sent = digest
+        return bool(kept.sent)
+
+    def expect(self, site: SiteName, id: OrderId, blob: Blob) -> None:
+        """Keep the blob of an order's answer, there or still to come, in the place of another."""
+        kept = self._kept[site][id]
+        if kept.brought != blob.digest:
+            self._store.pin(blob.digest)
+            if kept.brought:
+                self._store.unpin(kept.brought)
+            kept.brought, kept.brought_bytes = blob.digest, blob.size
+
+    def brought(self, site: SiteName, id: OrderId) -> str:
+        """Digest of the blob that an order's answer brings; empty if none was offered."""
+        return self._kept[site][id].brought
+
+    def brought_bytes(self, site: SiteName, ids: Iterable[OrderId]) -> int:
+        """Bytes that the answers to these orders bring."""
+        return sum(self._kept[site][id].brought_bytes for id in ids)
+
+    def bringing(self, site: SiteName, digest: str) -> OrderId | None:
+        """An order of a site whose answer brings a blob."""
+        found = (id for id, kept in self._kept[site].items() if kept.brought == digest)
+        return next(found, None)
+
+    def set_out(self, site: SiteName, id: OrderId) -> None:
+        """A blob of an order begins to cross the site's link, unless one is on its way."""
+        kept = self._kept[site][id]
+        if kept.moving_at is None:
+            kept.moving_at = self._clock()
+
+    def got_further(self, site: SiteName, id: OrderId) -> float | None:
+        """Seconds since the blob under way set out or last got further; None if none was."""
+        kept, now = self._kept[site][id], self._clock()
+        began, kept.moving_at = kept.moving_at, now
+        return None if began is None else now - began
+
+    def arrived(self, site: SiteName, id: OrderId) -> float | None:
+        """The blob under way is across: the seconds that are left to count; None if none was."""
+        kept = self._kept[site][id]
+        began, kept.moving_at = kept.moving_at, None
+        return None if began is None else self._clock() - began
+
+    def let_go(self, site: SiteName, id: OrderId) -> None:
+        """The order is over."""
+        kept = self._kept[site].pop(id, _Kept())
+        if kept.sent:
+            self._keeping.let_go(kept.sent)
+        if kept.brought:
+            self._store.unpin(kept.brought)
+            if self._keeping.keep_again(kept.brought):
+                self._keeping.let_go(kept.brought)  # which removes it, if nobody else needs it
