@@ -149,8 +149,8 @@ def _say_slow(what: str, deadline: str = "") -> None:
 
 def _answers(address: str, auth_mode: str | None) -> bool:
     """Whether the control plane answers, so that what is missing is a raylet, or Ray in here."""
-    from ..ray.cluster import address_of_this_machine
-    from ..ray.probe import answers, auth_mode_of
+    from ..ray.connection import address_of_this_machine
+    from ..ray.control_plane.probe import answers, auth_mode_of
 
     try:
         found = address_of_this_machine() if address == "auto" else address

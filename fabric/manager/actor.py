@@ -27,7 +27,7 @@ from ..core.records import ClusterId, ProcessId
 from ..errors import FabricError, NameTaken
 from ..pickle_names import travels
 from ..ray import private_ray
-from ..ray.autoscaler import Autoscaler
+from ..ray.control_plane.autoscaler import Autoscaler
 from ..ray.manager_deaths import not_told
 from .head_file import HeadFile, file_of, state_folder
 from .ledger_file import LedgerFile, own
@@ -195,7 +195,7 @@ class ManagerActor:
         import ray
 
         private_ray.require(private_ray.MANAGER)
-        from ..ray.gcs import Gcs
+        from ..ray.control_plane.gcs import Gcs
 
         context = ray.get_runtime_context()
         job = JobId(context.get_job_id())

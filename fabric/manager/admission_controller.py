@@ -31,7 +31,7 @@ from ..core.places.placement import GPU
 from ..core.records import DEFAULT, ROOT, ClusterId, MachineId, VNode, VNodeId, VNodeKind
 from ..core.resources import Resources
 from ..errors import NameTaken, NeverFits, NoSuchCluster, NotInTime
-from ..ray.control import Seen
+from ..ray.control_plane.protocol import Seen
 from .group_provisioner import Maker, Order
 from .ledger_file import LedgerFile
 from .settings import KeeperSettings

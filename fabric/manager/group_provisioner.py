@@ -18,7 +18,7 @@ from ..core.places.placement import Misfit, fit
 from ..core.records import Bundle, Machine, MachineId
 from ..core.resources import Resources
 from ..errors import FabricError
-from ..ray.control import Ray, Seen
+from ..ray.control_plane.protocol import Ray, Seen
 
 ROOM_S, ROOM_POLL_S = 0.4, 0.005
 """How long Ray may need to see that something is free again, and how often to ask."""

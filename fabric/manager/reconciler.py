@@ -33,7 +33,7 @@ from ..core.records import (
 from ..core.resources import Resources
 from ..core.routing.work import Work
 from ..errors import NameTaken, NoSuchCluster, NotInTime, NotYours
-from ..ray.control import Observed, Ray, Seen
+from ..ray.control_plane.protocol import Observed, Ray, Seen
 from .admission_controller import Registrar, has_places
 from .group_provisioner import Maker
 from .ledger_file import LedgerFile

@@ -33,7 +33,7 @@ from ..core.records import (
 )
 from ..core.resources import Resources
 from ..core.selectors import In, Selector
-from ..ray.control import Observed, Seen, Shown, clear
+from ..ray.control_plane.protocol import Observed, Seen, Shown, clear
 from .fake_cluster import ManualClock
 
 NOBODY = ClusterId("")
