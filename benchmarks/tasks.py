@@ -134,10 +134,9 @@ def cost(waiting: Sequence[int], blocks: int = BLOCKS) -> Run:
 def desk(waiting: int, kinds: int = 1) -> Callable[[], None]:
     """A manager's books with so many tasks that wait; each call ends one, and one more comes."""
     from fedpilot.fabric.core.books import Entry
-    from fedpilot.fabric.core.ledger import WorkId
-    from fedpilot.fabric.core.places.admission import Request
     from fedpilot.fabric.core.places.groups import GroupId
-    from fedpilot.fabric.core.records import ROOT, ClusterId, ProcessId
+    from fedpilot.fabric.core.places.request import Request
+    from fedpilot.fabric.core.records import ROOT, ClusterId, ProcessId, WorkId
     from fedpilot.fabric.core.resources import Resources
     from fedpilot.fabric.core.selectors import parse
     from fedpilot.fabric.manager.ledger_file import LedgerFile

@@ -17,7 +17,7 @@ from types import CodeType, ModuleType
 from typing import TypeVar
 
 NAMED = {
-    "fedpilot.fabric.core.places.admission": "fedpilot.fabric.core.admission",
+    "fedpilot.fabric.core.places.request": "fedpilot.fabric.core.admission",
     "fedpilot.fabric.jobs.confine": "fedpilot.fabric.confine",
     "fedpilot.fabric.manager.actor": "fedpilot.fabric.manager_actor",
     "fedpilot.fabric.manager.rpc": "fedpilot.fabric.calling",

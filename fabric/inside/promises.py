@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 
-from ..core.ledger import WorkId
+from ..core.records import WorkId
 from ..manager.work_router import Placed
 
 KEEP_S = 0.05

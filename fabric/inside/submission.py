@@ -8,9 +8,8 @@ import secrets
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from ..core.ledger import WorkId
 from ..core.places.groups import GroupId, group_id
-from ..core.records import NODE_LABEL, ClusterId
+from ..core.records import NODE_LABEL, ClusterId, WorkId
 from ..core.resources import Resources
 from ..core.routing.work import alike
 from ..core.selectors import Condition, DoesNotExist, Exists, In, parse

@@ -20,10 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from ..core.books import Entry, JobId
-from ..core.ledger import WorkId
-from ..core.places.admission import Request
 from ..core.places.groups import GroupId, group_id
-from ..core.records import ClusterId, ProcessId
+from ..core.places.request import Request
+from ..core.records import ClusterId, ProcessId, WorkId
 from ..errors import FabricError, NameTaken
 from ..pickle_names import travels
 from ..ray import private_ray

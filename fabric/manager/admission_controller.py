@@ -13,22 +13,14 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from ..core.books import Books, Entry
-from ..core.ledger import Cluster, Ledger, LedgerError
-from ..core.places.admission import (
-    Admit,
-    Expire,
-    NoRoom,
-    Request,
-    Wait,
-    apply,
-    decide,
-    never,
-    refill,
-)
+from ..core.ledger import Ledger, LedgerError
+from ..core.places.admission import Expire, Wait, decide
 from ..core.places.borrowing import give_back
 from ..core.places.groups import Either, Group, GroupId, Recut, Stuck, groups_for, recut
+from ..core.places.nomination import Admit, NoRoom, apply, never, refill
 from ..core.places.placement import GPU
-from ..core.records import DEFAULT, ROOT, ClusterId, MachineId, VNode, VNodeId, VNodeKind
+from ..core.places.request import Request
+from ..core.records import DEFAULT, ROOT, Cluster, ClusterId, MachineId, VNode, VNodeId, VNodeKind
 from ..core.resources import Resources
 from ..errors import NameTaken, NeverFits, NoSuchCluster, NotInTime
 from ..ray.control_plane.protocol import Seen

@@ -23,19 +23,24 @@ from pathlib import Path
 from typing import Any
 
 from ..core.books import Books, Entry
-from ..core.ledger import Cluster, Ledger, Loan, Use, WorkId
-from ..core.places.admission import Request
+from ..core.invariants import broken
+from ..core.ledger import Ledger
 from ..core.places.groups import Group, GroupId, Piece
+from ..core.places.request import Request
 from ..core.records import (
     Bundle,
     BundleGroup,
+    Cluster,
     ClusterId,
+    Loan,
     Machine,
     MachineId,
     SchedulingPolicy,
+    Use,
     VNode,
     VNodeId,
     VNodeKind,
+    WorkId,
 )
 from ..core.resources import Resources
 from ..core.routing.work import Work, WorkState
@@ -109,9 +114,8 @@ class LedgerFile:
             loans=[loan for id, what in rows["vnodes"].items() for loan in _loans(id, what)],
             uses={WorkId(id): _use(what) for id, what in rows["uses"].items()},
         )
-        broken = ledger.broken()
-        if broken:
-            raise FabricError(f"{self._name} does not add up: {broken[0]}")
+        if wrong := broken(ledger):
+            raise FabricError(f"{self._name} does not add up: {wrong[0]}")
         order = sorted(rows["entries"].items(), key=lambda row: int(row[1]["asked"]))
         self._asked = {ClusterId(id): int(row["asked"]) for id, row in order}
         self._order = itertools.count(max(self._asked.values(), default=-1) + 1)

@@ -19,7 +19,7 @@ from dataclasses import replace
 
 from ..core.audit import Escape, escapes, jobs_in
 from ..core.books import Books, Entry, JobId
-from ..core.ledger import LedgerError, WorkId, flexible_id
+from ..core.ledger import LedgerError
 from ..core.places.groups import Group, GroupId, Piece
 from ..core.records import (
     DEFAULT,
@@ -29,6 +29,8 @@ from ..core.records import (
     SchedulingPolicy,
     VNode,
     VNodeKind,
+    WorkId,
+    flexible_id,
 )
 from ..core.resources import Resources
 from ..core.routing.work import Work

@@ -16,30 +16,26 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from ..core.books import Books
-from ..core.ledger import Ledger, Use, WorkId
+from ..core.ledger import Ledger
 from ..core.places.borrowing import borrow
 from ..core.places.groups import Group, GroupId, Piece, Recut, Stuck, was_made_for
-from ..core.records import ClusterId, ProcessId, SchedulingPolicy, VNodeId, VNodeKind
+from ..core.records import ClusterId, ProcessId, SchedulingPolicy, Use, VNodeId, VNodeKind, WorkId
 from ..core.resources import Resources
-from ..core.routing.pace import SOON_S, Paces
-from ..core.routing.work import (
+from ..core.routing.eligibility import Never
+from ..core.routing.pace import SOON_S, Paces, batch_limit
+from ..core.routing.scheduling import (
     ANY,
-    NOBODY,
     SOMETHING,
     Apart,
     Hold,
     Into,
-    Never,
     Queue,
-    Work,
-    WorkState,
-    alike,
     apart,
-    batch_limit,
     choose,
     shortest_queue,
     slots,
 )
+from ..core.routing.work import NOBODY, Work, WorkState, alike
 from ..core.selectors import Selector
 from ..errors import NoSuchCluster, TooLarge
 from ..pickle_names import travels

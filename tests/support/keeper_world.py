@@ -12,8 +12,9 @@ from typing import Any, ParamSpec, TypeVar
 
 from fedpilot.fabric import Bundle, Machine, Resources, SchedulingPolicy, VNodeId
 from fedpilot.fabric.core.books import Books, Entry, JobId
-from fedpilot.fabric.core.places.admission import Request
+from fedpilot.fabric.core.invariants import broken
 from fedpilot.fabric.core.places.groups import GroupId
+from fedpilot.fabric.core.places.request import Request
 from fedpilot.fabric.core.records import DEFAULT, ROOT, BundleGroup, ClusterId, ProcessId
 from fedpilot.fabric.core.resources import UNIT
 from fedpilot.fabric.core.routing.work import Work
@@ -143,7 +144,7 @@ class World:
     def wrong(self) -> list[str]:
         """Where the books, their file and Ray do not agree; nothing while all is well."""
         ledger, groups = self.books.ledger, self.books.groups
-        found = [*ledger.broken()]
+        found = broken(ledger)
         self.ray.free()  # raises if a machine carries more than it has
         known = {group.id for group in groups}
         found += [f"{id} is in Ray only" for id in sorted(self.ours() - known)]

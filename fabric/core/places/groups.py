@@ -23,7 +23,7 @@ from ..ledger import Ledger
 from ..records import ROOT, ClusterId, MachineId, SchedulingPolicy, VNodeId
 from ..resources import Resources
 from ..selectors import Selector
-from .admission import Admit
+from .nomination import Admit
 
 GroupId = NewType("GroupId", str)
 Key = TypeVar("Key")
@@ -272,7 +272,7 @@ def _cheapest(
     if not extra:
         return []
     idle = [group for group in groups if group.id not in busy]
-    size = {group.id: _units(_carried([group], vnode)) for group in idle}
+    size = {group.id: _carried([group], vnode).size for group in idle}
     idle.sort(key=lambda group: (len(group.pieces), size[group.id], group.id))
     for group in idle:
         if extra.fits(_carried([group], vnode)):
@@ -289,10 +289,6 @@ def _carried(groups: Iterable[Group], vnode: VNodeId) -> Resources:
     """What these groups carry of a vnode."""
     carried = (p.resources for group in groups for p in group.pieces if p.vnode == vnode)
     return reduce(add, carried, Resources())
-
-
-def _units(resources: Resources) -> int:
-    return sum(amount for _, amount in resources.units)
 
 
 def forget(index: dict[Key, dict[Value, None]], key: Key, id: Value) -> None:

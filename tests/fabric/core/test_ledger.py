@@ -13,28 +13,9 @@ from hypothesis.stateful import Bundle as Names, RuleBasedStateMachine, invarian
 
 from fedpilot.fabric import Bundle, Machine, MachineId, Resources, SchedulingPolicy, VNodeId
 from fedpilot.fabric.core.books import Books, Entry
-from fedpilot.fabric.core.ledger import (
-    Cluster,
-    Ledger,
-    LedgerError,
-    Use,
-    WorkId,
-    flexible_id,
-)
-from fedpilot.fabric.core.places.admission import (
-    Admit,
-    Decision,
-    Expire,
-    NoRoom,
-    QueuePolicy,
-    Request,
-    Wait,
-    apply,
-    decide,
-    never,
-    place,
-    refill,
-)
+from fedpilot.fabric.core.invariants import broken
+from fedpilot.fabric.core.ledger import Ledger, LedgerError
+from fedpilot.fabric.core.places.admission import Decision, Expire, QueuePolicy, Wait, decide
 from fedpilot.fabric.core.places.borrowing import (
     Growth,
     Step,
@@ -45,7 +26,19 @@ from fedpilot.fabric.core.places.borrowing import (
 )
 from fedpilot.fabric.core.places.gpus import free_gpus
 from fedpilot.fabric.core.places.groups import GroupId, Recut, groups_for, recut
-from fedpilot.fabric.core.records import ROOT, BundleGroup, ClusterId, VNode, VNodeKind
+from fedpilot.fabric.core.places.nomination import Admit, NoRoom, apply, never, place, refill
+from fedpilot.fabric.core.places.request import Request
+from fedpilot.fabric.core.records import (
+    ROOT,
+    BundleGroup,
+    Cluster,
+    ClusterId,
+    Use,
+    VNode,
+    VNodeKind,
+    WorkId,
+    flexible_id,
+)
 from fedpilot.fabric.core.resources import UNIT
 from fedpilot.fabric.core.selectors import In
 from fedpilot.fabric.manager.ledger_file import LedgerFile
@@ -590,7 +583,7 @@ def test_what_the_rules_forbid_changes_nothing(forbidden: Any) -> None:
     with pytest.raises(LedgerError):
         forbidden(ledger)
     assert table(ledger) == before
-    assert not ledger.broken()
+    assert not broken(ledger)
 
 
 amounts = st.integers(1, 8 * UNIT).map(lambda units: Resources((("CPU", units),)))
@@ -738,7 +731,7 @@ class Histories(RuleBasedStateMachine):
 
     @invariant()
     def all_rules_hold(self) -> None:
-        assert not self.ledger.broken()
+        assert not broken(self.ledger)
 
     @invariant()
     def the_groups_carry_the_vnodes(self) -> None:
@@ -781,7 +774,7 @@ class Histories(RuleBasedStateMachine):
         ledger = self.ledger
         for cluster in ledger.children(ROOT):
             ledger.end(cluster)
-        assert not ledger.broken()
+        assert not broken(ledger)
         assert not ledger.clusters
         assert not ledger.vnodes
         assert not ledger.uses

@@ -16,8 +16,9 @@ import pytest
 from fedpilot.fabric import Bundle, ClusterId, FabricError, Resources, SchedulingPolicy
 from fedpilot.fabric.core.books import Books, Entry, JobId
 from fedpilot.fabric.core.ledger import Ledger
-from fedpilot.fabric.core.places.admission import Admit, Request, apply, place
 from fedpilot.fabric.core.places.groups import GroupId, groups_for
+from fedpilot.fabric.core.places.nomination import Admit, apply, place
+from fedpilot.fabric.core.places.request import Request
 from fedpilot.fabric.core.records import BundleGroup
 from fedpilot.fabric.core.selectors import DoesNotExist, In
 from fedpilot.fabric.manager.ledger_file import OWN_POLL_S, LedgerFile, own

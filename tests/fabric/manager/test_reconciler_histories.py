@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, example, given, settings, strategies as st
 
 from fedpilot.fabric import Resources
 from fedpilot.fabric.core.books import Entry, JobId
-from fedpilot.fabric.core.ledger import WorkId
-from fedpilot.fabric.core.records import DEFAULT, ROOT, ClusterId, ProcessId
+from fedpilot.fabric.core.invariants import broken
+from fedpilot.fabric.core.records import DEFAULT, ROOT, ClusterId, ProcessId, WorkId
 from fedpilot.fabric.core.routing.work import Work, WorkState
 from fedpilot.fabric.errors import NeverFits, NoSuchCluster, TooLarge
 from fedpilot.fabric.manager.settings import KeeperSettings
@@ -238,7 +238,7 @@ def test_the_books_and_ray_agree_whenever_the_keeper_died(
             chronicle = Chronicle(world)
             for happening in story:
                 await chronicle.happens(*happening)
-                assert not world.books.ledger.broken()
+                assert not broken(world.books.ledger)
             await chronicle.ends()
         finally:
             world.file.close()

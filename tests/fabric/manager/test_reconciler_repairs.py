@@ -7,9 +7,8 @@ import asyncio
 import pytest
 
 from fedpilot.fabric import Bundle, Resources, SchedulingPolicy
-from fedpilot.fabric.core.ledger import WorkId
 from fedpilot.fabric.core.places.groups import GroupId, group_id
-from fedpilot.fabric.core.records import DEFAULT, BundleGroup, ClusterId, ProcessId
+from fedpilot.fabric.core.records import DEFAULT, BundleGroup, ClusterId, ProcessId, WorkId
 from fedpilot.fabric.core.routing.work import Work, WorkState
 from fedpilot.fabric.errors import NoSuchCluster
 from fedpilot.fabric.manager.work_router import Ask

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from fedpilot.fabric import MachineId, Resources
-from fedpilot.fabric.core.ledger import Cluster, Ledger
+from fedpilot.fabric.core.ledger import Ledger
 from fedpilot.fabric.core.places.borrowing import Growth, borrow, capacity, find_growth, obtainable
-from fedpilot.fabric.core.records import ROOT, ClusterId
+from fedpilot.fabric.core.records import ROOT, Cluster, ClusterId
 from fedpilot.fabric.core.resources import UNIT
 from fedpilot.fabric.testing.fake_cluster import fake_machine
 

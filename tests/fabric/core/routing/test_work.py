@@ -14,8 +14,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from fedpilot.fabric import NoSuchCluster, Resources, SchedulingPolicy, TooLarge, VNodeId
 from fedpilot.fabric.core.books import Books, Entry
-from fedpilot.fabric.core.ledger import Ledger, WorkId
-from fedpilot.fabric.core.places.admission import Admit, NoRoom, Request, apply, place, refill
+from fedpilot.fabric.core.invariants import broken
+from fedpilot.fabric.core.ledger import Ledger
 from fedpilot.fabric.core.places.borrowing import give_back
 from fedpilot.fabric.core.places.groups import (
     Either,
@@ -26,6 +26,8 @@ from fedpilot.fabric.core.places.groups import (
     groups_for,
     recut,
 )
+from fedpilot.fabric.core.places.nomination import Admit, NoRoom, apply, place, refill
+from fedpilot.fabric.core.places.request import Request
 from fedpilot.fabric.core.records import (
     NODE_LABEL,
     ROOT,
@@ -35,8 +37,11 @@ from fedpilot.fabric.core.records import (
     MachineId,
     ProcessId,
     VNode,
+    WorkId,
 )
-from fedpilot.fabric.core.routing.work import ANY, Work, WorkState, batch_limit
+from fedpilot.fabric.core.routing.pace import batch_limit
+from fedpilot.fabric.core.routing.scheduling import ANY
+from fedpilot.fabric.core.routing.work import Work, WorkState
 from fedpilot.fabric.core.selectors import In, Selector
 from fedpilot.fabric.manager.work_router import SILENCE_S, Ask, Router
 from fedpilot.fabric.testing.fake_cluster import ManualClock, fake_machine
@@ -786,7 +791,7 @@ class Histories(RuleBasedStateMachine):
     @invariant()
     def nothing_is_over_capacity(self) -> None:
         books = self.bench.books
-        assert not books.ledger.broken()
+        assert not broken(books.ledger)
         for (group, bundle), load in books.works.load.items():
             assert load.fits(books.groups[group].pieces[bundle].resources)
 
