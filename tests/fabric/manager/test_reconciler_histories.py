@@ -21,14 +21,7 @@ from fedpilot.fabric.errors import NeverFits, NoSuchCluster, TooLarge
 from fedpilot.fabric.manager.settings import KeeperSettings
 from fedpilot.fabric.manager.work_router import Ask
 from fedpilot.fabric.testing.fake_cluster import fake_machine
-from keeper_world import (
-    STRICT_SPREAD,
-    World,
-    answer_of,
-    asks,
-    nodes,
-    steps,
-)
+from keeper_world import STRICT_SPREAD, World, answer_of, asks, nodes, steps
 
 JOBS = ("j0", "j1")
 PROCESSES = ("p0", "p1")

@@ -13,16 +13,7 @@ from fedpilot.fabric.core.routing.work import Work, WorkState
 from fedpilot.fabric.errors import NoSuchCluster
 from fedpilot.fabric.manager.work_router import Ask
 from fedpilot.fabric.testing.fake_cluster import fake_machine
-from keeper_world import (
-    STRICT_SPREAD,
-    World,
-    answer_of,
-    asks,
-    nodes,
-    steps,
-    story,
-    two,
-)
+from keeper_world import STRICT_SPREAD, World, answer_of, asks, nodes, steps, story, two
 
 
 class TestMachines:
