@@ -21,7 +21,7 @@ NAMED = {
     "fedpilot.fabric.jobs.confine": "fedpilot.fabric.confine",
     "fedpilot.fabric.manager.actor": "fedpilot.fabric.manager_actor",
     "fedpilot.fabric.manager.rpc": "fedpilot.fabric.calling",
-    "fedpilot.fabric.manager.work_router": "fedpilot.fabric.router",
+    "fedpilot.fabric.manager.routing.messages": "fedpilot.fabric.router",
 }
 """The name of a module elsewhere, by its name here."""
 _MODULE_OF = {name: module for module, name in NAMED.items()}

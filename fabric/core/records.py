@@ -106,6 +106,11 @@ class Cluster:
     """Whether it may hold any at all."""
 
 
+def fixed_id(cluster: ClusterId, number: int) -> VNodeId:
+    """What a fixed-size node of a cluster is called, by its place in what was asked for."""
+    return VNodeId(f"{cluster}/{number}")
+
+
 def flexible_id(cluster: ClusterId, machine: MachineId) -> VNodeId:
     """What the flexible vnode of a cluster on a machine is called."""
     return VNodeId(f"{cluster}@{machine}")

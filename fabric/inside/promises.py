@@ -14,7 +14,7 @@ from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 
 from ..core.records import WorkId
-from ..manager.work_router import Placed
+from ..manager.routing.messages import Placed
 
 KEEP_S = 0.05
 """How long a place is kept for a task that may come."""

@@ -14,7 +14,7 @@ from ..core.resources import Resources
 from ..core.routing.work import alike
 from ..core.selectors import Condition, DoesNotExist, Exists, In, parse
 from ..errors import SpecError, TooLarge
-from ..manager.work_router import Ask, Placed
+from ..manager.routing.messages import Ask, Placed
 from ..ray.private_ray import captures
 from .context import current_id, is_placement_group, own_bundle, own_group
 from .introspection import attainable_of

@@ -82,11 +82,11 @@ def decide(
     now: float,
     policy: QueuePolicy = QueuePolicy.FIFO,
     *,
-    loose: Container[MachineId] = frozenset(),
+    fragmented: Container[MachineId] = frozenset(),
 ) -> Decisions:
     """Say what becomes of everybody who waits, given in the order in which they asked.
 
-    On `loose` machines the GPUs are not free in as large parts as they could be (`places/gpus.py`).
+    On `fragmented` machines the GPUs are free in smaller parts than they could be (`gpus.py`).
     """
     trial, admitted = ledger, list[Admit]()
     made: dict[ClusterId, Decision] = {}
@@ -102,7 +102,7 @@ def decide(
             trial = ledger.copy()
         while admitted:
             apply(trial, admitted.pop(0), now)
-        found = place(trial, request, loose)
+        found = place(trial, request, fragmented)
         if isinstance(found, Admit):
             admitted.append(found)
             made[request.id] = found

@@ -70,7 +70,7 @@ def find_growth(
     demand: Resources,
     *,
     allowed: Callable[[Machine], bool] = lambda _: True,
-    loose: Container[MachineId] = frozenset(),
+    fragmented: Container[MachineId] = frozenset(),
 ) -> Growth | Unmet:
     """Say how a cluster gets a flexible vnode with room for all of the demand.
 
@@ -79,7 +79,7 @@ def find_growth(
     """
     found: list[Growth] = []
     machines = [id for id in sorted(ledger.machines) if allowed(ledger.machines[id])]
-    gpus = free_gpus(ledger, machines, loose) if demand[GPU] else {}
+    gpus = free_gpus(ledger, machines, fragmented) if demand[GPU] else {}
     for machine in machines:
         found += [Growth(machine, way) for way in _ways(ledger, cluster, machine, demand, gpus)]
     if found:

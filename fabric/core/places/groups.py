@@ -20,7 +20,7 @@ from operator import add
 from typing import NewType, TypeVar
 
 from ..ledger import Ledger
-from ..records import ROOT, ClusterId, MachineId, SchedulingPolicy, VNodeId
+from ..records import ROOT, ClusterId, MachineId, SchedulingPolicy, VNodeId, fixed_id
 from ..resources import Resources
 from ..selectors import Selector
 from .nomination import Admit
@@ -190,7 +190,7 @@ def groups_for(
     its id, gets it `whole`.
     """
     request, vnodes = admitted.request, {vnode.id: vnode for vnode in admitted.vnodes}
-    numbered = (VNodeId(f"{request.id}/{number}") for number in itertools.count())
+    numbered = (fixed_id(request.id, number) for number in itertools.count())
     free = request.parent == ROOT and not pinned
     made = []
     for asked in request.groups:

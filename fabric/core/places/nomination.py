@@ -24,6 +24,7 @@ from ..records import (
     VNode,
     VNodeId,
     VNodeKind,
+    fixed_id,
     flexible_id,
 )
 from ..resources import UNIT, Resources
@@ -56,7 +57,7 @@ class NoRoom:
 def place(
     ledger: Ledger,
     request: Request,
-    loose: Container[MachineId] = frozenset(),
+    fragmented: Container[MachineId] = frozenset(),
     *,
     idle: bool = False,
 ) -> Admit | NoRoom:
@@ -66,11 +67,18 @@ def place(
     else holds anything: a reason then names all that there is, not what is free of it.
     """
     if request.parent != ROOT:
-        trial = _Trial(ledger.copy(), request, loose, growing=False)
+        trial = _Trial(ledger.copy(), request, fragmented, growing=False)
         if not (trial.fixed() or trial.flexible()):
             return trial.admitted()
-    trial = _Trial(ledger.copy(), request, loose, idle=idle)
+    trial = _Trial(ledger.copy(), request, fragmented, idle=idle)
     return trial.fixed() or trial.flexible() or trial.admitted()
+
+
+def lacking(ledger: Ledger, request: Request) -> tuple[list[int], Resources]:
+    """The fixed-size nodes, by their numbers, and the flexible resources that it has lost."""
+    count = sum(len(group.bundles) for group in request.groups)
+    missing = [n for n in range(count) if fixed_id(request.id, n) not in ledger.vnodes]
+    return missing, request.least.beyond(ledger.flexible_total(request.id))
 
 
 def refill(
@@ -128,14 +136,14 @@ class _Trial:
         self,
         ledger: Ledger,
         request: Request,
-        loose: Container[MachineId] = frozenset(),
+        fragmented: Container[MachineId] = frozenset(),
         *,
         growing: bool = True,
         idle: bool = False,
     ) -> None:
         self._ledger = ledger
         self._request = request
-        self._loose = loose
+        self._fragmented = fragmented
         self._wants_gpus = bool(request.needs[GPU])
         self._growing = growing
         self._idle = idle
@@ -160,7 +168,7 @@ class _Trial:
             return found
         labels = self._request.labels or ({},) * len(nodes)
         for index, (node, own, where) in enumerate(zip(nodes, labels, found.machines, strict=True)):
-            id = VNodeId(f"{self._request.id}/{index}")
+            id = fixed_id(self._request.id, index)
             refused = self._take(id, VNodeKind.FIXED, rooms[where], node.resources, own)
             if refused is not None:
                 return NoRoom(refused.reason, index)
@@ -170,7 +178,7 @@ class _Trial:
         """Take a new place for some fixed-size nodes, one after the other."""
         number = 0
         for group in self._request.groups:
-            ids = [VNodeId(f"{self._request.id}/{number + n}") for n in range(len(group.bundles))]
+            ids = [fixed_id(self._request.id, number + n) for n in range(len(group.bundles))]
             for n, node in enumerate(group.bundles):
                 if number + n not in missing:
                     continue
@@ -251,7 +259,7 @@ class _Trial:
                 self._request.parent,
                 resources,
                 allowed=lambda machine: machine.id == room.machine,
-                loose=self._loose,
+                fragmented=self._fragmented,
             )
             if isinstance(grown, Unmet):
                 return grown
@@ -283,7 +291,7 @@ class _Trial:
         else:
             places = [each.id for each in ledger.of(parent) if each.kind is VNodeKind.FIXED]
             growing = [self._growing_on(machine) for machine in sorted(ledger.machines)]
-        gpus = free_gpus(ledger, places, self._loose) if self._wants_gpus else {}
+        gpus = free_gpus(ledger, places, self._fragmented) if self._wants_gpus else {}
         rooms = [_Room.of(ledger, place, gpus.get(place, ())) for place in places]
         return {room.seen.id: room for room in (*rooms, *growing) if room.seen.total}
 

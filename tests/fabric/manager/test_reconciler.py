@@ -1,4 +1,4 @@
-"""What a keeper does for those who ask, and with what it finds others doing."""
+"""What a reconciler does for those who ask, and with what it finds others doing."""
 
 from __future__ import annotations
 
@@ -16,16 +16,7 @@ from fedpilot.fabric.errors import NameTaken, NeverFits, NoSuchCluster, NotInTim
 from fedpilot.fabric.manager import status
 from fedpilot.fabric.manager.settings import KeeperSettings
 from fedpilot.fabric.testing.fake_cluster import fake_machine
-from keeper_world import (
-    STRICT_SPREAD,
-    World,
-    answer_of,
-    asks,
-    nodes,
-    steps,
-    story,
-    two,
-)
+from reconciler_world import STRICT_SPREAD, World, answer_of, asks, nodes, steps, story, two
 
 
 class TestCreate:
@@ -35,10 +26,10 @@ class TestCreate:
     ) -> None:
         await world.begins(*two())
         asked = asks("job", nodes(2, 2, policy=STRICT_SPREAD), least=1)
-        assert await world.do(world.keeper.create(asked, wait_s=60)) == "active"
+        assert await world.do(world.reconciler.create(asked, wait_s=60)) == "active"
         assert {*world.hosts("job").values()} == {"a", "b"}
         assert world.reason("job") == ""
-        assert world.keeper.standing.position(ClusterId("job")) is None
+        assert world.reconciler.statuses.position(ClusterId("job")) is None
         await world.passes(1)
         assert not world.wrong()
 
@@ -61,9 +52,9 @@ class TestCreate:
     async def test_asking_again_is_answered_alike(self, world: World) -> None:
         await world.begins(*two())
         asked = asks("job", nodes(2))
-        first = await world.do(world.keeper.create(asked, wait_s=60))
+        first = await world.do(world.reconciler.create(asked, wait_s=60))
         before = world.groups("job")
-        assert await world.do(world.keeper.create(asked, wait_s=60)) == first == "active"
+        assert await world.do(world.reconciler.create(asked, wait_s=60)) == first == "active"
         assert world.groups("job") == before
         assert await world.create(asks("big", nodes(4, 4))) == ["waiting"]
         assert await world.create(asks("big", nodes(4, 4))) == ["waiting"]
@@ -131,7 +122,7 @@ class TestCreate:
         with pytest.raises(NeverFits):
             await world.create(asks("in", nodes(5), inside="up"))
         assert await world.create(asks("large", nodes(9))) == ["waiting"]
-        assert Resources.of({"CPU": 9}) in world.keeper.registrar.physical_demand()
+        assert Resources.of({"CPU": 9}) in world.reconciler.admission.physical_demand()
         world.ray.machine_up(fake_machine("c", CPU=16))
         await world.passes(1)
         assert world.state("large") == "active"
@@ -146,7 +137,9 @@ class TestTheQueue:
         await world.begins(*two())
         await world.create(asks("one", nodes(3, 3)), asks("two", nodes(2)), asks("three", nodes(1)))
         assert [world.state(name) for name in ("two", "three")] == ["waiting", "waiting"]
-        assert [world.keeper.standing.position(ClusterId(n)) for n in ("one", "two", "three")] == [
+        assert [
+            world.reconciler.statuses.position(ClusterId(n)) for n in ("one", "two", "three")
+        ] == [
             None,
             1,
             2,
@@ -167,7 +160,7 @@ class TestTheQueue:
             asks("low", nodes(3, 3)),
             asks("high", nodes(3, 3), priority=1),
         )
-        assert world.keeper.standing.position(ClusterId("high")) == 1
+        assert world.reconciler.statuses.position(ClusterId("high")) == 1
         await world.delete("all")
         await world.passes()
         assert world.states() == {"low": "waiting", "high": "active"}
@@ -178,7 +171,7 @@ class TestTheQueue:
         await world.begins(*two())
         await world.create(asks("most", nodes(3, 3)))
         asked = asks("late", nodes(2), deadline=world.clock() + 5)
-        waits = asyncio.ensure_future(world.keeper.create(asked, wait_s=1e6))
+        waits = asyncio.ensure_future(world.reconciler.create(asked, wait_s=1e6))
         await world.passes(4)
         assert world.state("late") == "waiting"
         await world.passes(2)
@@ -192,9 +185,9 @@ class TestTheQueue:
         await world.begins(*two())
         await world.create(asks("all", nodes(4, 4)))
         asked = world.clock()
-        assert await world.do(world.keeper.create(asks("now", nodes(2)))) == "waiting"
+        assert await world.do(world.reconciler.create(asks("now", nodes(2)))) == "waiting"
         assert world.clock() == asked
-        waits = asyncio.ensure_future(world.keeper.create(asks("next", nodes(2)), wait_s=0.5))
+        waits = asyncio.ensure_future(world.reconciler.create(asks("next", nodes(2)), wait_s=0.5))
         await world.passes(0.25)
         assert not waits.done()
         await world.passes(0.5)
@@ -205,7 +198,7 @@ class TestTheQueue:
     async def test_who_waits_is_told_when_it_gets_in(self, world: World) -> None:
         await world.begins(*two())
         await world.create(asks("all", nodes(4, 4)))
-        waits = asyncio.ensure_future(world.keeper.create(asks("next", nodes(2)), wait_s=1e6))
+        waits = asyncio.ensure_future(world.reconciler.create(asks("next", nodes(2)), wait_s=1e6))
         await world.passes(1)
         await world.delete("all")
         assert await world.do(answer_of(waits)) == "active"
@@ -214,7 +207,7 @@ class TestTheQueue:
     async def test_who_waits_is_told_that_it_was_deleted(self, world: World) -> None:
         await world.begins(*two())
         await world.create(asks("all", nodes(4, 4)))
-        waits = asyncio.ensure_future(world.keeper.create(asks("next", nodes(2)), wait_s=1e6))
+        waits = asyncio.ensure_future(world.reconciler.create(asks("next", nodes(2)), wait_s=1e6))
         await world.passes(1)
         await world.delete("next")
         with pytest.raises(NotInTime, match="it was deleted"):
@@ -270,7 +263,7 @@ class TestEnds:
 
         async def refused(name: str, user: str) -> str:
             with pytest.raises(NotYours) as told:
-                await world.do(world.keeper.delete(ClusterId(name), user=user))
+                await world.do(world.reconciler.delete(ClusterId(name), user=user))
             return str(told.value)
 
         assert "'mine' is alice's" in await refused("mine", "bob")
@@ -279,8 +272,8 @@ class TestEnds:
         assert world.states().keys() == {"mine", "theirs", "old"}
         await world.again()
         assert "'mine' is alice's" in await refused("mine", "bob")
-        assert await world.do(world.keeper.delete(ClusterId("old"), user="bob")) == ("old",)
-        await world.do(world.keeper.delete(ClusterId("mine"), user="bob", force=True))
+        assert await world.do(world.reconciler.delete(ClusterId("old"), user="bob")) == ("old",)
+        await world.do(world.reconciler.delete(ClusterId("mine"), user="bob", force=True))
         ended = {(name, why) for name, event, why in world.events() if event == "ended"}
         assert ("old", "it was deleted") in ended
         assert ("mine", "it was deleted with --force by bob, not its owner: mine of alice") in ended
@@ -291,7 +284,7 @@ class TestEnds:
         self, world: World
     ) -> None:
         def told() -> list[tuple[int, str, str]]:
-            history = world.keeper.standing.history()
+            history = world.reconciler.statuses.history()
             assert [each["number"] for each in history] == sorted({e["number"] for e in history})
             return [
                 (each["time"], each["cluster"], each["reason"])
@@ -302,7 +295,7 @@ class TestEnds:
         await world.begins(*two())
         for name in ("first", "second"):
             await world.create(replace(asks(name, least=1), user="alice"))
-            await world.do(world.keeper.delete(ClusterId(name), user="bob", force=True))
+            await world.do(world.reconciler.delete(ClusterId(name), user="bob", force=True))
         before = told()
         assert [(name, "by bob" in why) for _, name, why in before] == [
             ("first", True),
@@ -316,7 +309,7 @@ class TestEnds:
         assert told() == before, "however much has happened since"
         await world.again()
         assert told() == before
-        assert {each["event"] for each in world.keeper.standing.history()} == {"ended"}
+        assert {each["event"] for each in world.reconciler.statuses.history()} == {"ended"}
 
     @story
     async def test_only_the_last_deletions_stay_on_record(
@@ -327,9 +320,9 @@ class TestEnds:
         await world.again()
         for name in ("a", "b", "c"):
             await world.create(replace(asks(name, least=1), user="alice"))
-            await world.do(world.keeper.delete(ClusterId(name), user="bob", force=True))
+            await world.do(world.reconciler.delete(ClusterId(name), user="bob", force=True))
         await world.again()
-        assert [each["cluster"] for each in world.keeper.standing.history()] == ["b", "c"]
+        assert [each["cluster"] for each in world.reconciler.statuses.history()] == ["b", "c"]
 
     @story
     async def test_a_job_takes_its_virtual_clusters_along(self, world: World) -> None:
@@ -397,7 +390,7 @@ class TestOthers:
         await world.passes()
         (group,) = world.groups("job")
         world.ray.group_down(group)
-        await world.do(world.keeper.turn())
+        await world.do(world.reconciler.turn())
         assert world.state("job") == "recovering"
         assert world.reason("job") == "somebody removed one of its placement groups"
         await world.passes(1)
@@ -514,14 +507,14 @@ class TestAnotherProcess:
     @story
     async def test_what_was_written_and_not_done_is_done(self, world: World) -> None:
         await world.begins(*two())
-        creating = asyncio.ensure_future(world.keeper.create(asks("job", nodes(2))))
+        creating = asyncio.ensure_future(world.reconciler.create(asks("job", nodes(2))))
         await steps(1)
         assert creating.done()
         assert world.ray.ids() == set()
         await world.again()
         await world.passes(1)
         assert world.states() == {"job": "active"}
-        deleting = asyncio.ensure_future(world.keeper.delete(ClusterId("job")))
+        deleting = asyncio.ensure_future(world.reconciler.delete(ClusterId("job")))
         await steps(1)
         assert not deleting.done()
         await world.again()

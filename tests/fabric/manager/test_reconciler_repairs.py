@@ -1,4 +1,4 @@
-"""Machines die, groups vanish, Ray does not answer: the keeper sets right what differs."""
+"""Machines die, groups vanish, Ray does not answer: the reconciler sets right what differs."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from fedpilot.fabric.core.places.groups import GroupId, group_id
 from fedpilot.fabric.core.records import DEFAULT, BundleGroup, ClusterId, ProcessId, WorkId
 from fedpilot.fabric.core.routing.work import Work, WorkState
 from fedpilot.fabric.errors import NoSuchCluster
-from fedpilot.fabric.manager.work_router import Ask
+from fedpilot.fabric.manager.routing.messages import Ask
 from fedpilot.fabric.testing.fake_cluster import fake_machine
-from keeper_world import STRICT_SPREAD, World, answer_of, asks, nodes, steps, story, two
+from reconciler_world import STRICT_SPREAD, World, answer_of, asks, nodes, steps, story, two
 
 
 class TestMachines:
@@ -24,7 +24,7 @@ class TestMachines:
         await world.passes()
         (before,) = world.groups("job")
         world.ray.machine_down("a")
-        await world.do(world.keeper.turn())
+        await world.do(world.reconciler.turn())
         assert world.state("job") == "recovering"
         assert world.reason("job") == "machine a (a) died with some of its nodes"
         world.ray.machine_up(fake_machine("c", CPU=4))
@@ -179,7 +179,7 @@ class TestFound:
         await world.begins(*two())
         slow = iter([20])
         world.ray.turns = lambda: next(slow, 0)
-        await world.keeper.create(asks("job", nodes(2)))
+        await world.reconciler.create(asks("job", nodes(2)))
         await steps(3)
         await world.delete("job")
         await steps(60)
@@ -340,10 +340,10 @@ class TestFound:
     async def test_a_job_that_begins_while_the_keeper_looks(self, world: World) -> None:
         await world.begins(*two())
         world.ray.turns = lambda: 5
-        looks = asyncio.ensure_future(world.keeper.turn())
+        looks = asyncio.ensure_future(world.reconciler.turn())
         await steps(7)
         world.ray.job_up("j1")
-        await world.keeper.create(asks("job", nodes(2), owner="j1"))
+        await world.reconciler.create(asks("job", nodes(2), owner="j1"))
         await world.do(answer_of(looks))
         await world.passes(2)
         assert world.states() == {"job": "active"}
@@ -353,11 +353,11 @@ class TestFound:
         self, world: World
     ) -> None:
         await world.begins(*two())
-        looks = asyncio.ensure_future(world.keeper.turn())
+        looks = asyncio.ensure_future(world.reconciler.turn())
         delays = iter([0, 60, 60, 60])
         world.ray.turns = lambda: next(delays, 0)
         await steps(3)
-        await world.keeper.create(asks("job", nodes(2)))
+        await world.reconciler.create(asks("job", nodes(2)))
         await world.do(answer_of(looks))
         await world.passes(1)
         assert "recovering" not in [event for _, event, _ in world.events()]
@@ -469,8 +469,8 @@ def submits(
         owner=ProcessId(owner),
         inside=inside,
     )
-    found = world.keeper.router.place(ask)
-    world.keeper.registrar.commit()
+    found = world.reconciler.router.place(ask)
+    world.reconciler.admission.commit()
     assert found is not None
     return found
 
@@ -487,7 +487,7 @@ class TestInside:
         inside = (outer.group, outer.bundle)
         inner = submits(world, "job", "inner", 1, inside=inside)
         assert (inner.group, inner.bundle, inner.state) == (*inside, WorkState.QUEUED)
-        world.keeper.router.done([outer.id])
+        world.reconciler.router.done([outer.id])
         assert world.books.works[inner.id].state is WorkState.PLACED
         other = submits(world, "job", "other", 1)
         assert (other.group, other.bundle) != inside
@@ -564,7 +564,7 @@ class TestWhatIsLeft:
     async def test_jobs_that_are_over_are_forgotten(self, world: World) -> None:
         await world.begins(*two())
         await world.create(asks("team", nodes(1)))
-        world.keeper.attach(ClusterId("team"), world.ray.job_up("0a"))
+        world.reconciler.attach(ClusterId("team"), world.ray.job_up("0a"))
         await world.passes(1)
         assert world.books.entries[ClusterId("team")].jobs == {"0a"}
         world.ray.job_down("0a")

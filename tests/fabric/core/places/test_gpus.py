@@ -50,14 +50,17 @@ class TestGpus:
     def test_on_a_loose_machine_they_lie_on_as_many_as_they_can(self) -> None:
         ledger = Ledger([fake_machine("a", GPU=2), fake_machine("b", GPU=1)])
         admit(ledger, self.asks("job", 0.5, 0.5))
-        loose = {MachineId("a")}
-        assert free_gpus(ledger, ["a"], loose) == {"a": (5000, 5000)}
-        for where, machine in ((frozenset[MachineId](), "a"), (loose, "b")):
-            (found,) = decide(ledger, [self.asks("whole", 1)], 0.0, loose=where)
+        fragmented = {MachineId("a")}
+        assert free_gpus(ledger, ["a"], fragmented) == {"a": (5000, 5000)}
+        for where, machine in ((frozenset[MachineId](), "a"), (fragmented, "b")):
+            (found,) = decide(ledger, [self.asks("whole", 1)], 0.0, fragmented=where)
             assert isinstance(found, Admit)
             assert [each.machine for each in found.vnodes] == [machine]
         waiting = [self.asks("wholes", 1, 1), self.asks("whole", 1)]
-        assert told(decide(ledger, waiting, 0.0, loose=loose)) == ["wait wholes 1", "wait whole 2"]
+        assert told(decide(ledger, waiting, 0.0, fragmented=fragmented)) == [
+            "wait wholes 1",
+            "wait whole 2",
+        ]
 
     def test_the_same_holds_inside_a_virtual_cluster(self) -> None:
         ledger = Ledger([fake_machine("a", GPU=2)])
