@@ -31,6 +31,8 @@ from ..host.patience import FIRST_S, Patience
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
+    from ..inside.virtual_clusters import VirtualClusters
+
 LONGEST_SENTENCE = 1_000
 LOOK_S = 1.0
 """How long a control plane may take to answer for a line that says what is waited for."""
@@ -115,6 +117,16 @@ def opened(attach: Attach[Client], address: str, auth_mode: str | None) -> Itera
         with said_to_be_slow(address, timeout_s, auth_mode):
             client = undo.enter_context(chosen(address, auth_mode, timeout_s))
         yield client
+
+
+@contextmanager
+def attached(address: str, auth_mode: str | None, timeout_s: float) -> Iterator[VirtualClusters]:
+    """Be a driver of the Ray cluster at an address, and reach its manager."""
+    from ..inside.virtual_clusters import VirtualClusters
+    from ..ray.cluster import RayCluster
+
+    with RayCluster.connect(address, auth_mode, timeout_s):
+        yield VirtualClusters()
 
 
 def timeout_of(context: click.Context) -> float:
