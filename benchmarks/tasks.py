@@ -139,7 +139,7 @@ def desk(waiting: int, kinds: int = 1) -> Callable[[], None]:
     from fedpilot.fabric.core.records import ROOT, ClusterId, ProcessId, WorkId
     from fedpilot.fabric.core.resources import Resources
     from fedpilot.fabric.core.selectors import parse
-    from fedpilot.fabric.manager.ledger_file import LedgerFile
+    from fedpilot.fabric.manager.files.ledger_file import LedgerFile
     from fedpilot.fabric.manager.reconciler import Reconciler
     from fedpilot.fabric.manager.routing.messages import Ask
     from fedpilot.fabric.testing.fake_cluster import ManualClock, fake_machine

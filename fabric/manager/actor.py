@@ -28,8 +28,8 @@ from ..pickle_names import travels
 from ..ray import private_ray
 from ..ray.control_plane.autoscaler import Autoscaler
 from ..ray.manager_deaths import not_told
-from .head_file import HeadFile, file_of, state_folder
-from .ledger_file import LedgerFile, own
+from .files.head_file import HeadFile, file_of, state_folder
+from .files.ledger_file import LedgerFile, own
 from .reconciler import Reconciler
 from .restore import restore
 from .routing.messages import Ask, Placed

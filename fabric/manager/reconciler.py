@@ -38,8 +38,8 @@ from ..errors import NameTaken, NoSuchCluster, NotInTime, NotYours
 from ..ray.control_plane.protocol import Observed, Ray, Seen
 from .admission.bundler import Bundler
 from .admission.controller import AdmissionController, has_places
+from .files.ledger_file import LedgerFile
 from .group_provisioner import GroupProvisioner
-from .ledger_file import LedgerFile
 from .routing.messages import Ask
 from .routing.router import Router
 from .routing.task_times import PROOF_S

@@ -19,7 +19,7 @@ from fedpilot.fabric.core.records import DEFAULT, ROOT, BundleGroup, ClusterId, 
 from fedpilot.fabric.core.resources import UNIT
 from fedpilot.fabric.core.routing.work import Work
 from fedpilot.fabric.core.selectors import In
-from fedpilot.fabric.manager.ledger_file import LedgerFile
+from fedpilot.fabric.manager.files.ledger_file import LedgerFile
 from fedpilot.fabric.manager.reconciler import Reconciler
 from fedpilot.fabric.manager.settings import KeeperSettings
 from fedpilot.fabric.testing.fake_cluster import ManualClock, fake_machine

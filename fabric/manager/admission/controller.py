@@ -31,8 +31,8 @@ from ...core.records import (
 from ...core.resources import Resources
 from ...errors import NameTaken, NeverFits, NoSuchCluster, NotInTime
 from ...ray.control_plane.protocol import Seen
+from ..files.ledger_file import LedgerFile
 from ..group_provisioner import GroupProvisioner, Order
-from ..ledger_file import LedgerFile
 from ..routing.router import Router
 from ..status import RECORD, Statuses
 from .bundler import Bundler

@@ -24,7 +24,7 @@ from fedpilot.fabric.core.heads import (
 from fedpilot.fabric.core.places.groups import GroupId
 from fedpilot.fabric.core.records import ROOT, ClusterId
 from fedpilot.fabric.errors import NoSuchCluster
-from fedpilot.fabric.manager.head_file import HeadFile, began, file_of, read, write
+from fedpilot.fabric.manager.files.head_file import HeadFile, began, file_of, read, write
 from fedpilot.fabric.manager.restore import restore
 from reconciler_world import World, story, two
 

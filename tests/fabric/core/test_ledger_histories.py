@@ -27,7 +27,7 @@ from fedpilot.fabric.core.records import (
     flexible_id,
 )
 from fedpilot.fabric.core.resources import UNIT
-from fedpilot.fabric.manager.ledger_file import LedgerFile
+from fedpilot.fabric.manager.files.ledger_file import LedgerFile
 from fedpilot.fabric.testing.fake_cluster import fake_machine
 from ledgers import STRICT_PACK, STRICT_SPREAD, contents
 

@@ -12,7 +12,7 @@ from hypothesis import given, strategies as st
 
 from fedpilot.fabric.core.demand import Asked, merged
 from fedpilot.fabric.core.resources import Resources
-from fedpilot.fabric.manager.ledger_file import LedgerFile
+from fedpilot.fabric.manager.files.ledger_file import LedgerFile
 from fedpilot.fabric.ray.control_plane.autoscaler import Autoscaler
 
 FIFTY = ['{"CPU": 1.0}'] * 50

@@ -21,7 +21,7 @@ from fedpilot.fabric.core.places.nomination import Admit, apply, place
 from fedpilot.fabric.core.places.request import Request
 from fedpilot.fabric.core.records import BundleGroup
 from fedpilot.fabric.core.selectors import DoesNotExist, In
-from fedpilot.fabric.manager.ledger_file import OWN_POLL_S, LedgerFile, own
+from fedpilot.fabric.manager.files.ledger_file import OWN_POLL_S, LedgerFile, own
 from fedpilot.fabric.testing.fake_cluster import fake_machine
 
 ONE = Request(
@@ -138,7 +138,7 @@ KILLED = """
 import sys
 from pathlib import Path
 from fedpilot.fabric.core.books import Books
-from fedpilot.fabric.manager.ledger_file import OWN_POLL_S, LedgerFile, own
+from fedpilot.fabric.manager.files.ledger_file import OWN_POLL_S, LedgerFile, own
 from fedpilot.fabric.testing.fake_cluster import fake_machine
 file, books = LedgerFile(Path(sys.argv[1])), Books()
 for number in range(100_000):
