@@ -384,11 +384,9 @@ class Ledger:
         self._release(each.parent, each.resources)
 
     def _take(self, place: PlaceId, wanted: Resources) -> None:
-        taken = self.taken.get(place, Resources()) + wanted
-        if not taken.fits(self.total(place)):
+        if not (self.taken.get(place, Resources()) + wanted).fits(self.total(place)):
             raise LedgerError(f"{place} has {self.free(place)}, wanted {wanted}")
-        if taken:  # work may hold nothing
-            self.taken[place] = taken
+        self._count(place, wanted)
 
     def _count(self, place: PlaceId, taken: Resources) -> None:
         if not taken:

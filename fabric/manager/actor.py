@@ -35,7 +35,7 @@ from .restore import restore
 from .routing.messages import Ask, Placed
 from .rpc import Address, Port
 from .settings import KeeperSettings
-from .snapshot import snapshot
+from .snapshot import Snapshot
 
 NAME, NAMESPACE = "virtual_cluster_manager", "fedpilot"
 ASK_S = 1.0
@@ -77,7 +77,7 @@ class ManagerActor:
         await reconciler.create(entry, wait_s=wait_s)
         if entry.owner is None:  # of others, the next turn is soon enough
             await self._record(reconciler)
-        return snapshot(reconciler).brief(entry.request.id)
+        return Snapshot(reconciler).brief(entry.request.id)
 
     async def check(self, request: Request) -> None:
         """Refuse what could never be let in."""
@@ -121,12 +121,12 @@ class ManagerActor:
 
     async def show(self, id: ClusterId) -> Mapping[str, Any]:
         """One virtual cluster as a document."""
-        return snapshot(await self._reconciler()).cluster(id)
+        return Snapshot(await self._reconciler()).cluster(id)
 
     async def snapshot(self) -> Mapping[str, Any]:
         """Everything as a document."""
         reconciler = await self._reconciler()
-        document = snapshot(reconciler).document()
+        document = Snapshot(reconciler).document()
         if self._head is None:
             return document
         return {**document, "head": self._head.document(reconciler.books.entries, time.time())}

@@ -183,7 +183,7 @@ class Reconciler:
         owed = frozenset(self._provisioner.owed)
         known = {group.id: len(group.pieces) for group in self.books.groups}
         seen = await self._ray.observe({**dict.fromkeys(owed, 0), **known}, everything=everything)
-        dead = await self._ray.dead(self.router.actors())
+        dead = await self._ray.dead(self.books.works.actors)
         over = await self._over()
         skip.update(
             self._provisioner.in_flight, {each.id for each in self.books.groups} - known.keys()

@@ -11,7 +11,7 @@ from ..core.records import ClusterId
 from ..errors import FabricError, NoSuchCluster
 from ..spec import VirtualCluster
 from .reconciler import Reconciler
-from .snapshot import snapshot
+from .snapshot import Snapshot
 
 
 def restore(
@@ -40,7 +40,7 @@ def restore(
         else:
             reconciler.statuses.note(each.id, "restored", f"by {user or 'an unknown user'}")
             restored.append(each.id)
-    brief = snapshot(reconciler).brief
+    brief = Snapshot(reconciler).brief
     return {"restored": [brief(ClusterId(name)) for name in restored], "refused": refused}
 
 

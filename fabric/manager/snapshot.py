@@ -144,11 +144,6 @@ class Snapshot:
         return Resources() if self._ledger.owner(place) == DEFAULT else self._ledger.free(place)
 
 
-def snapshot(reconciler: Reconciler) -> Snapshot:
-    """The reconciler's books as they are now."""
-    return Snapshot(reconciler)
-
-
 def find(document: Mapping[str, Any], id: str) -> Mapping[str, Any]:
     """A virtual cluster in a document; NoSuchCluster."""
     for cluster in document["clusters"]:

@@ -135,7 +135,8 @@ class RayCluster:
 
     def wait(self, timeout_s: float = START_S) -> None:
         """Wait until this cluster can be used; ClusterStartFailed if it cannot be started."""
-        self._check_open()
+        if self._closed:
+            raise FabricError("this cluster is closed; open it again to use it")
         if self._started is None:
             return
         try:
@@ -228,10 +229,6 @@ class RayCluster:
         trace: TracebackType | None,
     ) -> None:
         self.close()
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise FabricError("this cluster is closed; open it again to use it")
 
 
 def _offered(resources: Mapping[str, float]) -> Resources:

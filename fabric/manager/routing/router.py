@@ -219,15 +219,11 @@ class Router:
         self._heard = {id: self._heard.get(id, now) for id in owners}
         return {id for id in owners if now > self._heard[id] + SILENCE_S}
 
-    def actors(self) -> Mapping[str, WorkId]:
-        """The actors among the work, by their ids."""
-        return self._books.works.actors
-
     def look(
         self, in_use: Collection[GroupId], dead: Iterable[str], over: Collection[ProcessId]
     ) -> None:
         """Forget the work that Ray no longer knows: dead actors, and what dead processes left."""
-        works, by_actor = self._books.works, self.actors()
+        works, by_actor = self._books.works, self._books.works.actors
         for actor in dead:
             if actor in by_actor:
                 self._forget(by_actor[actor])

@@ -58,22 +58,19 @@ class Scheduler:
         )
 
     def _soon_s(self, ask: Ask) -> float:
-        """How long a task may wait for a flexible piece that others use."""
-        return SOON_S if self._may_queue(ask) else 0.0
+        """How long a task may wait for a flexible piece that others use.
 
-    def _may_queue(self, ask: Ask) -> bool:
-        """Whether a task may wait for a flexible piece that others use.
-
-        Its like are known to be short, and nobody is held who could run if the pieces were idle:
-        they were there first, and whoever comes later must not keep the pieces busy.
+        Not at all, unless its like are known to be short and nobody is held who could run if the
+        pieces were idle: they were there first, and those who come later must not keep them busy.
         """
         books, cluster = self._books, ask.cluster
         if ask.actor or self._times.task_s(kind_of(ask)) is None:
-            return False
+            return 0.0
         if not books.works.count(cluster, WorkState.HELD):
-            return True
+            return SOON_S
         flexible = [v for v in books.ledger.of(cluster) if v.kind is VNodeKind.FLEXIBLE]
         rooms = [books.ledger.own(vnode.id) for vnode in flexible]
         with closing(books.works.held(cluster)) as held:
             first = itertools.islice(held, TRIES)
-            return not any(work.demand.fits(room) for work in first for room in rooms)
+            served = any(work.demand.fits(room) for work in first for room in rooms)
+        return 0.0 if served else SOON_S

@@ -253,7 +253,7 @@ class TestAccount:
         bench.begin("job", 1)
         work, waits = bench.runs("job", actor=True), bench.runs("job", actor=True)
         bench.router.begun(work.id, "aa")
-        assert bench.router.actors() == {"aa": work.id}
+        assert bench.books.works.actors == {"aa": work.id}
         bench.router.look(in_use=(), dead=["aa"], over=())
         assert work.id not in bench.books.works
         assert bench.now(waits).state is PLACED
