@@ -134,29 +134,28 @@ def cost(waiting: Sequence[int], blocks: int = BLOCKS) -> Run:
 def desk(waiting: int, kinds: int = 1) -> Callable[[], None]:
     """A manager's books with so many tasks that wait; each call ends one, and one more comes."""
     from fedpilot.fabric.core.books import Entry
-    from fedpilot.fabric.core.ledger import WorkId
-    from fedpilot.fabric.core.places.admission import Request
     from fedpilot.fabric.core.places.groups import GroupId
-    from fedpilot.fabric.core.records import ROOT, ClusterId, ProcessId
+    from fedpilot.fabric.core.places.request import Request
+    from fedpilot.fabric.core.records import ROOT, ClusterId, ProcessId, WorkId
     from fedpilot.fabric.core.resources import Resources
     from fedpilot.fabric.core.selectors import parse
-    from fedpilot.fabric.manager.ledger_file import LedgerFile
-    from fedpilot.fabric.manager.reconciler import Keeper
-    from fedpilot.fabric.manager.work_router import Ask
+    from fedpilot.fabric.manager.files.ledger_file import LedgerFile
+    from fedpilot.fabric.manager.reconciler import Reconciler
+    from fedpilot.fabric.manager.routing.messages import Ask
     from fedpilot.fabric.testing.fake_cluster import ManualClock, fake_machine
     from fedpilot.fabric.testing.fake_gcs import FakeRay
 
     groups, works, clock = itertools.count(1), itertools.count(1), ManualClock(1000.0)
     ray, all_of_it = FakeRay(clock), Resources.of({"CPU": 8})
     ray.machine_up(fake_machine("a", CPU=8))
-    keeper = Keeper(
+    reconciler = Reconciler(
         ray, LedgerFile(None), clock=clock, new_id=lambda _: GroupId(f"g{next(groups)}")
     )
     request = Request(id=ClusterId("job"), parent=ROOT, least=all_of_it)
 
     def submit() -> None:
         number = next(works)
-        keeper.router.place(
+        reconciler.router.place(
             Ask(
                 id=WorkId(f"w{number}"),
                 cluster=request.id,
@@ -165,17 +164,17 @@ def desk(waiting: int, kinds: int = 1) -> Callable[[], None]:
                 owner=ProcessId("driver"),
             )
         )
-        keeper.registrar.commit()
+        reconciler.admission.commit()
 
     async def begin() -> None:
-        await keeper.start()
-        await keeper.create(Entry(request=request))
+        await reconciler.start()
+        await reconciler.create(Entry(request=request))
         for _ in range(waiting + 8):
             submit()
 
     async def end() -> None:
-        keeper.router.done([next(iter(keeper.books.ledger.uses))])
-        keeper.registrar.commit()
+        reconciler.router.done([next(iter(reconciler.books.ledger.uses))])
+        reconciler.admission.commit()
         submit()
 
     loop = asyncio.new_event_loop()

@@ -17,11 +17,11 @@ from types import CodeType, ModuleType
 from typing import TypeVar
 
 NAMED = {
-    "fedpilot.fabric.core.places.admission": "fedpilot.fabric.core.admission",
+    "fedpilot.fabric.core.places.request": "fedpilot.fabric.core.admission",
     "fedpilot.fabric.jobs.confine": "fedpilot.fabric.confine",
     "fedpilot.fabric.manager.actor": "fedpilot.fabric.manager_actor",
     "fedpilot.fabric.manager.rpc": "fedpilot.fabric.calling",
-    "fedpilot.fabric.manager.work_router": "fedpilot.fabric.router",
+    "fedpilot.fabric.manager.routing.messages": "fedpilot.fabric.router",
 }
 """The name of a module elsewhere, by its name here."""
 _MODULE_OF = {name: module for module, name in NAMED.items()}

@@ -17,8 +17,8 @@ from numbers import Real
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from .core.places.admission import Request
 from .core.places.placement import GPU
+from .core.places.request import Request
 from .core.records import ROOT, Bundle, BundleGroup, ClusterId, SchedulingPolicy
 from .core.resources import UNIT, Resources
 from .core.selectors import Condition, check_label, check_value, describe, parse

@@ -31,6 +31,8 @@ from ..host.patience import FIRST_S, Patience
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
+    from ..inside.virtual_clusters import VirtualClusters
+
 LONGEST_SENTENCE = 1_000
 LOOK_S = 1.0
 """How long a control plane may take to answer for a line that says what is waited for."""
@@ -117,6 +119,16 @@ def opened(attach: Attach[Client], address: str, auth_mode: str | None) -> Itera
         yield client
 
 
+@contextmanager
+def attached(address: str, auth_mode: str | None, timeout_s: float) -> Iterator[VirtualClusters]:
+    """Be a driver of the Ray cluster at an address, and reach its manager."""
+    from ..inside.virtual_clusters import VirtualClusters
+    from ..ray.cluster import RayCluster
+
+    with RayCluster.connect(address, auth_mode, timeout_s):
+        yield VirtualClusters()
+
+
 def timeout_of(context: click.Context) -> float:
     """What `--timeout` says."""
     return float(context.meta[TIMEOUT])
@@ -149,8 +161,8 @@ def _say_slow(what: str, deadline: str = "") -> None:
 
 def _answers(address: str, auth_mode: str | None) -> bool:
     """Whether the control plane answers, so that what is missing is a raylet, or Ray in here."""
-    from ..ray.cluster import address_of_this_machine
-    from ..ray.probe import answers, auth_mode_of
+    from ..ray.connection import address_of_this_machine
+    from ..ray.control_plane.probe import answers, auth_mode_of
 
     try:
         found = address_of_this_machine() if address == "auto" else address

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NewType
 
 from .ledger import Ledger
-from .places.admission import Request
 from .places.groups import Group, GroupId, Groups
+from .places.request import Request
 from .records import ClusterId, ProcessId
-from .routing.work import Work, Works
+from .routing.work import Work
+from .routing.work_table import WorkTable
 
 ANSWERS = 10_000
 """How many answers are remembered: all that Ray may ask for again after the manager died."""
@@ -56,7 +57,7 @@ class Books:
     ) -> None:
         self.ledger = ledger or Ledger()
         self.groups = Groups(groups)
-        self.works = Works(works)
+        self.works = WorkTable(works)
         self.entries: dict[ClusterId, Entry] = {entry.request.id: entry for entry in entries}
         """In the order in which they asked."""
         self._changed: set[ClusterId] = set()

@@ -1,7 +1,7 @@
 """The tree of virtual clusters of one Ray cluster: who holds, lends and uses what, exactly.
 
 A place is a machine or a vnode; a vnode is carved out of one place of its cluster's parent. Rules
-that every operation keeps, and `broken` checks:
+that every operation keeps, and `invariants` checks:
 
 * nothing is over capacity: what is carved out of a place and what works on it fit it together;
 * a child never exceeds its parent: the places of a cluster lie in places of its parent;
@@ -9,49 +9,31 @@ that every operation keeps, and `broken` checks:
   its limit;
 * a flexible vnode is what was reserved for it plus what it borrows, loan by loan.
 
-It knows no Ray, no clock and no queue: `admission` says what is let in, `borrowing` what grows.
+It knows no Ray, no clock and no queue: `places/` says what is let in and what grows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import NewType, TypeVar
+from typing import TypeVar
 
-from .records import ROOT, ClusterId, Machine, MachineId, PlaceId, VNode, VNodeId, VNodeKind
+from .records import (
+    ROOT,
+    Cluster,
+    ClusterId,
+    Loan,
+    Machine,
+    MachineId,
+    PlaceId,
+    Use,
+    VNode,
+    VNodeId,
+    VNodeKind,
+    WorkId,
+    flexible_id,
+)
 from .resources import Resources
-
-WorkId = NewType("WorkId", str)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Loan:
-    """What a flexible vnode has borrowed at one time."""
-
-    vnode: VNodeId
-    resources: Resources
-    until: float
-    """When it is due; what is in use then goes back as soon as its work has ended."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cluster:
-    """A virtual cluster that holds its places."""
-
-    id: ClusterId
-    parent: ClusterId
-    limits: Mapping[str, int] = field(default_factory=dict, hash=False)
-    """The most flexible resources it may hold, in units; what is not named has no limit."""
-    flexible: bool = True
-    """Whether it may hold any at all."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Use:
-    """Work on a vnode, and what of it the work holds."""
-
-    vnode: VNodeId
-    resources: Resources
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +64,8 @@ class Ledger:
         self._members: dict[ClusterId, frozenset[VNodeId]] = {}
         self._children: dict[ClusterId, frozenset[ClusterId]] = {}
         self._work: dict[VNodeId, frozenset[WorkId]] = {}
-        self._taken: dict[PlaceId, Resources] = {}
+        self.taken: dict[PlaceId, Resources] = {}
+        """What is carved out of each place, and what works on it, added up."""
         self._changed = Changes(machines=set(self.machines))
 
     @classmethod
@@ -120,7 +103,7 @@ class Ledger:
         twin.uses = dict(self.uses)
         twin._loans, twin._members = dict(self._loans), dict(self._members)
         twin._children, twin._work = dict(self._children), dict(self._work)
-        twin._taken = dict(self._taken)
+        twin.taken = dict(self.taken)
         return twin
 
     @property
@@ -143,7 +126,7 @@ class Ledger:
 
     def free(self, place: PlaceId) -> Resources:
         """What nobody has taken of a place."""
-        taken = self._taken.get(place)
+        taken = self.taken.get(place)
         return self.total(place) - taken if taken else self.total(place)
 
     def own(self, vnode: VNodeId) -> Resources:
@@ -155,7 +138,7 @@ class Ledger:
 
     def carved(self, place: PlaceId) -> bool:
         """Whether anything is carved out of a place, or works on it."""
-        return place in self._taken or place in self._work
+        return place in self.taken or place in self._work
 
     def owner(self, place: PlaceId) -> ClusterId | None:
         """The cluster that a place belongs to; None if there is no such place."""
@@ -227,7 +210,7 @@ class Ledger:
 
     def machine_up(self, machine: Machine) -> None:
         """A machine has come, or has other resources or labels than before."""
-        if not self._taken.get(machine.id, Resources()).fits(machine.total):
+        if not self.taken.get(machine.id, Resources()).fits(machine.total):
             raise LedgerError(f"machine {machine.id} has less than what it carries")
         self.machines[machine.id] = machine
         self._changed.machines.add(machine.id)
@@ -335,7 +318,7 @@ class Ledger:
     def drop(self, vnode: VNodeId) -> None:
         """A vnode goes, with its loans and the work on it; nothing may be carved out of it."""
         on_it = Resources.total(self.uses[work].resources for work in self._work.get(vnode, ()))
-        if on_it != self._taken.get(vnode, Resources()):
+        if on_it != self.taken.get(vnode, Resources()):
             raise LedgerError(f"something is carved out of {vnode}")
         self._stop_all(vnode)
         self._loans.pop(vnode, None)
@@ -371,49 +354,6 @@ class Ledger:
         _drop(self._children, self.clusters.pop(cluster).parent, cluster)
         self._changed.clusters.add(cluster)
 
-    # -- the rules ----------------------------------------------------------------------------
-
-    def broken(self) -> list[str]:
-        """Every rule that does not hold, in words; empty while all is well."""
-        return [*self._over_capacity(), *self._misplaced(), *self._over_limits()]
-
-    def _over_capacity(self) -> Iterator[str]:
-        taken: dict[PlaceId, Resources] = {}
-        for each in self.vnodes.values():
-            taken[each.parent] = taken.get(each.parent, Resources()) + each.resources
-        for use in self.uses.values():
-            taken[use.vnode] = taken.get(use.vnode, Resources()) + use.resources
-        for place in {*taken, *self._taken}:
-            if place not in self.vnodes and place not in self.machines:
-                yield f"{place} is gone, and something is carved out of it"
-            elif not taken.get(place, Resources()).fits(self.total(place)):
-                yield f"{place} is over its capacity"
-            if taken.get(place, Resources()) != self._taken.get(place, Resources()):
-                yield f"what is taken of {place} was added up wrongly"
-
-    def _misplaced(self) -> Iterator[str]:
-        for each in self.vnodes.values():
-            if each.cluster not in self.clusters:
-                yield f"{each.id} belongs to no cluster"
-                continue
-            above = self.clusters[each.cluster].parent
-            if self.owner(each.parent) != above:
-                yield f"{each.id} lies in {self.owner(each.parent)}, not in {above}"
-            if each.machine != self.machine_of(each.parent):
-                yield f"{each.id} is not on the machine of what it lies in"
-            flexible = each.kind is VNodeKind.FLEXIBLE
-            if flexible and each.id != flexible_id(each.cluster, each.machine):
-                yield f"{each.id} is a second flexible vnode on {each.machine}"
-            if not self.borrowed(each.id).fits(each.resources if flexible else Resources()):
-                yield f"{each.id} has borrowed more than it holds"
-
-    def _over_limits(self) -> Iterator[str]:
-        for cluster in self.clusters.values():
-            held = self.flexible_total(cluster.id)
-            over = [name for name, most in cluster.limits.items() if held[name] > most]
-            if over or (held and not cluster.flexible):
-                yield f"{cluster.id} holds more flexible resources than its limit"
-
     def _check_limits(self, cluster: ClusterId, more: Resources) -> None:
         if not self.within_limits(cluster, more):
             raise LedgerError(f"{cluster} may not hold {more} more")
@@ -444,30 +384,23 @@ class Ledger:
         self._release(each.parent, each.resources)
 
     def _take(self, place: PlaceId, wanted: Resources) -> None:
-        taken = self._taken.get(place, Resources()) + wanted
-        if not taken.fits(self.total(place)):
+        if not (self.taken.get(place, Resources()) + wanted).fits(self.total(place)):
             raise LedgerError(f"{place} has {self.free(place)}, wanted {wanted}")
-        if taken:  # work may hold nothing
-            self._taken[place] = taken
+        self._count(place, wanted)
 
     def _count(self, place: PlaceId, taken: Resources) -> None:
         if not taken:
             return  # work may hold nothing
-        self._taken[place] = self._taken.get(place, Resources()) + taken
+        self.taken[place] = self.taken.get(place, Resources()) + taken
 
     def _release(self, place: PlaceId, given: Resources) -> None:
         if not given:
             return
-        left = self._taken[place] - given
+        left = self.taken[place] - given
         if left:
-            self._taken[place] = left
+            self.taken[place] = left
         else:
-            del self._taken[place]
-
-
-def flexible_id(cluster: ClusterId, machine: MachineId) -> VNodeId:
-    """What the flexible vnode of a cluster on a machine is called."""
-    return VNodeId(f"{cluster}@{machine}")
+            del self.taken[place]
 
 
 Key = TypeVar("Key")

@@ -12,6 +12,7 @@ from .selectors import Selector
 
 MachineId = NewType("MachineId", str)
 VNodeId = NewType("VNodeId", str)
+WorkId = NewType("WorkId", str)
 ProcessId = NewType("ProcessId", str)
 """A driver or a worker of Ray's, in hex."""
 
@@ -91,3 +92,43 @@ class VNode:
     kind: VNodeKind = VNodeKind.FIXED
     resources: Resources
     labels: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """A virtual cluster that holds its places."""
+
+    id: ClusterId
+    parent: ClusterId
+    limits: Mapping[str, int] = field(default_factory=dict, hash=False)
+    """The most flexible resources it may hold, in units; what is not named has no limit."""
+    flexible: bool = True
+    """Whether it may hold any at all."""
+
+
+def fixed_id(cluster: ClusterId, number: int) -> VNodeId:
+    """What a fixed-size node of a cluster is called, by its place in what was asked for."""
+    return VNodeId(f"{cluster}/{number}")
+
+
+def flexible_id(cluster: ClusterId, machine: MachineId) -> VNodeId:
+    """What the flexible vnode of a cluster on a machine is called."""
+    return VNodeId(f"{cluster}@{machine}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loan:
+    """What a flexible vnode has borrowed at one time."""
+
+    vnode: VNodeId
+    resources: Resources
+    until: float
+    """When it is due; what is in use then goes back as soon as its work has ended."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Use:
+    """Work on a vnode, and what of it the work holds."""
+
+    vnode: VNodeId
+    resources: Resources

@@ -38,6 +38,11 @@ class Resources:
                 sums[name] = sums.get(name, 0) + amount
         return cls._from_units(sums)
 
+    @property
+    def size(self) -> int:
+        """All amounts added up, in units: what the tightest place is chosen by."""
+        return sum(amount for _, amount in self.units)
+
     def __getitem__(self, name: str) -> int:
         """Amount of one resource in units."""
         return dict(self.units).get(name, 0)

@@ -15,8 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from ..core.ledger import WorkId
-from ..core.records import ProcessId
+from ..core.records import ProcessId, WorkId
 from ..manager.rpc import hang_up
 from .promises import KEEP_S, Promises
 from .virtual_clusters import VirtualClusters

@@ -13,8 +13,8 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 
-from ..core.ledger import WorkId
-from ..manager.work_router import Placed
+from ..core.records import WorkId
+from ..manager.routing.messages import Placed
 
 KEEP_S = 0.05
 """How long a place is kept for a task that may come."""

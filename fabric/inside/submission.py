@@ -8,14 +8,13 @@ import secrets
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from ..core.ledger import WorkId
 from ..core.places.groups import GroupId, group_id
-from ..core.records import NODE_LABEL, ClusterId
+from ..core.records import NODE_LABEL, ClusterId, WorkId
 from ..core.resources import Resources
 from ..core.routing.work import alike
 from ..core.selectors import Condition, DoesNotExist, Exists, In, parse
 from ..errors import SpecError, TooLarge
-from ..manager.work_router import Ask, Placed
+from ..manager.routing.messages import Ask, Placed
 from ..ray.private_ray import captures
 from .context import current_id, is_placement_group, own_bundle, own_group
 from .introspection import attainable_of

@@ -20,23 +20,22 @@ from pathlib import Path
 from typing import Any
 
 from ..core.books import Entry, JobId
-from ..core.ledger import WorkId
-from ..core.places.admission import Request
 from ..core.places.groups import GroupId, group_id
-from ..core.records import ClusterId, ProcessId
+from ..core.places.request import Request
+from ..core.records import ClusterId, ProcessId, WorkId
 from ..errors import FabricError, NameTaken
 from ..pickle_names import travels
 from ..ray import private_ray
-from ..ray.autoscaler import Autoscaler
+from ..ray.control_plane.autoscaler import Autoscaler
 from ..ray.manager_deaths import not_told
-from .head_file import HeadFile, file_of, state_folder
-from .ledger_file import LedgerFile, own
-from .reconciler import Keeper
+from .files.head_file import HeadFile, file_of, state_folder
+from .files.ledger_file import LedgerFile, own
+from .reconciler import Reconciler
 from .restore import restore
+from .routing.messages import Ask, Placed
 from .rpc import Address, Port
 from .settings import KeeperSettings
-from .snapshot import snapshot
-from .work_router import Ask, Placed
+from .snapshot import Snapshot
 
 NAME, NAMESPACE = "virtual_cluster_manager", "fedpilot"
 ASK_S = 1.0
@@ -50,13 +49,13 @@ log = logging.getLogger(__name__)
 
 @travels
 class ManagerActor:
-    """What runs inside the actor: a keeper, in the loop in which its calls are answered."""
+    """What runs inside the actor: a reconciler, in the loop in which its calls are answered."""
 
     def __init__(self, folder: str, settings: KeeperSettings) -> None:
         import ray
 
         self._folder, self._settings = Path(folder), settings
-        self._begun: asyncio.Future[Keeper] | None = None
+        self._begun: asyncio.Future[Reconciler] | None = None
         self._address: Address | None = None
         self._head: HeadFile | None = None
         self._lock: int | None = None
@@ -65,108 +64,108 @@ class ManagerActor:
 
     async def begin(self) -> None:
         """Read the books and keep them from now on, unless that has begun."""
-        await self._keeper()
+        await self._reconciler()
 
     async def address(self) -> Address | None:
         """Where it listens for calls that do not come through Ray, if anywhere."""
-        await self._keeper()
+        await self._reconciler()
         return self._address
 
     async def create(self, entry: Entry, wait_s: float) -> Mapping[str, Any]:
         """Let a virtual cluster in, or have it wait; its state after `wait_s`."""
-        keeper = await self._keeper()
-        await keeper.create(entry, wait_s=wait_s)
+        reconciler = await self._reconciler()
+        await reconciler.create(entry, wait_s=wait_s)
         if entry.owner is None:  # of others, the next turn is soon enough
-            await self._record(keeper)
-        return snapshot(keeper).brief(entry.request.id)
+            await self._record(reconciler)
+        return Snapshot(reconciler).brief(entry.request.id)
 
     async def check(self, request: Request) -> None:
         """Refuse what could never be let in."""
-        keeper = await self._keeper()
-        if request.id in keeper.books.entries:
+        reconciler = await self._reconciler()
+        if request.id in reconciler.books.entries:
             raise NameTaken(request.id)
-        keeper.registrar.check(request)
+        reconciler.admission.check(request)
 
     async def attach(self, cluster: ClusterId, job: JobId) -> None:
         """A job of Ray's works in a virtual cluster, and should in nothing else."""
-        (await self._keeper()).attach(cluster, job)
+        (await self._reconciler()).attach(cluster, job)
 
     async def delete(
         self, id: ClusterId, key: str, user: str = "", force: bool = False
     ) -> tuple[str, ...]:
         """End a virtual cluster and all inside it; a key is answered once."""
-        keeper = await self._keeper()
-        entry = keeper.books.entries.get(id)
-        ended = await keeper.delete(id, key, user=user, force=force)
+        reconciler = await self._reconciler()
+        entry = reconciler.books.entries.get(id)
+        ended = await reconciler.delete(id, key, user=user, force=force)
         if entry is not None and entry.owner is None:
-            await self._record(keeper)
+            await self._record(reconciler)
         return ended
 
     async def restore(self, names: Sequence[str], user: str) -> Mapping[str, Any]:
         """Ask again for what was lost with a head before this one: these, or all detached ones."""
-        keeper = await self._keeper()
+        reconciler = await self._reconciler()
         if self._head is None:
             raise FabricError("what was on heads before cannot be read: its log says why")
-        found = restore(keeper, self._head.record, names, user, time.time())
-        await self._record(keeper)
+        found = restore(reconciler, self._head.record, names, user, time.time())
+        await self._record(reconciler)
         return found
 
     async def forget(self, names: Sequence[str]) -> tuple[str, ...]:
         """No longer say of these, or of all, that they are gone; says of which."""
-        keeper = await self._keeper()
+        reconciler = await self._reconciler()
         if self._head is None:
             return ()
         gone = [each.id for each in self._head.record.gone if each.id in names or not names]
-        await self._head.keep(keeper.books.entries, time.time(), drop=gone)
+        await self._head.keep(reconciler.books.entries, time.time(), drop=gone)
         return tuple(gone)
 
     async def show(self, id: ClusterId) -> Mapping[str, Any]:
         """One virtual cluster as a document."""
-        return snapshot(await self._keeper()).cluster(id)
+        return Snapshot(await self._reconciler()).cluster(id)
 
     async def snapshot(self) -> Mapping[str, Any]:
         """Everything as a document."""
-        keeper = await self._keeper()
-        document = snapshot(keeper).document()
+        reconciler = await self._reconciler()
+        document = Snapshot(reconciler).document()
         if self._head is None:
             return document
-        return {**document, "head": self._head.document(keeper.books.entries, time.time())}
+        return {**document, "head": self._head.document(reconciler.books.entries, time.time())}
 
     async def place(self, ask: Ask) -> Placed | None:
         """Say where a task or an actor runs; None if it may not wait and there is no room."""
-        keeper = await self._keeper()
-        work = await keeper.place(ask)
-        return None if work is None else keeper.router.placed(work)
+        reconciler = await self._reconciler()
+        work = await reconciler.place(ask)
+        return None if work is None else reconciler.router.placed(work)
 
     async def place_all(self, ask: Ask, more: Sequence[WorkId]) -> list[Placed]:
         """Say where a task runs, and promise places to as many of these like it as can wait."""
-        keeper = await self._keeper()
-        return [keeper.router.placed(work) for work in await keeper.place_all(ask, more)]
+        reconciler = await self._reconciler()
+        return [reconciler.router.placed(work) for work in await reconciler.place_all(ask, more)]
 
     async def begun(self, id: WorkId, actor: str) -> None:
         """Work turns out to be this actor."""
-        keeper = await self._keeper()
-        keeper.router.begun(id, actor)
-        keeper.registrar.commit()
+        reconciler = await self._reconciler()
+        reconciler.router.begun(id, actor)
+        reconciler.admission.commit()
 
     async def done(self, owner: ProcessId, ids: Sequence[WorkId]) -> None:
         """A process is there, and says which of its work has ended."""
-        keeper = await self._keeper()
-        keeper.router.heard(owner)
-        keeper.router.done(ids)
-        keeper.registrar.commit()
+        reconciler = await self._reconciler()
+        reconciler.router.heard(owner)
+        reconciler.router.done(ids)
+        reconciler.admission.commit()
 
     async def unused(self, owner: ProcessId, ids: Sequence[WorkId]) -> None:
         """A process gives back places that it was promised."""
-        keeper = await self._keeper()
-        keeper.router.heard(owner)
-        keeper.router.done(ids, ran=False)
-        keeper.registrar.commit()
+        reconciler = await self._reconciler()
+        reconciler.router.heard(owner)
+        reconciler.router.done(ids, ran=False)
+        reconciler.admission.commit()
 
     async def cluster_of(self, group: GroupId) -> tuple[str, str, bool] | None:
         """Whose a placement group is: its virtual cluster, the one that is in, and whether it was
         asked for as a placement group. None if it is none of ours."""
-        books = (await self._keeper()).books
+        books = (await self._reconciler()).books
         if group not in books.groups:
             return None
         id = books.groups[group].cluster
@@ -175,7 +174,7 @@ class ManagerActor:
 
     async def history(self) -> tuple[Mapping[str, Any], ...]:
         """What has happened last."""
-        return (await self._keeper()).standing.history()
+        return (await self._reconciler()).statuses.history()
 
     async def python(self) -> str:
         """The Python that this Ray cluster runs on, where it is on the head's machine."""
@@ -185,17 +184,17 @@ class ManagerActor:
         """The process that this runs in."""
         return os.getpid()
 
-    async def _keeper(self) -> Keeper:
-        """The keeper, once it has begun."""
+    async def _reconciler(self) -> Reconciler:
+        """The reconciler, once it has begun."""
         if self._begun is None or (self._begun.done() and self._begun.exception() is not None):
             self._begun = asyncio.ensure_future(self._begin())  # again, if it has failed
         return await asyncio.shield(self._begun)
 
-    async def _begin(self) -> Keeper:
+    async def _begin(self) -> Reconciler:
         import ray
 
         private_ray.require(private_ray.MANAGER)
-        from ..ray.gcs import Gcs
+        from ..ray.control_plane.gcs import Gcs
 
         context = ray.get_runtime_context()
         job = JobId(context.get_job_id())
@@ -207,15 +206,15 @@ class ManagerActor:
         record = file_of(state_folder(), platform.node(), address)
         self._head = await HeadFile.open(record, session, time.time())
         file = LedgerFile(path)
-        keeper = Keeper(
-            Gcs(address, job),
-            file,
-            clock=time.time,
-            new_id=lambda cluster: group_id(cluster, secrets.token_hex(10), job),
-            settings=self._settings,
-        )
         try:
-            await keeper.start()
+            reconciler = Reconciler(
+                Gcs(address, job),
+                file,
+                clock=time.time,
+                new_id=lambda cluster: group_id(cluster, secrets.token_hex(10), job),
+                settings=self._settings,
+            )
+            await reconciler.start()
         except BaseException:
             file.close()  # whoever begins again opens it
             raise
@@ -223,28 +222,28 @@ class ManagerActor:
         asked = {name: each for name, each in methods.items() if not name.startswith("_")}
         self._address = await Port(asked).open(context.worker.node_ip_address)
         autoscaler = Autoscaler(private_ray.AutoscalerRequests(address), file)
-        self._turning = asyncio.create_task(self._turn(keeper, autoscaler))
-        return keeper
+        self._turning = asyncio.create_task(self._turn(reconciler, autoscaler))
+        return reconciler
 
-    async def _record(self, keeper: Keeper, wait_s: float = RECORD_S) -> None:
+    async def _record(self, reconciler: Reconciler, wait_s: float = RECORD_S) -> None:
         """Have the virtual clusters on record, for the head after this one."""
         if self._head is not None:
-            await self._head.keep(keeper.books.entries, time.time(), wait_s=wait_s)
+            await self._head.keep(reconciler.books.entries, time.time(), wait_s=wait_s)
 
-    async def _turn(self, keeper: Keeper, autoscaler: Autoscaler) -> None:
+    async def _turn(self, reconciler: Reconciler, autoscaler: Autoscaler) -> None:
         """Look at Ray again and again."""
         asked = 0.0
         while True:
             await asyncio.sleep(self._settings.turn_s)
             try:
-                await keeper.turn()
-                await self._record(keeper, wait_s=0.0)
+                await reconciler.turn()
+                await self._record(reconciler, wait_s=0.0)
                 if time.monotonic() > asked + ASK_S:
                     asked = time.monotonic()
-                    await autoscaler.ask(keeper.registrar.physical_demand())
+                    await autoscaler.ask(reconciler.admission.physical_demand())
             except Exception:
                 log.exception("a look at Ray failed; the next is in %s s", self._settings.turn_s)
-            if keeper.registrar.lost:
+            if reconciler.admission.lost:
                 log.error("the books can no longer be written: starting again from what is there")
                 os._exit(1)
 

@@ -1,6 +1,7 @@
-"""Maker: has the placement groups made and removed that the books say, and nothing else.
+"""GroupProvisioner: has the placement groups made and removed that the books say, and no others.
 
-It asks Ray once the books are saved. What Ray does not do, a later turn of the keeper orders again.
+It asks Ray once the books are saved. What Ray does not do, a later turn of the reconciler orders
+again.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from ..core.places.placement import Misfit, fit
 from ..core.records import Bundle, Machine, MachineId
 from ..core.resources import Resources
 from ..errors import FabricError
-from ..ray.control import Ray, Seen
+from ..ray.control_plane.protocol import Ray, Seen
 
 ROOM_S, ROOM_POLL_S = 0.4, 0.005
 """How long Ray may need to see that something is free again, and how often to ask."""
@@ -39,14 +40,14 @@ class Order:
     """Set once everything that was to be removed is gone."""
 
 
-class Maker:
+class GroupProvisioner:
     """Carries out orders."""
 
     def __init__(
         self,
         ray: Ray,
         clock: Callable[[], float],
-        books: Callable[[], Books],
+        books: Books,
         *,
         name: str,
         patience_s: float,
@@ -149,19 +150,19 @@ class Maker:
         while group.id in self._leaving:  # one of this id
             await asyncio.sleep(ROOM_POLL_S)
         await self._room(group)
-        if group.id not in self._books().groups:
+        if group.id not in self._books.groups:
             return  # it was given up meanwhile
-        labels = [machine.labels for machine in self._books().ledger.machines.values()]
+        labels = [machine.labels for machine in self._books.ledger.machines.values()]
         name = f"{self.name}:{group.cluster}:{group.id[:12]}"
         created = self._ray.create(group, name, labels, self._patience_s)
         there = await self._try(created, otherwise=False)
-        if group.id not in self._books().groups:
+        if group.id not in self._books.groups:
             await self._remove(group)
             return
         if not there:
             return
         seen = await self._try(self._ray.look(group.id), otherwise=None)
-        known = self._books().groups.get(group.id)
+        known = self._books.groups.get(group.id)
         if seen is not None and known is not None:
             self.found(seen)
             self._touch(known)
@@ -176,7 +177,7 @@ class Maker:
         until = self._made_room + ROOM_S
         while self._clock() < until:
             free = await self._try(self._ray.available(), otherwise=None)
-            if free is None or fits(group, self._books().ledger.machines.values(), free):
+            if free is None or fits(group, self._books.ledger.machines.values(), free):
                 return
             await asyncio.sleep(ROOM_POLL_S)
 

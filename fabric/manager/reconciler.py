@@ -1,4 +1,4 @@
-"""Keeper: keeps the virtual clusters of one Ray cluster, and makes Ray agree with its books.
+"""Reconciler: makes Ray agree with the books of the virtual clusters of one Ray cluster.
 
 Whatever is decided is written into the books first, then into their file, and only then done. A
 turn of the loop looks at all of Ray and sets right what differs, so that a crash between any two
@@ -6,7 +6,7 @@ steps costs nothing: a placement group that is in the books is made, one of ours
 is removed, one that is not ours is never touched.
 
 It runs in one event loop and never waits between reading the books and writing them. What it finds
-out it has the registrar write down; how the virtual clusters stand is the business of `Standing`.
+out it has the admission controller write down; `Statuses` says how the virtual clusters are.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 from ..core.audit import Escape, escapes, jobs_in
-from ..core.books import Books, Entry, JobId
-from ..core.ledger import LedgerError, WorkId, flexible_id
+from ..core.books import Entry, JobId
+from ..core.ledger import LedgerError
 from ..core.places.groups import Group, GroupId, Piece
 from ..core.records import (
     DEFAULT,
@@ -29,23 +29,28 @@ from ..core.records import (
     SchedulingPolicy,
     VNode,
     VNodeKind,
+    WorkId,
+    flexible_id,
 )
 from ..core.resources import Resources
 from ..core.routing.work import Work
 from ..errors import NameTaken, NoSuchCluster, NotInTime, NotYours
-from ..ray.control import Observed, Ray, Seen
-from .admission_controller import Registrar, has_places
-from .group_provisioner import Maker
-from .ledger_file import LedgerFile
+from ..ray.control_plane.protocol import Observed, Ray, Seen
+from .admission.bundler import Bundler
+from .admission.controller import AdmissionController, has_places
+from .files.ledger_file import LedgerFile
+from .group_provisioner import GroupProvisioner
+from .routing.messages import Ask
+from .routing.router import Router
+from .routing.task_times import PROOF_S
 from .settings import KeeperSettings
-from .status import Standing
-from .work_router import PROOF_S, Ask, Router
+from .status import Statuses
 
 PREFIX = "fedpilot"
 log = logging.getLogger(__name__)
 
 
-class Keeper:
+class Reconciler:
     """The virtual clusters of one Ray cluster."""
 
     def __init__(
@@ -60,37 +65,33 @@ class Keeper:
         self._ray = ray
         self._clock = clock
         self._settings = settings or KeeperSettings()
-        self.standing = Standing(lambda: self.books, clock)
-        self._maker = Maker(
+        self.books = file.load()
+        self.statuses = Statuses(self.books, clock)
+        self._provisioner = GroupProvisioner(
             ray,
             clock,
-            lambda: self.books,
+            self.books,
             name=f"{PREFIX}:{file.name}",
             patience_s=self._settings.grace_s,
             on_there=self._there,
         )
-        self.registrar = Registrar(
-            file, self._maker, self.standing, clock=clock, new_id=new_id, settings=self._settings
+        self._bundler = Bundler(
+            self.books, self._provisioner, clock=clock, new_id=new_id, settings=self._settings
+        )
+        self.router = Router(self._bundler, clock)
+        """Whom to ask where work runs; `admission.commit` has it done."""
+        self.admission = AdmissionController(
+            file, self._provisioner, self._bundler, self.router, self.statuses, clock=clock
         )
         self.escapes: tuple[Escape, ...] = ()
         """What ran beyond the virtual cluster of its job when that was last looked for."""
         self._audited = self._knocked = 0.0
 
-    @property
-    def books(self) -> Books:
-        """All that has to be remembered."""
-        return self.registrar.books
-
-    @property
-    def router(self) -> Router:
-        """Whom to ask where work runs; `registrar.commit` has it done."""
-        return self.registrar.router
-
     # -- what is asked of it ------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Read the books, look at Ray, and set right what has happened meanwhile."""
-        self.registrar.load()
+        """Look at Ray, and set right what has happened meanwhile."""
+        self.admission.resume()
         await self.turn(everything=True)
 
     async def create(self, entry: Entry, *, wait_s: float = 0.0) -> str:
@@ -102,7 +103,7 @@ class Keeper:
         id = entry.request.id
         known = self.books.entries.get(id)
         if known is None:
-            self.registrar.enter(entry)
+            self.admission.enter(entry)
         elif (known.spec, known.owner, known.request.parent) != (
             entry.spec,
             entry.owner,
@@ -110,14 +111,14 @@ class Keeper:
         ):
             raise NameTaken(id)
         end = self._clock() + wait_s
-        while id in self.books.entries and self.standing.state(id) in ("waiting", "starting"):
+        while id in self.books.entries and self.statuses.state(id) in ("waiting", "starting"):
             left = end - self._clock()
             if left <= 0:
                 break
-            await self.standing.news(id, left)
+            await self.statuses.news(id, left)
         if id not in self.books.entries:
-            raise NotInTime(id, self._clock() - entry.asked_at, self.standing.ending(id))
-        return self.standing.state(id)
+            raise NotInTime(id, self._clock() - entry.asked_at, self.statuses.ending(id))
+        return self.statuses.state(id)
 
     async def delete(
         self, id: ClusterId, key: str = "", *, user: str = "", force: bool = False
@@ -134,11 +135,11 @@ class Keeper:
         others = {e.request.id: e.user for e in self.books.within(id) if e.user not in ("", user)}
         if others and not force:
             raise NotYours(id, others, user)
-        ended = self.registrar.end(id, deletion(user, others), on_record=bool(others))
+        ended = self.admission.end(id, deletion(user, others), on_record=bool(others))
         if key:
             self.books.answer(key, ended)
-        self.registrar.admit()
-        order = self.registrar.commit()
+        self.admission.admit()
+        order = self.admission.commit()
         await order.removed.wait()
         return ended
 
@@ -148,7 +149,7 @@ class Keeper:
         if entry is None:
             raise NoSuchCluster(id, sorted(self.books.entries))
         self.books.enter(replace(entry, jobs=entry.jobs | {job}))
-        self.registrar.commit()
+        self.admission.commit()
 
     async def place(self, ask: Ask) -> Work | None:
         """Say where work runs; None if it may not wait and there is no room."""
@@ -156,14 +157,14 @@ class Keeper:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(first_ends.wait(), PROOF_S)
         work = self.router.place(ask)
-        self.registrar.commit()
+        self.admission.commit()
         return work
 
     async def place_all(self, ask: Ask, more: Sequence[WorkId]) -> list[Work]:
         """Say where a task runs, and promise places to so many like it, or to fewer."""
         first = await self.place(ask)
         also = self.router.place_also(ask, more)
-        self.registrar.commit()
+        self.admission.commit()
         return [*([first] if first else []), *also]
 
     # -- one turn of the loop -----------------------------------------------------------------
@@ -172,32 +173,34 @@ class Keeper:
         """Look at Ray, and set right what differs from the books.
 
         `everything` also looks for placement groups that wait for places and are in no book. Only a
-        keeper that ended before its time leaves such.
+        reconciler that ended before its time leaves such.
         """
         if self._clock() >= self._knocked + self._settings.knock_s:
             self._knocked = self._clock()
             for id in await self._ray.bury():
                 log.warning("machine %s is gone, and Ray was told so", id)
-        skip, before = self._maker.in_flight, dict(self.books.entries)
-        owed = frozenset(self._maker.owed)
+        skip, before = self._provisioner.in_flight, dict(self.books.entries)
+        owed = frozenset(self._provisioner.owed)
         known = {group.id: len(group.pieces) for group in self.books.groups}
         seen = await self._ray.observe({**dict.fromkeys(owed, 0), **known}, everything=everything)
-        dead = await self._ray.dead(self.router.actors())
+        dead = await self._ray.dead(self.books.works.actors)
         over = await self._over()
-        skip.update(self._maker.in_flight, {each.id for each in self.books.groups} - known.keys())
-        self._maker.owed -= owed - seen.groups.keys()
-        self.registrar.in_use = seen.in_use
+        skip.update(
+            self._provisioner.in_flight, {each.id for each in self.books.groups} - known.keys()
+        )
+        self._provisioner.owed -= owed - seen.groups.keys()
+        self._bundler.in_use = seen.in_use
         self._see_machines(seen)
         self._see_groups(seen, skip)
         self._see_jobs(seen, before)
         self._see_processes(over)
         self._see_others(seen)
-        self.registrar.refill()
+        self.admission.refill()
         self.router.look(seen.in_use, dead, over)
         self.router.rebuild(seen.wanted, seen.in_use)
-        self.registrar.give_back()
-        self.registrar.admit()
-        self.registrar.commit()
+        self.admission.give_back()
+        self.admission.admit()
+        self.admission.commit()
         await self._audit(seen)
 
     async def _over(self) -> frozenset[ProcessId]:
@@ -236,12 +239,12 @@ class Keeper:
                     groups.drop(group.id)
                     groups.put(replace(group, pieces=pieces))
                 else:
-                    self.registrar.give_up([group])
+                    self._bundler.give_up([group])
         for id in sorted({vnode.cluster for vnode in lost.values()} - {DEFAULT}):
             why = f"machine {hostname} ({machine[:8]}) died with some of its nodes"
             if self.books.entries[id].group in groups:
                 why += "; as a placement group it is made anew once nothing runs in the rest"
-            self.standing.trouble(id, why)
+            self.statuses.trouble(id, why)
 
     def _see_groups(self, seen: Observed, skip: set[GroupId]) -> None:
         """Bring the placement groups in line with the books, and the books with where they are."""
@@ -251,40 +254,40 @@ class Keeper:
             found = seen.groups.get(group.id)
             if found is None:
                 self._miss(group)
-            elif not self.registrar.is_settled(found):
+            elif not self._bundler.is_settled(found):
                 self._see_group(group, found)
-        for id in list(self.standing.starting):
-            self.registrar.check_started(id)
+        for id in list(self.statuses.starting):
+            self.admission.check_started(id)
         for found in seen.groups.values():
             known = found.id in self.books.groups or found.id in skip
-            if self._maker.is_ours(found.name) and not known:
-                self._maker.order(remove=[_stray(found)])
+            if self._provisioner.is_ours(found.name) and not known:
+                self._provisioner.order(remove=[_stray(found)])
 
     def _miss(self, group: Group) -> None:
         """A placement group is gone that we have not removed."""
-        if group.cluster not in self.standing.starting:
-            self.standing.trouble(group.cluster, "somebody removed one of its placement groups")
-        self.registrar.make_again(group)
+        if group.cluster not in self.statuses.starting:
+            self.statuses.trouble(group.cluster, "somebody removed one of its placement groups")
+        self._bundler.make_again(group)
 
     def _see_group(self, group: Group, found: Seen) -> None:
         """A placement group is not where it was, or has no places yet."""
-        since = self.standing.starting.get(group.cluster)
+        since = self.statuses.starting.get(group.cluster)
         if has_places(group, found):
-            self.registrar.settle(group, found)
+            self.admission.settle(group, found)
         elif found.state == "pending" and since is not None:
             if self._clock() > since + self._settings.grace_s:
-                self.registrar.take_back(group.cluster, found.why)
+                self.admission.take_back(group.cluster, found.why)
         elif found.state == "rescheduling" and since is not None:
-            self.standing.interrupted(group.cluster, "a machine died with some of its nodes")
+            self.statuses.interrupted(group.cluster, "a machine died with some of its nodes")
         elif found.state == "pending":
-            self.standing.trouble(group.cluster, "Ray has no room for one of its placement groups")
+            self.statuses.trouble(group.cluster, "Ray has no room for one of its placement groups")
 
     def _there(self, group: Group, found: Seen) -> None:
         """A placement group that was made has been looked at between two turns."""
-        self.registrar.settle(group, found)
-        if self.books.ledger.changed or self._maker.ordered:
-            self.registrar.commit()
-        # Else it has begun at most: a keeper that dies before the next commit finds that out again.
+        self.admission.settle(group, found)
+        if self.books.ledger.changed or self._provisioner.ordered:
+            self.admission.commit()
+        # Else it has begun at most: who comes after one that dies now finds that out again.
 
     def _see_jobs(self, seen: Observed, before: Mapping[ClusterId, Entry]) -> None:
         """End what belongs to jobs that are over; what was not there `before` may be too new."""
@@ -293,26 +296,26 @@ class Keeper:
             if now is None:
                 continue
             if entry.owner is not None and entry.owner not in seen.jobs:
-                self.registrar.end(id, "its job ended")
+                self.admission.end(id, "its job ended")
             elif over := entry.jobs - seen.jobs:
                 self.books.enter(replace(now, jobs=now.jobs - over))
 
     def _see_processes(self, over: Collection[ProcessId]) -> None:
         for id, entry in list(self.books.entries.items()):
             if entry.process in over and id in self.books.entries:
-                self.registrar.end(id, "the process that asked for it ended")
+                self.admission.end(id, "the process that asked for it ended")
 
     def _see_others(self, seen: Observed) -> None:
         """Write down what runs on Ray without us, as the default virtual cluster."""
         ledger = self.books.ledger
         ours: dict[MachineId, list[Resources]] = {}
         for found in seen.groups.values():
-            if found.id in self.books.groups or self._maker.is_ours(found.name):
+            if found.id in self.books.groups or self._provisioner.is_ours(found.name):
                 for host, carried in zip(found.hosts, found.carries, strict=True):
                     if host is not None:
                         ours.setdefault(host, []).append(carried)
         for machine in seen.machines:
-            fresh = self._maker.fresh(machine.id, self._settings.settle_s)
+            fresh = self._provisioner.fresh(machine.id, self._settings.settle_s)
             available = seen.available.get(machine.id)
             if fresh or available is None or machine.id not in ledger.machines:
                 continue
@@ -346,10 +349,10 @@ class Keeper:
         jobs = jobs_in(self.books, seen.named)
         running = await self._ray.running(jobs.keys()) if jobs else ()
         before = {escape.what.id for escape in self.escapes}
-        self.escapes = escapes(self.books, jobs, running, self._maker.past)
+        self.escapes = escapes(self.books, jobs, running, self._provisioner.past)
         for escape in self.escapes:
             if escape.what.id not in before:
-                self.standing.note(escape.cluster, "escape", escape.reason)
+                self.statuses.note(escape.cluster, "escape", escape.reason)
 
 
 def _stray(found: Seen) -> Group:

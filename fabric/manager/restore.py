@@ -10,19 +10,19 @@ from ..core.heads import HeadRecord, Remembered, gone_of, restorable
 from ..core.records import ClusterId
 from ..errors import FabricError, NoSuchCluster
 from ..spec import VirtualCluster
-from .reconciler import Keeper
-from .snapshot import snapshot
+from .reconciler import Reconciler
+from .snapshot import Snapshot
 
 
 def restore(
-    keeper: Keeper, record: HeadRecord, names: Sequence[str], user: str, now: float
+    reconciler: Reconciler, record: HeadRecord, names: Sequence[str], user: str, now: float
 ) -> dict[str, Any]:
     """Ask for these again, or for all detached ones; what was restored, and why the rest was not.
 
     Each belongs to the user that it belonged to. Asking again for the same is answered alike.
     NoSuchCluster, before anything is asked for, for a name that is neither gone nor there.
     """
-    entries = keeper.books.entries
+    entries = reconciler.books.entries
     gone = gone_of(record, entries, now)
     for name in names:
         if name not in entries and all(each.id != name for each in gone):
@@ -32,15 +32,15 @@ def restore(
     restored = [name for name in names if name in entries]
     for each in found.again:
         try:
-            keeper.registrar.enter(_entry(each, now))
+            reconciler.admission.enter(_entry(each, now))
         except NoSuchCluster:
             refused[each.id] = f"{each.parent}, which it was inside of, has no places yet"
         except FabricError as error:
             refused[each.id] = str(error)
         else:
-            keeper.standing.note(each.id, "restored", f"by {user or 'an unknown user'}")
+            reconciler.statuses.note(each.id, "restored", f"by {user or 'an unknown user'}")
             restored.append(each.id)
-    brief = snapshot(keeper).brief
+    brief = Snapshot(reconciler).brief
     return {"restored": [brief(ClusterId(name)) for name in restored], "refused": refused}
 
 

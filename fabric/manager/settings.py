@@ -1,4 +1,4 @@
-"""KeeperSettings: how the keeper of a Ray cluster goes about it, and how patient it is."""
+"""KeeperSettings: how the manager of a Ray cluster goes about it, and how patient it is."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..core.places.admission import QueuePolicy
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeeperSettings:
-    """How a keeper goes about it."""
+    """How a manager goes about it."""
 
     policy: QueuePolicy = QueuePolicy.FIFO
     """Who is first in a queue."""

@@ -20,23 +20,23 @@ from ..core.records import (
 from ..core.resources import Resources
 from ..core.routing.work import WorkState
 from ..errors import NoSuchCluster
-from .reconciler import Keeper
+from .reconciler import Reconciler
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A keeper's books at one moment."""
+    """A reconciler's books at one moment."""
 
-    keeper: Keeper
+    reconciler: Reconciler
 
     @property
     def _ledger(self) -> Ledger:
-        return self.keeper.books.ledger
+        return self.reconciler.books.ledger
 
     def document(self) -> dict[str, Any]:
         """All machines and all virtual clusters, parents before their children."""
         below: dict[ClusterId, list[ClusterId]] = {}
-        for id, entry in self.keeper.books.entries.items():
+        for id, entry in self.reconciler.books.entries.items():
             below.setdefault(entry.request.parent, []).append(id)
         if DEFAULT in self._ledger.clusters:
             below.setdefault(ROOT, []).append(DEFAULT)
@@ -49,7 +49,7 @@ class Snapshot:
     def demand(self) -> list[dict[str, float]]:
         """What only more machines could give, for an autoscaler."""
         held = sum(vnode.parent in self._ledger.machines for vnode in self._ledger.vnodes.values())
-        return [each.to_ray() for each in self.keeper.registrar.physical_demand()[held:]]
+        return [each.to_ray() for each in self.reconciler.admission.physical_demand()[held:]]
 
     def machines(self) -> list[dict[str, Any]]:
         """The machines, by their names."""
@@ -66,10 +66,10 @@ class Snapshot:
 
     def cluster(self, id: ClusterId) -> dict[str, Any]:
         """One virtual cluster; NoSuchCluster."""
-        keeper, ledger = self.keeper, self._ledger
-        entry = keeper.books.entries.get(id)
+        reconciler, ledger = self.reconciler, self._ledger
+        entry = reconciler.books.entries.get(id)
         if entry is None and (id != DEFAULT or DEFAULT not in ledger.clusters):
-            raise NoSuchCluster(id, sorted(keeper.books.entries))
+            raise NoSuchCluster(id, sorted(reconciler.books.entries))
         vnodes = ledger.of(id)
         pieces = self._pieces(id)
         return {
@@ -84,21 +84,21 @@ class Snapshot:
             "available": Resources.total(self._free(each.id) for each in vnodes).to_ray(),
             "borrowed": Resources.total(ledger.borrowed(each.id) for each in vnodes).to_ray(),
             "work": self._work(id),
-            "actors_without_resources": keeper.books.works.without_resources(id),
-            "escapes": [e.reason for e in keeper.escapes if e.cluster == id],
+            "actors_without_resources": reconciler.books.works.without_resources(id),
+            "escapes": [e.reason for e in reconciler.escapes if e.cluster == id],
             "children": list(ledger.children(id)),
             "nodes": [self.vnode(each, pieces.get(each.id, [])) for each in vnodes],
         }
 
     def brief(self, id: ClusterId) -> dict[str, Any]:
         """The state of one virtual cluster, without what it holds."""
-        standing = self.keeper.standing
-        entry = self.keeper.books.entries.get(id)
+        statuses = self.reconciler.statuses
+        entry = self.reconciler.books.entries.get(id)
         return {
             "id": id,
-            "state": "active" if entry is None else standing.state(id),
-            "reason": "" if entry is None else standing.reason(id),
-            "position": None if entry is None else standing.position(id),
+            "state": "active" if entry is None else statuses.state(id),
+            "reason": "" if entry is None else statuses.reason(id),
+            "position": None if entry is None else statuses.position(id),
             "asked_at": None if entry is None else entry.asked_at,
         }
 
@@ -129,7 +129,7 @@ class Snapshot:
     def _pieces(self, id: ClusterId) -> dict[VNodeId | None, list[dict[str, Any]]]:
         """The bundles that carry the vnodes of a virtual cluster."""
         found: dict[VNodeId | None, list[dict[str, Any]]] = {}
-        for group in self.keeper.books.groups.of_cluster(id):
+        for group in self.reconciler.books.groups.of_cluster(id):
             for bundle, piece in enumerate(group.pieces):
                 told = {"id": group.id, "bundle": bundle, "resources": piece.resources.to_ray()}
                 found.setdefault(piece.vnode, []).append(told)
@@ -137,16 +137,11 @@ class Snapshot:
 
     def _work(self, id: ClusterId) -> dict[str, int]:
         """How much work is in each state."""
-        works = self.keeper.books.works
+        works = self.reconciler.books.works
         return {str(state): works.count(id, state) for state in WorkState}
 
     def _free(self, place: PlaceId) -> Resources:
         return Resources() if self._ledger.owner(place) == DEFAULT else self._ledger.free(place)
-
-
-def snapshot(keeper: Keeper) -> Snapshot:
-    """The keeper's books as they are now."""
-    return Snapshot(keeper)
 
 
 def find(document: Mapping[str, Any], id: str) -> Mapping[str, Any]:

@@ -1,4 +1,4 @@
-"""Standing: how each virtual cluster stands beyond what the books say, and what has happened to it.
+"""Statuses: the state of each virtual cluster beyond what the books say, and its history.
 
 Only deletions of another user's virtual clusters are on disk. A manager that begins again finds out
 anew who is starting and who is in trouble, and may tell those who wait a little later why they do.
@@ -31,10 +31,10 @@ RECORD = "on record"
 log = logging.getLogger(__name__)
 
 
-class Standing:
-    """How the virtual clusters of one Ray cluster stand."""
+class Statuses:
+    """The states of the virtual clusters of one Ray cluster, and their history."""
 
-    def __init__(self, books: Callable[[], Books], clock: Callable[[], float]) -> None:
+    def __init__(self, books: Books, clock: Callable[[], float]) -> None:
         self._books = books
         self._clock = clock
         self._starting: dict[ClusterId, float] = {}
@@ -68,11 +68,11 @@ class Standing:
         unsaved, self._unsaved = self._unsaved, False
         return {RECORD: list(self._record)} if unsaved else {}
 
-    # -- how somebody stands ------------------------------------------------------------------
+    # -- the states ---------------------------------------------------------------------------
 
     def state(self, id: ClusterId) -> str:
         """`waiting`, `starting`, `active` or `recovering`."""
-        if self._books().entries[id].waiting:
+        if self._books.entries[id].waiting:
             return "waiting"
         if id in self._starting:
             return "starting"
@@ -80,7 +80,7 @@ class Standing:
 
     def reason(self, id: ClusterId) -> str:
         """Why it is not active; empty if it is."""
-        if self._books().entries[id].waiting:
+        if self._books.entries[id].waiting:
             told = self._wait(id)
             return self._troubles.get(id) or (told.reason if told else "it has just asked")
         if id in self._starting:
@@ -90,7 +90,7 @@ class Standing:
     def position(self, id: ClusterId) -> int | None:
         """Its place in the queue of its parent, counted from 1; None if it does not wait."""
         told = self._wait(id)
-        return told.position if told and self._books().entries[id].waiting else None
+        return told.position if told and self._books.entries[id].waiting else None
 
     def ending(self, id: ClusterId) -> str:
         """Why it ended."""
@@ -177,7 +177,7 @@ class Standing:
 
     def trouble(self, id: ClusterId, why: str) -> None:
         """Something is the matter with it; said once for each cause."""
-        if self._troubles.get(id) != why and id in self._books().entries:
+        if self._troubles.get(id) != why and id in self._books.entries:
             self._troubles[id] = why
             self.note(id, "recovering", why)
 

@@ -1,6 +1,6 @@
-"""FakeRay: what a keeper asks of Ray, answered by one object in memory, with faults on order.
+"""FakeRay: what a reconciler asks of Ray, answered by one object in memory, with faults on order.
 
-It places as Ray does, and Ray's habits that matter to a keeper are kept:
+It places as Ray does, and Ray's habits that matter to a reconciler are kept:
 
 * a placement group gets all of its places or none, and waits in line while there is no room;
 * when a machine dies, Ray looks for other places for the bundles that were there and for no others;
@@ -8,7 +8,7 @@ It places as Ray does, and Ray's habits that matter to a keeper are kept:
 * what machines say of themselves may be `lag_s` old. Placing always looks at what is so now.
 
 Every call takes some turns of the event loop, before and after it takes effect, so a test that
-steps the loop can stop a keeper at any point. Time is that of a manual clock.
+steps the loop can stop a reconciler at any point. Time is that of a manual clock.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from ..core.records import (
 )
 from ..core.resources import Resources
 from ..core.selectors import In, Selector
-from ..ray.control import Observed, Seen, Shown, clear
+from ..ray.control_plane.protocol import Observed, Seen, Shown, clear
 from .fake_cluster import ManualClock
 
 NOBODY = ClusterId("")
@@ -99,7 +99,7 @@ class FakeRay:
     _errors: deque[tuple[str, Exception]] = field(default_factory=deque)
     _past: list[tuple[float, _Told]] = field(default_factory=list)
 
-    # -- what a keeper asks -------------------------------------------------------------------
+    # -- what a reconciler asks -------------------------------------------------------------------
 
     async def create(
         self, group: Group, name: str, labels: Iterable[Mapping[str, str]], timeout_s: float, /

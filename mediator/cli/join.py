@@ -332,7 +332,7 @@ def _resolved(address: str) -> str:
     """Where the control plane of the site's Ray is now."""
     if address != "auto":
         return address
-    from fedpilot.fabric.ray.cluster import address_of_this_machine
+    from fedpilot.fabric.ray.connection import address_of_this_machine
 
     return address_of_this_machine()
 

@@ -1,4 +1,4 @@
-"""A keeper to try things on, which never waits for real time to pass."""
+"""A reconciler to try things on, which never waits for real time to pass."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedpilot.fabric.manager import group_provisioner
-from keeper_world import World
+from reconciler_world import World
 
 
 @pytest.fixture(scope="session", autouse=True)

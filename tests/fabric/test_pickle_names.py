@@ -29,12 +29,11 @@ from fedpilot.fabric import (
     VirtualCluster,
 )
 from fedpilot.fabric.core.books import Entry, JobId
-from fedpilot.fabric.core.ledger import WorkId
 from fedpilot.fabric.core.places.groups import GroupId
-from fedpilot.fabric.core.records import ClusterId, ProcessId
+from fedpilot.fabric.core.records import ClusterId, ProcessId, WorkId
 from fedpilot.fabric.manager.actor import ManagerActor
+from fedpilot.fabric.manager.routing.messages import Ask, Placed
 from fedpilot.fabric.manager.rpc import Address
-from fedpilot.fabric.manager.work_router import Ask, Placed
 from fedpilot.fabric.pickle_names import NAMED
 
 THEIRS = {

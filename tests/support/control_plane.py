@@ -10,7 +10,7 @@ from typing import Any
 
 import grpc
 
-from fedpilot.fabric.ray.probe import CHECK_ALIVE
+from fedpilot.fabric.ray.control_plane.probe import CHECK_ALIVE
 
 PATIENCE_S = 60.0
 

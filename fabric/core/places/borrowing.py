@@ -12,10 +12,21 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass
 from functools import reduce
-from operator import add
+from operator import add, attrgetter
 
-from ..ledger import Ledger, Loan, flexible_id
-from ..records import ROOT, ClusterId, Machine, MachineId, PlaceId, VNode, VNodeId, VNodeKind
+from ..ledger import Ledger
+from ..records import (
+    ROOT,
+    ClusterId,
+    Loan,
+    Machine,
+    MachineId,
+    PlaceId,
+    VNode,
+    VNodeId,
+    VNodeKind,
+    flexible_id,
+)
 from ..resources import Resources
 from .gpus import fits_gpus, free_gpus
 from .placement import GPU
@@ -59,7 +70,7 @@ def find_growth(
     demand: Resources,
     *,
     allowed: Callable[[Machine], bool] = lambda _: True,
-    loose: Container[MachineId] = frozenset(),
+    fragmented: Container[MachineId] = frozenset(),
 ) -> Growth | Unmet:
     """Say how a cluster gets a flexible vnode with room for all of the demand.
 
@@ -68,7 +79,7 @@ def find_growth(
     """
     found: list[Growth] = []
     machines = [id for id in sorted(ledger.machines) if allowed(ledger.machines[id])]
-    gpus = free_gpus(ledger, machines, loose) if demand[GPU] else {}
+    gpus = free_gpus(ledger, machines, fragmented) if demand[GPU] else {}
     for machine in machines:
         found += [Growth(machine, way) for way in _ways(ledger, cluster, machine, demand, gpus)]
     if found:
@@ -141,7 +152,7 @@ def obtainable(ledger: Ledger, cluster: ClusterId, machine: MachineId) -> Resour
     if vnode is None:
         fixed = [ledger.free(place) for place in _fixed_places(ledger, above, machine)]
         sources = [*fixed, obtainable(ledger, above, machine)]
-        return max((_capped(ledger, cluster, room) for room in sources), key=_size)
+        return max((_capped(ledger, cluster, room) for room in sources), key=attrgetter("size"))
     upper = ledger.vnodes.get(VNodeId(vnode.parent))
     if upper is None or upper.kind is VNodeKind.FIXED:
         room = ledger.free(vnode.parent)
@@ -258,7 +269,7 @@ def _limiting(
                 for each in ledger.of(cluster)
                 if each.kind is VNodeKind.FLEXIBLE and allowed(ledger.machines[each.machine])
             ),
-            key=_size,
+            key=attrgetter("size"),
             default=Resources(),
         )
         if not ledger.within_limits(cluster, demand.beyond(held)):
@@ -285,12 +296,5 @@ def _capped(ledger: Ledger, cluster: ClusterId, room: Resources) -> Resources:
 
 def _cost(growth: Growth) -> tuple[int, int, int, str]:
     steps = growth.steps
-    return sum(step.new for step in steps), len(steps), _size_of(growth), str(growth.machine)
-
-
-def _size_of(growth: Growth) -> int:
-    return sum(_size(step.by) for step in growth.steps)
-
-
-def _size(resources: Resources) -> int:
-    return sum(amount for _, amount in resources.units)
+    size = sum(step.by.size for step in steps)
+    return sum(step.new for step in steps), len(steps), size, str(growth.machine)

@@ -4,7 +4,7 @@ A share of a GPU comes from one GPU, so half of one and half of another are not 
 ledger knows sums; which GPU carries what is Ray's choice, and Ray does not tell. What is carved
 out of a place is taken to lie as tightly as it can. Once some of it has ended the rest may lie
 otherwise, and Ray then refuses what is found possible here: whoever sees that counts the machine
-as `loose`, where everything lies as far apart as it can.
+as `fragmented`, where everything lies as far apart as it can.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .placement import GPU, each_gpu
 
 
 def free_gpus(
-    ledger: Ledger, places: Iterable[PlaceId], loose: Container[MachineId] = frozenset()
+    ledger: Ledger, places: Iterable[PlaceId], fragmented: Container[MachineId] = frozenset()
 ) -> dict[PlaceId, tuple[int, ...]]:
     """What is free of each GPU of these places, in units, the least first."""
     taken: dict[PlaceId, list[int]] = {place: [] for place in places}
@@ -29,7 +29,7 @@ def free_gpus(
         if use.vnode in taken:
             taken[use.vnode].append(use.resources[GPU])
     return {
-        place: _left(ledger.total(place)[GPU], parts, ledger.machine_of(place) in loose)
+        place: _left(ledger.total(place)[GPU], parts, ledger.machine_of(place) in fragmented)
         for place, parts in taken.items()
     }
 
@@ -49,7 +49,7 @@ def fits_gpus(demand: Resources, gpus: Iterable[int]) -> bool:
     return obtainable_gpus(demand[GPU], gpus) == demand[GPU]
 
 
-def _left(total: int, parts: Iterable[int], loose: bool) -> tuple[int, ...]:
+def _left(total: int, parts: Iterable[int], fragmented: bool) -> tuple[int, ...]:
     """What is left of each GPU after these parts, the largest shares first.
 
     Each goes to the GPU with the least that is enough for it, or with the most.
@@ -61,7 +61,7 @@ def _left(total: int, parts: Iterable[int], loose: bool) -> tuple[int, ...]:
     for share in sorted(shares, reverse=True):
         enough = [n for n, free in enumerate(gpus) if free >= share]
         if enough:
-            gpus[enough[-1 if loose else 0]] -= share
+            gpus[enough[-1 if fragmented else 0]] -= share
         else:  # it is in several pieces
             gpus = _taken_from_many(gpus, share)
         gpus.sort()

@@ -20,10 +20,10 @@ from operator import add
 from typing import NewType, TypeVar
 
 from ..ledger import Ledger
-from ..records import ROOT, ClusterId, MachineId, SchedulingPolicy, VNodeId
+from ..records import ROOT, ClusterId, MachineId, SchedulingPolicy, VNodeId, fixed_id
 from ..resources import Resources
 from ..selectors import Selector
-from .admission import Admit
+from .nomination import Admit
 
 GroupId = NewType("GroupId", str)
 Key = TypeVar("Key")
@@ -190,7 +190,7 @@ def groups_for(
     its id, gets it `whole`.
     """
     request, vnodes = admitted.request, {vnode.id: vnode for vnode in admitted.vnodes}
-    numbered = (VNodeId(f"{request.id}/{number}") for number in itertools.count())
+    numbered = (fixed_id(request.id, number) for number in itertools.count())
     free = request.parent == ROOT and not pinned
     made = []
     for asked in request.groups:
@@ -272,7 +272,7 @@ def _cheapest(
     if not extra:
         return []
     idle = [group for group in groups if group.id not in busy]
-    size = {group.id: _units(_carried([group], vnode)) for group in idle}
+    size = {group.id: _carried([group], vnode).size for group in idle}
     idle.sort(key=lambda group: (len(group.pieces), size[group.id], group.id))
     for group in idle:
         if extra.fits(_carried([group], vnode)):
@@ -289,10 +289,6 @@ def _carried(groups: Iterable[Group], vnode: VNodeId) -> Resources:
     """What these groups carry of a vnode."""
     carried = (p.resources for group in groups for p in group.pieces if p.vnode == vnode)
     return reduce(add, carried, Resources())
-
-
-def _units(resources: Resources) -> int:
-    return sum(amount for _, amount in resources.units)
 
 
 def forget(index: dict[Key, dict[Value, None]], key: Key, id: Value) -> None:

@@ -18,6 +18,9 @@ Kind = TypeVar("Kind", bound=Hashable)
 SOON_S = 1.0
 """The longest queue of a group whose resources may be asked for in another cut, in seconds."""
 
+BATCHES = 8
+"""Among how many batches per running task those that wait are divided."""
+
 GUESS_S = 0.05
 """How long tasks are taken to last before the first of a kind has ended."""
 
@@ -74,3 +77,14 @@ class Paces(Generic[Kind]):
         """Forget these kinds."""
         for kind in kinds:
             self._task_s.pop(kind, None)
+
+
+def batch_limit(waiting: int, running: int, task_s: float | None = None) -> int:
+    """How many short tasks may share the placement group that one of them waits for.
+
+    A share of all that wait, so that the groups are few and their ends still close together
+    (guided self-scheduling: Polychronopoulos and Kuck, 1987); or as many as end soon, if that is
+    more.
+    """
+    soon = int(SOON_S / task_s) if task_s else 0
+    return max(1, waiting // (BATCHES * max(1, running)), soon)

@@ -9,10 +9,10 @@ import pytest
 from fedpilot.fabric import ClusterId, Resources, SchedulingPolicy, VNodeId
 from fedpilot.fabric.core.audit import Running, escapes, jobs_in
 from fedpilot.fabric.core.books import Books, Entry, JobId
-from fedpilot.fabric.core.ledger import Cluster, Ledger, WorkId
-from fedpilot.fabric.core.places.admission import Request
+from fedpilot.fabric.core.ledger import Ledger
 from fedpilot.fabric.core.places.groups import Group, GroupId, Piece
-from fedpilot.fabric.core.records import ROOT
+from fedpilot.fabric.core.places.request import Request
+from fedpilot.fabric.core.records import ROOT, Cluster, WorkId
 from fedpilot.fabric.core.routing.work import Work
 from fedpilot.fabric.testing.fake_cluster import fake_machine
 

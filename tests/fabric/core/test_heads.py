@@ -24,9 +24,9 @@ from fedpilot.fabric.core.heads import (
 from fedpilot.fabric.core.places.groups import GroupId
 from fedpilot.fabric.core.records import ROOT, ClusterId
 from fedpilot.fabric.errors import NoSuchCluster
-from fedpilot.fabric.manager.head_file import HeadFile, began, file_of, read, write
+from fedpilot.fabric.manager.files.head_file import HeadFile, began, file_of, read, write
 from fedpilot.fabric.manager.restore import restore
-from keeper_world import World, story, two
+from reconciler_world import World, story, two
 
 NOW = 1_700_000_000.0
 
@@ -174,7 +174,7 @@ class TestRestore:
         gone = (lost("up", user="alice"), lost("in", inside="up"), lost("big"))
         big = replace(gone[2], spec={"flex_resource_min": {"CPU": 99.0}})
         record = HeadRecord(session="two", began=NOW, gone=(*gone[:2], big))
-        done = restore(world.keeper, record, [], "bob", world.clock())
+        done = restore(world.reconciler, record, [], "bob", world.clock())
         assert [each["id"] for each in done["restored"]] == ["up", "in"]
         assert "can never be" in done["refused"]["big"]
         assert world.books.entries[ClusterId("up")].user == "alice"
@@ -183,7 +183,7 @@ class TestRestore:
         assert world.states() == {"up": "active", "in": "active"}
         assert not world.wrong()
 
-        again = restore(world.keeper, record, ["up"], "bob", world.clock())
+        again = restore(world.reconciler, record, ["up"], "bob", world.clock())
         assert [each["id"] for each in again["restored"]] == ["up"], "asked twice, answered alike"
 
     @story
@@ -191,7 +191,7 @@ class TestRestore:
         await world.begins(*two())
         await world.create(entry("other", 8))
         record = HeadRecord(session="two", began=NOW, gone=(lost("up"), lost("in", inside="up")))
-        done = restore(world.keeper, record, [], "", world.clock())
+        done = restore(world.reconciler, record, [], "", world.clock())
         assert [(each["id"], each["state"]) for each in done["restored"]] == [("up", "waiting")]
         assert done["refused"] == {"in": "up, which it was inside of, has no places yet"}
 
@@ -200,5 +200,5 @@ class TestRestore:
         await world.begins(*two())
         record = HeadRecord(session="two", began=NOW, gone=(lost("a"),))
         with pytest.raises(NoSuchCluster, match="there are: a"):
-            restore(world.keeper, record, ["a", "b"], "", world.clock())
+            restore(world.reconciler, record, ["a", "b"], "", world.clock())
         assert world.books.entries == {}

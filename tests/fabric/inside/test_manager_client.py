@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from fedpilot.fabric.core.ledger import WorkId
-from fedpilot.fabric.core.records import ProcessId
+from fedpilot.fabric.core.records import ProcessId, WorkId
 from fedpilot.fabric.inside import manager_client
 from fedpilot.fabric.inside.manager_client import WINDOW, Reporter
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from fedpilot.fabric.core.ledger import WorkId
 from fedpilot.fabric.core.places.groups import GroupId
+from fedpilot.fabric.core.records import WorkId
 from fedpilot.fabric.inside.promises import BURST_S, KEEP_S, MOST, Promises
-from fedpilot.fabric.manager.work_router import Placed
+from fedpilot.fabric.manager.routing.messages import Placed
 from fedpilot.fabric.testing.fake_cluster import ManualClock
 
 

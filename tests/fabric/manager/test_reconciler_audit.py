@@ -1,11 +1,11 @@
-"""The keeper looks at all jobs that should stay inside, also at those that never spoke to it."""
+"""The reconciler looks at all jobs that should stay inside, and at those that never asked it."""
 
 from __future__ import annotations
 
 from fedpilot.fabric import Resources
 from fedpilot.fabric.core.audit import Running
 from fedpilot.fabric.core.places.groups import GroupId
-from keeper_world import World, asks, nodes, story, two
+from reconciler_world import World, asks, nodes, story, two
 
 
 @story
@@ -27,9 +27,9 @@ async def test_a_job_that_only_ray_was_told_of_is_looked_at(world: World) -> Non
         )
         world.ray.reports.append(told)
     await world.passes(3)
-    assert [each.reason for each in world.keeper.escapes] == [
+    assert [each.reason for each in world.reconciler.escapes] == [
         "task f of job 0a holds 1 CPU in no group"
     ]
     world.ray.job_down("0a")
     await world.passes(3)
-    assert world.keeper.escapes == ()
+    assert world.reconciler.escapes == ()

@@ -1,4 +1,4 @@
-"""Whatever happens, and whenever the keeper dies, Ray agrees with its books in the end."""
+"""Whatever happens, and whenever the reconciler dies, Ray agrees with its books in the end."""
 
 from __future__ import annotations
 
@@ -14,21 +14,14 @@ from hypothesis import HealthCheck, example, given, settings, strategies as st
 
 from fedpilot.fabric import Resources
 from fedpilot.fabric.core.books import Entry, JobId
-from fedpilot.fabric.core.ledger import WorkId
-from fedpilot.fabric.core.records import DEFAULT, ROOT, ClusterId, ProcessId
+from fedpilot.fabric.core.invariants import broken
+from fedpilot.fabric.core.records import DEFAULT, ROOT, ClusterId, ProcessId, WorkId
 from fedpilot.fabric.core.routing.work import Work, WorkState
 from fedpilot.fabric.errors import NeverFits, NoSuchCluster, TooLarge
+from fedpilot.fabric.manager.routing.messages import Ask
 from fedpilot.fabric.manager.settings import KeeperSettings
-from fedpilot.fabric.manager.work_router import Ask
 from fedpilot.fabric.testing.fake_cluster import fake_machine
-from keeper_world import (
-    STRICT_SPREAD,
-    World,
-    answer_of,
-    asks,
-    nodes,
-    steps,
-)
+from reconciler_world import STRICT_SPREAD, World, answer_of, asks, nodes, steps
 
 JOBS = ("j0", "j1")
 PROCESSES = ("p0", "p1")
@@ -75,7 +68,7 @@ class Chronicle:
         self.gone: set[str] = set()
 
     async def happens(self, what: str, one: int, two: int, cut: int | None) -> None:
-        """Something happens; the keeper dies so many steps of its loop later."""
+        """Something happens; the reconciler dies so many steps of its loop later."""
         ray, doing = self.world.ray, self.world.passes()
         match what:
             case "create":
@@ -125,7 +118,7 @@ class Chronicle:
             task.cancel()
         await self.world.dies()
         self.world.rises()
-        await self.world.do(self.world.keeper.start())
+        await self.world.do(self.world.reconciler.start())
 
     async def _create(self, where: int, shape: int) -> None:
         parents = [ROOT, *sorted(self.world.books.ledger.clusters.keys() - {DEFAULT})]
@@ -135,7 +128,7 @@ class Chronicle:
         asked = SHAPES[shape](name, parent)
         self.owners[name] = asked.owner
         with contextlib.suppress(NeverFits):
-            await self.world.keeper.create(asked)
+            await self.world.reconciler.create(asked)
             if asked.owner in (None, *self.world.ray.jobs):
                 self.there.add(name)
 
@@ -148,17 +141,17 @@ class Chronicle:
             owner=ProcessId(PROCESSES[process]),
         )
         with contextlib.suppress(TooLarge):
-            self.world.keeper.router.place(ask)
-        self.world.keeper.registrar.commit()
+            self.world.reconciler.router.place(ask)
+        self.world.reconciler.admission.commit()
 
     async def _done(self, work: WorkId) -> None:
-        self.world.keeper.router.done([work])
-        self.world.keeper.registrar.commit()
+        self.world.reconciler.router.done([work])
+        self.world.reconciler.admission.commit()
 
     async def _delete(self, name: str) -> None:
         self.there -= self._below({name})
         with contextlib.suppress(NoSuchCluster):
-            await self.world.keeper.delete(ClusterId(name))
+            await self.world.reconciler.delete(ClusterId(name))
         self.gone |= self._below({name})
 
     def _over(self, names: set[str]) -> None:
@@ -238,7 +231,7 @@ def test_the_books_and_ray_agree_whenever_the_keeper_died(
             chronicle = Chronicle(world)
             for happening in story:
                 await chronicle.happens(*happening)
-                assert not world.books.ledger.broken()
+                assert not broken(world.books.ledger)
             await chronicle.ends()
         finally:
             world.file.close()

@@ -1,4 +1,4 @@
-"""Machines die, groups vanish, Ray does not answer: the keeper sets right what differs."""
+"""Machines die, groups vanish, Ray does not answer: the reconciler sets right what differs."""
 
 from __future__ import annotations
 
@@ -6,24 +6,10 @@ import asyncio
 
 import pytest
 
-from fedpilot.fabric import Bundle, Resources, SchedulingPolicy
-from fedpilot.fabric.core.ledger import WorkId
-from fedpilot.fabric.core.places.groups import GroupId, group_id
-from fedpilot.fabric.core.records import DEFAULT, BundleGroup, ClusterId, ProcessId
-from fedpilot.fabric.core.routing.work import Work, WorkState
+from fedpilot.fabric.core.records import DEFAULT, ClusterId
 from fedpilot.fabric.errors import NoSuchCluster
-from fedpilot.fabric.manager.work_router import Ask
 from fedpilot.fabric.testing.fake_cluster import fake_machine
-from keeper_world import (
-    STRICT_SPREAD,
-    World,
-    answer_of,
-    asks,
-    nodes,
-    steps,
-    story,
-    two,
-)
+from reconciler_world import STRICT_SPREAD, World, answer_of, asks, nodes, steps, story, two
 
 
 class TestMachines:
@@ -34,7 +20,7 @@ class TestMachines:
         await world.passes()
         (before,) = world.groups("job")
         world.ray.machine_down("a")
-        await world.do(world.keeper.turn())
+        await world.do(world.reconciler.turn())
         assert world.state("job") == "recovering"
         assert world.reason("job") == "machine a (a) died with some of its nodes"
         world.ray.machine_up(fake_machine("c", CPU=4))
@@ -189,7 +175,7 @@ class TestFound:
         await world.begins(*two())
         slow = iter([20])
         world.ray.turns = lambda: next(slow, 0)
-        await world.keeper.create(asks("job", nodes(2)))
+        await world.reconciler.create(asks("job", nodes(2)))
         await steps(3)
         await world.delete("job")
         await steps(60)
@@ -350,10 +336,10 @@ class TestFound:
     async def test_a_job_that_begins_while_the_keeper_looks(self, world: World) -> None:
         await world.begins(*two())
         world.ray.turns = lambda: 5
-        looks = asyncio.ensure_future(world.keeper.turn())
+        looks = asyncio.ensure_future(world.reconciler.turn())
         await steps(7)
         world.ray.job_up("j1")
-        await world.keeper.create(asks("job", nodes(2), owner="j1"))
+        await world.reconciler.create(asks("job", nodes(2), owner="j1"))
         await world.do(answer_of(looks))
         await world.passes(2)
         assert world.states() == {"job": "active"}
@@ -363,180 +349,14 @@ class TestFound:
         self, world: World
     ) -> None:
         await world.begins(*two())
-        looks = asyncio.ensure_future(world.keeper.turn())
+        looks = asyncio.ensure_future(world.reconciler.turn())
         delays = iter([0, 60, 60, 60])
         world.ray.turns = lambda: next(delays, 0)
         await steps(3)
-        await world.keeper.create(asks("job", nodes(2)))
+        await world.reconciler.create(asks("job", nodes(2)))
         await world.do(answer_of(looks))
         await world.passes(1)
         assert "recovering" not in [event for _, event, _ in world.events()]
-
-
-class TestWork:
-    @story
-    async def test_what_ran_inside_on_a_dead_machine_runs_elsewhere(self, world: World) -> None:
-        await world.begins(*two())
-        await world.create(asks("up", least=8))
-        await world.passes(1)
-        await world.create(asks("in", nodes(2, 2, policy=STRICT_SPREAD), inside="up"))
-        await world.passes(1)
-        works = [submits(world, "in", f"w{n}", 2) for n in range(2)]
-        (lost,) = [each for each in works if world.machine_of(each) == "b"]
-        world.ray.machine_up(fake_machine("c", CPU=4))
-        world.ray.machine_down("b")
-        await world.passes(3)
-        assert world.states() == {"up": "active", "in": "active"}
-        now = world.books.works[lost.id]
-        assert (now.group, now.bundle) == (lost.group, 0)  # Ray starts it again by these
-        assert world.ray.seen(now.group).hosts == ("c",)
-        assert not world.wrong()
-
-    @story
-    async def test_a_group_that_somebody_asked_for_is_made_anew_once_the_rest_is_idle(
-        self, world: World
-    ) -> None:
-        await world.begins(*two())
-        await world.create(asks("up", least=8))
-        await world.create(asks("in", nodes(1, 1, policy=STRICT_SPREAD), inside="up", group="pg"))
-        await world.passes(1)
-        world.ray.work_up("pg")
-        world.ray.machine_up(fake_machine("c", CPU=4))
-        world.ray.machine_down("b")
-        await world.passes(3)
-        assert ("remove", "pg") not in world.ray.calls
-        assert world.state("in") == "recovering"
-        assert "made anew once nothing runs in the rest" in world.reason("in")
-        world.ray.work_down("pg")
-        await world.passes(3)
-        assert world.state("in") == "active"
-        assert {*world.ray.seen(GroupId("pg")).hosts} == {"a", "c"}
-        assert not world.wrong()
-
-    @story
-    async def test_lost_results_are_made_once_more(self, world: World) -> None:
-        await world.begins(*two())
-        await world.create(asks("job", least=2, most=4))
-        await world.passes(1)
-        id = group_id(ClusterId("job"), "ab" * 10, "01000000")
-        for unknown in ("ab" * 14 + "01000000", group_id(ClusterId("x"), "cd" * 10, "01000000")):
-            world.ray.wanted[GroupId(unknown)] = Resources.of({"CPU": 1})
-        world.ray.wanted[id] = Resources.of({"CPU": 2})
-        await world.passes(0.5)
-        assert id not in world.ray.ids()  # perhaps that was so a moment ago, and has ended
-        await world.passes(1)
-        assert world.ray.state(id) == "created"
-        world.ray.wanted.clear()
-        world.ray.work_up(id)
-        await world.passes(10)
-        assert len(world.books.works) == 1
-        world.ray.work_down(id)
-        await world.passes(10)
-        assert len(world.books.works) == 0
-        assert not world.wrong()
-
-    @story
-    async def test_what_a_process_asked_for_and_never_used_ends_with_it(self, world: World) -> None:
-        await world.begins(*two())
-        world.ray.process_up("p")
-        await world.create(asks("mine", nodes(1), process="p"))
-        await world.passes(5)
-        assert world.states() == {"mine": "active"}
-        world.ray.process_down("p")
-        await world.passes(5)
-        assert world.states() == {}
-        assert not world.wrong()
-
-    @story
-    async def test_what_a_process_asked_for_ends_with_it(self, world: World) -> None:
-        await world.begins(*two())
-        world.ray.process_up("p")
-        await world.create(asks("up", least=4), asks("mine", least=1, process="p"))
-        work = submits(world, "up", "w", 1, owner="p")
-        await world.passes(60)
-        assert work.id in world.books.works  # however long it says nothing
-        world.ray.process_down("p")
-        await world.passes(60)
-        assert world.states() == {"up": "active"}
-        assert len(world.books.works) == 0
-        assert not world.wrong()
-
-
-def submits(
-    world: World,
-    cluster: str,
-    id: str,
-    cpus: float,
-    owner: str = "",
-    inside: tuple[GroupId, int] | None = None,
-) -> Work:
-    """Work that was sent somewhere."""
-    ask = Ask(
-        id=WorkId(id),
-        cluster=ClusterId(cluster),
-        demand=Resources.of({"CPU": cpus}),
-        selector={},
-        owner=ProcessId(owner),
-        inside=inside,
-    )
-    found = world.keeper.router.place(ask)
-    world.keeper.registrar.commit()
-    assert found is not None
-    return found
-
-
-class TestInside:
-    @story
-    async def test_work_in_the_place_of_what_submitted_it_is_known_there(
-        self, world: World
-    ) -> None:
-        await world.begins(*two())
-        await world.create(asks("job", nodes(1, 1)))
-        await world.passes(1)
-        outer = submits(world, "job", "outer", 1)
-        inside = (outer.group, outer.bundle)
-        inner = submits(world, "job", "inner", 1, inside=inside)
-        assert (inner.group, inner.bundle, inner.state) == (*inside, WorkState.QUEUED)
-        world.keeper.router.done([outer.id])
-        assert world.books.works[inner.id].state is WorkState.PLACED
-        other = submits(world, "job", "other", 1)
-        assert (other.group, other.bundle) != inside
-        assert not world.wrong()
-
-
-class TestGpus:
-    @story
-    async def test_what_ray_cannot_place_is_not_tried_again_and_again(
-        self, world: World, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """Two halves may lie on one GPU, as the ledger hopes, or on two, as they do here."""
-        await world.begins(fake_machine("a", CPU=4, GPU=2))
-        await world.create(asks("one", gpus(0.5)), asks("two", gpus(0.5)))
-        await world.passes(2)
-        find = world.ray._find
-        monkeypatch.setattr(
-            world.ray,
-            "_find",
-            lambda held, *rest: None if "whole" in held.name else find(held, *rest),
-        )
-        await world.create(asks("whole", gpus(1)))
-        await world.passes(30)
-        assert world.state("whole") == "waiting"
-        assert [event for id, event, _ in world.events() if id == "whole"] == [
-            "asked",
-            "admitted",
-            "waits again",
-        ]
-        monkeypatch.undo()
-        await world.delete("one")
-        await world.passes(2)
-        assert world.state("whole") == "active"
-        assert not world.wrong()
-
-
-def gpus(amount: float) -> BundleGroup:
-    bundle = Bundle(resources=Resources.of({"GPU": amount}))
-    return BundleGroup(bundles=(bundle,), policy=SchedulingPolicy.PACK)
 
 
 class TestWhatIsLeft:
@@ -574,7 +394,7 @@ class TestWhatIsLeft:
     async def test_jobs_that_are_over_are_forgotten(self, world: World) -> None:
         await world.begins(*two())
         await world.create(asks("team", nodes(1)))
-        world.keeper.attach(ClusterId("team"), world.ray.job_up("0a"))
+        world.reconciler.attach(ClusterId("team"), world.ray.job_up("0a"))
         await world.passes(1)
         assert world.books.entries[ClusterId("team")].jobs == {"0a"}
         world.ray.job_down("0a")

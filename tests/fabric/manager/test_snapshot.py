@@ -8,8 +8,8 @@ from typing import Any
 
 from fedpilot.fabric.core.books import Entry
 from fedpilot.fabric.core.records import DEFAULT, ROOT, ClusterId
-from fedpilot.fabric.manager.snapshot import snapshot
-from keeper_world import World, asks, nodes, story, two
+from fedpilot.fabric.manager.snapshot import Snapshot
+from reconciler_world import World, asks, nodes, story, two
 
 
 class Entries(dict[ClusterId, Entry]):
@@ -33,7 +33,7 @@ async def test_all_are_told_level_by_level_in_one_look(tmp_path: Path) -> None:
     parents = {"a": ROOT, "b": ROOT, "a1": "a", "b1": "b", "a2": "a", "a11": "a1"}
     await world.create(*(asks(name, inside=parent) for name, parent in parents.items()))
     world.books.entries = entries = Entries(world.books.entries)
-    document: dict[str, Any] = snapshot(world.keeper).document()
+    document: dict[str, Any] = Snapshot(world.reconciler).document()
     told = [each["id"] for each in document["clusters"]]
     assert told == ["a", "b", DEFAULT, "a1", "a2", "b1", "a11"]
     assert {each["id"]: each["parent"] for each in document["clusters"]} == {
@@ -50,7 +50,7 @@ async def test_each_node_is_told_with_the_bundles_that_carry_it(tmp_path: Path) 
     await world.create(asks("job", nodes(3, 2)))
     await world.passes(1)
     (told,) = [
-        each for each in snapshot(world.keeper).document()["clusters"] if each["id"] == "job"
+        each for each in Snapshot(world.reconciler).document()["clusters"] if each["id"] == "job"
     ]
     (group,) = world.groups("job")
     assert [each["groups"] for each in told["nodes"]] == [

@@ -1,15 +1,24 @@
-"""How far a virtual cluster may grow: what is free, and every limit on the way up."""
+"""How far a virtual cluster may grow, how it borrows, and when that goes back."""
 
 from __future__ import annotations
 
 import pytest
 
-from fedpilot.fabric import MachineId, Resources
-from fedpilot.fabric.core.ledger import Cluster, Ledger
-from fedpilot.fabric.core.places.borrowing import Growth, borrow, capacity, find_growth, obtainable
-from fedpilot.fabric.core.records import ROOT, ClusterId
+from fedpilot.fabric import MachineId, Resources, VNodeId
+from fedpilot.fabric.core.ledger import Ledger
+from fedpilot.fabric.core.places.borrowing import (
+    Growth,
+    Unmet,
+    borrow,
+    capacity,
+    find_growth,
+    give_back,
+    obtainable,
+)
+from fedpilot.fabric.core.records import ROOT, Cluster, ClusterId, Use, WorkId
 from fedpilot.fabric.core.resources import UNIT
 from fedpilot.fabric.testing.fake_cluster import fake_machine
+from ledgers import admit, asks, cpus, machines, table
 
 A = MachineId("a")
 
@@ -69,3 +78,52 @@ def test_what_is_held_counts_towards_the_limit() -> None:
     borrow(ledger, held, until=10.0)
     assert obtainable(ledger, ClusterId("top"), A) == Resources.of({"CPU": 3, "memory": 1 << 20})
     assert capacity(ledger, ClusterId("top")) == Resources.of({"CPU": 3, "memory": 1 << 20})
+
+
+class TestBorrowing:
+    def test_a_vnode_that_is_there_grows_before_another_is_made(self) -> None:
+        ledger = machines(a=4, b=4)
+        admit(ledger, asks("job", least=1))
+        (first,) = ledger.of(ClusterId("job"))
+        found = find_growth(ledger, ClusterId("job"), cpus(3))
+        assert isinstance(found, Growth)
+        assert [(s.vnode, s.by, s.new) for s in found.steps] == [(first.id, cpus(2), False)]
+
+    def test_demand_climbs_and_everybody_on_the_way_borrows(self) -> None:
+        ledger = machines(a=8)
+        admit(ledger, asks("top", least=2), asks("mid", least=1, inside="top"))
+        admit(ledger, asks("low", inside="mid"))
+        found = find_growth(ledger, ClusterId("low"), cpus(4))
+        assert isinstance(found, Growth)
+        assert [(step.cluster, step.by) for step in found.steps] == [
+            ("top", cpus(2)),
+            ("mid", cpus(3)),
+            ("low", cpus(4)),
+        ]
+        borrow(ledger, found, until=10.0)
+        assert table(ledger) == {
+            "a": (ROOT, 8, 4),
+            "top@a": ("top", 4, 0),
+            "mid@a": ("mid", 4, 0),
+            "low@a": ("low", 4, 4),
+        }
+
+    def test_a_limit_on_the_way_is_named(self) -> None:
+        ledger = machines(a=8)
+        admit(ledger, asks("top", most=2), asks("low", inside="top"))
+        found = find_growth(ledger, ClusterId("low"), cpus(3))
+        assert isinstance(found, Unmet)
+        assert found.reason == "top may not hold 3 CPU more flexible resources"
+
+    def test_what_is_due_goes_back_when_its_work_has_ended_and_upwards(self) -> None:
+        ledger = machines(a=8)
+        admit(ledger, asks("top", least=1), asks("low", inside="top"))
+        found = find_growth(ledger, ClusterId("low"), cpus(4))
+        assert isinstance(found, Growth)
+        borrow(ledger, found, until=10.0)
+        ledger.start(WorkId("w"), Use(vnode=VNodeId("low@a"), resources=cpus(4)))
+        assert give_back(ledger, 9.0) == give_back(ledger, 11.0) == ()
+        ledger.stop(WorkId("w"))
+        assert give_back(ledger, 9.0) == ()
+        assert [loan.vnode for loan in give_back(ledger, 11.0)] == ["low@a", "top@a"]
+        assert table(ledger) == {"a": (ROOT, 8, 7), "top@a": ("top", 1, 1)}

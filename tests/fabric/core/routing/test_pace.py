@@ -7,7 +7,7 @@ import math
 import pytest
 
 from fedpilot.fabric.core.places.groups import GroupId
-from fedpilot.fabric.core.routing.pace import GUESS_S, HEARD_S, LEAST_S, Paces
+from fedpilot.fabric.core.routing.pace import GUESS_S, HEARD_S, LEAST_S, Paces, batch_limit
 
 ONE, OTHER = GroupId("one"), GroupId("other")
 
@@ -57,3 +57,11 @@ def test_what_is_gone_is_forgotten() -> None:
     assert paces.wait_s(ONE, "short", queued=0, slots=1, now=50.0) == pytest.approx(5.0 - HEARD_S)
     paces.end(["short"])
     assert paces.task_s("short") is None
+
+
+@pytest.mark.parametrize(
+    ("waiting", "running", "limit"),
+    [(0, 0, 1), (7, 1, 1), (16, 1, 2), (1000, 4, 31), (10_000, 4, 312)],
+)
+def test_batches_are_a_share_of_those_that_wait(waiting: int, running: int, limit: int) -> None:
+    assert batch_limit(waiting, running) == limit

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from fedpilot.fabric import ClusterUnreachable
-from fedpilot.fabric.ray import cluster
+from fedpilot.fabric.ray import connection
 
 ADDRESS = "10.0.0.1:6379"
 GAVE_UP = ConnectionError("Failed to connect to Ray cluster at 10.0.0.1:6379")
@@ -35,9 +35,9 @@ def attach(
     monkeypatch: pytest.MonkeyPatch, *failures: BaseException, answers: bool, left_s: float
 ) -> None:
     Thread.failures, Thread.begun, Thread.ended = [*failures], 0, 0
-    monkeypatch.setattr(cluster, "RayThread", Thread)
-    monkeypatch.setattr(cluster, "answers", lambda *_: answers)
-    cluster._attached(ADDRESS, "disabled", time.monotonic() + left_s, 120.0)
+    monkeypatch.setattr(connection, "RayThread", Thread)
+    monkeypatch.setattr(connection, "answers", lambda *_: answers)
+    connection.attached(ADDRESS, "disabled", time.monotonic() + left_s, 120.0)
 
 
 def test_ray_gives_up_early_and_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,7 +50,7 @@ def test_ray_gives_up_early_and_is_asked_again(monkeypatch: pytest.MonkeyPatch) 
     [
         pytest.param(GAVE_UP, False, 60.0, "Failed to connect", id="nobody answers any more"),
         pytest.param(GAVE_UP, True, -1.0, "Failed to connect", id="its time is up"),
-        pytest.param(cluster.TooSlow(), True, 0.0, "within 120 s", id="nothing came in time"),
+        pytest.param(connection.TooSlow(), True, 0.0, "within 120 s", id="nothing came in time"),
         pytest.param(ValueError("no such option"), True, 60.0, "no such option", id="an error"),
     ],
 )

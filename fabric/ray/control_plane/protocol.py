@@ -6,11 +6,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from ..core.audit import Running
-from ..core.books import JobId
-from ..core.places.groups import Group, GroupId
-from ..core.records import Machine, MachineId, ProcessId
-from ..core.resources import Resources
+from ...core.audit import Running
+from ...core.books import JobId
+from ...core.places.groups import Group, GroupId
+from ...core.records import Machine, MachineId, ProcessId
+from ...core.resources import Resources
 
 
 @dataclass(frozen=True, slots=True)

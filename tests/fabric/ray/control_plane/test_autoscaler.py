@@ -12,8 +12,8 @@ from hypothesis import given, strategies as st
 
 from fedpilot.fabric.core.demand import Asked, merged
 from fedpilot.fabric.core.resources import Resources
-from fedpilot.fabric.manager.ledger_file import LedgerFile
-from fedpilot.fabric.ray.autoscaler import Autoscaler
+from fedpilot.fabric.manager.files.ledger_file import LedgerFile
+from fedpilot.fabric.ray.control_plane.autoscaler import Autoscaler
 
 FIFTY = ['{"CPU": 1.0}'] * 50
 TWO, THREE = Resources.of({"CPU": 2}), Resources.of({"CPU": 3})

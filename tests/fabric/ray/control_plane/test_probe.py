@@ -15,7 +15,7 @@ import pytest
 
 from control_plane import ControlPlane, serving
 from fedpilot.fabric import ClusterUnreachable
-from fedpilot.fabric.ray.probe import answers, probe
+from fedpilot.fabric.ray.control_plane.probe import answers, probe
 
 PATIENCE_S = 60.0
 

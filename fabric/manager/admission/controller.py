@@ -1,96 +1,86 @@
-"""Registrar: enters virtual clusters into the books and strikes them, and has done what follows.
+"""AdmissionController: admits virtual clusters, ends them, and finds places for what they lost.
 
 Whoever gets places, loses them or gives them back does so here, so that books, their file,
 placement groups and work stay in step. Everything is written into the books first; `commit` saves
 them, and only then lets begin what was ordered meanwhile.
-
-It never looks at Ray: the keeper does that, and tells it what was found.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from ..core.books import Books, Entry
-from ..core.ledger import Cluster, Ledger, LedgerError
-from ..core.places.admission import (
-    Admit,
-    Expire,
-    NoRoom,
-    Request,
-    Wait,
-    apply,
-    decide,
-    never,
-    refill,
+from ...core.books import Entry
+from ...core.ledger import LedgerError
+from ...core.places.admission import Expire, Wait, decide
+from ...core.places.borrowing import give_back
+from ...core.places.groups import Group, Recut, Stuck, groups_for
+from ...core.places.nomination import Admit, NoRoom, apply, lacking, never, refill
+from ...core.places.request import Request
+from ...core.records import (
+    DEFAULT,
+    ROOT,
+    Cluster,
+    ClusterId,
+    MachineId,
+    VNode,
+    VNodeId,
+    VNodeKind,
+    fixed_id,
 )
-from ..core.places.borrowing import give_back
-from ..core.places.groups import Either, Group, GroupId, Recut, Stuck, groups_for, recut
-from ..core.places.placement import GPU
-from ..core.records import DEFAULT, ROOT, ClusterId, MachineId, VNode, VNodeId, VNodeKind
-from ..core.resources import Resources
-from ..errors import NameTaken, NeverFits, NoSuchCluster, NotInTime
-from ..ray.control import Seen
-from .group_provisioner import Maker, Order
-from .ledger_file import LedgerFile
-from .settings import KeeperSettings
-from .status import RECORD, Standing
-from .work_router import Router
-
-LOOSE_S = 60.0
-"""How long Ray is believed that a machine's GPUs are free in small parts, if nothing changes."""
+from ...core.resources import Resources
+from ...errors import NameTaken, NeverFits, NoSuchCluster, NotInTime
+from ...ray.control_plane.protocol import Seen
+from ..files.ledger_file import LedgerFile
+from ..group_provisioner import GroupProvisioner, Order
+from ..routing.router import Router
+from ..status import RECORD, Statuses
+from .bundler import Bundler
+from .fragmentation import Fragmentation
 
 
-class Registrar:
-    """The books of one Ray cluster, and all that has to agree with them."""
+class AdmissionController:
+    """Who holds places of one Ray cluster, and who waits for them."""
 
     def __init__(
         self,
         file: LedgerFile,
-        maker: Maker,
-        standing: Standing,
+        provisioner: GroupProvisioner,
+        bundler: Bundler,
+        router: Router,
+        statuses: Statuses,
         *,
         clock: Callable[[], float],
-        new_id: Callable[[ClusterId], GroupId],
-        settings: KeeperSettings,
     ) -> None:
+        self.books = bundler.books
         self._file = file
-        self._maker = maker
-        self._standing = standing
+        self._provisioner = provisioner
+        self._bundler = bundler
+        self._router = router
+        self._statuses = statuses
         self._clock = clock
-        self._new_id = new_id
-        self._settings = settings
-        self.books = Books()
-        self.router = Router(self, clock)
-        self.in_use: frozenset[GroupId] = frozenset()
-        """The placement groups that something ran in when Ray was last looked at."""
-        self._loose: dict[MachineId, tuple[frozenset[tuple[VNodeId, Resources]], float]] = {}
-        """Machines whose GPUs are free in small parts: what lies there, until when that counts."""
-        self._ready: set[GroupId] = set()
-        """The placement groups that Ray has found places for."""
+        self._settings = bundler.settings
+        self._fragmentation = Fragmentation(self.books, clock)
 
     # -- the books ----------------------------------------------------------------------------
 
-    def load(self) -> None:
-        """Read the books, and see from them who had not begun and who lacks something."""
-        self.books = self._file.load()
-        self._standing.restore({RECORD: self._file.note(RECORD)})
-        self.router = Router(self, self._clock)
+    def resume(self) -> None:
+        """See from the books who had not begun and who lacks something."""
+        self._statuses.restore({RECORD: self._file.note(RECORD)})
         for id, entry in self.books.entries.items():
             if entry.waiting:
                 continue
             if not entry.begun:
-                self._standing.starts(id)
-            if any(self._missing(entry.request)):
-                self._standing.trouble(id, "some of its nodes died")
+                self._statuses.starts(id)
+            if any(lacking(self.books.ledger, entry.request)):
+                self._statuses.trouble(id, "some of its nodes died")
         if DEFAULT not in self.books.ledger.clusters:
             self.books.ledger.begin(Cluster(id=DEFAULT, parent=ROOT), ())
 
     def commit(self) -> Order:
         """Save the books, then have done what was ordered."""
-        self._file.save(self.books, self._standing.notes())
-        return self._maker.begin()
+        self._file.save(self.books, self._statuses.notes())
+        return self._provisioner.begin()
 
     @property
     def lost(self) -> bool:
@@ -104,7 +94,7 @@ class Registrar:
         waiting = [each for each in self.books.waiting if each.parent == ROOT]
         unmet = [bundle.resources for r in waiting for g in r.groups for bundle in g.bundles]
         unmet += [request.least for request in waiting if request.least]
-        unmet += self.router.demand()
+        unmet += self._router.demand()
         if not unmet:
             return ()
         held = [each.resources for each in ledger.vnodes.values() if each.parent in ledger.machines]
@@ -124,16 +114,6 @@ class Registrar:
             return None
         return never(self.books.ledger, request)
 
-    @property
-    def actors_without_resources(self) -> int | None:
-        """The most actors with no resources in one virtual cluster."""
-        return self._settings.actors_without_resources
-
-    @property
-    def machines_come(self) -> bool:
-        """Whether somebody adds machines for what waits."""
-        return self._settings.machines_come
-
     def _check_names(self, request: Request) -> None:
         if request.id in (ROOT, DEFAULT):
             raise NameTaken(request.id)
@@ -152,7 +132,7 @@ class Registrar:
             raise NotInTime(id, self._clock() - entry.asked_at, over[0])
         self._check_names(entry.request)
         self.books.enter(entry)
-        self._standing.asked(id)
+        self._statuses.asked(id)
         self.admit()
         if id in self.books.entries and self.books.entries[id].waiting:
             impossible = self._never(entry.request)
@@ -164,28 +144,28 @@ class Registrar:
 
     def admit(self) -> None:
         """Let in whoever has places now."""
-        entries, standing = self.books.entries, self._standing
+        entries, statuses = self.books.entries, self._statuses
         resting = {
             entries[id].request.parent
-            for id in standing.resting
+            for id in statuses.resting
             if id in entries and entries[id].waiting
         }
-        resting.update(id for id in standing.troubled if not self._all_there(id))
+        resting.update(id for id in statuses.troubled if not self._bundler.all_there(id))
         waiting = [each for each in self.books.waiting if each.parent not in resting]
         decisions = decide(
             self.books.ledger,
             waiting,
             self._clock(),
             self._settings.policy,
-            loose=self._loose_machines(),
+            fragmented=self._fragmentation.machines(),
         )
-        standing.line_up(decisions)
+        statuses.line_up(decisions)
         for decision in decisions.made.values():
             match decision:
                 case Admit(request):
                     stuck = self._let_in(decision)
                     if stuck is not None:
-                        standing.tell(Wait(request, 1, stuck.reason))
+                        statuses.tell(Wait(request, 1, stuck.reason))
                         break
                 case Expire(request, reason):
                     self.end(request.id, reason)
@@ -193,12 +173,14 @@ class Registrar:
     def _let_in(self, found: Admit) -> Stuck | None:
         """Write down that somebody gets places, if the pieces can be cut so."""
         id, books = found.request.id, self.books
-        until = self.due()
+        until = self._bundler.due()
         right_in_ray = found.request.parent == ROOT  # then no pieces have to be cut for it
-        pinned = self._standing.was_taken_back(id) or id in books.ledger.clusters
+        pinned = self._statuses.was_taken_back(id) or id in books.ledger.clusters
         twin = books.ledger if right_in_ray else books.ledger.copy()
         apply(twin, found, until)
-        fixed = groups_for(found, self._new_id, pinned=pinned, whole=books.entries[id].group)
+        fixed = groups_for(
+            found, self._bundler.new_id, pinned=pinned, whole=books.entries[id].group
+        )
         given: dict[VNodeId, Resources] = {}
         for group in fixed:
             for piece in group.pieces:
@@ -211,75 +193,42 @@ class Registrar:
             *(step.vnode for step in steps),
             *(VNodeId(step.parent) for step in steps),
         } & (twin.vnodes.keys() - given.keys())  # these get just what they should have
-        cut = self.cut(twin, touched, given)
+        cut = self._bundler.cut(twin, touched, given)
         if isinstance(cut, Stuck):
             return cut
         if not right_in_ray:
             apply(books.ledger, found, until)
-        self.order(Recut(cut.remove, (*fixed, *cut.make)))
+        self._bundler.order(Recut(cut.remove, (*fixed, *cut.make)))
         for step in steps:
-            self._standing.note(step.cluster, "borrowed", str(step.by))
+            self._statuses.note(step.cluster, "borrowed", str(step.by))
         if books.entries[id].waiting:
             books.admit(id)
-            self._standing.admitted(id)
+            self._statuses.admitted(id)
             self.check_started(id)
         return None
 
     def check_started(self, id: ClusterId) -> None:
         """It is active once all that it holds is there."""
-        if id in self._standing.starting and self._all_there(id):
+        if id in self._statuses.starting and self._bundler.all_there(id):
             self.books.enter(replace(self.books.entries[id], begun=True))
-            self._standing.active(id)
-
-    def _all_there(self, id: ClusterId) -> bool:
-        """Whether Ray has a place for each placement group of a virtual cluster."""
-        return all(each.id in self._ready for each in self.books.groups.of_cluster(id))
+            self._statuses.active(id)
 
     # -- taking back, ending ------------------------------------------------------------------
 
     def take_back(self, id: ClusterId, why: str) -> None:
         """Ray has not got what the books said was free: it waits again, where it stood."""
-        if id not in self._standing.starting:
+        if id not in self._statuses.starting:
             return
         entry = self.books.entries[id]
         below = self.books.ledger.subtree(id)
-        self._loosen(entry.request, below)
+        self._fragmentation.refused(entry.request, below)
         self._remove(below)
         for each in below[:-1]:
             self._strike(each, f"{id}, which it is in, lost its places")
         self._strike_inside({*below}, "lost its places")
         self.books.enter(replace(entry, waiting=True))
         taken = f"others took what was free ({why.lower().replace('_', ' ')})"
-        self._standing.waits_again(id, taken, self._settings.settle_s)
-
-    def _loosen(self, request: Request, below: Sequence[ClusterId]) -> None:
-        """Ray had no room for these GPUs: they are free on their machines in smaller parts."""
-        ledger = self.books.ledger
-        if not request.needs[GPU]:
-            return
-        if any(group.movable for group in self.books.groups.of_cluster(request.id)):
-            machines = {each.id for each in ledger.machines.values() if each.total[GPU]}
-        else:
-            machines = {vnode.machine for id in below for vnode in ledger.of(id)}
-        for machine in machines:
-            self._loose[machine] = self._carved_on(machine, below), self._clock() + LOOSE_S
-
-    def _loose_machines(self) -> frozenset[MachineId]:
-        """Those on which nothing has changed since Ray had no room there, for a while."""
-        now = self._clock()
-        self._loose = {
-            machine: (carved, until)
-            for machine, (carved, until) in self._loose.items()
-            if now < until and carved == self._carved_on(machine)
-        }
-        return frozenset(self._loose)
-
-    def _carved_on(
-        self, machine: MachineId, but: Container[ClusterId] = ()
-    ) -> frozenset[tuple[VNodeId, Resources]]:
-        vnodes = self.books.ledger.vnodes.values()
-        there = (each for each in vnodes if each.parent == machine and each.cluster not in but)
-        return frozenset((each.id, each.resources) for each in there)
+        self._statuses.waits_again(id, taken, self._settings.settle_s)
 
     def end(self, id: ClusterId, why: str, *, on_record: bool = False) -> tuple[ClusterId, ...]:
         """Somebody ends, with all inside it; `on_record`: why outlives this manager."""
@@ -308,7 +257,7 @@ class Registrar:
         entry = self.books.strike(id)
         if entry is not None:
             self.books.answer(_asking(entry), (why,))
-        self._standing.ended(id, why, on_record=on_record)
+        self._statuses.ended(id, why, on_record=on_record)
 
     def _remove(self, ended: tuple[ClusterId, ...]) -> None:
         """Take what these hold, a cluster and all below it."""
@@ -316,29 +265,30 @@ class Registrar:
         mine = [vnode for each in ended for vnode in ledger.of(each)]
         carriers = [group for each in ended for group in groups.of_cluster(each)]
         for each in ended:
-            self.router.end(each)
+            self._router.end(each)
         ledger.end(ended[-1])
         self._without(carriers, {VNodeId(vnode.parent) for vnode in mine})
 
     def _without(self, carriers: Sequence[Group], above: set[VNodeId]) -> None:
         """Have placement groups removed, and give their room to the vnodes they were cut from."""
-        self.give_up(carriers)
-        self._cut_anew(above)  # more room for the parents, so nothing can be in the way
+        self._bundler.give_up(carriers)
+        ledger = self.books.ledger  # more room for the parents, so nothing can be in the way
+        self._bundler.rebundle(ledger, above & ledger.vnodes.keys())
 
     # -- what was lost, what is due -----------------------------------------------------------
 
     def refill(self) -> None:
         """Find new places for what was lost with a machine, where Ray does not do it itself."""
-        for id in self._standing.troubled:
+        for id in self._statuses.troubled:
             entry = self.books.entries.get(id)
-            if entry is None or entry.waiting or id in self._standing.starting:
+            if entry is None or entry.waiting or id in self._statuses.starting:
                 continue
-            missing, least = self._missing(entry.request)
+            missing, least = lacking(self.books.ledger, entry.request)
             if not missing and not least:
-                if self._all_there(id):
-                    self._standing.recovered(id)
+                if self._bundler.all_there(id):
+                    self._statuses.recovered(id)
                 continue
-            pinned = [index for index in missing if not self._moves(_vnode_id(id, index))]
+            pinned = [index for index in missing if not self._moves(fixed_id(id, index))]
             if pinned and entry.group is not None:
                 self._begin_anew(entry)
             elif pinned or least:
@@ -355,13 +305,13 @@ class Registrar:
         left = books.groups.get(entry.group) if entry.group else None
         rest = books.ledger.of(id)
         if left is not None and (
-            left.id in self.in_use or any(books.ledger.carved(vnode.id) for vnode in rest)
+            left.id in self._bundler.in_use or any(books.ledger.carved(vnode.id) for vnode in rest)
         ):
             return
         twin = books.ledger.copy()
         for vnode in rest:
             twin.drop(vnode.id)
-        missing, least = self._missing(entry.request, twin)
+        missing, least = lacking(twin, entry.request)
         found = refill(twin, entry.request, missing, least)
         if not isinstance(found, Admit):
             return
@@ -370,15 +320,6 @@ class Registrar:
         self._without([left] if left else [], {VNodeId(vnode.parent) for vnode in rest})
         self._let_in(found)
 
-    def _missing(
-        self, request: Request, ledger: Ledger | None = None
-    ) -> tuple[list[int], Resources]:
-        """The fixed-size nodes and the flexible resources that a virtual cluster lacks."""
-        ledger = ledger or self.books.ledger
-        count = sum(len(group.bundles) for group in request.groups)
-        missing = [n for n in range(count) if _vnode_id(request.id, n) not in ledger.vnodes]
-        return missing, request.least.beyond(ledger.flexible_total(request.id))
-
     def _moves(self, vnode: VNodeId) -> bool:
         return any(group.movable for group in self.books.groups.of_vnode(vnode))
 
@@ -386,66 +327,10 @@ class Registrar:
         """Give back what is due and unused."""
         ledger = self.books.ledger
         of = {loan.vnode: ledger.vnodes[loan.vnode].cluster for loan in ledger.loans()}
-        for loan in give_back(ledger, self._clock(), self._recut):
-            self._standing.note(of[loan.vnode], "gave back", str(loan.resources))
+        for loan in give_back(ledger, self._clock(), self._bundler.rebundle):
+            self._statuses.note(of[loan.vnode], "gave back", str(loan.resources))
 
-    def _recut(self, ledger: Ledger, vnodes: frozenset[VNodeId]) -> bool:
-        """Have vnodes cut as a ledger will have them; False if work is in the way."""
-        cut = self.cut(ledger, vnodes)
-        if isinstance(cut, Recut):
-            self.order(cut)
-        return isinstance(cut, Recut)
-
-    # -- placement groups ---------------------------------------------------------------------
-
-    def cut(
-        self,
-        ledger: Ledger,
-        vnodes: Iterable[VNodeId],
-        given: Mapping[VNodeId, Resources] | None = None,
-    ) -> Recut | Stuck:
-        """Say how these vnodes of a ledger get the pieces that they should have."""
-        others = {vnode.id for vnode in ledger.of(DEFAULT)}
-        ours = [id for id in vnodes if id not in others]
-        busy = Either(self.books.works.busy, self.in_use)
-        return recut(ledger, self.books.groups, ours, self._new_id, busy=busy, given=given)
-
-    def due(self) -> float:
-        """When what is borrowed now has to go back."""
-        return self._clock() + self._settings.lease_s
-
-    def order(self, cut: Recut) -> None:
-        """Write a cut down, and order that it is made."""
-        gone = [self.books.groups[id] for id in cut.remove]
-        self.books.groups.apply(cut)
-        self._ready.difference_update(cut.remove)
-        self._maker.order(remove=gone, make=cut.make)
-
-    def _cut_anew(self, vnodes: Iterable[VNodeId]) -> None:
-        """Have made what those of these vnodes lack that are there."""
-        cut = self.cut(self.books.ledger, {*vnodes} & self.books.ledger.vnodes.keys())
-        if isinstance(cut, Recut):
-            self.order(cut)
-
-    def give_up(self, groups: Sequence[Group]) -> None:
-        """Strike placement groups, and order that they are removed."""
-        for group in groups:
-            self.books.groups.drop(group.id)
-            self._ready.discard(group.id)
-        self._maker.order(remove=groups)
-
-    def make_again(self, group: Group) -> None:
-        """Ray no longer has a placement group: order it once more, or what it should carry."""
-        self._ready.discard(group.id)
-        if all(piece.vnode for piece in group.pieces):
-            self._maker.order(make=[group])
-        else:  # a part of it has nowhere to be
-            self.books.groups.drop(group.id)
-            self._cut_anew(group.vnodes)
-
-    def is_settled(self, found: Seen) -> bool:
-        """Whether a placement group is where the books already say."""
-        return found.id in self._ready and self._maker.knows(found)
+    # -- where they are -----------------------------------------------------------------------
 
     def settle(self, group: Group, found: Seen) -> None:
         """A placement group has its places: write down where they are."""
@@ -453,7 +338,7 @@ class Registrar:
         hosts = {host for piece, host in zip(group.pieces, found.hosts, strict=True) if piece.vnode}
         if group.movable and hosts - {None} - ledger.machines.keys():
             return  # one has just come or gone: the next look at Ray shows that as well
-        self._maker.found(found)
+        self._provisioner.found(found)
         try:
             if group.movable:
                 for piece, host in zip(group.pieces, found.hosts, strict=True):
@@ -463,7 +348,7 @@ class Registrar:
                     if known is None:
                         ledger.add(self._vnode(group, piece.vnode, piece.resources, host))
                         moves = f"{piece.vnode} is on {host[:8]} now"
-                        self._standing.note(group.cluster, "moved", moves)
+                        self._statuses.note(group.cluster, "moved", moves)
                     elif known.machine != host:
                         moved[piece.vnode] = host
                 if moved:
@@ -472,7 +357,7 @@ class Registrar:
             self.take_back(group.cluster, str(error))
             return
         if has_places(group, found):
-            self._ready.add(group.id)
+            self._bundler.placed(group)
         self.check_started(group.cluster)
 
     def _vnode(self, group: Group, id: VNodeId, resources: Resources, host: MachineId) -> VNode:
@@ -503,7 +388,3 @@ def has_places(group: Group, found: Seen) -> bool:
 def _asking(entry: Entry) -> str:
     """What tells a request that is made again from another for the same name."""
     return f"{entry.request.id} asked at {entry.asked_at!r}"
-
-
-def _vnode_id(cluster: ClusterId, index: int) -> VNodeId:
-    return VNodeId(f"{cluster}/{index}")

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Protocol
 
-from ..core.demand import Asked, merged
-from ..core.resources import Resources
+from ...core.demand import Asked, merged
+from ...core.resources import Resources
 
 
 class Requests(Protocol):

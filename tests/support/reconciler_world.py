@@ -1,4 +1,4 @@
-"""A keeper with its file, a Ray on paper and a clock: what the tests of the keeper happen in."""
+"""A reconciler with its file, a Ray on paper and a clock: the world of its tests."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from typing import Any, ParamSpec, TypeVar
 
 from fedpilot.fabric import Bundle, Machine, Resources, SchedulingPolicy, VNodeId
 from fedpilot.fabric.core.books import Books, Entry, JobId
-from fedpilot.fabric.core.places.admission import Request
+from fedpilot.fabric.core.invariants import broken
 from fedpilot.fabric.core.places.groups import GroupId
+from fedpilot.fabric.core.places.request import Request
 from fedpilot.fabric.core.records import DEFAULT, ROOT, BundleGroup, ClusterId, ProcessId
 from fedpilot.fabric.core.resources import UNIT
 from fedpilot.fabric.core.routing.work import Work
 from fedpilot.fabric.core.selectors import In
-from fedpilot.fabric.manager.ledger_file import LedgerFile
-from fedpilot.fabric.manager.reconciler import Keeper
+from fedpilot.fabric.manager.files.ledger_file import LedgerFile
+from fedpilot.fabric.manager.reconciler import Reconciler
 from fedpilot.fabric.manager.settings import KeeperSettings
 from fedpilot.fabric.testing.fake_cluster import ManualClock, fake_machine
 from fedpilot.fabric.testing.fake_gcs import FakeRay
@@ -30,7 +31,7 @@ Answer = TypeVar("Answer")
 
 
 def story(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
-    """A test that is told in the keeper's own loop."""
+    """A test that is told in the reconciler's own loop."""
 
     @functools.wraps(test)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -41,13 +42,13 @@ def story(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
 
 @dataclass
 class World:
-    """A keeper with its file, its Ray and its clock."""
+    """A reconciler with its file, its Ray and its clock."""
 
     path: Path
     settings: KeeperSettings = field(default_factory=KeeperSettings)
     clock: ManualClock = field(default_factory=lambda: ManualClock(1000.0))
     told: list[tuple[str, str, str]] = field(default_factory=list)
-    """What keepers that are dead have told."""
+    """What reconcilers that are dead have told."""
 
     def __post_init__(self) -> None:
         self.ray = FakeRay(self.clock)
@@ -55,9 +56,9 @@ class World:
         self.rises()
 
     def rises(self) -> None:
-        """A keeper begins, and knows what is in the file."""
+        """A reconciler begins, and knows what is in the file."""
         self.file = LedgerFile(self.path)
-        self.keeper = Keeper(
+        self.reconciler = Reconciler(
             self.ray,
             self.file,
             clock=self.clock,
@@ -67,10 +68,10 @@ class World:
 
     async def begins(self, *machines: Machine) -> None:
         self.ray.machine_up(*machines)
-        await self.do(self.keeper.start())
+        await self.do(self.reconciler.start())
 
     async def dies(self) -> None:
-        """The keeper's process ends where it is, without a word."""
+        """The reconciler's process ends where it is, without a word."""
         self.told += self.events()
         self.file.close()
         lost = asyncio.all_tasks() - {asyncio.current_task()}
@@ -79,10 +80,10 @@ class World:
         await asyncio.gather(*lost, return_exceptions=True)
 
     async def again(self) -> None:
-        """The keeper's process ends, and another begins."""
+        """The reconciler's process ends, and another begins."""
         await self.dies()
         self.rises()
-        await self.do(self.keeper.start())
+        await self.do(self.reconciler.start())
 
     async def do(self, work: Coroutine[Any, Any, Answer]) -> Answer:
         """An answer; time goes on only when nothing else does."""
@@ -96,31 +97,31 @@ class World:
         return task.result()
 
     async def create(self, *entries: Entry) -> list[str]:
-        return [await self.do(self.keeper.create(each)) for each in entries]
+        return [await self.do(self.reconciler.create(each)) for each in entries]
 
     async def delete(self, name: str) -> tuple[str, ...]:
-        return await self.do(self.keeper.delete(ClusterId(name)))
+        return await self.do(self.reconciler.delete(ClusterId(name)))
 
     async def passes(self, seconds: float = 0.25, turn_s: float = 0.25) -> None:
-        """Time passes, and the keeper looks at Ray again and again."""
+        """Time passes, and the reconciler looks at Ray again and again."""
         until = self.clock() + seconds
         while self.clock() < until:
             self.clock.advance(turn_s)
-            await self.do(self.keeper.turn())
+            await self.do(self.reconciler.turn())
             await steps(40)
 
     @property
     def books(self) -> Books:
-        return self.keeper.books
+        return self.reconciler.books
 
     def state(self, name: str) -> str:
-        return self.keeper.standing.state(ClusterId(name))
+        return self.reconciler.statuses.state(ClusterId(name))
 
     def states(self) -> dict[str, str]:
-        return {str(id): self.keeper.standing.state(id) for id in self.books.entries}
+        return {str(id): self.reconciler.statuses.state(id) for id in self.books.entries}
 
     def reason(self, name: str) -> str:
-        return self.keeper.standing.reason(ClusterId(name))
+        return self.reconciler.statuses.reason(ClusterId(name))
 
     def hosts(self, name: str) -> dict[str, str]:
         """The machine of each vnode of a virtual cluster."""
@@ -138,12 +139,12 @@ class World:
         return self.ray.ids(f"fedpilot:{self.file.name}:")
 
     def events(self) -> list[tuple[str, str, str]]:
-        return [(e["cluster"], e["event"], e["reason"]) for e in self.keeper.standing.history()]
+        return [(e["cluster"], e["event"], e["reason"]) for e in self.reconciler.statuses.history()]
 
     def wrong(self) -> list[str]:
         """Where the books, their file and Ray do not agree; nothing while all is well."""
         ledger, groups = self.books.ledger, self.books.groups
-        found = [*ledger.broken()]
+        found = broken(ledger)
         self.ray.free()  # raises if a machine carries more than it has
         known = {group.id for group in groups}
         found += [f"{id} is in Ray only" for id in sorted(self.ours() - known)]

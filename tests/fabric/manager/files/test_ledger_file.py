@@ -16,11 +16,12 @@ import pytest
 from fedpilot.fabric import Bundle, ClusterId, FabricError, Resources, SchedulingPolicy
 from fedpilot.fabric.core.books import Books, Entry, JobId
 from fedpilot.fabric.core.ledger import Ledger
-from fedpilot.fabric.core.places.admission import Admit, Request, apply, place
 from fedpilot.fabric.core.places.groups import GroupId, groups_for
+from fedpilot.fabric.core.places.nomination import Admit, apply, place
+from fedpilot.fabric.core.places.request import Request
 from fedpilot.fabric.core.records import BundleGroup
 from fedpilot.fabric.core.selectors import DoesNotExist, In
-from fedpilot.fabric.manager.ledger_file import OWN_POLL_S, LedgerFile, own
+from fedpilot.fabric.manager.files.ledger_file import OWN_POLL_S, LedgerFile, own
 from fedpilot.fabric.testing.fake_cluster import fake_machine
 
 ONE = Request(
@@ -137,7 +138,7 @@ KILLED = """
 import sys
 from pathlib import Path
 from fedpilot.fabric.core.books import Books
-from fedpilot.fabric.manager.ledger_file import OWN_POLL_S, LedgerFile, own
+from fedpilot.fabric.manager.files.ledger_file import OWN_POLL_S, LedgerFile, own
 from fedpilot.fabric.testing.fake_cluster import fake_machine
 file, books = LedgerFile(Path(sys.argv[1])), Books()
 for number in range(100_000):

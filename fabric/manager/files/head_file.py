@@ -19,10 +19,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ..core.books import Entry
-from ..core.heads import HeadRecord, Remembered, gone_of, remembered, succeed, update
-from ..core.records import ClusterId
-from ..host.whole_files import replacing
+from ...core.books import Entry
+from ...core.heads import HeadRecord, Remembered, gone_of, remembered, succeed, update
+from ...core.records import ClusterId
+from ...host.whole_files import replacing
 
 FORMAT = 1
 READ_S = 5.0

@@ -1,0 +1,187 @@
+"""`fedpilot cluster create`: reserves a virtual cluster, and waits for its places."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+
+from ..core.records import ROOT
+from ..errors import NoSuchCluster, NotInTime
+from .access import (
+    INTERRUPTED,
+    REFUSED,
+    NextSteps,
+    Spinner,
+    answer_said_to_be_slow,
+    attached,
+    exit_codes,
+    fail,
+    interruptions,
+    opened,
+    place_of,
+    print_json,
+    stdout_console,
+    with_access,
+)
+from .spec_options import check_name, spec_from, with_deadline, with_priority, with_spec
+
+if TYPE_CHECKING:
+    from ..inside.virtual_clusters import VirtualClusters
+
+FIRST_POLL_S, LAST_POLL_S = 0.2, 2.0
+"""How often a waiting one is looked at: at first, and after a while."""
+
+
+@click.command()
+@click.argument("name")
+@with_spec("--json-spec")
+@click.option("--parent", metavar="NAME", help="Make it inside this virtual cluster.")
+@with_priority
+@click.option(
+    "--wait",
+    "wait_s",
+    metavar="SECONDS",
+    type=click.FloatRange(min=0),
+    default=30.0,
+    show_default=True,
+    help="How long this command waits for the places; 0 only asks for them.",
+)
+@with_deadline("Give up, and leave the queue, if it has not got its places by then.")
+@with_access
+def create(
+    name: str,
+    spec_file: Path | None,
+    json_spec: str | None,
+    least: Sequence[str],
+    most: Sequence[str],
+    nodes: Sequence[str],
+    policy: str | None,
+    max_actors: int | None,
+    parent: str | None,
+    priority: int,
+    wait_s: float,
+    deadline_s: float | None,
+    address: str,
+    auth_mode: str | None,
+    as_json: bool,
+) -> None:
+    """Reserve virtual cluster NAME: all that it needs at once, or it waits in the queue.
+
+    What it needs comes from --spec, from --json-spec, or from --min, --max, --node, --policy and
+    --max-actors; without any of them it needs nothing, and may grow to all that is free. AMOUNTS
+    are such as CPU=2,GPU=0.5,memory=4GiB. Asking again for what is there already changes nothing.
+
+    Where the places are not free within --wait, it goes on waiting without this command, which then
+    ends with code 3, so that `create ... && use it` is safe; with `--wait 0` it ends with code 0.
+    Ctrl-C ends this command only. Use --deadline to have it leave the queue.
+
+    \b
+    Examples:
+      fedpilot cluster create vision --node 2xCPU=4,GPU=1 --policy STRICT_SPREAD
+      fedpilot cluster create speech --min CPU=8 --max CPU=32 --wait 600
+      fedpilot cluster create speech-eval --node CPU=2 --parent speech --wait 0
+      fedpilot cluster create tabular --spec tabular.yaml --deadline 3600
+      echo '{flex_resource_min: {CPU: 1}}' | fedpilot cluster create small --spec -
+
+    \b
+    Exit codes: 0 active (or asked for, with --wait 0); 2 the spec or the name is wrong;
+    3 it waits still, gave up, or could never fit; 4 no Ray there; 130 interrupted, it waits on.
+    """
+    with exit_codes():
+        spec = spec_from(spec_file, json_spec, least, most, nodes, policy, max_actors=max_actors)
+        check_name(name)
+        asked_at, begun = time.time(), time.monotonic()
+        fate = "nothing was asked for"
+        say = NextSteps("cluster", address, auth_mode)
+        steps = f"  look at it: {say('explain', name)}\n  give it up: {say('delete', name)}"
+        try:
+            with (
+                interruptions(),
+                Spinner(f"asking {place_of(address)} for {name}") as spinner,
+                opened(attached, address, auth_mode) as clusters,
+            ):
+                fate = f"{name} may have been asked for, or not\n{steps}"
+                with answer_said_to_be_slow(address):
+                    found = clusters.create(
+                        name,
+                        spec,
+                        parent=parent or ROOT,
+                        priority=priority,
+                        wait_s=min(wait_s, FIRST_POLL_S),
+                        deadline_s=deadline_s,
+                        detached=True,
+                    )
+                fate = f"{name} keeps its place in the queue\n{steps}"
+                found = _follow(clusters, found, begun, wait_s, spinner)
+        except KeyboardInterrupt:
+            fail(f"interrupted; {fate}", INTERRUPTED)
+        active = found["state"] not in ("waiting", "starting")
+        new = found["asked_at"] >= asked_at
+        if as_json:
+            print_json({**found, "created": new})
+        else:
+            _print_created(found, new=new, say=say)
+    sys.exit(0 if active or wait_s == 0 else REFUSED)
+
+
+def _follow(
+    clusters: VirtualClusters,
+    found: Mapping[str, Any],
+    begun: float,
+    wait_s: float,
+    spinner: Spinner,
+) -> Mapping[str, Any]:
+    """Look at one that waits until it is active or the time is over."""
+    from ..views.wording import duration, ordinal, short
+
+    name, deadline, pause = found["id"], None, FIRST_POLL_S
+    while True:
+        try:
+            found = clusters.show(name)
+        except NoSuchCluster:
+            _tell_end(clusters, name, deadline, time.monotonic() - begun)
+        deadline, waited = found["deadline"], time.monotonic() - begun
+        if found["state"] not in ("waiting", "starting") or waited >= wait_s:
+            return found
+        place = f"{ordinal(found['position'])} in line: " if found["position"] else ""
+        spinner.say(
+            f"{name} is {found['state']}, {duration(waited)} of {duration(wait_s)}: "
+            f"{place}{short(found['reason'])}"
+        )
+        time.sleep(min(pause, wait_s - waited))
+        pause = min(LAST_POLL_S, pause * 1.2)
+
+
+def _tell_end(
+    clusters: VirtualClusters, name: str, deadline: float | None, waited_s: float
+) -> NoReturn:
+    """Say why one that was waited for is no more: it gave up, or somebody ended it."""
+    from ..views.view import ending
+
+    last = ending(clusters.history(), name)
+    why = last["reason"] if last else "somebody ended it"
+    if last and deadline is not None and last["time"] >= deadline:
+        raise NotInTime(name, waited_s, why)
+    fail(f"{name} is no more, and did not give up by itself: {why}", REFUSED)
+
+
+def _print_created(found: Mapping[str, Any], *, new: bool, say: NextSteps) -> None:
+    from ..views.wording import holding, ordinal, short, status
+
+    name = found["id"]
+    console = stdout_console()
+    already = "" if new else " (it was asked for already, in the same way)"
+    if found["state"] not in ("waiting", "starting"):
+        console.print(status(found), f"{name}{already} holds {holding(found)}")
+        return
+    place = f", {ordinal(found['position'])} in line" if found["position"] else ""
+    console.print(status({**found, "position": None}), f"{name}{already}{place}")
+    if found["reason"]:
+        console.print(f"  {short(found['reason'])}")
+    console.print(f"  why, and what helps: {say('explain', name)}", soft_wrap=True)
+    console.print(f"  give it up:          {say('delete', name)}", soft_wrap=True)

@@ -1,0 +1,370 @@
+"""Which places a virtual cluster would get if it were admitted now, or why it fits nowhere.
+
+It gets its `flex_resource_min` and all its fixed-size nodes at once, or nothing. Its places lie in
+those of its parent, whose flexible vnodes may grow for it. They are taken one after the other on a
+copy of the ledger; only `apply` changes the ledger itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from operator import add
+
+from ..ledger import Ledger
+from ..records import (
+    ROOT,
+    BundleGroup,
+    ClusterId,
+    Machine,
+    MachineId,
+    PlaceId,
+    SchedulingPolicy,
+    VNode,
+    VNodeId,
+    VNodeKind,
+    fixed_id,
+    flexible_id,
+)
+from ..resources import UNIT, Resources
+from .borrowing import Growth, Unmet, borrow, capacity, find_growth, obtainable
+from .gpus import free_gpus, obtainable_gpus
+from .placement import GPU, Misfit, Placement, Undecided, each_gpu, fit_all
+from .request import Request
+
+
+@dataclass(frozen=True, slots=True)
+class Admit:
+    """It gets these places, once its parents have grown so."""
+
+    request: Request
+    growths: tuple[Growth, ...]
+    vnodes: tuple[VNode, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NoRoom:
+    """It does not fit."""
+
+    reason: str
+    most: int
+    """How many of its fixed-size nodes could be had together."""
+    proven: bool = False
+    """Whether its nodes fit in no way; otherwise none was found."""
+
+
+def place(
+    ledger: Ledger,
+    request: Request,
+    fragmented: Container[MachineId] = frozenset(),
+    *,
+    idle: bool = False,
+) -> Admit | NoRoom:
+    """Find places for all that a request needs at once; the ledger is not changed.
+
+    Its parent grows for it only if what the parent has does not do. On an `idle` ledger nobody
+    else holds anything: a reason then names all that there is, not what is free of it.
+    """
+    if request.parent != ROOT:
+        trial = _Trial(ledger.copy(), request, fragmented, growing=False)
+        if not (trial.fixed() or trial.flexible()):
+            return trial.admitted()
+    trial = _Trial(ledger.copy(), request, fragmented, idle=idle)
+    return trial.fixed() or trial.flexible() or trial.admitted()
+
+
+def lacking(ledger: Ledger, request: Request) -> tuple[list[int], Resources]:
+    """The fixed-size nodes, by their numbers, and the flexible resources that it has lost."""
+    count = sum(len(group.bundles) for group in request.groups)
+    missing = [n for n in range(count) if fixed_id(request.id, n) not in ledger.vnodes]
+    return missing, request.least.beyond(ledger.flexible_total(request.id))
+
+
+def refill(
+    ledger: Ledger, request: Request, missing: Sequence[int], least: Resources
+) -> Admit | NoRoom:
+    """Find new places for what a virtual cluster has lost; the ledger is not changed.
+
+    That is some of its fixed-size nodes, by their numbers, and some of its `flex_resource_min`.
+    Those of a group under STRICT_SPREAD keep away from the places of the others.
+    """
+    trial = _Trial(ledger.copy(), replace(request, least=least))
+    return trial.again(missing) or trial.flexible() or trial.admitted()
+
+
+def never(ledger: Ledger, request: Request) -> NoRoom | None:
+    """Why a request could not be met even if its parent held nothing else.
+
+    None if it could, and where that is not known.
+    """
+    above, chain = request.parent, list[ClusterId]()
+    while above != ROOT:
+        chain.insert(0, above)
+        above = ledger.clusters[above].parent
+    idle = Ledger(ledger.machines.values())
+    for id in chain:
+        idle.begin(ledger.clusters[id], ledger.of(id))
+        for vnode in ledger.of(id):
+            for loan in ledger.loans_of(vnode.id):
+                idle.lend(loan)
+    found = place(idle, request, idle=True)
+    if isinstance(found, Admit):
+        return None
+    return found if found.proven or _Trial(idle, request).too_large() else None
+
+
+def apply(ledger: Ledger, admitted: Admit, until: float) -> None:
+    """Write an admission down; what its parents borrow for it is due at `until`."""
+    for growth in admitted.growths:
+        borrow(ledger, growth, until)
+    if admitted.request.id not in ledger.clusters:
+        ledger.begin(admitted.request.cluster, admitted.vnodes)
+        return
+    for each in admitted.vnodes:
+        known = ledger.vnodes.get(each.id)
+        if known is None:
+            ledger.add(each)
+        else:
+            ledger.grow(each.id, each.resources)
+
+
+class _Trial:
+    """A request that takes its places on a copy of the ledger, one after the other."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        request: Request,
+        fragmented: Container[MachineId] = frozenset(),
+        *,
+        growing: bool = True,
+        idle: bool = False,
+    ) -> None:
+        self._ledger = ledger
+        self._request = request
+        self._fragmented = fragmented
+        self._wants_gpus = bool(request.needs[GPU])
+        self._growing = growing
+        self._idle = idle
+        self._growths: list[Growth] = []
+        self._vnodes: list[VNode] = []
+        if request.id not in ledger.clusters:
+            ledger.begin(request.cluster, ())
+
+    def admitted(self) -> Admit:
+        return Admit(self._request, tuple(self._growths), tuple(self._vnodes))
+
+    def fixed(self) -> NoRoom | None:
+        """Take a place for every fixed-size node."""
+        nodes = [bundle for group in self._request.groups for bundle in group.bundles]
+        if not nodes:
+            return None
+        rooms = self._rooms()
+        if not rooms and self._ledger.machines:
+            return NoRoom("nothing is free", 0, proven=True)
+        found = _fit(self._request.groups, rooms, free=not self._idle)
+        if isinstance(found, NoRoom):
+            return found
+        labels = self._request.labels or ({},) * len(nodes)
+        for index, (node, own, where) in enumerate(zip(nodes, labels, found.machines, strict=True)):
+            id = fixed_id(self._request.id, index)
+            refused = self._take(id, VNodeKind.FIXED, rooms[where], node.resources, own)
+            if refused is not None:
+                return NoRoom(refused.reason, index)
+        return None
+
+    def again(self, missing: Sequence[int]) -> NoRoom | None:
+        """Take a new place for some fixed-size nodes, one after the other."""
+        number = 0
+        for group in self._request.groups:
+            ids = [fixed_id(self._request.id, number + n) for n in range(len(group.bundles))]
+            for n, node in enumerate(group.bundles):
+                if number + n not in missing:
+                    continue
+                there = [self._ledger.vnodes[id].parent for id in ids if id in self._ledger.vnodes]
+                rooms = {
+                    id: room
+                    for id, room in self._rooms().items()
+                    if group.policy is not SchedulingPolicy.STRICT_SPREAD or room.place not in there
+                    if group.policy is not SchedulingPolicy.STRICT_PACK
+                    or not there
+                    or room.place in there
+                }
+                one = BundleGroup(bundles=(node,), policy=SchedulingPolicy.PACK)
+                found = _fit([one], rooms, free=True)
+                if isinstance(found, NoRoom):
+                    return NoRoom(f"node {number + n}: {found.reason}", 0)
+                own = self._request.labels[number + n] if self._request.labels else {}
+                where = rooms[found.machines[0]]
+                refused = self._take(ids[n], VNodeKind.FIXED, where, node.resources, own)
+                if refused is not None:
+                    return NoRoom(refused.reason, 0)
+            number += len(ids)
+        return None
+
+    def flexible(self) -> NoRoom | None:
+        """Take `flex_resource_min` out of as few places as it needs, the most useful first."""
+        rest, used = self._request.least, set[MachineId]()
+        while rest:
+            rooms = [
+                room
+                for room in self._rooms().values()
+                if room.machine not in used and self._may_be_in(room)
+            ]
+            best = max(rooms, key=lambda room: _covered(rest, room), default=None)
+            part = Resources() if best is None else _part(rest, best)
+            if best is None or not part:
+                return NoRoom(self._too_little(), 0)
+            used.add(best.machine)
+            id = flexible_id(self._request.id, best.machine)
+            refused = self._take(id, VNodeKind.FLEXIBLE, best, part, {})
+            if refused is not None:
+                return NoRoom(refused.reason, 0)
+            rest -= part
+        return None
+
+    def _may_be_in(self, room: _Room) -> bool:
+        """Whether its flexible vnode on the machine is in this room, or could be made there."""
+        there = self._ledger.flexible(self._request.id, room.machine)
+        return there is None or there.parent == room.place
+
+    def too_large(self) -> bool:
+        """Whether it needs more than its parent has in all, however its places are chosen."""
+        on: dict[MachineId, Resources] = {}
+        for room in self._rooms().values():
+            on[room.machine] = on.get(room.machine, Resources()) | room.seen.total
+        least, needs = self._request.least, self._request.needs
+        have = reduce(add, on.values(), Resources())
+        return not (least.fits(have) and needs.fits(capacity(self._ledger, self._request.parent)))
+
+    def _too_little(self) -> str:
+        least, found = self._request.least, self._ledger.flexible_total(self._request.id)
+        beside = "beside its fixed-size nodes " if self._request.groups else ""
+        room = f"{found} only" if found else "none of it"
+        return f"{beside}it needs {least}, and there is room for {room}"
+
+    def _take(
+        self,
+        id: VNodeId,
+        kind: VNodeKind,
+        room: _Room,
+        resources: Resources,
+        own: Mapping[str, str],
+    ) -> Unmet | None:
+        """Carve a vnode out of a room, which grows first if it must."""
+        if room.grows:
+            grown = find_growth(
+                self._ledger,
+                self._request.parent,
+                resources,
+                allowed=lambda machine: machine.id == room.machine,
+                fragmented=self._fragmented,
+            )
+            if isinstance(grown, Unmet):
+                return grown
+            if grown.steps:
+                borrow(self._ledger, grown, 0.0)
+                self._growths.append(grown)
+        carved = VNode(
+            id=id,
+            cluster=self._request.id,
+            parent=room.place,
+            machine=room.machine,
+            kind=kind,
+            resources=resources,
+            labels={**room.seen.labels, **own},
+        )
+        if id in self._ledger.vnodes:
+            self._ledger.grow(id, resources)
+        else:
+            self._ledger.add(carved)
+        self._vnodes.append(carved)
+        return None
+
+    def _rooms(self) -> dict[MachineId, _Room]:
+        """The places of the parent, with what they have free or could have."""
+        ledger, parent = self._ledger, self._request.parent
+        if parent == ROOT:
+            places: list[PlaceId] = [*sorted(ledger.machines)]
+            growing = list[_Room]()
+        else:
+            places = [each.id for each in ledger.of(parent) if each.kind is VNodeKind.FIXED]
+            growing = [self._growing_on(machine) for machine in sorted(ledger.machines)]
+        gpus = free_gpus(ledger, places, self._fragmented) if self._wants_gpus else {}
+        rooms = [_Room.of(ledger, place, gpus.get(place, ())) for place in places]
+        return {room.seen.id: room for room in (*rooms, *growing) if room.seen.total}
+
+    def _growing_on(self, machine: MachineId) -> _Room:
+        """The flexible vnode of the parent on a machine, which may have to be made first."""
+        ledger, parent = self._ledger, self._request.parent
+        id = flexible_id(parent, machine)
+        if self._growing:
+            free = obtainable(ledger, parent, machine)
+        else:
+            free = ledger.free(id) if id in ledger.vnodes else Resources()
+        labels = ledger.labels(id if id in ledger.vnodes else machine)
+        seen = Machine(id=MachineId(id), hostname=id, total=free, labels=labels)
+        return _Room(place=id, machine=machine, seen=seen, gpus=each_gpu(free[GPU]), grows=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Room:
+    """A place of the parent, as placement sees it: a machine with what is free."""
+
+    place: PlaceId
+    machine: MachineId
+    seen: Machine
+    gpus: tuple[int, ...]
+    """What is free of each GPU."""
+    grows: bool = False
+    """Whether it is a flexible vnode, which may have to grow or to be made first."""
+
+    @classmethod
+    def of(cls, ledger: Ledger, place: PlaceId, gpus: tuple[int, ...]) -> _Room:
+        """What nobody has taken of a place."""
+        seen = Machine(
+            id=MachineId(place),
+            hostname=str(place),
+            total=ledger.free(place),
+            labels=ledger.labels(place),
+        )
+        return cls(place=place, machine=ledger.machine_of(place), seen=seen, gpus=gpus)
+
+
+def _fit(
+    groups: Sequence[BundleGroup], rooms: Mapping[MachineId, _Room], *, free: bool
+) -> Placement | NoRoom:
+    """Find places for these nodes."""
+    gpus = {id: room.gpus for id, room in rooms.items()}
+    match fit_all(groups, [room.seen for room in rooms.values()], gpus=gpus, free=free):
+        case Placement() as found:
+            return found
+        case Misfit(reason, most):
+            return NoRoom(reason, most, proven=True)
+        case Undecided(most):
+            return NoRoom(f"no places were found for more than {most} of its nodes at once", most)
+
+
+def _covered(rest: Resources, room: _Room) -> tuple[float, str]:
+    """How much of the rest a room can give, as a sum of shares; ties go to the last name."""
+    part = _part(rest, room)
+    return sum(part[name] / amount for name, amount in rest.units), str(room.place)
+
+
+def _part(rest: Resources, room: _Room) -> Resources:
+    """What of the rest a place gives: all, or whole units of each resource."""
+    free = room.seen.total
+    return Resources(
+        tuple(
+            (name, given)
+            for name, amount in rest.units
+            if (
+                given := obtainable_gpus(amount, room.gpus)
+                if name == GPU
+                else amount
+                if amount <= free[name]
+                else free[name] - free[name] % UNIT
+            )
+        )
+    )

@@ -1,0 +1,43 @@
+"""Request: a virtual cluster that wants its places."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import reduce
+from operator import add
+
+from ...pickle_names import travels
+from ..records import ROOT, BundleGroup, Cluster, ClusterId
+from ..resources import Resources
+
+
+@travels
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What it asks for, and in which line."""
+
+    id: ClusterId
+    parent: ClusterId = ROOT
+    groups: tuple[BundleGroup, ...] = ()
+    labels: tuple[Mapping[str, str], ...] = ()
+    """The labels of every fixed-size node, group after group; none of any without this."""
+    least: Resources = field(default_factory=Resources)
+    """`flex_resource_min`."""
+    limits: Mapping[str, int] = field(default_factory=dict, hash=False)
+    """`flex_resource_max`, in units."""
+    flexible: bool = True
+    """Whether it may hold flexible resources at all."""
+    priority: int = 0
+    deadline: float | None = None
+    """When it no longer wants to wait."""
+
+    @property
+    def needs(self) -> Resources:
+        """All that it must have at once."""
+        asked = (bundle.resources for group in self.groups for bundle in group.bundles)
+        return reduce(add, asked, self.least)
+
+    @property
+    def cluster(self) -> Cluster:
+        return Cluster(id=self.id, parent=self.parent, limits=self.limits, flexible=self.flexible)

@@ -1,0 +1,183 @@
+"""Where a task or an actor runs: in which bundle, in whose queue, or in a group of its own.
+
+Work goes into a bundle that has room for the whole of it; else into a new one, cut out of what its
+vnode has free, for which the virtual cluster may have to grow. If there is no room it waits: in
+the queue that Ray keeps for a placement group, where its fixed-size nodes can run it, or for a
+placement group of its own, whose id it is given before that exists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from ..ledger import Ledger
+from ..places.borrowing import Growth, Unmet, find_growth
+from ..places.groups import Group, GroupId, Groups
+from ..records import ClusterId, VNode, VNodeId, VNodeKind
+from ..resources import Resources
+from ..selectors import Selector
+from .eligibility import Never, allowed_machines, allows, names_machines, never
+from .work_table import Load
+
+SOMETHING = Resources.of({"CPU": 0.0001})
+"""What work without demands is given where it needs a placement group: none can be empty."""
+
+ANY = -1
+"""A bundle of Ray's choice."""
+
+
+@dataclass(frozen=True, slots=True)
+class Into:
+    """It runs in this bundle."""
+
+    group: GroupId
+    bundle: int
+    vnode: VNodeId
+
+
+@dataclass(frozen=True, slots=True)
+class Apart:
+    """It gets a placement group of its own on this vnode, once that has grown."""
+
+    vnode: VNodeId
+    growth: Growth
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """It waits in Ray's queue for a placement group."""
+
+    group: GroupId
+    bundle: int
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """It waits until there is room for a placement group of its own."""
+
+    reason: str
+    physical: bool
+    """Whether another machine would help."""
+
+
+def choose(
+    ledger: Ledger,
+    groups: Groups,
+    load: Load,
+    wait_s: Callable[[Group], float],
+    cluster: ClusterId,
+    demand: Resources,
+    selector: Selector,
+    *,
+    lasting: bool = False,
+    soon_s: float = 0.0,
+    actors: Load | None = None,
+    machines_come: bool = False,
+) -> Into | Apart | Queue | Hold | Never:
+    """Say where work runs, the tightest place first; ties are broken by name.
+
+    Work that is `lasting`, as actors are, gets a flexible piece for itself if it can: one that it
+    shared would stay uncut for as long as it lives. Other work waits in the queue of a group of
+    fixed-size nodes, or of a flexible piece that has room within `soon_s`; `wait_s` says when a
+    group has room. Where `machines_come`, work that is too large
+    for the machines of today waits for others.
+    """
+    mine = [vnode for vnode in ledger.of(cluster) if allows(vnode, selector)]
+    rooms = [
+        (left.size, group.id, bundle, vnode.id)
+        for vnode in mine
+        for group, bundle, size in _bundles(groups, vnode)
+        if demand.fits(left := size - load.get((group.id, bundle), Resources()))
+    ]
+    lasting = lasting and bool(demand)  # what holds nothing goes where the least is left
+    alone = [room for room in rooms if not lasting or not room[0] or _fixed(ledger, room[3])]
+    if alone:
+        _, group_id, bundle, vnode_id = min(alone)
+        return Into(group_id, bundle, vnode_id)
+    found = apart(ledger, cluster, demand, selector)
+    if isinstance(found, Apart):
+        return found
+    if rooms:
+        _, group_id, bundle, vnode_id = min(rooms)
+        return Into(group_id, bundle, vnode_id)
+    soon_s = 0.0 if lasting else soon_s
+    held_by = {} if lasting else actors or {}
+    queue = shortest_queue(ledger, groups, wait_s, held_by, cluster, demand, selector, soon_s)
+    if queue is not None:
+        return queue
+    reason, physical = found.reason, found.physical
+    impossible = never(ledger, cluster, demand, mine, selector, reason, machines_come)
+    return impossible or Hold(reason, physical)
+
+
+def shortest_queue(
+    ledger: Ledger,
+    groups: Groups,
+    wait_s: Callable[[Group], float],
+    actors: Load,
+    cluster: ClusterId,
+    demand: Resources,
+    selector: Selector,
+    soon_s: float,
+) -> Queue | None:
+    """Say in which of Ray's queues work waits that finds no room; None if in none.
+
+    A piece of which actors hold a part is like a fixed-size node: it stays uncut while they live,
+    and what else it has nobody gets who does not wait there.
+    """
+    queues = [
+        (waits, group.id, bundle)
+        for vnode in ledger.of(cluster)
+        if allows(vnode, selector)
+        for group, bundle, size in _bundles(groups, vnode)
+        if demand.fits(size - actors.get(at := (group.id, bundle), Resources()))
+        or (vnode.kind is VNodeKind.FIXED and demand.fits(size))
+        for waits in [wait_s(group)]
+        if vnode.kind is VNodeKind.FIXED or at in actors or waits <= soon_s
+    ]
+    if not queues:
+        return None
+    _, group_id, bundle = min(queues)
+    everywhere = not selector and len(groups[group_id].pieces) > 1
+    return Queue(group_id, ANY if everywhere else bundle)
+
+
+def apart(
+    ledger: Ledger, cluster: ClusterId, demand: Resources, selector: Selector
+) -> Apart | Hold:
+    """Say where work could have a placement group of its own."""
+    demand = demand or SOMETHING
+    free = [
+        (ledger.free(vnode.id).size, vnode)
+        for vnode in ledger.of(cluster)
+        if allows(vnode, selector) and demand.fits(ledger.free(vnode.id))
+    ]
+    if free:
+        _, vnode = min(free, key=lambda each: (each[0], each[1].id))
+        return Apart(vnode.id, Growth(vnode.machine, ()))
+    allowed = allowed_machines(ledger, cluster, selector)
+    found = find_growth(ledger, cluster, demand, allowed=allowed)
+    if isinstance(found, Unmet):
+        return Hold(found.reason, found.physical and not names_machines(selector))
+    return Apart(found.steps[-1].vnode, found)
+
+
+def slots(group: Group, demand: Resources, lasting: Load) -> int:
+    """How many tasks run in a group at once, beside what lasts there."""
+    return sum(
+        demand.copies_in(piece.resources - lasting.get((group.id, bundle), Resources()))
+        for bundle, piece in enumerate(group.pieces)
+        if piece.vnode is not None
+    )
+
+
+def _fixed(ledger: Ledger, vnode: VNodeId) -> bool:
+    return ledger.vnodes[vnode].kind is VNodeKind.FIXED
+
+
+def _bundles(groups: Groups, vnode: VNode) -> Iterable[tuple[Group, int, Resources]]:
+    for group in groups.of_vnode(vnode.id):
+        for bundle, piece in enumerate(group.pieces):
+            if piece.vnode == vnode.id:
+                yield group, bundle, piece.resources

@@ -1,0 +1,229 @@
+"""WorkTable: all work that is known, by what it is on, and what it holds together."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Container, Generator, Iterable, Iterator, Mapping
+from contextlib import closing
+from functools import reduce
+from operator import or_
+from typing import TypeVar
+
+from ..places.groups import Group, GroupId, forget
+from ..records import ClusterId, ProcessId, WorkId
+from ..resources import Resources
+from .lines import Lines
+from .work import Work, WorkState, alike
+
+Key = TypeVar("Key")
+
+Load = Mapping[tuple[GroupId, int], Resources]
+"""What work holds of each bundle."""
+
+
+class WorkTable:
+    """All work that is known, in the order of submission, by what it is on."""
+
+    def __init__(self, works: Iterable[Work] = ()) -> None:
+        self._by_id: dict[WorkId, Work] = {}
+        self._by_group: dict[GroupId, dict[WorkId, None]] = {}
+        self._by_cluster: dict[ClusterId, dict[WorkId, None]] = {}
+        self._load: dict[tuple[GroupId, int], Resources] = {}
+        self._lasting: dict[tuple[GroupId, int], Resources] = {}
+        self._queued: Counter[GroupId] = Counter()
+        self._states: Counter[tuple[ClusterId, WorkState]] = Counter()
+        self._held: dict[ClusterId, Lines[WorkId]] = {}
+        self._demands: dict[GroupId, Counter[Resources]] = {}
+        self._by_owner: dict[ProcessId, dict[WorkId, None]] = {}
+        self._actors: dict[str, WorkId] = {}
+        self._without: Counter[ClusterId] = Counter()
+        self._queues: dict[GroupId, dict[tuple[int, Resources], dict[WorkId, None]]] = {}
+        self._changed: set[WorkId] = set()
+        for work in works:
+            self.put(work)
+        self._changed.clear()
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def __iter__(self) -> Iterator[Work]:
+        return iter(self._by_id.values())
+
+    def __contains__(self, id: object) -> bool:
+        return id in self._by_id
+
+    def __getitem__(self, id: WorkId) -> Work:
+        return self._by_id[id]
+
+    @property
+    def load(self) -> Load:
+        """What placed work holds of each bundle."""
+        return self._load
+
+    @property
+    def lasting(self) -> Load:
+        """What actors among it hold."""
+        return self._lasting
+
+    def running(self, group: Group, demand: Resources) -> int:
+        """How many tasks that want so much run in a group now, if all want the same."""
+        bundles = [(group.id, bundle) for bundle in range(len(group.pieces))]
+        load = Resources.total(self._load.get(at, Resources()) for at in bundles)
+        lasting = Resources.total(self._lasting.get(at, Resources()) for at in bundles)
+        return demand.copies_in(load - lasting)
+
+    def on(self, group: GroupId) -> tuple[Work, ...]:
+        """The work that was given a placement group, oldest first."""
+        return tuple(self._by_id[id] for id in self._by_group.get(group, ()))
+
+    def of(self, cluster: ClusterId) -> tuple[Work, ...]:
+        """The work of a virtual cluster, oldest first."""
+        return tuple(self._by_id[id] for id in self._by_cluster.get(cluster, ()))
+
+    @property
+    def busy(self) -> Container[GroupId]:
+        """The placement groups that work was given."""
+        return self._by_group.keys()
+
+    @property
+    def owners(self) -> Collection[ProcessId]:
+        """The processes that have submitted work."""
+        return self._by_owner.keys()
+
+    def of_owner(self, owner: ProcessId) -> tuple[Work, ...]:
+        """The work that a process has submitted, oldest first."""
+        return tuple(self._by_id[id] for id in self._by_owner.get(owner, ()))
+
+    @property
+    def actors(self) -> Mapping[str, WorkId]:
+        """The actors among the work, by their ids."""
+        return self._actors
+
+    def needed(self, group: GroupId) -> Resources:
+        """What a placement group has to have for the largest of the work that it was given."""
+        return reduce(or_, self._demands.get(group, ()), Resources())
+
+    @property
+    def queued(self) -> Mapping[GroupId, int]:
+        """How much work waits in Ray's queue for each placement group."""
+        return self._queued
+
+    def queues(self, group: GroupId) -> list[Work]:
+        """Who is first of those that wait in Ray's queue for a placement group, of each kind.
+
+        Of a kind is what asks for the same of the same bundle. Oldest first.
+        """
+        heads = (self._by_id[next(iter(ids))] for ids in self._queues.get(group, {}).values())
+        return sorted(heads, key=lambda work: work.number)
+
+    def count(self, cluster: ClusterId, state: WorkState) -> int:
+        """How much work of a virtual cluster is in a state."""
+        return self._states[cluster, state]
+
+    def without_resources(self, cluster: ClusterId) -> int:
+        """How many actors of a virtual cluster hold nothing; each is a process all the same."""
+        return self._without[cluster]
+
+    def held(self, cluster: ClusterId) -> Generator[Work, None, None]:
+        """Who is next of those that wait for placement groups of their own, of each kind.
+
+        Of a kind is what is alike. Oldest first; whoever is placed meanwhile makes way for the next
+        of its kind.
+        """
+        if lines := self._held.get(cluster):
+            with closing(lines.heads()) as heads:
+                for id in heads:
+                    yield self._by_id[id]
+
+    def holding(self) -> tuple[ClusterId, ...]:
+        """The virtual clusters in which work is held."""
+        return tuple(self._held)
+
+    def put(self, work: Work) -> None:
+        """Add work, or write it down anew, where it stood."""
+        before = self._by_id.get(work.id)
+        if before is not None:
+            self._uncount(before)
+        self._by_id[work.id] = work
+        self._changed.add(work.id)
+        self._by_group.setdefault(work.group, {})[work.id] = None
+        self._by_cluster.setdefault(work.cluster, {})[work.id] = None
+        self._by_owner.setdefault(work.owner, {})[work.id] = None
+        self._demands.setdefault(work.group, Counter())[work.demand] += 1
+        if work.actor:
+            self._actors[work.actor] = work.id
+        if work.lasting and not work.demand:
+            self._without[work.cluster] += 1
+        self._states[work.cluster, work.state] += 1
+        match work.state:
+            case WorkState.PLACED if work.demand:
+                _add(self._load, work)
+                if work.lasting:
+                    _add(self._lasting, work)
+            case WorkState.QUEUED:
+                self._queued[work.group] += 1
+                queues = self._queues.setdefault(work.group, {})
+                queues.setdefault((work.bundle, work.demand), {})[work.id] = None
+            case WorkState.HELD:
+                lines = self._held.setdefault(work.cluster, Lines())
+                lines.add(work.id, work.number, alike(work.demand, work.selector))
+
+    def drop(self, id: WorkId) -> Work | None:
+        """Forget work, if it is known."""
+        work = self._by_id.pop(id, None)
+        if work is not None:
+            self._changed.add(id)
+            self._uncount(work)
+            forget(self._by_cluster, work.cluster, id)
+        return work
+
+    def changes(self) -> set[WorkId]:
+        """What has changed since this was asked the last time, for whoever writes it down."""
+        changed, self._changed = self._changed, set()
+        return changed
+
+    def _uncount(self, work: Work) -> None:
+        forget(self._by_group, work.group, work.id)
+        forget(self._by_owner, work.owner, work.id)
+        _less(self._demands[work.group], work.demand)
+        if not self._demands[work.group]:
+            del self._demands[work.group]
+        self._actors.pop(work.actor, None)
+        if work.lasting and not work.demand:
+            _less(self._without, work.cluster)
+        _less(self._states, (work.cluster, work.state))
+        match work.state:
+            case WorkState.PLACED if work.demand:
+                _take_off(self._load, work)
+                if work.lasting:
+                    _take_off(self._lasting, work)
+            case WorkState.QUEUED:
+                _less(self._queued, work.group)
+                queues = self._queues[work.group]
+                forget(queues, (work.bundle, work.demand), work.id)
+                if not queues:
+                    del self._queues[work.group]
+            case WorkState.HELD:
+                self._held[work.cluster].remove(work.id)
+                if not self._held[work.cluster]:
+                    del self._held[work.cluster]
+
+
+def _add(load: dict[tuple[GroupId, int], Resources], work: Work) -> None:
+    at = (work.group, work.bundle)
+    load[at] = load.get(at, Resources()) + work.demand
+
+
+def _take_off(load: dict[tuple[GroupId, int], Resources], work: Work) -> None:
+    at = (work.group, work.bundle)
+    left = load[at] - work.demand
+    if left:
+        load[at] = left
+    else:
+        load.pop(at)
+
+
+def _less(counts: Counter[Key], key: Key) -> None:
+    counts[key] -= 1
+    if not counts[key]:
+        del counts[key]

@@ -1,0 +1,99 @@
+"""Bundler: keeps placement groups in step with the vnodes that they carry.
+
+It writes into the books which groups there are, and orders from the provisioner what is to be made
+and removed. Orders begin once the books are saved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from ...core.books import Books
+from ...core.ledger import Ledger
+from ...core.places.groups import Either, Group, GroupId, Recut, Stuck, recut
+from ...core.records import DEFAULT, ClusterId, VNodeId
+from ...core.resources import Resources
+from ...ray.control_plane.protocol import Seen
+from ..group_provisioner import GroupProvisioner
+from ..settings import KeeperSettings
+
+
+class Bundler:
+    """The placement groups of one Ray cluster that are ours."""
+
+    def __init__(
+        self,
+        books: Books,
+        provisioner: GroupProvisioner,
+        *,
+        clock: Callable[[], float],
+        new_id: Callable[[ClusterId], GroupId],
+        settings: KeeperSettings,
+    ) -> None:
+        self.books = books
+        self.settings = settings
+        self.new_id = new_id
+        self._provisioner = provisioner
+        self._clock = clock
+        self.in_use: frozenset[GroupId] = frozenset()
+        """The placement groups that something ran in when Ray was last looked at."""
+        self._ready: set[GroupId] = set()
+        """The placement groups that Ray has found places for."""
+
+    def cut(
+        self,
+        ledger: Ledger,
+        vnodes: Iterable[VNodeId],
+        given: Mapping[VNodeId, Resources] | None = None,
+    ) -> Recut | Stuck:
+        """Say how these vnodes of a ledger get the pieces that they should have."""
+        others = {vnode.id for vnode in ledger.of(DEFAULT)}
+        ours = [id for id in vnodes if id not in others]
+        busy = Either(self.books.works.busy, self.in_use)
+        return recut(ledger, self.books.groups, ours, self.new_id, busy=busy, given=given)
+
+    def order(self, cut: Recut) -> None:
+        """Write a cut down, and order that it is made."""
+        gone = [self.books.groups[id] for id in cut.remove]
+        self.books.groups.apply(cut)
+        self._ready.difference_update(cut.remove)
+        self._provisioner.order(remove=gone, make=cut.make)
+
+    def rebundle(self, ledger: Ledger, vnodes: Iterable[VNodeId]) -> bool:
+        """Order the pieces that vnodes have in a ledger; False if work is in the way."""
+        cut = self.cut(ledger, vnodes)
+        if isinstance(cut, Recut):
+            self.order(cut)
+        return isinstance(cut, Recut)
+
+    def due(self) -> float:
+        """When what is borrowed now has to go back."""
+        return self._clock() + self.settings.lease_s
+
+    def give_up(self, groups: Sequence[Group]) -> None:
+        """Strike placement groups, and order that they are removed."""
+        for group in groups:
+            self.books.groups.drop(group.id)
+            self._ready.discard(group.id)
+        self._provisioner.order(remove=groups)
+
+    def make_again(self, group: Group) -> None:
+        """Ray no longer has a placement group: order it once more, or what it should carry."""
+        self._ready.discard(group.id)
+        if all(piece.vnode for piece in group.pieces):
+            self._provisioner.order(make=[group])
+        else:  # a part of it has nowhere to be
+            self.books.groups.drop(group.id)
+            self.rebundle(self.books.ledger, group.vnodes & self.books.ledger.vnodes.keys())
+
+    def placed(self, group: Group) -> None:
+        """Ray has found places for all of a placement group."""
+        self._ready.add(group.id)
+
+    def all_there(self, cluster: ClusterId) -> bool:
+        """Whether Ray has a place for each placement group of a virtual cluster."""
+        return all(each.id in self._ready for each in self.books.groups.of_cluster(cluster))
+
+    def is_settled(self, found: Seen) -> bool:
+        """Whether a placement group is where the books already say."""
+        return found.id in self._ready and self._provisioner.knows(found)

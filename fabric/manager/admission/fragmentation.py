@@ -1,0 +1,57 @@
+"""Fragmentation: the machines whose GPUs are free in smaller parts than the ledger supposes.
+
+Ray does not tell which GPU carries what. That it has no room where the ledger has shows that the
+parts lie apart (`core/places/gpus.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Sequence
+
+from ...core.books import Books
+from ...core.places.placement import GPU
+from ...core.places.request import Request
+from ...core.records import ClusterId, MachineId, VNodeId
+from ...core.resources import Resources
+
+BELIEVED_S = 60.0
+"""How long Ray is believed that a machine's GPUs are free in small parts, if nothing changes."""
+
+
+class Fragmentation:
+    """What Ray's refusals say of the GPUs of machines."""
+
+    def __init__(self, books: Books, clock: Callable[[], float]) -> None:
+        self._books = books
+        self._clock = clock
+        self._found: dict[MachineId, tuple[frozenset[tuple[VNodeId, Resources]], float]] = {}
+        """What lies on each machine, and until when its GPUs count as fragmented."""
+
+    def refused(self, request: Request, below: Sequence[ClusterId]) -> None:
+        """Ray had no room for these GPUs: they are free on their machines in smaller parts."""
+        ledger = self._books.ledger
+        if not request.needs[GPU]:
+            return
+        if any(group.movable for group in self._books.groups.of_cluster(request.id)):
+            machines = {each.id for each in ledger.machines.values() if each.total[GPU]}
+        else:
+            machines = {vnode.machine for id in below for vnode in ledger.of(id)}
+        for machine in machines:
+            self._found[machine] = self._carved_on(machine, below), self._clock() + BELIEVED_S
+
+    def machines(self) -> frozenset[MachineId]:
+        """Those on which nothing has changed since Ray had no room there, for a while."""
+        now = self._clock()
+        self._found = {
+            machine: (carved, until)
+            for machine, (carved, until) in self._found.items()
+            if now < until and carved == self._carved_on(machine)
+        }
+        return frozenset(self._found)
+
+    def _carved_on(
+        self, machine: MachineId, but: Container[ClusterId] = ()
+    ) -> frozenset[tuple[VNodeId, Resources]]:
+        vnodes = self._books.ledger.vnodes.values()
+        there = (each for each in vnodes if each.parent == machine and each.cluster not in but)
+        return frozenset((each.id, each.resources) for each in there)

@@ -1,0 +1,208 @@
+"""LedgerFile: the books of one Ray cluster on disk, written before anybody is told of a decision.
+
+An SQLite file with a row for each machine, cluster, vnode, piece of work, request and placement
+group. `save` writes what has changed, in one transaction: whoever dies in the middle leaves what
+was there before. It is written without fsync, so it survives the death of any process, not a power
+cut.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import itertools
+import json
+import os
+import secrets
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ...core.books import Books
+from ...core.invariants import broken
+from ...core.ledger import Ledger
+from ...core.records import ClusterId, WorkId
+from ...errors import FabricError
+from . import ledger_rows as rows
+
+FORMAT = 1
+OWN_POLL_S = 0.02
+TABLES = ("machines", "clusters", "vnodes", "uses", "entries", "groups", "works", "answers")
+
+_SCHEMA = (
+    "".join(f"CREATE TABLE {name} (id TEXT PRIMARY KEY, what TEXT NOT NULL);" for name in TABLES)
+    + "CREATE TABLE ledger (name TEXT NOT NULL);"
+    + f"PRAGMA user_version = {FORMAT};"
+)
+
+
+async def own(path: Path) -> int:
+    """Wait until no other process owns a ledger; this one does until it ends, or closes the lock.
+
+    A manager that was killed may answer for a moment more, while its successor begins: what it has
+    promised by then must be in the file before that is read.
+    """
+    lock = os.open(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        while True:
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return lock
+            await asyncio.sleep(OWN_POLL_S)
+    except BaseException:
+        os.close(lock)
+        raise
+
+
+class LedgerFile:
+    """One file; it belongs to one process at a time (`own`)."""
+
+    def __init__(self, path: Path | None) -> None:
+        """Open or make the file; in memory without a path. FabricError for what is no ledger."""
+        self._name = "a ledger in memory" if path is None else str(path)
+        self._asked: dict[ClusterId, int] = {}
+        """The places in the order of asking."""
+        self.closed = False
+        """Whether it was closed, as it also is when something cannot be written."""
+        self._order = itertools.count()
+        with self._explained():
+            self._file = sqlite3.connect(path or ":memory:", isolation_level=None)
+        try:
+            with self._explained():
+                self._prepare()
+        except BaseException:
+            self._file.close()
+            raise
+
+    @property
+    def name(self) -> str:
+        """What tells the placement groups of this ledger from those of any other."""
+        with self._explained():
+            (name,) = self._file.execute("SELECT name FROM ledger").fetchone()
+        return str(name)
+
+    def load(self) -> Books:
+        """The books as they were last saved."""
+        with self._explained():
+            tables = {name: self._rows(name) for name in TABLES}
+        ledger = Ledger.restored(
+            machines=[rows.machine(id, what) for id, what in tables["machines"].items()],
+            clusters=[rows.cluster(id, what) for id, what in tables["clusters"].items()],
+            vnodes=[rows.vnode(id, what) for id, what in tables["vnodes"].items()],
+            loans=[loan for id, what in tables["vnodes"].items() for loan in rows.loans(id, what)],
+            uses={WorkId(id): rows.use(what) for id, what in tables["uses"].items()},
+        )
+        if wrong := broken(ledger):
+            raise FabricError(f"{self._name} does not add up: {wrong[0]}")
+        order = sorted(tables["entries"].items(), key=lambda row: int(row[1]["asked"]))
+        self._asked = {ClusterId(id): int(row["asked"]) for id, row in order}
+        self._order = itertools.count(max(self._asked.values(), default=-1) + 1)
+        books = Books(
+            ledger,
+            [rows.entry(id, what) for id, what in order],
+            [rows.group(id, what) for id, what in tables["groups"].items()],
+            sorted(
+                (rows.work(*row) for row in tables["works"].items()), key=lambda work: work.number
+            ),
+        )
+        for key, ended in tables["answers"].items():
+            books.answer(key, tuple(ended["ended"]))
+        books.changed_answers()
+        return books
+
+    def save(self, books: Books, notes: Mapping[str, Any] | None = None) -> None:
+        """Write what has changed since the last time, and notes with it.
+
+        The same books have to be given each time.
+        """
+        ledger, changes = books.ledger, books.ledger.changes()
+        entries = books.changed_entries()
+        for id in entries - books.entries.keys():
+            self._asked.pop(id, None)
+        for id in books.entries if entries else ():
+            if id not in self._asked:
+                self._asked[id] = next(self._order)
+        with self._explained():
+            self._file.execute("BEGIN IMMEDIATE")
+            try:
+                self._write("machines", changes.machines, ledger.machines, rows.machine_row)
+                self._write("clusters", changes.clusters, ledger.clusters, rows.cluster_row)
+                self._write(
+                    "vnodes", changes.vnodes, ledger.vnodes, partial(rows.vnode_row, ledger)
+                )
+                self._write("uses", changes.works, ledger.uses, rows.use_row)
+                self._write("entries", entries, books.entries, partial(rows.entry_row, self._asked))
+                self._write("groups", books.groups.changes(), books.groups, rows.group_row)
+                self._write("works", books.works.changes(), books.works, rows.work_row)
+                answers = books.changed_answers()
+                self._write("answers", answers, books.answers, lambda ended: {"ended": ended})
+                for name, what in (notes or {}).items():
+                    self._note(name, what)
+                self._file.execute("COMMIT")
+            except BaseException:
+                self.close()  # what was not written is told nobody, and must be loaded anew
+                raise
+
+    def note(self, name: str) -> Any:
+        """What was noted under a name, beside the books; None if nothing was."""
+        with self._explained():
+            found = self._file.execute("SELECT what FROM notes WHERE id = ?", (name,)).fetchone()
+        return None if found is None else json.loads(found[0])
+
+    def write_note(self, name: str, what: Any) -> None:
+        """Note something that the books do not hold."""
+        with self._explained():
+            self._note(name, what)
+
+    def close(self) -> None:
+        """Close the file; may be called twice."""
+        self.closed = True
+        self._file.close()
+
+    def _note(self, name: str, what: Any) -> None:
+        self._file.execute("INSERT OR REPLACE INTO notes VALUES (?, ?)", (name, json.dumps(what)))
+
+    def _rows(self, table: str) -> dict[str, Any]:
+        found = self._file.execute(f"SELECT id, what FROM {table}")
+        return {id: json.loads(what) for id, what in found}
+
+    def _prepare(self) -> None:
+        self._file.execute("PRAGMA journal_mode = WAL")
+        self._file.execute("PRAGMA synchronous = OFF")
+        (version,) = self._file.execute("PRAGMA user_version").fetchone()
+        (tables,) = self._file.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        if not version and not tables:
+            name = secrets.token_hex(6)
+            self._file.executescript(
+                f"BEGIN; {_SCHEMA} INSERT INTO ledger VALUES ('{name}'); COMMIT;"
+            )
+        elif version != FORMAT:
+            raise FabricError(
+                f"{self._name} is no ledger of format {FORMAT}, which this version reads, but of "
+                f"format {version}"
+            )
+        # Files of before have none, and versions of before do not look.
+        self._file.execute("CREATE TABLE IF NOT EXISTS notes (id TEXT PRIMARY KEY, what TEXT)")
+
+    def _write(
+        self,
+        table: str,
+        changed: Iterable[str],
+        now: Any,
+        row: Callable[[Any], Mapping[str, Any]],
+    ) -> None:
+        gone = [(id,) for id in changed if id not in now]
+        there = [(id, json.dumps(row(now[id]))) for id in changed if id in now]
+        self._file.executemany(f"DELETE FROM {table} WHERE id = ?", gone)
+        self._file.executemany(f"INSERT OR REPLACE INTO {table} VALUES (?, ?)", there)
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise FabricError(f"{self._name} cannot be used as a ledger: {error}") from error

@@ -1,0 +1,60 @@
+"""Reconstruction: work whose result was lost, which Ray does once more on its own (lineage).
+
+Ray waits for the placement group that the work had, and nobody tells the manager of its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable
+
+from ...core.books import Books
+from ...core.places.groups import GroupId, was_made_for
+from ...core.records import ClusterId, WorkId
+from ...core.routing.work import NOBODY
+
+SURE_S = 1.0
+"""How long Ray must wait for a placement group before it is made once more: what Ray says that it
+waits for is a little old, and may have run and ended."""
+
+REBUILT_S = 5.0
+"""After which work that Ray did once more is over, if nothing runs in its placement group."""
+
+
+class Reconstruction:
+    """The placement groups that Ray waits for and nobody knows, and the work in those remade."""
+
+    def __init__(self, books: Books, clock: Callable[[], float]) -> None:
+        self._books = books
+        self._clock = clock
+        self._missed: dict[GroupId, float] = {}
+        """Since when each placement group was missed."""
+        self._seen: dict[WorkId, float] = {}
+        """When Ray last ran work once more, or waited to."""
+
+    def missed(self, wanted: Iterable[GroupId]) -> list[tuple[GroupId, ClusterId]]:
+        """The placement groups to make once more, with the virtual clusters that they belong to."""
+        books, now = self._books, self._clock()
+        unknown = {
+            group for group in wanted if group not in books.groups and group not in books.works.busy
+        }
+        self._missed = {group: self._missed.get(group, now) for group in unknown}
+        sure = [group for group, since in self._missed.items() if now >= since + SURE_S]
+        owners = [(group, self._owner(group)) for group in sure]
+        return [(group, owner) for group, owner in owners if owner is not None]
+
+    def _owner(self, group: GroupId) -> ClusterId | None:
+        for id, entry in self._books.entries.items():
+            if not (entry.waiting or entry.group) and was_made_for(id, group):
+                return id
+        return None
+
+    def over(self, wanted: Container[GroupId], in_use: Container[GroupId]) -> list[WorkId]:
+        """The work that is over: for a while Ray has neither waited for its group nor used it."""
+        now, works = self._clock(), self._books.works.of_owner(NOBODY)
+        self._seen = {
+            work.id: now
+            if work.group in wanted or work.group in in_use
+            else self._seen.get(work.id, now)
+            for work in works
+        }
+        return [id for id, at in self._seen.items() if now > at + REBUILT_S]

@@ -1,0 +1,375 @@
+"""Router: sends the work inside virtual clusters to placement groups, and keeps account of it.
+
+Whoever submits a task or an actor chooses an id for it and asks where it runs. The answer is always
+a placement group, sometimes one that does not exist yet: Ray then holds the work until the router
+has had it made. The id of the work is the id of that placement group.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
+from typing import Protocol
+
+from ...core.books import Books
+from ...core.ledger import Ledger
+from ...core.places.borrowing import borrow
+from ...core.places.groups import Group, GroupId, Piece, Recut, Stuck
+from ...core.records import ClusterId, ProcessId, SchedulingPolicy, Use, VNodeId, WorkId
+from ...core.resources import Resources
+from ...core.routing.eligibility import Never
+from ...core.routing.scheduling import ANY, SOMETHING, Apart, Hold, Into, Queue, apart
+from ...core.routing.work import NOBODY, Work, WorkState, alike
+from ...errors import NoSuchCluster, TooLarge
+from ...spec import ACTORS
+from ..settings import KeeperSettings
+from .batches import Batches
+from .messages import Ask, Placed
+from .reconstruction import Reconstruction
+from .scheduler import TRIES, Scheduler
+from .task_times import TaskTimes, kind_of
+
+SILENCE_S = 20.0
+"""After which Ray is asked whether a process that says nothing is still there."""
+
+
+class Bundles(Protocol):
+    """What the router needs of the bundler."""
+
+    books: Books
+    settings: KeeperSettings
+
+    def cut(
+        self, ledger: Ledger, vnodes: Iterable[VNodeId], given: Mapping[VNodeId, Resources], /
+    ) -> Recut | Stuck: ...
+    def order(self, cut: Recut, /) -> None: ...
+    def due(self) -> float: ...
+
+
+class Router:
+    """Work and where it runs."""
+
+    def __init__(self, bundles: Bundles, clock: Callable[[], float]) -> None:
+        self._bundles = bundles
+        self._books = bundles.books
+        self._clock = clock
+        self._heard: dict[ProcessId, float] = {}
+        self._why: dict[WorkId, Hold] = {}
+        self._times = TaskTimes(self._books, clock)
+        self._scheduler = Scheduler(self._books, self._times, bundles.settings)
+        self._batches = Batches(self._books.works, self._times)
+        self._reconstruction = Reconstruction(self._books, clock)
+        self._numbers = itertools.count(
+            max((work.number for work in self._books.works), default=0) + 1
+        )
+
+    def place(self, ask: Ask) -> Work | None:
+        """Say where work runs; None if it may not wait and there is no room.
+
+        Asking again is answered like the first time. NoSuchCluster; TooLarge for what could never
+        run there.
+        """
+        books = self._books
+        self._heard[ask.owner] = self._clock()
+        if ask.id in books.works:
+            return books.works[ask.id]
+        if ask.cluster not in books.ledger.clusters:
+            raise NoSuchCluster(ask.cluster, sorted(books.ledger.clusters))
+        self._check_actors(ask)
+        found = Queue(*ask.inside) if ask.inside else self._scheduler.choose(ask, lasting=ask.actor)
+        if isinstance(found, Never):
+            raise TooLarge(found.reason)
+        work = self._work(ask)
+        match found:
+            case Into(group, bundle, vnode):
+                self._start(replace(work, group=group, bundle=bundle), vnode)
+            case Apart() if self._set_apart(work, found):
+                pass
+            case Apart() if self._may_share(ask) and isinstance(
+                into := self._scheduler.choose(ask), Into
+            ):
+                self._start(replace(work, group=into.group, bundle=into.bundle), into.vnode)
+            case Queue(group, bundle) if ask.wait:
+                queued = replace(work, group=group, bundle=bundle, state=WorkState.QUEUED)
+                books.works.put(queued)
+            case _ if ask.wait:
+                if isinstance(found, Hold):
+                    self._why[work.id] = found
+                self._hold(work, together=not ask.actor)
+            case _:
+                self._why.pop(work.id, None)
+                return None
+        return books.works[ask.id]
+
+    def _may_share(self, ask: Ask) -> bool:
+        """Whether an actor may go where others are: not before those who wait for that piece."""
+        held = self._books.works.count(ask.cluster, WorkState.HELD)
+        return ask.actor and not held
+
+    def _check_actors(self, ask: Ask) -> None:
+        """TooLarge for an actor without resources, if there are as many as there may be."""
+        most = self._bundles.settings.actors_without_resources
+        whose = "`actors_without_resources` of the manager"
+        entry = self._books.entries.get(ask.cluster)
+        own = None if entry is None else entry.spec.get(ACTORS)
+        if own is not None and (most is None or own < most):
+            most, whose = own, f"`{ACTORS}` of its spec"
+        if most is None or not ask.actor or ask.demand:
+            return
+        there = self._books.works.without_resources(ask.cluster)
+        if there >= most:
+            raise TooLarge(
+                f"it has {there} actors without resources, and may have {most} ({whose}); ask for "
+                "a part of a CPU"
+            )
+
+    def place_also(self, like: Ask, ids: Sequence[WorkId]) -> list[Work]:
+        """Promise places to tasks like one that waits; to as many as can wait where it does.
+
+        Nothing is made for them, and no room taken that others could have.
+        """
+        works, promised = self._books.works, list[Work]()
+        if like.id not in works or works[like.id].state is WorkState.PLACED:
+            return []
+        for id in ids:
+            if id not in works:
+                work = self._work(replace(like, id=id))
+                if queue := self._scheduler.queue(like):
+                    there = replace(work, group=queue.group, bundle=queue.bundle)
+                    works.put(replace(there, state=WorkState.QUEUED))
+                elif not self._batches.join(work):
+                    break
+            promised.append(works[id])
+        return promised
+
+    def _work(self, ask: Ask) -> Work:
+        return Work(
+            id=ask.id,
+            number=next(self._numbers),
+            cluster=ask.cluster,
+            demand=ask.demand,
+            selector=ask.selector,
+            lasting=ask.actor,
+            function=ask.function,
+            owner=ask.owner,
+            group=GroupId(ask.id),
+        )
+
+    def placed(self, work: Work) -> Placed:
+        """Where work runs, as its submitter is told."""
+        known = self._books.groups.get(work.group)
+        sizes = [piece.resources.to_ray() for piece in known.pieces] if known else []
+        return Placed(work.group, work.bundle, tuple(sizes), str(work.state))
+
+    def to_be_seen(self, ask: Ask) -> asyncio.Event | None:
+        """What a task had better wait for: the end of the first of its kind, which has just begun.
+
+        Only then is known whether it may wait in the queue of a piece, or had better be held. None
+        if it need not wait, or in vain.
+        """
+        if ask.actor or not ask.wait or ask.inside or ask.id in self._books.works:
+            return None
+        kind = kind_of(ask)
+        if not self._times.has_just_begun(kind) or not isinstance(
+            self._scheduler.choose(ask), Hold
+        ):
+            return None
+        return self._times.first_end(kind)
+
+    def _hold(self, work: Work, *, together: bool) -> None:
+        """Have work wait for a placement group: of its own, or of a task like it."""
+        if together and self._batches.join(work):
+            self._why.pop(work.id, None)
+            return
+        self._books.works.put(work)
+        if together:
+            self._batches.begin(work)
+
+    def begun(self, id: WorkId, actor: str) -> None:
+        """Work turns out to be this actor."""
+        works = self._books.works
+        if id in works:
+            works.put(replace(works[id], actor=actor))
+
+    def done(self, ids: Iterable[WorkId], *, ran: bool = True) -> None:
+        """Work has ended, or never came; its room goes to whoever waits."""
+        works = self._books.works
+        ended = [works[id] for id in ids if id in works]
+        if ran:
+            self._times.ended(ended)
+        for work in ended:
+            self._forget(work.id)
+        for group in dict.fromkeys(work.group for work in ended):
+            self._promote(group)
+        if ended:
+            for cluster in works.holding():
+                self._serve(cluster)
+
+    def heard(self, owner: ProcessId) -> None:
+        """A process is there, with work that has not ended."""
+        self._heard[owner] = self._clock()
+
+    def silent(self) -> set[ProcessId]:
+        """The processes with work that have not been heard of for long."""
+        now = self._clock()
+        owners = {*self._books.works.owners} - {NOBODY}
+        self._heard = {id: self._heard.get(id, now) for id in owners}
+        return {id for id in owners if now > self._heard[id] + SILENCE_S}
+
+    def look(
+        self, in_use: Collection[GroupId], dead: Iterable[str], over: Collection[ProcessId]
+    ) -> None:
+        """Forget the work that Ray no longer knows: dead actors, and what dead processes left."""
+        works, by_actor = self._books.works, self._books.works.actors
+        for actor in dead:
+            if actor in by_actor:
+                self._forget(by_actor[actor])
+        for work in [each for owner in over for each in works.of_owner(owner)]:
+            if work.group not in in_use:
+                self._forget(work.id)
+        self._times.forget_groups()
+        self.serve()
+
+    def rebuild(self, wanted: Mapping[GroupId, Resources], in_use: Collection[GroupId]) -> None:
+        """Let work run once more whose result was lost: Ray waits for the group that it had."""
+        for group, cluster in self._reconstruction.missed(wanted):
+            work = Work(
+                id=WorkId(group),
+                number=next(self._numbers),
+                cluster=cluster,
+                demand=wanted[group],
+                owner=NOBODY,
+                group=group,
+            )
+            self._hold(work, together=False)
+            self._serve(cluster)
+        for id in self._reconstruction.over(wanted, in_use):
+            self._forget(id)
+
+    def end(self, cluster: ClusterId) -> None:
+        """A virtual cluster is about to end, with all its work."""
+        for work in self._books.works.of(cluster):
+            self._forget(work.id)
+        self._times.end(cluster)
+        self._batches.end(cluster)
+
+    def lost(self, vnodes: Collection[VNodeId]) -> None:
+        """These vnodes died: what ran there and is started again runs where room is found.
+
+        It looks for the same placement group, so that is made anew, unless it is still there.
+        """
+        books = self._books
+        again: set[GroupId] = set()
+        for work in list(books.works):
+            if work.vnode not in vnodes and not (
+                work.state is WorkState.QUEUED
+                and work.group in books.groups
+                and books.groups[work.group].vnodes & {*vnodes}
+            ):
+                continue
+            known = books.groups.get(work.group)
+            stays = known is not None and (known.movable or bool(known.vnodes - {*vnodes}))
+            state = WorkState.QUEUED if stays or work.group in again else WorkState.HELD
+            if not stays:
+                again.add(work.group)
+            books.works.put(replace(work, state=state, vnode=None))
+
+    def serve(self) -> None:
+        """Give those that wait what has become free, first come, first served."""
+        books = self._books
+        for group in tuple(books.works.queued):
+            self._promote(group)
+        for cluster in books.works.holding():
+            self._serve(cluster)
+
+    def _serve(self, cluster: ClusterId) -> None:
+        """Have placement groups made for what is held in a virtual cluster."""
+        books = self._books
+        refused: set[Hashable] = set()
+        with closing(books.works.held(cluster)) as held:
+            for work in held:
+                needed = self._needed(work)
+                kind = alike(needed, work.selector)
+                if kind in refused:
+                    continue
+                found = apart(books.ledger, cluster, needed, work.selector)
+                if isinstance(found, Hold):
+                    self._why[work.id] = found
+                if isinstance(found, Hold) or not self._set_apart(work, found):
+                    refused.add(kind)
+                if len(refused) > TRIES:
+                    return
+
+    def demand(self) -> tuple[Resources, ...]:
+        """What is held and only another machine could give."""
+        works = self._books.works
+        return tuple(
+            works[id].demand for id, why in self._why.items() if why.physical and id in works
+        )
+
+    def _set_apart(self, work: Work, found: Apart) -> bool:
+        """Have a placement group made for work; False if the pieces cannot be cut so."""
+        books = self._books
+        needed = self._needed(work) or SOMETHING
+        twin = books.ledger.copy()
+        borrow(twin, found.growth, 0.0)
+        steps = found.growth.steps
+        touched = {found.vnode, *(s.vnode for s in steps), *(VNodeId(s.parent) for s in steps)}
+        if not needed.fits(twin.own(found.vnode)):
+            return False  # it has no demands, and its vnode nothing to spare
+        cut = self._bundles.cut(twin, touched & twin.vnodes.keys(), {found.vnode: needed})
+        if isinstance(cut, Stuck):
+            self._why[work.id] = Hold(cut.reason, physical=False)
+            return False
+        borrow(books.ledger, found.growth, self._bundles.due())
+        known = books.ledger.vnodes[found.vnode]
+        piece = Piece(vnode=known.id, resources=needed, machine=known.machine)
+        group = Group(
+            id=work.group, cluster=work.cluster, policy=SchedulingPolicy.PACK, pieces=(piece,)
+        )
+        self._bundles.order(Recut(cut.remove, (group, *cut.make)))
+        self._start(replace(work, bundle=0), known.id)
+        return True
+
+    def _needed(self, work: Work) -> Resources:
+        """What a placement group has to have for the largest of all that goes there."""
+        return self._books.works.needed(work.group) | work.demand
+
+    def _start(self, work: Work, vnode: VNodeId) -> None:
+        books = self._books
+        self._times.began(work)
+        books.ledger.start(work.id, Use(vnode=vnode, resources=work.demand))
+        books.works.put(replace(work, vnode=vnode, state=WorkState.PLACED))
+        self._why.pop(work.id, None)
+
+    def _promote(self, group: GroupId) -> None:
+        """Count work that Ray will have started, since its placement group has room for it."""
+        books = self._books
+        known = books.groups.get(group)
+        found = known is not None
+        while known is not None and found:
+            found = False
+            for work in books.works.queues(group):
+                for bundle, piece in enumerate(known.pieces):
+                    if piece.vnode not in books.ledger.vnodes or work.bundle not in (ANY, bundle):
+                        continue
+                    held = books.works.load.get((group, bundle), Resources())
+                    if (held + work.demand).fits(piece.resources):
+                        self._start(replace(work, bundle=bundle), VNodeId(str(piece.vnode)))
+                        found = True
+                        break
+
+    def _forget(self, id: WorkId) -> None:
+        books = self._books
+        self._why.pop(id, None)
+        work = books.works.drop(id)
+        if work is None:
+            return
+        if id in books.ledger.uses:
+            books.ledger.stop(id)
+        behind = books.works.queues(work.group)
+        if behind and work.state is WorkState.HELD:
+            books.works.put(replace(behind[0], state=WorkState.HELD))

@@ -1,0 +1,99 @@
+"""TaskTimes: how long tasks of each kind last, as those that have ended show.
+
+Of a kind are tasks of one function that are alike, in one virtual cluster.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable
+
+from ...core.books import Books
+from ...core.places.groups import Group, GroupId
+from ...core.records import ClusterId
+from ...core.resources import Resources
+from ...core.routing.pace import Paces
+from ...core.routing.scheduling import slots
+from ...core.routing.work import Work, alike
+from .messages import Ask
+
+PROOF_S = 0.1
+"""How long the first of a kind may take to end before its like are no longer taken to be short: as
+long as it takes Ray to make a placement group for them."""
+
+Kind = tuple[ClusterId, str, Hashable]
+
+
+def kind_of(work: Work | Ask) -> Kind:
+    """What is the same for all tasks that are taken to last alike."""
+    return work.cluster, work.function, alike(work.demand, work.selector)
+
+
+class TaskTimes:
+    """The tasks that run and have ended, by kind."""
+
+    def __init__(self, books: Books, clock: Callable[[], float]) -> None:
+        self._books = books
+        self._clock = clock
+        self._paces: Paces[Kind] = Paces()
+        self._begun: dict[Kind, float] = {}
+        """When the first task of a kind began of which none has ended yet."""
+        self._first_ends: dict[Kind, asyncio.Event] = {}
+
+    def task_s(self, kind: Kind) -> float | None:
+        """How long tasks of a kind last; None before the first has ended."""
+        return self._paces.task_s(kind)
+
+    def waits(self, ask: Ask) -> Callable[[Group], float]:
+        """How long a task waits in the queue of a group."""
+        works, kind, now = self._books.works, kind_of(ask), self._clock()
+
+        def wait_s(group: Group) -> float:
+            at_once = slots(group, ask.demand, works.lasting)
+            return self._paces.wait_s(group.id, kind, works.queued.get(group.id, 0), at_once, now)
+
+        return wait_s
+
+    def has_just_begun(self, kind: Kind) -> bool:
+        """Whether the first of a kind runs, and may yet prove to be short."""
+        began = self._begun.get(kind)
+        if began is None or self._paces.task_s(kind) is not None:
+            return False
+        return self._clock() <= began + PROOF_S
+
+    def first_end(self, kind: Kind) -> asyncio.Event:
+        """What is set once the first of a kind has ended."""
+        return self._first_ends.setdefault(kind, asyncio.Event())
+
+    def began(self, work: Work) -> None:
+        """Work has its resources in its group."""
+        self._paces.began(work.group, self._clock())
+        if not work.lasting and self._paces.task_s(kind_of(work)) is None:
+            self._begun.setdefault(kind_of(work), self._clock())
+
+    def ended(self, ended: Iterable[Work]) -> None:
+        """See from the tasks that have ended how long such tasks last."""
+        books, counts = self._books, Counter[tuple[GroupId, Kind, Resources]]()
+        for work in ended:
+            if work.group in books.groups and not work.lasting:
+                counts[work.group, kind_of(work), work.demand] += 1
+        for (group, kind, demand), count in counts.items():
+            at_once = books.works.running(books.groups[group], demand)
+            self._paces.ended(group, kind, count, at_once, self._clock())
+            self._first_has_ended(kind)
+
+    def _first_has_ended(self, kind: Kind) -> None:
+        self._begun.pop(kind, None)
+        if kind in self._first_ends:
+            self._first_ends.pop(kind).set()
+
+    def forget_groups(self) -> None:
+        """Forget the placement groups that are gone."""
+        self._paces.forget(but=self._books.groups)
+
+    def end(self, cluster: ClusterId) -> None:
+        """A virtual cluster is about to end, with all its work."""
+        self._paces.end([kind for kind in self._paces.kinds if kind[0] == cluster])
+        for kind in [each for each in {**self._begun, **self._first_ends} if each[0] == cluster]:
+            self._first_has_ended(kind)
