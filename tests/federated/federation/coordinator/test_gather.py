@@ -21,7 +21,7 @@ from fedpilot.federated.core.rounds.participation import (
 )
 from fedpilot.federated.core.sums.partial_check import AnswerRefused, LimitExceeded
 from fedpilot.federated.core.user_code.user_errors import failure_of
-from fedpilot.federated.federation.coordinator.gather import Answered, Asking, Part
+from fedpilot.federated.federation.coordinator.gather import Answered, Gather, Part
 from fedpilot.mediator import (
     FederationMediator,
     GangRequest,
@@ -170,7 +170,7 @@ class World:
         ]
 
 
-class Stepped(Asking):
+class Stepped(Gather):
     """Something happens whenever it waits."""
 
     def __init__(self, world: World, rules: Rules, script: Sequence[str] = ()) -> None:

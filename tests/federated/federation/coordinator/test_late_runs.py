@@ -14,7 +14,7 @@ from federations import Log, by_groups, one_by_one, raising, timeless
 from fedpilot.fabric.testing.fake_cluster import FakeCluster, fake_machine
 from fedpilot.federated import ConfigError, Event, Federation, RunRefused, RunResult
 from fedpilot.federated.core.sums.staleness import weight_of
-from fedpilot.federated.federation.coordinator.gather import Asking
+from fedpilot.federated.federation.coordinator.gather import Gather
 from fedpilot.federated.federation.verify import Replay
 from fedpilot.federated.site.workers.node import FederatedNode
 from fedpilot.mediator import InProcessSite, Payload
@@ -49,7 +49,7 @@ class SlowSite(InProcessSite):
         cls.kept.clear()
 
 
-class Hasty(Asking):
+class Hasty(Gather):
     """Its clock stands still until only slow answers are missing; then all deadlines are over."""
 
     _now = 0.0
@@ -58,7 +58,7 @@ class Hasty(Asking):
         super().__init__(question, mediator, rules, lambda: self._now)
 
     def _wait(self, seconds: float | None) -> None:
-        missing = {(each.part.site, self._question.round_number) for each in self._open.values()}
+        missing = {(each.part.site, self._query.round_number) for each in self._open.values()}
         if missing and missing <= SlowSite.kept.keys():
             self._now += 1e6
         super()._wait(POLL_S)
@@ -99,7 +99,7 @@ CARRY: dict[str, Any] = {
 @pytest.fixture
 def links(archive: Archive, monkeypatch: pytest.MonkeyPatch) -> Links:
     monkeypatch.setattr("fedpilot.federated.federation.sites.sources.InProcessSite", SlowSite)
-    monkeypatch.setattr("fedpilot.federated.federation.coordinator.coordinator.Asking", Hasty)
+    monkeypatch.setattr("fedpilot.federated.federation.coordinator.gather.Gather", Hasty)
     return Links(archive)
 
 
@@ -234,13 +234,13 @@ class Stuck:
         monkeypatch.setattr(FederatedNode, "train", train)
         monkeypatch.setattr(InProcessSite, "deliver", delivered)
         monkeypatch.setattr(
-            "fedpilot.federated.federation.coordinator.coordinator.Asking", self.asking()
+            "fedpilot.federated.federation.coordinator.gather.Gather", self.asking()
         )
 
-    def asking(self) -> type[Asking]:
+    def asking(self) -> type[Gather]:
         stuck = self
 
-        class Closing(Asking):
+        class Closing(Gather):
             """Its deadlines are over once one worker of `west` stands and the other has trained."""
 
             _now = 0.0
