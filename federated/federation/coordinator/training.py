@@ -19,7 +19,7 @@ from fedpilot.mediator import FederationMediator, Payload, Share
 from ...config.schema import RunConfig
 from ...core.population.cohort_members import Members, Membership
 from ...core.population.shares import packed, unpacked
-from ...core.rounds.participation import Counted, Rules, least
+from ...core.rounds.participation import Rules, least
 from ...core.state import Roles
 from ...core.sums.partial import COARSER_STEP, COARSEST, Partial, grid
 from ...core.sums.partial_check import checked_covered, checked_partial
@@ -175,8 +175,13 @@ class TrainingPhase:
         counted = self.counted.read("counted", number, model.digest)
         late = self.counted.late(counted)
         for coarser in range(0, COARSEST + 1, COARSER_STEP):
-            query = self._query(model, coarser)
-            answers = self._ask(query, rules, counted)
+            query, waits_for = self._query(model, coarser), rules
+            if counted is not None:
+                query = query.with_header(counted=counted.counted)
+                waits_for = as_counted(counted, rules)
+            elif rules.by_clock:
+                query = query.with_header(tells_covered=True, late_for=self.late.rounds)
+            answers = gather(query, self.mediator, waits_for, emit=self.emit, clock=self.clock)
             if counted is None and rules.by_clock:
                 late = self.late.take(number)
                 self.late.expect(query, answers.late)
@@ -224,14 +229,6 @@ class TrainingPhase:
             variant=str(coarser),
         )
         return TrainingQuery(form=form, whole=self.asked, orders=self.orders, rules=self.rules)
-
-    def _ask(self, query: TrainingQuery, rules: Rules, counted: Counted | None) -> Answers:
-        """Ask every site about its clients; only about those that counted, once that is known."""
-        if counted is not None:
-            query, rules = query.with_header(counted=counted.counted), as_counted(counted, rules)
-        elif rules.by_clock:
-            query = query.with_header(tells_covered=True, late_for=self.late.rounds)
-        return gather(query, self.mediator, rules, emit=self.emit, clock=self.clock)
 
     def _rules(self) -> Rules:
         participation = self.config.participation

@@ -64,7 +64,7 @@ class NamedSite:
         return done(lambda: None)
 
     def deliver(self, order: Payload, key: str, purpose: str) -> Future[Payload]:
-        raise AssertionError("the question sends its orders itself")
+        raise AssertionError("the query sends its orders itself")
 
 
 class World:
@@ -89,7 +89,7 @@ class World:
         self.now = 0.0
         self.changes = 0
 
-    # the question
+    # the query
 
     def send(self, site: str, share: Share) -> Future[Payload]:
         assert site in self.mediator.sites
