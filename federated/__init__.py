@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from .federation.events import Event
     from .federation.federation import Federation
     from .federation.remote.client import Connection, RemoteFederation, connect
-    from .federation.run_record import RunResult
+    from .federation.runs.run_record import RunResult
     from .federation.virtual_node import EvaluationResult, TrainResult, VirtualNode
     from .models import register_model
 
@@ -59,7 +59,7 @@ _HOME = {
     "RemoteFederation": "federation.remote.client",
     "RunConfig": "config",
     "RunRefused": "errors",
-    "RunResult": "federation.run_record",
+    "RunResult": "federation.runs.run_record",
     "TooFewSites": "core.rounds.participation",
     "TrafficSpent": "errors",
     "TrainResult": "federation.virtual_node",

@@ -198,13 +198,14 @@ def emitted() -> set[str]:
     names: set[str] = set()
     for path in (REPOSITORY / "federated").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+            if not isinstance(node, ast.Call):
                 continue
+            name = getattr(node.func, "attr", getattr(node.func, "id", ""))
             first = node.args[0] if node.args else None
-            told = [first] if node.func.attr in ("_emit", "_on_event") else []
-            if node.func.attr in ("_notify", "notify") and isinstance(first, ast.Call):
+            told = [first] if name in ("emit", "_emit", "_on_event") else []
+            if name in ("_notify", "notify") and isinstance(first, ast.Call):
                 told = [keyword.value for keyword in first.keywords if keyword.arg == "kind"]
-            names |= {str(name.value) for name in told if isinstance(name, ast.Constant)}
+            names |= {str(each.value) for each in told if isinstance(each, ast.Constant)}
     return names
 
 

@@ -146,9 +146,9 @@ def run(
             else f"{'--detach' if detach else '--share'} is about a run at a mediator: "
             "give --mediator or --profile."
         )
-    from ..federation.coordinator.step_watch import StepWatch
     from ..federation.events import event
     from ..federation.report.progress import display_for
+    from ..federation.step_watch import StepWatch
 
     display = display_for(sys.stdout, as_json=as_json)
     watch = StepWatch(lambda name, **fields: display(event(name, **fields)))
@@ -204,8 +204,8 @@ def _continued(
     overrides: Sequence[str],
 ) -> Federation:
     """The federation of an earlier run, for a new one."""
-    from ..federation.continuing import find
     from ..federation.run_folder.folder import RunFolder
+    from ..federation.runs.continuing import find
 
     with RunFolder.reading(find(root, parent)) as folder:
         return _as_in(folder, root, observers, overrides)

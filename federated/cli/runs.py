@@ -203,10 +203,10 @@ def _show_here(run_id: str, folder: Path, as_json: bool) -> None:
     path = folder / run_id
     if not (path / "config.yaml").is_file():
         fail(f"no run {run_id!r} in {folder}; see `fedpilot runs list`", BAD_INPUT)
-    from ..federation.continuing import parent_of
     from ..federation.coordinator.site_limits import read_refusals
     from ..federation.report.wording import refusal_lines, resume_command, site_lines
     from ..federation.run_folder.folder import FAILURE, RunFolder
+    from ..federation.runs.continuing import parent_of
 
     brief, manifest = _brief(path), _read_manifest(path)
     rows = RunFolder(path).rows()

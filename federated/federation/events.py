@@ -10,10 +10,14 @@ where nothing else is said for long. docs/reference/events.md lists their fields
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
+
+from .step_watch import StepWatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +41,38 @@ Observer = Callable[[Event], None]
 the federation, which waits for it."""
 
 
+Emit = Callable[..., None]
+"""Called with an event's name and its fields."""
+
+
 def event(name: str, **fields: Any) -> Event:
     """An event of this moment."""
     return Event(name, fields, datetime.now(UTC))
+
+
+class EventBus:
+    """Hands every event to all observers, and tells them what is waited for in silence."""
+
+    def __init__(self, observers: Sequence[Observer] = ()) -> None:
+        self.observers = list(observers)
+        self._lock = threading.Lock()
+        self._watch = StepWatch(self.emit)
+        self.step = self._watch.step
+        """Tell of this step while it lasts."""
+
+    def emit(self, name: str, **fields: Any) -> None:
+        """Something has happened; from any thread."""
+        happened = event(name, **fields)
+        self._watch.heard(name, **fields)
+        with self._lock:
+            for observer in tuple(self.observers):
+                observer(happened)
+
+    @contextmanager
+    def observed_by(self, observer: Observer) -> Iterator[None]:
+        """Within it, hand events to this observer too."""
+        self.observers.append(observer)
+        try:
+            yield
+        finally:
+            self.observers.remove(observer)

@@ -17,8 +17,9 @@ from fedpilot.fabric.testing.fake_cluster import FakeCluster, fake_machine
 from fedpilot.federated import Federation
 from fedpilot.federated.core.state import digest
 from fedpilot.federated.engine.trainers.sequential import SequentialTrainer
-from fedpilot.federated.federation.coordinator.coordinator import Coordinator, GlobalModel
+from fedpilot.federated.federation.coordinator.coordinator import Coordinator
 from fedpilot.federated.federation.run_folder.write_behind import WriteBehind
+from fedpilot.federated.federation.setup.global_model import GlobalModel
 from fedpilot.federated.federation.verify import (
     Outcome,
     Replay,

@@ -1,9 +1,9 @@
-"""Asks one question about clients at the sites that hold them, until every client is answered for.
+"""Gathers the sites' answers to one query about clients, until every client is answered for.
 
 Each site gets one order about its share. A site that is lost leaves its share behind: what may move
 of it goes to the others as further orders, whose answers add up with the rest; what may not waits
 for the site. So every client is in exactly one answer, whatever is lost when. A site whose answer
-does not count is asked nothing more of this question; its share is treated like that of a lost one.
+does not count is asked nothing more of this query; its share is treated like that of a lost one.
 Who may be done without, and when, is decided in `core.participation`.
 """
 
@@ -36,6 +36,7 @@ from ...core.rounds.participation import (
 from ...core.rounds.site_events import NotBelieved, believed
 from ...core.sums.partial_check import AnswerRefused
 from ...errors import FederatedError
+from ..events import Emit
 
 LONGEST_WAIT_S = 3600.0
 """Then one looks again, whether anything has happened or not."""
@@ -56,8 +57,8 @@ class Part:
         return tuple(sorted((*self.stays, *self.moves), key=lambda each: each.start))
 
 
-class Question(Protocol):
-    """What is asked."""
+class Query(Protocol):
+    """What is asked about clients."""
 
     @property
     def name(self) -> str:
@@ -114,7 +115,7 @@ class Unanswered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answers:
-    """What a question brought in."""
+    """What a query brought in."""
 
     all: Sequence[Answered]
     missing: Sequence[Part]
@@ -132,17 +133,17 @@ class _Open:
     """Clients that the site says are done."""
 
 
-class Asking:
-    """One question under way."""
+class Gather:
+    """One query under way."""
 
     def __init__(
         self,
-        question: Question,
+        query: Query,
         mediator: FederationMediator,
         rules: Rules,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._question = question
+        self._query = query
         self._mediator = mediator
         self._rules = rules
         self._clock = clock
@@ -165,7 +166,7 @@ class Asking:
             while not self._is_over():
                 pass
         if self._reason and self._covered() < self._rules.least:
-            raise BelowQuorum(self._question.name, self._covered(), self._rules.least, self._reason)
+            raise BelowQuorum(self._query.name, self._covered(), self._rules.least, self._reason)
         late = [Unanswered(each.part, answer) for answer, each in self._open.items()]
         return Answers(all=self._answered, missing=self._missing, late=late, reason=self._reason)
 
@@ -181,14 +182,14 @@ class Asking:
                 self._missing += [each.part for each in self._open.values()]
                 return True
             case Fail(lacking, never=True):
-                raise SiteRefused(self._question.name, lacking)
+                raise SiteRefused(self._query.name, lacking)
             case Fail(lacking, waited_s=waited_s):
-                raise TooFewSites(self._question.name, lacking, waited_s)
+                raise TooFewSites(self._query.name, lacking, waited_s)
             case Close(reason):
                 self._reason, self._closed = reason, now
                 self._forgo()
                 for each in self._open.values():
-                    self._question.close(each.part.site, each.part.share)
+                    self._query.close(each.part.site, each.part.share)
             case Forgo(lacking):
                 self._reason = lacking
                 self._forgo()
@@ -238,7 +239,7 @@ class Asking:
         """Send all that there is a site for."""
         waiting, self._waiting = [part for part in self._waiting if part.share], []
         if waiting and self._mediator.closed:
-            raise FederatedError(f"{self._question.name}: the federation was closed meanwhile")
+            raise FederatedError(f"{self._query.name}: the federation was closed meanwhile")
         if self._mediator.lacking() is not None:
             self._waiting = waiting
         else:
@@ -259,18 +260,18 @@ class Asking:
             self._waiting_since = self._clock()
 
     def _send(self, part: Part) -> None:
-        answer = self._question.send(part.site, part.share)
+        answer = self._query.send(part.site, part.share)
         self._open[answer] = _Open(part)
         answer.add_done_callback(lambda done: self._happened.put(lambda: self._answer(done)))
 
     def _answer(self, done: Future[Payload]) -> None:
         part = self._open.pop(done).part
-        number = self._question.round_number
+        number = self._query.round_number
         try:
             payload = done.result()
-            self._question.check(part.share, payload)
+            self._query.check(part.share, payload)
             counts = self._rules.by_clock
-            clients = self._question.covered(part.share, payload) if counts else 0
+            clients = self._query.covered(part.share, payload) if counts else 0
         except SiteUnreachable as error:
             self._mediator.give_up(part.site, error, round_number=number)
         except (AnswerRefused, AnswerUnreadable) as error:
@@ -282,7 +283,7 @@ class Asking:
         else:
             self._answered.append(Answered(part, payload, clients))
             return
-        self._question.site_changed()
+        self._query.site_changed()
         self._is_open_again(part)
 
     def _is_open_again(self, part: Part) -> None:
@@ -294,17 +295,17 @@ class Asking:
     # -- answers that do not count ----------------------------------------------------------------
 
     def _leave_out(self, site: str, error: Exception) -> None:
-        """Ask a site nothing more: of this question, or of all."""
+        """Ask a site nothing more: of this query, or of all."""
         self._left_out[site] = str(error)
-        if self._question.refused(site, error):
-            number = self._question.round_number
+        if self._query.refused(site, error):
+            number = self._query.round_number
             self._mediator.distrust(site, str(error), round_number=number)
 
     def _left_some_out(self) -> bool:
         """Whether there are answers that do not count beside the others; who gave them is asked
         nothing more.
         """
-        problems = self._question.review(self._answered)
+        problems = self._query.review(self._answered)
         for site, error in problems.items():
             self._leave_out(site, error)
         left = [each for each in self._answered if each.part.site in problems]
@@ -312,7 +313,7 @@ class Asking:
         for each in left:
             self._is_open_again(each.part)
         if left:
-            self._question.site_changed()
+            self._query.site_changed()
         return bool(left)
 
     def _is_never_answered(self, part: Part) -> bool:
@@ -323,14 +324,14 @@ class Asking:
         return bool(part.stays) or set(self._mediator.sites) <= set(refused)
 
     def _refused(self) -> Mapping[str, str]:
-        """The sites that are asked nothing more, in this question or in any, and why."""
+        """The sites that are asked nothing more, in this query or in any, and why."""
         return {**self._mediator.excluded, **self._left_out}
 
     # -- what happens meanwhile -------------------------------------------------------------------
 
     def _hear(self, site: str, payload: Payload | None) -> None:
         if payload is None:
-            self._happened.put(self._question.site_changed)
+            self._happened.put(self._query.site_changed)
         elif payload.kind == "clients_done":
             self._happened.put(lambda: self._progress(site, payload))
 
@@ -339,11 +340,11 @@ class Asking:
             told = believed(payload.kind, payload.header)
         except NotBelieved:
             return  # the log has it
-        if told["round"] != self._question.round_number:
+        if told["round"] != self._query.round_number:
             return
         for each in self._open.values():
             if each.part.site == site and part_name(each.part.share) == told["part"]:
-                each.done = min(told["done"], self._question.most(each.part.share))
+                each.done = min(told["done"], self._query.most(each.part.share))
 
     def _wait(self, seconds: float | None) -> None:
         """Until something has happened, or so long."""
@@ -356,3 +357,41 @@ class Asking:
                 act = self._happened.get_nowait()
         except queue.Empty:
             return
+
+
+def gather(
+    query: Query,
+    mediator: FederationMediator,
+    rules: Rules,
+    *,
+    emit: Emit,
+    clock: Callable[[], float],
+    parts: Sequence[Part] | None = None,
+) -> Answers:
+    """Ask every site about its clients, or about those of `parts`; says whom it does without."""
+    asked = parts_of(mediator) if parts is None else parts
+    answers = Gather(query, mediator, rules, clock).answers(asked)
+    if answers.reason:
+        emit(
+            "round_quorum",
+            round=query.round_number,
+            clients=sum(each.clients for each in answers.all),
+            of=rules.whole,
+            reason=answers.reason,
+        )
+    return answers
+
+
+def parts_of(mediator: FederationMediator) -> list[Part]:
+    """Every site's clients: those that stay there whatever happens, and the others."""
+    assignment = mediator.assignment
+    if not mediator.replaces:
+        return [Part(site=site, stays=share) for site, share in assignment.shares.items()]
+    return [
+        Part(
+            site=site,
+            stays=assignment.pinned.get(site, ()),
+            moves=assignment.movable.get(site, ()),
+        )
+        for site in assignment.shares
+    ]

@@ -8,7 +8,7 @@ dies forgets what was late and had not counted yet.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,15 +24,14 @@ from ...core.sums.partial_check import AnswerRefused
 from ...core.sums.staleness import Late, as_late
 from ...engine.tensor_files import read_tensors, write_tensors
 from ...errors import RunRefused
+from ..events import Emit
 from .gather import Unanswered
 
 FORMAT = 1
 
-Emit = Callable[..., None]
 
-
-class Asked(Protocol):
-    """The question that an order belonged to."""
+class LateQuery(Protocol):
+    """The query that an order belonged to."""
 
     @property
     def round_number(self) -> int: ...
@@ -46,7 +45,7 @@ class Asked(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Order:
-    question: Asked
+    query: LateQuery
     order: Unanswered
 
 
@@ -72,17 +71,17 @@ class LateOrders:
         """Who may still hand up something, once for each order."""
         return [each.order.part.site for each in self._orders]
 
-    def expect(self, question: Asked, orders: Iterable[Unanswered]) -> None:
+    def expect(self, query: LateQuery, orders: Iterable[Unanswered]) -> None:
         """These were not answered when their round was closed."""
         if self._carries:
-            self._orders += [_Order(question, order) for order in orders]
+            self._orders += [_Order(query, order) for order in orders]
 
     def take(self, round_number: int) -> list[Late]:
         """What has come by now of earlier rounds, one update for each; what is too old is gone."""
         sums: dict[int, list[tuple[str, Partial]]] = {}
         open_: list[_Order] = []
         for each in self._orders:
-            of_round, site = each.question.round_number, each.order.part.site
+            of_round, site = each.query.round_number, each.order.part.site
             if round_number - of_round > self._most:
                 self._discard(round_number, each, "it is too late")
             elif not each.order.answer.done():
@@ -133,13 +132,13 @@ class LateOrders:
 
     def _sum_of(self, round_number: int, each: _Order) -> Partial | None:
         """The sum that an answer is; None if there is nothing in it, or it cannot be used."""
-        site, of_round = each.order.part.site, each.question.round_number
+        site, of_round = each.order.part.site, each.query.round_number
         try:
             answer = each.order.answer.result()
-            each.question.check(each.order.part.share, answer)
+            each.query.check(each.order.part.share, answer)
         except (AnswerRefused, AnswerUnreadable) as error:
             self._discard(round_number, each, str(error))
-            if each.question.refused(site, error):
+            if each.query.refused(site, error):
                 self._mediator.distrust(site, str(error), round_number=round_number)
             return None
         except CancelledError:
@@ -160,7 +159,7 @@ class LateOrders:
         self._emit(
             "late_discarded",
             round=round_number,
-            of_round=each.question.round_number,
+            of_round=each.query.round_number,
             site=each.order.part.site,
             reason=reason,
         )

@@ -22,7 +22,7 @@ from .gather import Answered
 
 
 class Repeatable(Protocol):
-    """A round's orders, which can be given on a coarser grid."""
+    """A round's query, which can be asked on a coarser grid."""
 
     @property
     def coarser(self) -> int: ...
@@ -41,7 +41,7 @@ def partial_of(answer: Payload) -> Partial:
 
 
 def unproven(
-    orders: Repeatable, answered: Sequence[Answered], timeout_s: float | None
+    query: Repeatable, answered: Sequence[Answered], timeout_s: float | None
 ) -> dict[str, Exception]:
     """The sites whose sums have left the range of a grid and are not believed, and why.
 
@@ -52,11 +52,11 @@ def unproven(
         return problems
     open_ = [(each, partial_of(each.payload)) for each in answered]
     open_ = [(each, partial) for each, partial in open_ if partial.overflowed]
-    for coarser in range(orders.coarser + COARSER_STEP, COARSEST + 1, COARSER_STEP):
+    for coarser in range(query.coarser + COARSER_STEP, COARSEST + 1, COARSER_STEP):
         asked = [
             (each, before, again, again.send(each.part.site, each.part.share))
             for each, before in open_
-            for again in [orders.repeated(coarser, each.payload)]
+            for again in [query.repeated(coarser, each.payload)]
         ]
         open_ = []
         for each, before, again, future in asked:

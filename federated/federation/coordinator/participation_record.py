@@ -13,7 +13,7 @@ from typing import Any
 
 from fedpilot.fabric.host.whole_files import replacing
 
-from ...core.rounds.participation import Counted
+from ...core.rounds.participation import Counted, Rules
 from ...core.sums.staleness import Late
 from ...errors import RunRefused
 from .gather import Answers
@@ -88,3 +88,9 @@ class CountedRounds:
 
     def _late_of(self, round_number: int) -> Path:
         return self._journal / f"round-{round_number:06d}.late.safetensors"
+
+
+def as_counted(counted: Counted, rules: Rules) -> Rules:
+    """The rules of a query that is repeated: exactly those who counted have to answer."""
+    whole = counted.clients
+    return Rules(whole=whole, enough=whole, least=whole, wait_s=rules.wait_s)

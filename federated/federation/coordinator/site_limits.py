@@ -31,11 +31,10 @@ from ...core.sums.contributions import (
 )
 from ...core.sums.partial import Partial
 from ...core.sums.partial_check import LimitExceeded
+from ..events import Emit
 
 FORMAT = 1
 FILE = "refusals.jsonl"
-
-Emit = Callable[..., None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -122,7 +122,7 @@ def _serve(
     from ...prepare.user_code import code_sent
     from ..federation import Federation
     from ..run_folder.folder import RunFolder
-    from ..run_record import SUBMITTED
+    from ..runs.run_record import SUBMITTED
     from .mediator_sites import MediatorSites, declarations
     from .query_server import Answering
 

@@ -19,8 +19,8 @@ import click
 from fedpilot.fabric.cli.access import FAILED, INTERRUPTED, fail, interruptions
 from fedpilot.fabric.host.exit_codes import exit_code_of
 
-from ..coordinator.step_watch import StepWatch
 from ..events import Event, event
+from ..step_watch import StepWatch
 
 if TYPE_CHECKING:
     from fedpilot.mediator.cli.access import Access

@@ -1,3 +1,3 @@
-"""Where the sites of a run come from, and what happens to them while it goes on: this process,
-several local Ray clusters, or the sites of a mediator.
+"""Where the sites of a run come from (this process, several local Ray clusters, or a mediator), how
+its gang is started there, and what is told to them and heard of them while it goes on.
 """

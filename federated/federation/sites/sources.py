@@ -237,6 +237,15 @@ class RayEach(HereSource):
             self._begun.close()
 
 
+def disclosed_to(config: RunConfig, source: SiteSource) -> dict[str, Mapping[str, Any]] | None:
+    """What each site discloses of the run's data set; None where a config's data is loaded here."""
+    if config.data.from_ is None:
+        return None
+    name, disclosed = config.data.dataset or "", source.disclosed()
+    held = {site: sets[name] for site, sets in disclosed.items() if name in sets}
+    return {site: held[site] for site in source.names if site in held}
+
+
 def sites_here(
     config: RunConfig, names: Sequence[str] | None, cluster: Cluster | None
 ) -> OneRay | RayEach:

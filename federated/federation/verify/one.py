@@ -17,9 +17,9 @@ from ...core.proof.run_check import (
 )
 from ...core.proof.state_differences import TensorDifference, fingerprints, state_differences
 from ...errors import RunRefused
-from ..coordinator.coordinator import GlobalModel
 from ..federation import Federation
 from ..report.wording import duration
+from ..setup.global_model import GlobalModel
 from ..virtual_node import TrainResult
 from .reading import Reading
 from .stage import Stage, Start, Tools, federation_of, staged, starts

@@ -15,9 +15,10 @@ from ...config import RunConfig, identity
 from ...core.proof.run_check import Standing, standing
 from ...core.state import digest
 from ...errors import ConfigError, FederatedError
-from ..coordinator.coordinator import Coordinator, GlobalModel
+from ..coordinator.coordinator import Coordinator
 from ..federation import Federation
 from ..run_folder.folder import RunFolder, read_checkpoint
+from ..setup.global_model import GlobalModel
 from ..virtual_node import TrainResult
 from .reading import Reading
 

@@ -22,8 +22,8 @@ from ...core.proof.state_differences import TensorDifference, state_differences
 from ...core.state import State, digest, nbytes
 from ...engine.tensor_files import read_tensors, write_tensors
 from ...errors import RunRefused
-from ..coordinator.coordinator import GlobalModel
 from ..federation import Federation
+from ..setup.global_model import GlobalModel
 from ..virtual_node import TrainResult
 from .one import Replay, facts_of
 from .reading import Reading

@@ -164,7 +164,7 @@ def test_a_run_is_resumed_only_with_the_content_that_it_had(
 
 def test_whoever_coordinates_has_no_samples(hospitals: Hospitals) -> None:
     federation = hospitals.two()
-    data = federation._materials.data
+    data = federation._loaded.materials.data
     assert not data.x.any()
     with pytest.raises(NotHere, match="east/client_2"):
         data.partition.indices(2)
@@ -252,5 +252,5 @@ def test_sites_without_the_data_set_take_no_part(hospitals: Hospitals, tmp_path:
     config = site_data.config(files, tmp_path / "runs", federation__clients_per_round=3)
     with Federation(config, cluster=cluster) as federation:
         federation.run()
-        assert federation._mediator is not None
-        assert federation._mediator.sites == ("site_1",)
+        assert federation._gang.mediator is not None
+        assert federation._gang.mediator.sites == ("site_1",)

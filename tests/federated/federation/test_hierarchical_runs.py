@@ -32,7 +32,7 @@ from fedpilot.federated.core.sums.partial import Partial
 from fedpilot.federated.engine.journal import Journal
 from fedpilot.federated.engine.trainers.group_rounds import GroupRounds
 from fedpilot.federated.errors import DataUnusable
-from fedpilot.federated.federation.coordinator.coordinator import GlobalModel
+from fedpilot.federated.federation.setup.global_model import GlobalModel
 from fedpilot.federated.federation.verify import Replay
 from fedpilot.mediator import InProcessSite
 from records import Archive
@@ -301,7 +301,7 @@ def test_clients_that_are_not_finite_are_named_once(lab: Lab, user_code: str) ->
 
 def test_groups_by_label_hold_those_with_most_of_it(lab: Lab) -> None:
     federation = lab.federation(**by_groups(hierarchy__groups={"by": "label"}))
-    groups, data = federation.groups, federation._materials.data
+    groups, data = federation.groups, federation._loaded.materials.data
     assert groups is not None
     assert groups.names == ("label 0", "label 1", "label 2")
     for group in range(3):

@@ -22,7 +22,7 @@ from federations import (
 from fedpilot.fabric.testing.fake_cluster import FakeCluster, fake_machine
 from fedpilot.federated import Event, Federation, RunRefused, RunResult
 from fedpilot.federated.core.state import digest
-from fedpilot.federated.federation.coordinator.gather import Asking
+from fedpilot.federated.federation.coordinator.gather import Gather
 
 
 @pytest.mark.parametrize("at", ["round_started", "round_finished"])
@@ -130,16 +130,16 @@ def test_a_run_that_was_interrupted_amid_a_round_resumes_in_the_same_federation(
     federation = lab.federation(**keys)
     calls = itertools.count()
 
-    wait = Asking._wait
+    wait = Gather._wait
 
-    def waiting(self: Asking, seconds: float | None) -> None:
+    def waiting(self: Gather, seconds: float | None) -> None:
         if next(calls) == 0:
             assert code.ARRIVED.acquire(timeout=SOON_S)  # the first client is at work
             raise KeyboardInterrupt
         code.GATE.set()
         wait(self, seconds)
 
-    monkeypatch.setattr(Asking, "_wait", waiting)
+    monkeypatch.setattr(Gather, "_wait", waiting)
     with pytest.raises(KeyboardInterrupt):
         federation.run(run_id="r")
     result = in_time(lambda: federation.resume("r"))

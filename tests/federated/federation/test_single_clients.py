@@ -294,7 +294,7 @@ def test_a_node_that_waits_for_its_turn_is_not_idle(lab: Lab, user_code: str) ->
     clock = ManualClock()
     with lab.federation(**{"model__model_type": f"{user_code}:Slow", **ALONE}) as federation:
         federation.start()
-        workload = federation._mediator._sites["local"]._workload  # type: ignore[union-attr]
+        workload = federation._gang.mediator._sites["local"]._workload  # type: ignore[union-attr]
         workload._clock = clock
         nodes = [federation[f"client_{i}"].materialize() for i in range(5)]
         asked = [ask(node, "node.train") for node in nodes]

@@ -294,7 +294,10 @@ def interrupted(archive: Archive, keys: dict[str, Any]) -> str:
     """Run until round 1 has been recorded, and nothing of it kept; the model that it came to."""
     log = Log()
     with archive.make(archive.config(**keys)) as federation:
-        federation._observers += [log, raising(KeyboardInterrupt(), "round_finished", round=1)]
+        federation._events.observers += [
+            log,
+            raising(KeyboardInterrupt(), "round_finished", round=1),
+        ]
         with pytest.raises(KeyboardInterrupt):
             in_time(lambda: federation.run(run_id="r"))
     (first,) = log.of("round_finished")
@@ -373,7 +376,7 @@ def test_more_are_asked_than_are_needed_and_enough_end_the_round(
         "participation__over_sampling": 1.0,
     }
     with archive.make(archive.config(**keys)) as federation:
-        federation._observers += [log, until_enough]
+        federation._events.observers += [log, until_enough]
         result = in_time(lambda: federation.run(run_id="r"))
     assert federation.cohort_size == 8
     assert 4 <= result.rows[0]["clients"] < 8

@@ -21,7 +21,7 @@ from fedpilot.federated.core.rounds.participation import (
 )
 from fedpilot.federated.core.sums.partial_check import AnswerRefused, LimitExceeded
 from fedpilot.federated.core.user_code.user_errors import failure_of
-from fedpilot.federated.federation.coordinator.gather import Answered, Asking, Part
+from fedpilot.federated.federation.coordinator.gather import Answered, Gather, Part
 from fedpilot.mediator import (
     FederationMediator,
     GangRequest,
@@ -64,7 +64,7 @@ class NamedSite:
         return done(lambda: None)
 
     def deliver(self, order: Payload, key: str, purpose: str) -> Future[Payload]:
-        raise AssertionError("the question sends its orders itself")
+        raise AssertionError("the query sends its orders itself")
 
 
 class World:
@@ -89,7 +89,7 @@ class World:
         self.now = 0.0
         self.changes = 0
 
-    # the question
+    # the query
 
     def send(self, site: str, share: Share) -> Future[Payload]:
         assert site in self.mediator.sites
@@ -170,7 +170,7 @@ class World:
         ]
 
 
-class Stepped(Asking):
+class Stepped(Gather):
     """Something happens whenever it waits."""
 
     def __init__(self, world: World, rules: Rules, script: Sequence[str] = ()) -> None:

@@ -14,7 +14,7 @@ from federations import Log, by_groups, one_by_one, raising, timeless
 from fedpilot.fabric.testing.fake_cluster import FakeCluster, fake_machine
 from fedpilot.federated import ConfigError, Event, Federation, RunRefused, RunResult
 from fedpilot.federated.core.sums.staleness import weight_of
-from fedpilot.federated.federation.coordinator.gather import Asking
+from fedpilot.federated.federation.coordinator.gather import Gather
 from fedpilot.federated.federation.verify import Replay
 from fedpilot.federated.site.workers.node import FederatedNode
 from fedpilot.mediator import InProcessSite, Payload
@@ -49,16 +49,16 @@ class SlowSite(InProcessSite):
         cls.kept.clear()
 
 
-class Hasty(Asking):
+class Hasty(Gather):
     """Its clock stands still until only slow answers are missing; then all deadlines are over."""
 
     _now = 0.0
 
-    def __init__(self, question: Any, mediator: Any, rules: Any, _clock: Any) -> None:
-        super().__init__(question, mediator, rules, lambda: self._now)
+    def __init__(self, query: Any, mediator: Any, rules: Any, _clock: Any) -> None:
+        super().__init__(query, mediator, rules, lambda: self._now)
 
     def _wait(self, seconds: float | None) -> None:
-        missing = {(each.part.site, self._question.round_number) for each in self._open.values()}
+        missing = {(each.part.site, self._query.round_number) for each in self._open.values()}
         if missing and missing <= SlowSite.kept.keys():
             self._now += 1e6
         super()._wait(POLL_S)
@@ -99,7 +99,7 @@ CARRY: dict[str, Any] = {
 @pytest.fixture
 def links(archive: Archive, monkeypatch: pytest.MonkeyPatch) -> Links:
     monkeypatch.setattr("fedpilot.federated.federation.sites.sources.InProcessSite", SlowSite)
-    monkeypatch.setattr("fedpilot.federated.federation.coordinator.coordinator.Asking", Hasty)
+    monkeypatch.setattr("fedpilot.federated.federation.coordinator.gather.Gather", Hasty)
     return Links(archive)
 
 
@@ -205,9 +205,13 @@ def test_groups_may_be_late_too(links: Links) -> None:
 
 
 class Stuck:
-    """A worker of `west` that does not come back with client 11 until the next round has begun."""
+    """A worker of `west` that does not come back with client 11 until the next round has begun.
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    Where it is `alone`, it is the only worker, and its second client is the one that it stands at.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, alone: bool = False) -> None:
+        self.alone = alone
         self.stands, self.gate = threading.Event(), threading.Event()
         self.others: list[int] = []
         self.answer: Future[Payload] = Future()
@@ -218,7 +222,8 @@ class Stuck:
             if attempt.round_number > 1 and client >= 8:
                 stuck.gate.set()
             done = original(node, attempt, clients, *rest)
-            if attempt.round_number == 1 and client == 11:
+            here = client >= 8 and len(stuck.others) == 1 if alone else client == 11
+            if attempt.round_number == 1 and here:
                 stuck.stands.set()
                 assert stuck.gate.wait(60)
             elif attempt.round_number == 1 and client >= 8:
@@ -234,22 +239,22 @@ class Stuck:
         monkeypatch.setattr(FederatedNode, "train", train)
         monkeypatch.setattr(InProcessSite, "deliver", delivered)
         monkeypatch.setattr(
-            "fedpilot.federated.federation.coordinator.coordinator.Asking", self.asking()
+            "fedpilot.federated.federation.coordinator.gather.Gather", self.asking()
         )
 
-    def asking(self) -> type[Asking]:
+    def asking(self) -> type[Gather]:
         stuck = self
 
-        class Closing(Asking):
+        class Closing(Gather):
             """Its deadlines are over once one worker of `west` stands and the other has trained."""
 
             _now = 0.0
 
-            def __init__(self, question: Any, mediator: Any, rules: Any, _clock: Any) -> None:
-                super().__init__(question, mediator, rules, lambda: self._now)
+            def __init__(self, query: Any, mediator: Any, rules: Any, _clock: Any) -> None:
+                super().__init__(query, mediator, rules, lambda: self._now)
 
             def _wait(self, seconds: float | None) -> None:
-                stands = stuck.stands.is_set() and len(stuck.others) >= 2
+                stands = stuck.stands.is_set() and len(stuck.others) >= (1 if stuck.alone else 2)
                 open_ = {each.part.site for each in self._open.values()}
                 if open_ == {"west"} and stands and not stuck.gate.is_set():
                     self._now += 1e6
@@ -259,6 +264,8 @@ class Stuck:
 
     def arrives(self, event: Event) -> None:
         """The last round is not begun before the answer of the first is there."""
+        if self.alone and event.name == "round_started" and event.fields["round"] == 2:
+            self.gate.set()
         if event.name == "round_started" and event.fields["round"] == 3:
             assert wait([self.answer], timeout=60).done
 
@@ -276,6 +283,25 @@ def test_a_site_trains_the_next_round_while_one_of_its_workers_is_late(
     assert late["clients"] in (3, 4), "what its other worker had is in it"
     assert [row["clients"] for row in result.rows] == [8, 12, 12]
     assert sum(row["late"] for row in result.rows) == late["clients"]
+
+
+def test_a_late_answer_leaves_out_whom_nobody_had_begun(
+    links: Links, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one_by_one(monkeypatch)
+    stuck = Stuck(monkeypatch, alone=True)
+    keys = {
+        "evaluation__every": 9,
+        "participation__most_rounds_late": 2,
+        "resources__workers": 1,
+    }
+    result = links.run("r", observe=stuck.arrives, **keys)
+    assert links.log.of("late_discarded") == []
+    assert links.log.of("site_refused") == []
+    (late,) = links.log.of("late_counted")
+    assert (late["of_round"], late["sites"]) == (1, ["west"])
+    assert late["clients"] in (2, 3), "its worker had the next one already"
+    assert [row["clients"] for row in result.rows] == [8, 12, 12]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,8 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from federations import Lab, in_time, raising, timeless
 from fedpilot.federated import Event, Federation
 from fedpilot.federated.core.rounds.participation import TooFewSites
-from fedpilot.federated.federation.coordinator.coordinator import Coordinator, GlobalModel
+from fedpilot.federated.federation.coordinator.coordinator import Coordinator
+from fedpilot.federated.federation.setup.global_model import GlobalModel
 from fedpilot.mediator import Payload
 from shaky_sites import SITES, Moments, Region, ShakySite
 
@@ -140,8 +141,8 @@ def returning(federation: Federation, site: str) -> Callable[[Event], None]:
 
     def bring() -> None:
         ShakySite.sites[site].gone = False
-        assert federation._mediator is not None
-        federation._mediator.readmit(site).result(60)
+        assert federation._gang.mediator is not None
+        federation._gang.mediator.readmit(site).result(60)
 
     def observer(event: Event) -> None:
         if event.name == "site_lost" and event.fields["site"] == site:
@@ -153,7 +154,7 @@ def returning(federation: Federation, site: str) -> Callable[[Event], None]:
 def test_a_run_waits_for_the_return_of_the_last_site(lab: Lab, region: Region) -> None:
     reference = lab.run(resources__workers=1)
     federation = region.federation({site: {3} for site in SITES})
-    federation._observers.append(returning(federation, "north"))
+    federation._events.observers.append(returning(federation, "north"))
     result = in_time(federation.run)
     assert result.digest == reference.digest
     assert region.log.of("site_returned")[0]["site"] == "north"

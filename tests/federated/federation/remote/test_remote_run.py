@@ -20,7 +20,7 @@ from fedpilot.cli import main
 from fedpilot.fabric.host.machine import Load
 from fedpilot.federated import load_config
 from fedpilot.federated.core.user_code.code_archive import unpacked
-from fedpilot.federated.federation.coordinator import step_watch
+from fedpilot.federated.federation import step_watch
 from fedpilot.federated.federation.remote.remote_run import exit_code_of_failure
 from user_service import Served, a_run, serving
 

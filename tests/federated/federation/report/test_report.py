@@ -36,7 +36,7 @@ from fedpilot.federated.federation.report.wording import (
     remark,
     sparkline,
 )
-from fedpilot.federated.federation.run_record import JUDGED
+from fedpilot.federated.federation.runs.run_record import JUDGED
 
 PNG = b"\x89PNG\r\n\x1a\n"
 

@@ -377,7 +377,7 @@ def test_an_interrupted_run_is_verified_as_far_as_it_came(archive: Archive) -> N
             raise KeyboardInterrupt
 
     with archive.make(archive.config()) as federation:
-        federation._observers.append(stop)
+        federation._events.observers.append(stop)
         with pytest.raises(KeyboardInterrupt):
             federation.run(run_id="broken")
     found = archive.verify("broken", how=Replay.ALL)

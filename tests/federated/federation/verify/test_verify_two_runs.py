@@ -14,7 +14,7 @@ from fedpilot.federated import FederatedError
 from fedpilot.federated.core.proof.client_differences import ClientFacts, compare_clients
 from fedpilot.federated.core.proof.run_comparison import Verdict
 from fedpilot.federated.core.proof.state_differences import state_differences
-from fedpilot.federated.federation.coordinator.coordinator import GlobalModel
+from fedpilot.federated.federation.setup.global_model import GlobalModel
 from fedpilot.federated.federation.verify import Replay
 from fedpilot.federated.federation.verify.reading import read_clients
 from records import Archive, edit_manifest, nudging, written_at_once

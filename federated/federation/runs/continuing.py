@@ -15,12 +15,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
-from ..config import differences, load_config
-from ..config.schema import RunConfig
-from ..errors import RunRefused
-from ..site.client_states import ClientStates
-from .coordinator.site_limits import FILE as REFUSALS
-from .run_folder.folder import FORMAT, Checkpoint, RunFolder
+from ...config import differences, load_config
+from ...config.schema import RunConfig
+from ...errors import RunRefused
+from ...site.client_states import ClientStates
+from ..coordinator.site_limits import FILE as REFUSALS
+from ..run_folder.folder import FORMAT, Checkpoint, RunFolder
 
 ROUNDS = "federation.rounds"
 JUDGED = ("accuracy", "loss")

@@ -15,7 +15,7 @@ from fedpilot.cli import main
 from fedpilot.federated import Event, RunRefused, RunResult
 from fedpilot.federated.core.state import digest
 from fedpilot.federated.engine.tensor_files import read_tensors
-from fedpilot.federated.federation.continuing import as_if_longer
+from fedpilot.federated.federation.runs.continuing import as_if_longer
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -11,7 +11,7 @@ import pytest
 from federations import Lab, Log
 from fedpilot.fabric.testing.fake_cluster import FakeCluster, fake_machine
 from fedpilot.federated import Event, FederatedError, Federation
-from fedpilot.federated.federation.lifetime import Lifetime
+from fedpilot.federated.federation.sites.lifetime import Lifetime
 from real_ray import eventually
 
 SOON_S = 60.0
@@ -109,7 +109,7 @@ def test_a_federation_that_is_closed_while_it_starts_holds_nothing(lab: Lab, mom
         if happened.name == moment:
             closing.append(threading.Thread(target=federation.close))
             closing[0].start()
-            eventually(lambda: federation._life.closing, SOON_S, "it is being closed")
+            eventually(lambda: federation._gang.closing, SOON_S, "it is being closed")
 
     log = Log()
     federation = Federation(lab.config(), observers=[log, observer], cluster=cluster)

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from fedpilot.federated.federation.coordinator import step_watch
-from fedpilot.federated.federation.coordinator.step_watch import StepWatch
+from fedpilot.federated.federation import step_watch
 from fedpilot.federated.federation.events import event
 from fedpilot.federated.federation.report.wording import remark
+from fedpilot.federated.federation.step_watch import StepWatch
 
 HANG_S = 60.0
 

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from ..config.schema import RunConfig
-from ..core.population.partition import PartitionSummary
-from ..errors import RunRefused
-from .coordinator.coordinator import Finished
-from .report.curves import draw, prepare
-from .run_folder.folder import RunFolder
-
-Emit = Callable[..., None]
+from ...config.schema import RunConfig
+from ...core.population.partition import PartitionSummary
+from ...errors import RunRefused
+from ..coordinator.coordinator import Finished
+from ..events import Emit
+from ..report.curves import draw, prepare
+from ..run_folder.folder import RunFolder
 
 SUBMITTED = "submitted"
 """The status of a run that a mediator has taken and that was never begun."""

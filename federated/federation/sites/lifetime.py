@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from enum import StrEnum
 
-from ..errors import FederatedError
+from ...errors import FederatedError
 
 
 class State(StrEnum):

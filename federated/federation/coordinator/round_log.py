@@ -1,0 +1,113 @@
+"""RoundLog: what a run's rounds leave in its folder: rows, traffic, the best and the last model.
+
+It is written behind the rounds. The rows decide which round is the best and whether the run ends
+early, so a run that is resumed reads them back first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from functools import partial
+from typing import Any
+
+from fedpilot.mediator.core.traffic import Flow
+
+from ...config.schema import RunConfig
+from ...core.rounds.stopping import Progress
+from ..run_folder.folder import Checkpoint, RunFolder
+from ..run_folder.write_behind import WriteBehind
+from ..setup.global_model import GlobalModel
+
+
+class RoundLog:
+    """Of one attempt at a run."""
+
+    def __init__(self, config: RunConfig, folder: RunFolder, identity: str) -> None:
+        self._config = config
+        self._folder = folder
+        self._identity = identity
+        self._saved_round = -1
+        self.rows: list[dict[str, Any]] = []
+        stopping = config.evaluation.early_stopping
+        self.progress = Progress(
+            metric=config.evaluation.metric,
+            patience=stopping.patience if stopping else None,
+            min_delta=stopping.min_delta if stopping else 0.0,
+            target=stopping.target if stopping else None,
+        )
+
+    def read_back(self) -> Checkpoint | None:
+        """Where an interrupted run goes on; the rows of later rounds are forgotten."""
+        checkpoint = self._folder.load_checkpoint()
+        if checkpoint is None:
+            self._folder.rewind(0)
+            return None
+        self.rows = self._folder.rewind(checkpoint.round_number)
+        for row in self.rows:
+            self._judge(row)
+        self._saved_round = checkpoint.round_number
+        return checkpoint
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Within it, write what is recorded; at its end all of it is written."""
+        with closing(WriteBehind()) as self._writes:
+            yield
+
+    def flush(self) -> None:
+        """Wait until everything is written."""
+        self._writes.flush()
+
+    def add(self, row: dict[str, Any], model: GlobalModel) -> None:
+        """Record a round by its row, which is told the best round so far, and its model."""
+        is_best = self._judge(row)
+        if self.progress.best_round:
+            row |= {"best": self.progress.best, "best_round": self.progress.best_round}
+        if is_best:
+            self._writes.put(partial(self._save_model, "best", model), instead_of="best")
+        self.rows.append(row)
+        self._writes.put(partial(self._folder.append_row, row))
+
+    def add_clients(self, round_number: int, digests: Mapping[str, Mapping[str, str]]) -> None:
+        """Record what clients' models became in a round."""
+        self._writes.put(partial(self._folder.append_clients, round_number, digests))
+
+    def add_traffic(self, flows: Sequence[tuple[Flow, int]], written: Callable[[], None]) -> None:
+        """Record bytes that have crossed; `written` is called once they are in the folder."""
+        traffic = [
+            (flow.round_number, flow.site, flow.direction, flow.purpose, nbytes)
+            for flow, nbytes in flows
+        ]
+        self._writes.put(partial(self._folder.append_traffic, traffic))
+        self._writes.put(written)
+
+    def checkpoint(self, model: GlobalModel) -> None:
+        """Save all that a resume needs after this round, unless it is saved."""
+        if model.round_number == self._saved_round:
+            return
+        checkpoint = Checkpoint(
+            model.round_number, self._identity, dict(model.state), dict(model.memory)
+        )
+        save = partial(self._folder.save_checkpoint, checkpoint)
+        self._writes.put(save, instead_of="checkpoint")
+        self._saved_round = model.round_number
+
+    def end(self, model: GlobalModel) -> None:
+        """Save the last model, and wait until everything is written."""
+        self.checkpoint(model)
+        self._writes.put(partial(self._save_model, "model", model))
+        self._writes.flush()
+
+    def _judge(self, row: Mapping[str, Any]) -> bool:
+        """Take a row's evaluation into account; whether it is the best so far."""
+        metric = self._config.evaluation.metric
+        if metric not in row:
+            return False
+        value = math.nan if row[metric] is None else row[metric]
+        self.progress = self.progress.after(row["round"], value)
+        return self.progress.best_round == int(row["round"])
+
+    def _save_model(self, name: str, model: GlobalModel) -> None:
+        self._folder.save_model(name, model.state, model.round_number)

@@ -1,0 +1,117 @@
+"""SiteOrders: sends a run's orders to its sites, each with the model that it is about.
+
+A model goes to a site once: whatever else is asked about it there names it by its digest. Every
+order is booked under its purpose. While a run goes on, the traffic budget allows each order first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fedpilot.mediator import ChangeKind, FederationMediator, Payload, Share
+from fedpilot.mediator.core.assignment import size
+
+from ...core.population.shares import part_name, told
+from ...core.rounds.round_costs import Judges
+from ..events import Emit
+from ..setup.global_model import GlobalModel
+from .traffic_budget import Meter
+
+TRAINING, EVALUATION = "round", "evaluate"
+PURPOSES = {TRAINING: "training", EVALUATION: "evaluation"}
+"""What the bytes of an order of each kind are booked under."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrderForm:
+    """What the orders of one query have in common: they differ in the clients they are about."""
+
+    kind: str
+    model: GlobalModel
+    round_number: int
+    header: Mapping[str, Any]
+    variant: str
+    """Tells apart what is asked about one model."""
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What a record of who counted says of them."""
+        return {"round_number": self.round_number, "model": self.model.digest}
+
+    def order(self, share: Share, prefix: str = "") -> Payload:
+        """The order about these clients, without the model's tensors."""
+        about = {"round": self.round_number, "model": self.model.digest, "share": told(share)}
+        return Payload(kind=prefix + self.kind, header={**about, **self.header})
+
+    def key(self, share: Share) -> str:
+        """The order's key, which a coordinator started anew finds again."""
+        part = part_name(share, str(self.header.get("counted", "")))
+        return f"{self.kind}/{self.round_number}/{self.model.digest}/{self.variant}/{part}"
+
+
+class SiteOrders:
+    """The orders of one run."""
+
+    def __init__(self, mediator: FederationMediator, emit: Emit, asked: int) -> None:
+        """`asked`: the clients that a round asks."""
+        self._mediator = mediator
+        self._emit = emit
+        self._asked = asked
+        self._models: dict[str, str] = {}
+        """Digest of the model that each site was sent last."""
+        self.meter: Meter | None = None
+        """Whom to ask before anything is sent, while a run goes on."""
+
+    def send(self, form: OrderForm, site: str, share: Share) -> Future[Payload]:
+        """Send the order about these clients; its model goes along unless the site has it.
+
+        TrafficSpent if the budget does not allow it.
+        """
+        order, model = form.order(share), form.model
+        new = self._models.get(site) != model.digest
+        if self.meter is not None:
+            clients = min(self._asked, size(share)) if form.kind == TRAINING else None
+            self.meter.ask(form.round_number, site, with_model=new, clients=clients)
+        if new:
+            self._models[site] = model.digest
+            order = replace(order, tensors=model.state)
+        return self._deliver(form, site, order, form.key(share))
+
+    def close(self, form: OrderForm, site: str, share: Share) -> None:
+        """Have the order about these clients answered with what is done of it."""
+        self._deliver(form, site, form.order(share, "close_"), f"close/{form.key(share)}")
+
+    def _deliver(self, form: OrderForm, site: str, order: Payload, key: str) -> Future[Payload]:
+        purpose, number = PURPOSES[form.kind], form.round_number
+        return self._mediator.deliver(site, order, round_number=number, purpose=purpose, key=key)
+
+    def tell_changes(self) -> None:
+        """Say which sites went or came back; neither has any model."""
+        for change in self._mediator.drain_changes():
+            self._models.pop(change.site, None)
+            went = {"site": change.site, "reason": change.reason, "clients": change.clients}
+            match change.kind:
+                case ChangeKind.LOST:
+                    self._emit("site_lost", **went)
+                case ChangeKind.DRAINED:
+                    self._emit("site_drained", **went)
+                case ChangeKind.RETURNED:
+                    self._emit("site_returned", site=change.site)
+
+    def plan(self, meter: Meter, model: GlobalModel, judges: Judges, late: Iterable[str]) -> None:
+        """Have the budget allow all that the round after this model is known to cost.
+
+        `late` are the sites that may still answer for earlier rounds. TrafficSpent.
+        """
+        self.tell_changes()
+        shares = self._mediator.assignment.shares
+        meter.plan(
+            model.round_number + 1,
+            {site: min(self._asked, size(shares.get(site, ()))) for site in self._mediator.sites},
+            having=[site for site, known in self._models.items() if known == model.digest],
+            judges=judges,
+            late=late,
+        )

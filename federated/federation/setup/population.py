@@ -1,0 +1,99 @@
+"""Population: the clients of a federation, who of them takes part in a round, what that costs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ...algorithms import algorithm_of
+from ...config.schema import RunConfig
+from ...core.algorithm import Needs
+from ...core.population.cohort_members import Membership
+from ...core.population.federated_data import described
+from ...core.population.groups import Groups
+from ...core.population.partition import PartitionSummary, describe
+from ...core.population.sampling import cohort
+from ...prepare.budgets import rounds_within
+from ...prepare.grouping import steps_of
+
+if TYPE_CHECKING:
+    from ...prepare.inputs import Materials
+
+
+@dataclass(frozen=True, slots=True)
+class Population:
+    """All clients, by what the config asks for and what was loaded."""
+
+    config: RunConfig
+    materials: Materials
+
+    def describe(self) -> PartitionSummary:
+        """How the samples lie on the clients, as far as that is known here."""
+        if (union := self.materials.union) is not None:
+            return described(union)
+        return describe(self.materials.data.partition, self.materials.data.y)
+
+    def samples_of(self, index: int) -> int | None:
+        """How many samples a client holds; None if its site does not say."""
+        if (union := self.materials.union) is None:
+            return self.materials.data.partition.size(index)
+        samples = union.samples()
+        return None if samples is None else int(samples[index])
+
+    @property
+    def groups(self) -> Groups | None:
+        """Who belongs to which group, if there are any and their samples are here."""
+        return self.materials.data.groups
+
+    # -- rounds -------------------------------------------------------------------------------
+
+    @property
+    def cohort_size(self) -> int:
+        """Clients per round; of groups, in each of the rounds that they have to themselves."""
+        steps, groups = steps_of(self.config), self.groups
+        if steps is None or groups is None:
+            return self.materials.cohort_size
+        return steps.clients_of_step(groups)
+
+    def cohort(self, round_number: int) -> list[str]:
+        """Ids of the clients that train in a round; of groups at sites, all that may."""
+        steps, groups = steps_of(self.config), self.groups
+        if steps is not None and groups is not None:
+            clients = steps.clients_of_round(groups, round_number)
+        else:
+            size, seed = self.materials.cohort_size, self.config.run.random_seed
+            clients = cohort(self.materials.population, size, seed, round_number)
+        return [self.materials.data.partition.client_id(index) for index in clients.tolist()]
+
+    def membership(self) -> Membership:
+        """Whom the orders of a run are about."""
+        groups = self.groups
+        return Membership(
+            population=self.materials.population,
+            asked=self.materials.cohort_size,
+            seed=self.config.run.random_seed,
+            index_of=self.materials.data.partition.index_of,
+            groups=groups,
+            known=steps_of(self.config) is None or groups is not None,
+            samples_of=self.materials.samples_of(),
+        )
+
+    # -- bytes --------------------------------------------------------------------------------
+
+    @property
+    def bytes_of_updates(self) -> int:
+        """Bytes of a round's updates where the algorithm keeps every one; 0 where it sums them."""
+        if algorithm_of(self.config.federation).needs is Needs.SUM:
+            return 0
+        return self.cohort_size * self.materials.bytes_of_update
+
+    @property
+    def bytes_of_round(self) -> int:
+        """The most that a round moves to one site and from it, by the model's tensors."""
+        return self.materials.costs(self.config).at_least
+
+    def rounds_within_budget(self, sites: Sequence[str]) -> int | None:
+        """How many rounds `traffic` is enough for over these sites; None without limits."""
+        clients = dict.fromkeys(sites, -(-self.cohort_size // len(sites)))
+        return rounds_within(self.config, self.materials.costs(self.config), clients)

@@ -1,0 +1,183 @@
+"""GangSession: reserves a federation's gang at its sites and starts the workers, once; ends both.
+
+Whoever needs the workers first starts it. What was begun is undone where the start fails, and where
+somebody closes it meanwhile.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import Any
+
+from fedpilot.mediator import FederationMediator, GangRequest, Payload, Site
+
+from ...config.telling import told
+from ...core.proof.environment_diff import Facts
+from ...errors import FederatedError
+from ...prepare.gang_request import gang_request, object_store_bytes
+from ..events import EventBus
+from ..setup.global_model import CurrentModel
+from ..setup.loaded_config import LoadedConfig
+from .event_relay import EventRelay
+from .lifetime import Lifetime
+from .sources import SiteSource, StartedRun
+
+WORKLOAD = "federated"
+
+
+class GangSession:
+    """The gang of one federation: nothing at first, then reserved and at work, then closed."""
+
+    def __init__(
+        self,
+        source: SiteSource,
+        loaded: LoadedConfig,
+        model: CurrentModel,
+        events: EventBus,
+        *,
+        name: str,
+        user: str,
+        undo: ExitStack,
+    ) -> None:
+        """`name` is what the gang is called, `user` whose it is; `undo` ends what there is."""
+        self.name = name
+        """What the gang is called when it is reserved."""
+        self._user = user
+        self._source = source
+        self._loaded = loaded
+        self._model = model
+        self._events = events
+        self._relay = EventRelay(events.emit)
+        self._life = Lifetime(undo)
+        self._mediator: FederationMediator | None = None
+
+    @property
+    def mediator(self) -> FederationMediator | None:
+        """Whom to give orders for the sites; None unless the gang is at work."""
+        return self._mediator
+
+    def running(self, otherwise: str) -> FederationMediator:
+        """The same; FederatedError with these words unless the gang is at work."""
+        if self._mediator is None:
+            raise FederatedError(otherwise)
+        return self._mediator
+
+    @property
+    def closing(self) -> bool:
+        """Whether it is closed, or will be as soon as its start has noticed."""
+        return self._life.closing
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        """Those that clients may be assigned to."""
+        return self._loaded.among(self._source.names)
+
+    @property
+    def workers(self) -> list[dict[str, Any]]:
+        """What every worker said of itself when it came up; nothing before `start`."""
+        return self._relay.workforce.all()
+
+    def start(self) -> None:
+        """Reserve the gang and start its workers; does nothing if they are there."""
+        self._life.start(self._begin)
+
+    def close(self) -> None:
+        """End the workers, give the gang back, end what the sites were started with."""
+        self._life.close()
+
+    def _begin(self, undo: ExitStack) -> None:
+        self._mediator = self._start(undo)
+
+    def _start(self, undo: ExitStack) -> FederationMediator:
+        loaded, events, relay = self._loaded, self._events, self._relay
+        started = time.perf_counter()
+
+        def seconds() -> float:
+            return round(time.perf_counter() - started, 3)
+
+        with events.step("execution"):
+            loaded.settle_execution(events.emit)
+        config = loaded.config
+        request = gang_request(config, self.name, self._user)
+        sites = self._opened(request, undo)
+        loaded.check_shares(len(sites))
+        events.emit("cluster_ready", seconds=seconds())
+        mediator = self._mediator_over(sites)
+        undo.callback(self._forget_mediator)
+        undo.callback(mediator.close)
+        self._life.check()
+        with events.step("gang", request.timeout_s):
+            least, required = self._source.least, config.sites.required
+            promises = mediator.reserve(request, min_sites=least, required=required)
+        vnodes = {site: promise.vnodes for site, promise in promises.items()}
+        events.emit("gang_reserved", vnodes=vnodes, seconds=seconds())
+        union = loaded.materials.union
+        mediator.assign(loaded.materials.population, None if union is None else union.pinned)
+        specs = {site: self.spec_of(site) for site in self.sites}
+        self._life.check()
+        with events.step("workers", config.resources.start_timeout, told_by_others=True):
+            mediator.start(WORKLOAD, specs, relay.happened)
+        self.compare_workers()
+        events.emit("workers_ready", workers=len(self.workers), seconds=seconds())
+        self._life.check()
+        run = StartedRun(
+            mediator=mediator,
+            spec_of=self.spec_of,
+            round_number=lambda: self._model.now.round_number,
+            passed=relay.passed_over,
+            link_used=relay.link_use(loaded.materials.costs(config).of_a_site),
+        )
+        self._source.follow(run, undo)
+        return mediator
+
+    def _opened(self, request: GangRequest, undo: ExitStack) -> Sequence[Site]:
+        """The sites that are there; they end with the gang."""
+        loaded, config = self._loaded, self._loaded.config
+        store = object_store_bytes(loaded.materials) + loaded.population.bytes_of_updates
+        step, within_s = "sites", config.participation.wait_for_sites_s
+        if self._source.brings_ray:
+            step, within_s = "ray", config.resources.start_timeout
+        with self._events.step(step, within_s):
+            return self._source.open(request, store, self.sites, undo)
+
+    def _mediator_over(self, sites: Sequence[Site]) -> FederationMediator:
+        config = self._loaded.config
+        stateful = config.training.client_update is not None
+        return FederationMediator(
+            sites,
+            assignment=config.federation.assignment,
+            # What a client remembers is at its site: elsewhere it would be another client.
+            replacement=config.participation.replacement and not stateful,
+            counted=self._source.counted,
+        )
+
+    def _forget_mediator(self) -> None:
+        self._mediator = None
+        self._relay.workforce.forget()
+
+    def compare_workers(self, before: Sequence[Facts] = ()) -> None:
+        """Compare them with each other and with those of `before`.
+
+        RunRefused if they differ and `run.reproducible` is strict.
+        """
+        strict = self._loaded.config.run.reproducible == "strict"
+        self._relay.compare_workers(before, strict=strict)
+
+    def spec_of(self, site: str) -> Payload:
+        """What a site is told of the federation. UnionError if it has none of the run's data."""
+        from ...prepare.inputs import hand_over
+
+        loaded, union = self._loaded, self._loaded.materials.union
+        apart = self._source.apart or union is not None
+        header = {
+            **told(loaded.config),
+            "paths": list(loaded.paths),
+            "materials": "" if apart else hand_over(loaded.materials),
+        }
+        if union is not None:
+            header["place"] = union.place_of(site).to_json()
+        if loaded.config.run.reproducible == "strict" and (there := self.workers):
+            header["like"] = there[0]
+        return self._source.told(Payload(kind="federation", header=header))

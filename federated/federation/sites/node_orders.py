@@ -1,0 +1,78 @@
+"""NodeOrders: orders to single clients, and what is known of where a client is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import Future
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from fedpilot.mediator import Payload
+from fedpilot.mediator.site import then
+
+from ...core.lifecycle import NodeState
+from ...core.proof.node_check import check_node
+from ...core.sums.partial_check import AnswerRefused
+from ..setup.global_model import CurrentModel
+from ..setup.loaded_config import LoadedConfig, execution_of
+from .gang_session import GangSession
+
+
+class NodeOrders:
+    """Orders to the VirtualNodes of one federation."""
+
+    def __init__(self, gang: GangSession, loaded: LoadedConfig, model: CurrentModel) -> None:
+        self._gang = gang
+        self._loaded = loaded
+        self._model = model
+
+    def send(self, index: int, order: Payload) -> Future[Payload]:
+        """Send a client's order to its site; the gang is started if needed."""
+        self._gang.start()
+        mediator = self._gang.running("the federation is closed")
+        header = {**order.header, "execution": execution_of(self._loaded.config)}
+        return mediator.deliver_to_client(
+            index,
+            replace(order, header=header),
+            round_number=self._model.now.round_number,
+            purpose="node",
+            problem_of=partial(self._problem_of, order.kind),
+        )
+
+    def _problem_of(self, kind: str, answer: Payload) -> str:
+        """What is wrong with an answer, in words; empty if nothing is."""
+        try:
+            check_node(kind, answer.header, answer.tensors, self._loaded.materials.initial)
+        except AnswerRefused as error:
+            return str(error)
+        return ""
+
+    def show(self, index: int) -> Future[Mapping[str, Any]]:
+        """What is known of a client's node, once its site has told it; starts nothing."""
+        if self._gang.mediator is None:
+            nothing: Future[Mapping[str, Any]] = Future()
+            nothing.set_result(
+                {
+                    "state": str(NodeState.VIRTUAL),
+                    "worker": "",
+                    "reason": "the federation is not running",
+                    "samples": self._loaded.population.samples_of(index),
+                    "trail": [],
+                }
+            )
+            return nothing
+        order = Payload(kind="node.show", header={"client": index})
+        return then(self.send(index, order), lambda node: node.header)
+
+    def site_of(self, index: int) -> str:
+        """The site that a client belongs to; empty before the gang is reserved."""
+        mediator = self._gang.mediator
+        return "" if mediator is None else mediator.assignment.site_of(index)
+
+    def explain_assignment(self, index: int) -> str:
+        """Why a client belongs to its site."""
+        if (mediator := self._gang.mediator) is None:
+            return "not assigned until the gang is reserved"
+        assignment = mediator.assignment
+        return f"{assignment.site_of(index)}, since {assignment.explain(index)}"
