@@ -120,13 +120,14 @@ def read(text: str, at: Callable[[int], str], root: Path = ()) -> Document:
     """The value of a YAML text; `at` says where a line is, `root` where the value will lie.
 
     A large text is given to libyaml first. Where that finds a mistake, the text is read as any
-    other, so that the mistake is told in the same words.
+    other, so that the mistake is told in the same words. So is one in which there is nothing: the
+    two put an empty value into different lines.
     """
     if len(text) >= LARGE and yaml.__with_libyaml__ and not UNALIKE.search(text):
         reader = _Reader(text=text, at=at, root=root)
         with contextlib.suppress(yaml.YAMLError, ConfigError):
             value = reader.document(yaml.parse(text, Loader=yaml.CSafeLoader))
-            if not reader.problems:
+            if value is not None and not reader.problems:
                 return Document(value=value, lines=reader.lines, problems=())
     reader = _Reader(text=text, at=at, root=root)
     try:

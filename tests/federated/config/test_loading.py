@@ -846,6 +846,7 @@ def load_or_refuse(path: str, overrides: tuple[str, ...] = ()) -> None:
 
 @settings(max_examples=300, deadline=None)
 @example("---\n...\n...\n")
+@example("---\n ")
 @given(yaml_like | st.text(max_size=60))
 def test_a_large_text_is_read_as_a_small_one(text: str) -> None:
     """libyaml reads large texts: to the same values, lines and problems."""
