@@ -25,7 +25,7 @@ from fedpilot.fabric.host.interruptions import Interruptions
 from fedpilot.mediator.cli.access import Access, with_mediator
 
 if TYPE_CHECKING:
-    from ..core.population.partition import PartitionSummary
+    from ..core.population.partitions.summary import PartitionSummary
     from ..federation.federation import Federation
     from ..federation.run_folder.folder import RunFolder
 

@@ -48,9 +48,9 @@ from ..config.telling import told
 from ..core.algorithm import Needs
 from ..core.lifecycle import NodeState
 from ..core.population.cohort_members import Membership
-from ..core.population.federated_data import described
+from ..core.population.federated_data.union import described
 from ..core.population.groups import Groups
-from ..core.population.partition import PartitionSummary, describe
+from ..core.population.partitions.summary import PartitionSummary, describe
 from ..core.population.sampling import cohort
 from ..core.proof.environment_diff import Difference, Facts
 from ..core.proof.node_check import check_node
@@ -80,7 +80,7 @@ if TYPE_CHECKING:
 
     from fedpilot.fabric import Cluster
 
-    from ..prepare.inputs import Materials
+    from ..prepare.inputs.materials import Materials
 
 WORKLOAD = "federated"
 GO_ON = "; a new run can go on to more rounds: `fedpilot run --from`"
@@ -403,7 +403,7 @@ class Federation:
 
     def spec_of(self, site: str) -> Payload:
         """What a site is told of this federation. UnionError if it has none of the run's data."""
-        from ..prepare.inputs import hand_over
+        from ..prepare.inputs.local_data import hand_over
 
         union = self._materials.union
         apart = self._source.apart or union is not None
@@ -793,7 +793,8 @@ def _checked(config: RunConfig, declared: Mapping[str, Any] | None = None) -> Ma
     from importlib.util import find_spec
 
     with uncollected():
-        from ..prepare.inputs import gather, gather_declared
+        from ..prepare.inputs.data_at_sites import gather_declared
+        from ..prepare.inputs.local_data import gather
 
     if config.outputs.tensorboard and find_spec("tensorboardX") is None:
         raise ConfigError(

@@ -24,7 +24,7 @@ from ..algorithms import algorithm_of
 from ..config.telling import understood
 from ..core.algorithm import Needs
 from ..core.execution.facts import Execution, Kind
-from ..core.population.federated_data import Place
+from ..core.population.federated_data.place import Place
 from ..core.population.shares import held, part_name, taken
 from ..core.rounds.chunking import pieces
 from ..core.state import Array, State, nbytes
@@ -33,7 +33,9 @@ from ..engine.journal import Journal, RoundKey
 from ..errors import FederatedError, WorkersNotUp
 from ..prepare.grouping import steps_of
 from ..prepare.importing import make_importable
-from ..prepare.inputs import Materials, gather_here, take_over
+from ..prepare.inputs.data_at_sites import gather_here
+from ..prepare.inputs.local_data import take_over
+from ..prepare.inputs.materials import Materials
 from ..prepare.user_code import archive_of, carried
 from .client_states import ClientStates
 from .cohorts import Cohorts

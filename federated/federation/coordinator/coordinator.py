@@ -28,7 +28,7 @@ from fedpilot.mediator.core.assignment import size
 from ...config.schema import RunConfig
 from ...core.algorithm import Algorithm, Needs, ServerState
 from ...core.population.cohort_members import Members, Membership
-from ...core.population.federated_data import Told
+from ...core.population.federated_data.declarations import Told
 from ...core.population.sampling import Indices, share as share_of
 from ...core.population.shares import packed, part_name, told, unpacked
 from ...core.rounds.participation import Counted, Rules, least
