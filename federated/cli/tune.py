@@ -11,7 +11,7 @@ import click
 
 from fedpilot.fabric.cli.access import BAD_INPUT, FAILED, exit_codes, fail
 
-from .run import JSON, SET
+from .options import JSON, SET
 
 if TYPE_CHECKING:
     from ..core.execution.facts import Execution
