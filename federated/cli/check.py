@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from fedpilot.fabric.cli.access import BAD_INPUT, exit_codes, fail
+from fedpilot.fabric.cli.access import BAD_INPUT, exit_codes, fail, print_json
 
 from .options import JSON, SET
 
@@ -70,8 +69,7 @@ def check(config: Path, overrides: Sequence[str], archive: Path | None, as_json:
             "data_digest": federation.data_digest,
         }
         if as_json:
-            resolved = federation.config.model_dump(mode="json")
-            click.echo(json.dumps({"config": resolved, **facts}, indent=2))
+            print_json({"config": federation.config.model_dump(mode="json"), **facts})
             return
         click.echo(to_yaml(federation.config), nl=False)
         click.echo(

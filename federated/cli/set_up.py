@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from contextlib import nullcontext
+from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -13,6 +14,7 @@ from fedpilot.fabric.cli.access import (
     BAD_INPUT,
     FAILED,
     fail,
+    print_json,
     said_to_be_slow,
     timeout_of,
     with_timeout,
@@ -81,11 +83,7 @@ def doctor(address: str | None, auth_mode: str | None, warm: bool, as_json: bool
     if warm:
         findings = (*findings, kernels())
     if as_json:
-        rows = [
-            {"name": f.name, "status": str(f.status), "found": f.found, "advice": f.advice}
-            for f in findings
-        ]
-        click.echo(json.dumps({"findings": rows}, indent=2))
+        print_json({"findings": [asdict(finding) for finding in findings]})
     else:
         marks = {"ok": "✓", "warn": "!", "fail": "✗"}
         width = max(len(finding.name) for finding in findings)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from fedpilot.mediator import Payload
 
 from ..core.population.partitions.partition import Partition
 from ..core.state import Array, State
+from ..core.sums.partial import Tally
 from .client_states import ClientMemory
 from .futures import Answer, gathered, settled
 from .node_placement import Hosting
@@ -36,8 +37,7 @@ class SingleNodes:
         """Have a worker load a client's samples and keep them."""
         index = order.header["client"]
         piece = Piece(method="host", args=(index,), what=f"materializing {self._client_id(index)}")
-        self._submit_for(index, piece, "materialize() was called")
-        return gathered([piece.answer], lambda results: self._hosted(index, results[0]))
+        return self._ask_home(index, piece, "materialize", lambda made: self._hosted(index, made))
 
     def _hosted(self, index: int, result: Mapping[str, int]) -> Payload:
         if (evicted := result["evicted"]) >= 0:
@@ -54,13 +54,12 @@ class SingleNodes:
             what=f"training {self._client_id(index)}",
             model=self._models.of_one(order.header["model"], order.tensors),
         )
-        self._submit_for(index, piece, "train() was called")
 
-        def trained(results: list[Any]) -> Payload:
-            state, tally = results[0]
+        def trained(made: tuple[State, Tally]) -> Payload:
+            state, tally = made
             return Payload(kind="trained", header={"tally": tally.to_json()}, tensors=state)
 
-        return gathered([piece.answer], trained)
+        return self._ask_home(index, piece, "train", trained)
 
     def evaluate(self, order: Payload) -> Answer:
         """Evaluate a model on one client's samples."""
@@ -71,8 +70,7 @@ class SingleNodes:
             what=f"evaluating at {self._client_id(index)}",
             model=self._models.of_one(order.header["model"], order.tensors),
         )
-        self._submit_for(index, piece, "evaluate() was called")
-        return gathered([piece.answer], lambda tallies: tallied(tallies[0]))
+        return self._ask_home(index, piece, "evaluate", tallied)
 
     def aggregate(self, order: Payload) -> Answer:
         """Make one model of several, at the worker of a client."""
@@ -85,8 +83,9 @@ class SingleNodes:
             what=f"aggregating at {client_id}",
             model=self._models.of_one(order.header["model"], _under("global/", order.tensors)),
         )
-        self._submit_for(index, piece, "aggregate() was called")
-        return gathered([piece.answer], lambda made: Payload(kind="aggregated", tensors=made[0]))
+        return self._ask_home(
+            index, piece, "aggregate", lambda made: Payload(kind="aggregated", tensors=made)
+        )
 
     def release(self, order: Payload) -> Answer:
         """Have a client's worker drop its samples."""
@@ -109,13 +108,16 @@ class SingleNodes:
         for index, worker in self._hosting.idle(limit):
             self._evict(index, worker, f"idle for more than {limit:g} s")
 
-    def _submit_for(self, index: int, piece: Piece, reason: str) -> None:
-        """Send a VirtualNode's work to the worker that is its home."""
+    def _ask_home(
+        self, index: int, piece: Piece, call: str, finish: Callable[[Any], Payload]
+    ) -> Answer:
+        """Send a VirtualNode's work to the worker that is its home, and answer with its result."""
         piece.on_sent = lambda worker: self._hosting.bind(index, worker)
-        self._hosting.begin(index, reason)
+        self._hosting.begin(index, f"{call}() was called")
         piece.answer.add_done_callback(lambda done: self._hosting.end(index, done.exception()))
         home = self._hosting.home(index, self._pool.usable() or (0,))
         self._pool.submit([piece], worker=home)
+        return gathered([piece.answer], lambda results: finish(results[0]))
 
     def _evict(self, index: int, worker: int, reason: str) -> Piece:
         self._hosting.let_go(index, reason)

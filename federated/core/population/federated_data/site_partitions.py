@@ -42,16 +42,16 @@ class Held:
         return range(self.first, self.first + self.own.number_of_clients)
 
     def client_id(self, index: int) -> str:
-        return self.own.client_id(self._own_index(index))
+        return self.own.client_id(int(self._own_indices(index)))
 
     def index_of(self, client_id: str) -> int:
         return self.first + self.own.index_of(client_id)
 
     def indices(self, index: int) -> Int64s:
-        return self.own.indices(self._own_index(index))
+        return self.rows([index])[0]
 
     def size(self, index: int) -> int:
-        return self.own.size(self._own_index(index))
+        return int(self.sizes([index])[0])
 
     def sizes(self, indices: ArrayLike) -> Int64s:
         return self.own.sizes(self._own_indices(indices))
@@ -61,11 +61,6 @@ class Held:
 
     def keys(self, indices: ArrayLike) -> UInt64s:
         return self.own.keys(self._own_indices(indices))
-
-    def _own_index(self, index: int) -> int:
-        if index not in self.here:
-            raise NotHere(f"number {index}")
-        return index - self.first
 
     def _own_indices(self, indices: ArrayLike) -> Int64s:
         clients = np.asarray(indices, dtype=np.int64)
