@@ -24,7 +24,8 @@ from fedpilot.federated.core.population.sampling import cohort
 from fedpilot.federated.core.randomness import Purpose, client_key, stream
 from fedpilot.federated.data import Dataset
 from fedpilot.federated.models import build
-from fedpilot.federated.prepare.inputs import Materials, gather
+from fedpilot.federated.prepare.inputs.local_data import gather
+from fedpilot.federated.prepare.inputs.materials import Materials
 
 SECTION = "accuracy"
 FEDERATIONS = ("w2", "dirichlet")

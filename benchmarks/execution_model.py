@@ -38,7 +38,7 @@ from fedpilot.federated.core.execution.facts import (
     LayerKind,
     ModelFacts,
 )
-from fedpilot.federated.core.population.partition import bootstrap
+from fedpilot.federated.core.population.partitions.bootstrap import bootstrap
 from fedpilot.federated.engine.choosing import _eligible
 from fedpilot.federated.engine.stacking import NotStackable
 from fedpilot.federated.engine.structure import facts_of

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from .config import RunConfig, load_config, parse_config
     from .core.algorithm import Algorithm
     from .core.lifecycle import NodeState
-    from .core.population.partition import UnknownClient
+    from .core.population.partitions.partition import UnknownClient
     from .core.rounds.participation import BelowQuorum, TooFewSites
     from .core.sums.partial import Partial
     from .data import Dataset, register_dataset
@@ -63,7 +63,7 @@ _HOME = {
     "TooFewSites": "core.rounds.participation",
     "TrafficSpent": "errors",
     "TrainResult": "federation.virtual_node",
-    "UnknownClient": "core.population.partition",
+    "UnknownClient": "core.population.partitions.partition",
     "VirtualNode": "federation.virtual_node",
     "WorkerNotMade": "errors",
     "WorkersExhausted": "errors",

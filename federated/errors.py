@@ -65,6 +65,11 @@ class ConfigError(FederatedError):
         super().__init__(tuple(problems))
         self.problems = tuple(problems)
 
+    @classmethod
+    def about(cls, key: str, found: str, allowed: str) -> ConfigError:
+        """The error of one problem, which no line of a file is to blame for."""
+        return cls([Problem(key=key, found=found, allowed=allowed)])
+
     def __str__(self) -> str:
         count = len(self.problems)
         head = "the configuration has a problem" if count == 1 else f"{count} problems"

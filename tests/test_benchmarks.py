@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from fedpilot.federated.config import parse_config
-from fedpilot.federated.prepare.inputs import gather
+from fedpilot.federated.prepare.inputs.local_data import gather
 
 BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
 

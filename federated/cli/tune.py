@@ -11,7 +11,7 @@ import click
 
 from fedpilot.fabric.cli.access import BAD_INPUT, FAILED, exit_codes, fail
 
-from .run import JSON, SET
+from .options import JSON, SET
 
 if TYPE_CHECKING:
     from ..core.execution.facts import Execution
@@ -41,7 +41,7 @@ def tune(config: Path, overrides: Sequence[str], write: bool, as_json: bool) -> 
     """
     from ..config import load_config
     from ..core.execution.autotune import Disturbed
-    from ..prepare.inputs import gather
+    from ..prepare.inputs.local_data import gather
     from ..prepare.tuning import tune as measure, write as write_into
 
     with exit_codes():

@@ -21,7 +21,7 @@ from fedpilot.mediator import Payload
 from ..config import load_config, located, parse_config
 from ..config.schema import RunConfig
 from ..core.population.groups import Groups
-from ..core.population.partition import PartitionSummary
+from ..core.population.partitions.summary import PartitionSummary
 from ..core.state import Array, State
 from ..errors import ConfigError
 from ..prepare.user_code import UserCode, code_here

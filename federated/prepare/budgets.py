@@ -8,7 +8,7 @@ from fedpilot.mediator.core.traffic import Budget
 
 from ..config.schema import RunConfig
 from ..core.rounds.round_costs import Costs, Judges, fitting
-from ..errors import ConfigError, Problem
+from ..errors import ConfigError
 from .update_costs import in_bytes
 
 
@@ -33,16 +33,11 @@ def check_budget(config: RunConfig, costs: Costs) -> None:
     if tightest is None or tightest[1] >= least:
         return
     limit, allowed = tightest
-    raise ConfigError(
-        [
-            Problem(
-                key=f"traffic.{limit}",
-                found=f"{in_bytes(allowed)}, which is not enough for one round of one site: its "
-                f"model has {in_bytes(costs.model)}, and {in_bytes(costs.answer + costs.update)} "
-                "come back",
-                allowed=f"at least {least} bytes",
-            )
-        ]
+    raise ConfigError.about(
+        f"traffic.{limit}",
+        found=f"{in_bytes(allowed)}, which is not enough for one round of one site: its model has "
+        f"{in_bytes(costs.model)}, and {in_bytes(costs.answer + costs.update)} come back",
+        allowed=f"at least {least} bytes",
     )
 
 

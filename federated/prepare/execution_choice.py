@@ -13,9 +13,9 @@ from ..core.randomness import Purpose
 from ..engine.choosing import choose
 from ..engine.training.client import client_update_function
 from ..engine.training.modules import fitted, loss_function, seed_torch
-from ..errors import ConfigError, ExecutionRefused, Problem
+from ..errors import ConfigError, ExecutionRefused
 from .grouping import steps_of
-from .inputs import Materials
+from .inputs.materials import Materials
 
 SUITS = "`auto`, or `sequential`, which suits every model"
 
@@ -29,8 +29,7 @@ def settled(config: RunConfig, materials: Materials) -> tuple[RunConfig, str]:
         choice = _choice(config, materials)
     except ExecutionRefused as error:
         found = f"`{error.execution}`, which does not suit this model: {error.reason}"
-        problem = Problem(key="training.execution", found=found, allowed=SUITS)
-        raise ConfigError([problem]) from error
+        raise ConfigError.about("training.execution", found, SUITS) from error
     training = config.training
     number, reason = training.execution_model, training.execution_reason
     if training.execution == "auto" or training.chunk_size == "auto":

@@ -23,7 +23,7 @@ from ..config.schema import RunConfig
 if TYPE_CHECKING:
     from fedpilot.fabric import Cluster, RayCluster
 
-    from .inputs import Materials
+    from .inputs.materials import Materials
 
 SMALLEST_OBJECT_STORE = 256 << 20
 PRELOAD = "fedpilot.federated.site.workers.node"

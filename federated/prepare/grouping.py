@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from ..config.schema import RunConfig
 from ..core.population.groups import Groups, Steps, blocks, grouped, most_frequent
-from ..core.population.partition import Partition
-from ..errors import ConfigError, Problem
+from ..core.population.partitions.partition import Partition
+from ..errors import ConfigError
 
 
 def steps_of(config: RunConfig) -> Steps | None:
@@ -54,7 +54,8 @@ def groups_of(
         case "blocks":
             count = rule.count or 1
             if count > clients:
-                raise _too_many(count, clients)
+                found = f"{count} groups of {clients} clients"
+                raise ConfigError.about("hierarchy.groups.count", found, f"at most {clients}")
             kinds = blocks(clients, count)
             names = [f"block {number}" for number in range(count)]
     return grouped(kinds, names, partition, first=here.start)
@@ -62,27 +63,11 @@ def groups_of(
 
 def _no_column(wanted: str, columns: Mapping[str, object]) -> ConfigError:
     there = ", ".join(sorted(columns))
-    return ConfigError(
-        [
-            Problem(
-                key="hierarchy.groups.column",
-                found=f"`{wanted}`, which the data set was not loaded with",
-                allowed=f"one of its columns: {there}"
-                if there
-                else "a data set that is loaded with columns, such as `npz` with its option "
-                "`columns`; or groups `by: label`",
-            )
-        ]
-    )
-
-
-def _too_many(count: int, clients: int) -> ConfigError:
-    return ConfigError(
-        [
-            Problem(
-                key="hierarchy.groups.count",
-                found=f"{count} groups of {clients} clients",
-                allowed=f"at most {clients}",
-            )
-        ]
+    return ConfigError.about(
+        "hierarchy.groups.column",
+        found=f"`{wanted}`, which the data set was not loaded with",
+        allowed=f"one of its columns: {there}"
+        if there
+        else "a data set that is loaded with columns, such as `npz` with its option `columns`; or "
+        "groups `by: label`",
     )

@@ -20,7 +20,7 @@ from ..config.schema import RunConfig
 from ..core.execution.autotune import Timing, Verdict, judged
 from ..core.execution.execution import SEQUENTIAL_CHUNK, sizes
 from ..core.execution.facts import Execution, Kind
-from ..core.population.partition import bootstrap
+from ..core.population.partitions.bootstrap import bootstrap
 from ..core.randomness import Purpose
 from ..engine.choosing import facts_or_none, refusals
 from ..engine.trainers.resident import ResidentModule
@@ -31,7 +31,7 @@ from ..engine.training.modules import fitted, loss_function, seed_torch, state_o
 from ..engine.training.samples import Samples
 from ..errors import ExecutionRefused
 from .execution_choice import circumstances, settled
-from .inputs import Materials
+from .inputs.materials import Materials
 
 CPU = torch.device("cpu")
 CLIENTS_ALONE = 8

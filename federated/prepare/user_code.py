@@ -12,7 +12,6 @@ import hashlib
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -115,11 +114,12 @@ def code_to_send(config: RunConfig, folders: Iterable[str] = ()) -> UserCode:
     if problems := list(_only_here(config)):
         raise ConfigError(problems)
     found = sources(own_code(config), search)
-    problem = partial(Problem, key=_first_naming(config))
+    key = _first_naming(config)
     if found.unsendable:
         raise ConfigError(
             [
-                problem(
+                Problem(
+                    key=key,
                     found=f"code that needs {place}, which {why}",
                     allowed="source files; install the rest where the coordinator runs and at "
                     "every site, outside of the folders of the code that is sent",
@@ -131,14 +131,11 @@ def code_to_send(config: RunConfig, folders: Iterable[str] = ()) -> UserCode:
         try:
             check(found.files)
         except CodeRefused as error:
-            raise ConfigError(
-                [
-                    problem(
-                        found=f"code that does not travel: {error.problem}",
-                        allowed=f"source files of at most {LARGEST_ARCHIVE >> 20} MiB in all; "
-                        "larger packages are installed at the coordinator and at every site",
-                    )
-                ]
+            raise ConfigError.about(
+                key,
+                found=f"code that does not travel: {error.problem}",
+                allowed=f"source files of at most {LARGEST_ARCHIVE >> 20} MiB in all; larger "
+                "packages are installed at the coordinator and at every site",
             ) from error
     return _code_of(found, search)
 

@@ -13,7 +13,7 @@ from fedpilot.mediator.cli.compiling import mark
 
 from ..config.schema import Training
 from ..core.execution.facts import Execution, Kind
-from ..core.population.partition import bootstrap
+from ..core.population.partitions.bootstrap import bootstrap
 from ..core.state import Role
 from ..engine.compiled.kernels import are_ready
 from ..engine.sums.summing import RunningSum

@@ -193,6 +193,35 @@ class ClientStates:
             raise RunRefused(f"{self._name} cannot be used as client states: {error}") from error
 
 
+class ClientMemory:
+    """What clients kept in the rounds of a run, in the one file that its orders name."""
+
+    def __init__(self) -> None:
+        self._open: tuple[Path, ClientStates] | None = None
+
+    def of_round(self, path: Path, round_number: int, oldest_checkpoint: int) -> ClientStates:
+        """The states that a round begins with; RunRefused if the file has no such states."""
+        if self._open is None or self._open[0] != path:
+            self.close()
+            states = ClientStates(path)
+            # Rows of this very round may belong to clients that the journal counts as done.
+            states.forget_after(round_number)
+            self._open = path, states
+        states = self._open[1]
+        if oldest_checkpoint > 0:
+            states.commit(oldest_checkpoint)
+        return states
+
+    def load(self, index: int, round_number: int) -> dict[int, State]:
+        """What a client kept before a round, by its index; nothing before any round was trained."""
+        return {} if self._open is None else self._open[1].load([index], round_number)
+
+    def close(self) -> None:
+        """Close the file; may be called twice."""
+        if self._open is not None:
+            self._open[1].close()
+
+
 def _rows(round_number: int, states: Mapping[int, State]) -> Iterator[tuple[int, int, int, bytes]]:
     for index, state in states.items():
         tensors = to_bytes({name: np.asarray(a, order="C") for name, a in state.items()})

@@ -19,7 +19,7 @@ from ..core.population.sampling import Indices, cohort, evaluation_cohort, share
 from ..core.population.shares import Share, held, part_name, taken, unpacked
 from ..engine.journal import RoundKey
 from ..prepare.grouping import steps_of
-from ..prepare.inputs import Materials
+from ..prepare.inputs.materials import Materials
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,8 +29,8 @@ from .messages import MissingBlob
 
 OURS = "fedpilot."
 NAMED = {
-    "fedpilot.federated.core.population.federated_data": "fedpilot.federated.core.union",
-    "fedpilot.federated.core.population.partition": "fedpilot.federated.core.partition",
+    "fedpilot.federated.core.population.federated_data.errors": "fedpilot.federated.core.union",
+    "fedpilot.federated.core.population.partitions.partition": "fedpilot.federated.core.partition",
     "fedpilot.federated.core.rounds.participation": "fedpilot.federated.core.participation",
     "fedpilot.federated.core.sums.partial_check": "fedpilot.federated.core.partial_check",
     "fedpilot.federated.engine.trainers.probe": "fedpilot.federated.engine.probe",

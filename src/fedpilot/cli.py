@@ -35,13 +35,13 @@ COMMANDS = {
         "fedpilot.federated.cli.run:run", "Train a federation, or resume an interrupted run.", RUNS
     ),
     "check": Entry(
-        "fedpilot.federated.cli.run:check", "Validate a config and print it as resolved.", RUNS
+        "fedpilot.federated.cli.check:check", "Validate a config and print it as resolved.", RUNS
     ),
     "tune": Entry(
         "fedpilot.federated.cli.tune:tune", "Measure how a config's model trains fastest.", RUNS
     ),
     "runs": Entry(
-        "fedpilot.federated.cli.runs:runs",
+        "fedpilot.federated.cli.runs.group:runs",
         "List, show and verify runs, of a folder or of a mediator.",
         RUNS,
     ),
@@ -81,9 +81,13 @@ COMMANDS = {
         "Run unmodified Ray scripts, each in a virtual cluster of its own.",
         SHARE,
     ),
-    "init": Entry("fedpilot.federated.cli.run:init", "Write a commented starter config.", SET_UP),
+    "init": Entry(
+        "fedpilot.federated.cli.set_up:init", "Write a commented starter config.", SET_UP
+    ),
     "doctor": Entry(
-        "fedpilot.federated.cli.run:doctor", "Look at this machine and say what is missing.", SET_UP
+        "fedpilot.federated.cli.set_up:doctor",
+        "Look at this machine and say what is missing.",
+        SET_UP,
     ),
 }
 AT_SITES = "fedpilot.mediator.cli.at_sites:at_sites"

@@ -13,7 +13,9 @@ from torch import Tensor, nn
 
 from fedpilot.federated.config.schema import Training
 from fedpilot.federated.core.execution.facts import Execution, Kind
-from fedpilot.federated.core.population.partition import Disjoint, PartitionKind, PatternIds
+from fedpilot.federated.core.population.partitions.client_ids import PatternIds
+from fedpilot.federated.core.population.partitions.disjoint import Disjoint
+from fedpilot.federated.core.population.partitions.partition import PartitionKind
 from fedpilot.federated.core.state import Array, State, digest
 from fedpilot.federated.engine.trainers.resident import ResidentModule
 from fedpilot.federated.engine.trainers.trainer_factory import TrainerFactory

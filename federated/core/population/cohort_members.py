@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from .groups import Groups
-from .partition import UnknownClient
+from .partitions.partition import UnknownClient
 from .sampling import Indices, cohort, evaluation_cohort
 from .shares import Mask, Share, held
 

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..randomness import Purpose, UInt64s, stream
-from .partition import Partition
+from .partitions.partition import Partition
 from .sampling import Indices, share
 
 CLIENTS_LOOKED_AT = 4096

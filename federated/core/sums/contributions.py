@@ -18,7 +18,7 @@ from statistics import median
 
 import numpy as np
 
-from ..population.federated_data import Told
+from ..population.federated_data.declarations import Told
 from ..state import Array
 from .partial import Partial
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from ...config.schema import Training
 from ...core.execution.facts import Execution, Kind
-from ...core.population.partition import bootstrap
+from ...core.population.partitions.bootstrap import bootstrap
 from ...errors import ClientFailed
 from ..compiled.chain import Dense, chain_of
 from ..compiled.dense import NONE, RELU, SIGMOID, TANH

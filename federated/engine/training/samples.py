@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ...config.schema import Training
-from ...core.population.partition import Partition
+from ...core.population.partitions.partition import Partition
 from ...core.population.sampling import Indices
 from ...core.randomness import UInt64s, permutations
 from ...core.state import Array

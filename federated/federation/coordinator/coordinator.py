@@ -23,7 +23,7 @@ from fedpilot.mediator import FederationMediator
 from ...config.schema import RunConfig
 from ...core.algorithm import Algorithm, Needs
 from ...core.population.cohort_members import Membership
-from ...core.population.federated_data import Told
+from ...core.population.federated_data.declarations import Told
 from ...core.rounds.round_costs import Costs
 from ...core.rounds.stopping import Progress
 from ...core.state import Roles, State, digest

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ...config.schema import Robustness
-from ...core.population.federated_data import Told
+from ...core.population.federated_data.declarations import Told
 from ...core.sums.amounts import leaves_range
 from ...core.sums.contributions import (
     Contribution,

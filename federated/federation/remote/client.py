@@ -26,7 +26,7 @@ from fedpilot.mediator.errors import QuestionFailed, RequestRefused
 
 from ...config import load_config, parse_config, to_yaml
 from ...config.schema import RunConfig
-from ...core.population.partition import UnknownClient
+from ...core.population.partitions.partition import UnknownClient
 from ...core.state import State
 from ...errors import FederatedError
 from ...prepare.user_code import code_to_send

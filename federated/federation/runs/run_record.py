@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ...config.schema import RunConfig
-from ...core.population.partition import PartitionSummary
+from ...core.population.partitions.summary import PartitionSummary
 from ...errors import RunRefused
 from ..coordinator.coordinator import Finished
 from ..events import Emit

@@ -20,7 +20,7 @@ from ..events import Emit
 from .population import Population
 
 if TYPE_CHECKING:
-    from ...prepare.inputs import Materials
+    from ...prepare.inputs.materials import Materials
 
 Located = Callable[[ConfigError], ConfigError]
 """Adds to the problems of a config where their keys stand in its file."""
@@ -96,7 +96,8 @@ def materials_of(config: RunConfig, declared: Mapping[str, Any] | None) -> Mater
     from importlib.util import find_spec
 
     with uncollected():
-        from ...prepare.inputs import gather, gather_declared
+        from ...prepare.inputs.data_at_sites import gather_declared
+        from ...prepare.inputs.local_data import gather
 
     if config.outputs.tensorboard and find_spec("tensorboardX") is None:
         raise ConfigError(

@@ -10,15 +10,15 @@ from ...algorithms import algorithm_of
 from ...config.schema import RunConfig
 from ...core.algorithm import Needs
 from ...core.population.cohort_members import Membership
-from ...core.population.federated_data import described
+from ...core.population.federated_data.union import described
 from ...core.population.groups import Groups
-from ...core.population.partition import PartitionSummary, describe
+from ...core.population.partitions.summary import PartitionSummary, describe
 from ...core.population.sampling import cohort
 from ...prepare.budgets import rounds_within
 from ...prepare.grouping import steps_of
 
 if TYPE_CHECKING:
-    from ...prepare.inputs import Materials
+    from ...prepare.inputs.materials import Materials
 
 
 @dataclass(frozen=True, slots=True)

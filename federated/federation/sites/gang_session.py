@@ -167,7 +167,7 @@ class GangSession:
 
     def spec_of(self, site: str) -> Payload:
         """What a site is told of the federation. UnionError if it has none of the run's data."""
-        from ...prepare.inputs import hand_over
+        from ...prepare.inputs.local_data import hand_over
 
         loaded, union = self._loaded, self._loaded.materials.union
         apart = self._source.apart or union is not None

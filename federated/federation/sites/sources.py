@@ -126,7 +126,7 @@ class HereSource:
                     )
                 ]
             )
-        from ...prepare.inputs import disclosed_by
+        from ...prepare.inputs.data_at_sites import disclosed_by
 
         wanted = self.config.data.dataset or ""
         return {site: disclosed_by(data, wanted) for site, data in self.data_at.items()}

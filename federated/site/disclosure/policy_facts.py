@@ -23,7 +23,7 @@ from ...algorithms import algorithm_of
 from ...config.schema import RunConfig
 from ...config.telling import understood
 from ...core.algorithm import Needs
-from ...core.population.federated_data import Place
+from ...core.population.federated_data.place import Place
 from ...core.population.sampling import share
 from ...core.rounds.participation import asked
 from ...prepare.gang_request import gang_request

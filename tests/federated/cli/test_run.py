@@ -2,38 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
-from fedpilot.cli import COMMANDS, main
-from fedpilot.fabric.testing.fake_cluster import FakeCluster, fake_machine
-from fedpilot.federated import Federation
-from fedpilot.federated.federation.run_folder.folder import RunFolder
+from command_line import GOOD, invoke
+from fedpilot.mediator.wire.messages import COMMANDS
 
-REPOSITORY = Path(__file__).resolve().parents[3]
-
-GOOD = """
-federation: {number_of_clients: 50, clients_per_round: 20, rounds: 2}
-model: {model_type: mlp}
-data: {dataset_type: digits}
-"""
-
-
-@pytest.fixture(autouse=True)
-def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
-def invoke(*arguments: str) -> Result:
-    return CliRunner().invoke(main, list(arguments), prog_name="fedpilot")
+pytestmark = pytest.mark.usefixtures("own_folder")
 
 
 def run_broken(text: str, *options: str) -> Result:
@@ -266,84 +245,6 @@ def test_bad_usage_ends_with_2(arguments: tuple[str, ...], said: str) -> None:
     assert "Traceback" not in result.output
 
 
-def test_check_prints_what_the_config_resolves_to() -> None:
-    Path("good.yaml").write_text(GOOD)
-    result = invoke("check", "good.yaml", "--json")
-    assert result.exit_code == 0, result.stderr
-    printed = json.loads(result.stdout)
-    assert printed["config"]["training"]["learning_rate"] == 0.1
-    assert printed["clients"] == 50
-    assert printed["parameters"] == 9610
-    assert printed["bytes_of_updates"] == 0
-    training = printed["config"]["training"]
-    assert (training["execution"], training["chunk_size"]) == ("compiled", 20)
-    assert "as fast as one by one" in training["execution_reason"]
-
-
-def test_check_says_the_identity_that_a_run_has() -> None:
-    Path("good.yaml").write_text(GOOD)
-    printed = json.loads(invoke("check", "good.yaml", "--json").stdout)
-    with Federation("good.yaml", cluster=FakeCluster([fake_machine("a", CPU=2)])) as federation:
-        federation.start()
-        assert printed["identity"] == federation.identity
-    text = invoke("check", "good.yaml").stdout
-    assert f"identity {printed['identity'][:16]}" in text
-    assert "execution: compiled" in text
-
-
-OWN_LOSS = """
-from torch.nn.functional import cross_entropy
-from loss_parts_for_check import scale
-
-def loss(outputs, labels):
-    return scale * cross_entropy(outputs, labels)
-"""
-
-
-@pytest.fixture
-def own_loss(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The option that names a loss beside the config."""
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    Path("losses_for_check.py").write_text(OWN_LOSS)
-    Path("loss_parts_for_check.py").write_text("scale = 2.0\n")
-    Path("good.yaml").write_text(GOOD)
-    yield "training.loss_function=losses_for_check:loss"
-    for name in ("losses_for_check", "loss_parts_for_check"):
-        sys.modules.pop(name, None)
-
-
-def test_check_says_which_code_would_go_to_sites(own_loss: str) -> None:
-    """And writes it for their admins, who list its digest."""
-    result = invoke("check", "good.yaml", "--set", own_loss, "--code", "code.zip")
-    assert result.exit_code == 0, result.stderr
-    digest = hashlib.sha256(Path("code.zip").read_bytes()).hexdigest()
-    files = "loss_parts_for_check.py, losses_for_check.py"
-    assert f"# code that would go to sites: {files}\n#   sha256 {digest}\n" in result.stdout
-    facts = json.loads(invoke("check", "good.yaml", "--set", own_loss, "--json").stdout)
-    assert (facts["code_digest"], facts["code_digests"]) == (digest, [digest])
-    assert facts["code_files"] == files.split(", ")
-
-
-def test_check_has_no_code_to_write_where_none_is_named() -> None:
-    Path("good.yaml").write_text(GOOD)
-    result = invoke("check", "good.yaml", "--code", "code.zip")
-    assert result.exit_code == 2
-    assert "good.yaml names no module of your own" in result.stderr
-    assert not Path("code.zip").exists()
-
-
-def test_check_says_what_an_algorithm_costs_that_needs_every_update() -> None:
-    Path("good.yaml").write_text(GOOD)
-    setting = ("--set", "federation.aggregation_strategy=median")
-    printed = json.loads(invoke("check", "good.yaml", "--json", *setting).stdout)
-    total = printed["bytes_of_updates"]
-    assert total == printed["clients_per_round"] * printed["parameters"] * 4
-    text = invoke("check", "good.yaml", *setting).stdout
-    assert "`median` keeps every update of a round: " in text
-    assert f" x 38.4 kB = {total / 1e3:.1f} kB of memory" in text
-    assert "keeps every update" not in invoke("check", "good.yaml").stdout
-
-
 def test_a_run_id_that_is_taken_is_refused_before_anything_is_loaded() -> None:
     Path("good.yaml").write_text(GOOD)
     Path("runs/base").mkdir(parents=True)
@@ -360,73 +261,6 @@ def test_a_run_id_that_is_taken_is_refused_before_anything_is_loaded() -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "runs/base exists already; choose another run id" in done.stderr
-
-
-def test_the_resolved_config_is_a_config() -> None:
-    Path("good.yaml").write_text(GOOD)
-    Path("resolved.yaml").write_text(invoke("check", "good.yaml").stdout)
-    first, second = (
-        json.loads(invoke("check", name, "--json").stdout)
-        for name in ("good.yaml", "resolved.yaml")
-    )
-    assert first == second
-
-
-@pytest.mark.parametrize(
-    "config", sorted((REPOSITORY / "configs").glob("*.yaml")), ids=lambda p: p.name
-)
-def test_every_shipped_config_is_right(config: Path) -> None:
-    result = invoke("check", str(config))
-    assert result.exit_code == 0, result.stderr
-
-
-def test_init_writes_a_config_that_is_right_and_keeps_what_is_there() -> None:
-    assert invoke("init", "mine.yaml").exit_code == 0
-    assert invoke("check", "mine.yaml").exit_code == 0
-    assert invoke("init", "mine.yaml").exit_code == 2
-    assert invoke("init", "mine.yaml", "--force").exit_code == 0
-    told = invoke("init", "other.yaml", "--json")
-    assert json.loads(told.stdout) == {"config": "other.yaml"}
-
-
-def test_doctor_answers_as_json() -> None:
-    result = invoke("doctor", "--json")
-    assert {finding["status"] for finding in json.loads(result.stdout)["findings"]} <= {
-        *("ok", "warn", "fail")
-    }
-
-
-def test_no_runs_is_no_error() -> None:
-    assert "no runs" in invoke("runs", "list").stdout
-    assert json.loads(invoke("runs", "list", "--json").stdout) == {"runs": [], "more": 0}
-
-
-def test_the_newest_runs_of_a_folder_are_listed() -> None:
-    for name in ("a", "b", "c"):
-        Path("runs", name).mkdir(parents=True)
-        Path("runs", name, "config.yaml").touch()
-    few = invoke("runs", "list", "--last", "2")
-    assert [line[0] for line in few.stdout.splitlines()[1:]] == ["b", "c"]
-    assert "and 1 older; --all lists them" in few.stderr
-    document = json.loads(invoke("runs", "list", "--last", "1", "--json").stdout)
-    assert ([run["run_id"] for run in document["runs"]], document["more"]) == (["c"], 2)
-    assert len(json.loads(invoke("runs", "list", "--all", "--json").stdout)["runs"]) == 3
-
-
-def test_runs_of_a_folder_are_removed_unless_they_run() -> None:
-    for name in ("a", "b"):
-        Path("runs", name).mkdir(parents=True)
-        Path("runs", name, "config.yaml").touch()
-    with RunFolder.locked(Path("runs/b")):
-        refused = invoke("runs", "remove", "a", "b", "--json")
-        assert refused.exit_code != 0
-        assert json.loads(refused.stdout) == {"removed": ["a"]}
-    assert os.listdir("runs") == ["b"]
-    missing = invoke("runs", "remove", "a")
-    assert missing.exit_code == 2
-    assert "no run a in runs/" in missing.stderr
-    assert "removed b" in invoke("runs", "remove", "b").stdout
-    assert os.listdir("runs") == []
 
 
 def test_help_loads_neither_ray_nor_torch_nor_the_packages() -> None:

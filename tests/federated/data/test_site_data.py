@@ -14,7 +14,7 @@ import site_data
 from federations import Log, raising
 from fedpilot.fabric.testing.fake_cluster import FakeCluster, fake_machine
 from fedpilot.federated import Event, Federation
-from fedpilot.federated.core.population.federated_data import NotHere
+from fedpilot.federated.core.population.federated_data.errors import NotHere
 from fedpilot.federated.errors import ConfigError, DataUnusable, RunRefused
 from fedpilot.mediator.errors import PolicyRefused
 

@@ -12,9 +12,9 @@ import pytest
 import site_data
 from fedpilot.federated.config import parse_config
 from fedpilot.federated.core.population.groups import grouped
-from fedpilot.federated.core.population.partition import natural
+from fedpilot.federated.core.population.partitions.disjoint import natural
 from fedpilot.federated.core.population.sampling import cohort
-from fedpilot.federated.prepare.inputs import Materials
+from fedpilot.federated.prepare.inputs.materials import Materials
 from fedpilot.federated.site.cohorts import Cohorts
 
 POPULATION = 40

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from fedpilot.federated.core.population.federated_data import Held
+from fedpilot.federated.core.population.federated_data.site_partitions import Held
 from fedpilot.federated.core.population.groups import (
     Groups,
     Steps,
@@ -17,7 +17,9 @@ from fedpilot.federated.core.population.groups import (
     most_frequent,
     places,
 )
-from fedpilot.federated.core.population.partition import Partition, bootstrap, natural
+from fedpilot.federated.core.population.partitions.bootstrap import bootstrap
+from fedpilot.federated.core.population.partitions.disjoint import natural
+from fedpilot.federated.core.population.partitions.partition import Partition
 
 Kinds = st.lists(st.integers(0, 4), min_size=1, max_size=30)
 

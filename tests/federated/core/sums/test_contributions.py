@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from fedpilot.federated.core.population.federated_data import Told
+from fedpilot.federated.core.population.federated_data.declarations import Told
 from fedpilot.federated.core.state import Role, Roles, State
 from fedpilot.federated.core.sums.contributions import (
     Contribution,

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from fedpilot.federated.core.population.cohort_members import Members, Membership
-from fedpilot.federated.core.population.partition import PatternIds
+from fedpilot.federated.core.population.partitions.client_ids import PatternIds
 from fedpilot.federated.core.population.shares import packed
 from fedpilot.federated.core.state import Role
 from fedpilot.federated.core.sums.partial import Partial, Reference, Tally, grid

@@ -15,7 +15,7 @@ import site_data
 from federations import Lab, Log
 from fedpilot.fabric.testing.fake_cluster import FakeCluster, fake_machine
 from fedpilot.federated import ClientFailed, ConfigError, Federation
-from fedpilot.federated.cli.runs import runs
+from fedpilot.federated.cli.runs.group import runs
 from fedpilot.federated.core.sums.partial import Tally
 from fedpilot.federated.core.user_code.user_errors import account_of, is_users
 from fedpilot.federated.engine.training.printing import MOST_PRINTED, collected

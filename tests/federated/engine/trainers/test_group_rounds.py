@@ -11,7 +11,7 @@ from hypothesis import given, settings, strategies as st
 from torch import Tensor, nn
 
 from fedpilot.federated.core.population.groups import Steps, grouped
-from fedpilot.federated.core.population.partition import natural
+from fedpilot.federated.core.population.partitions.disjoint import natural
 from fedpilot.federated.core.population.sampling import Indices
 from fedpilot.federated.core.sums.partial import grid
 from fedpilot.federated.engine.sums.summing import RunningSum

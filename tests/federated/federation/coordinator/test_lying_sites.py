@@ -17,7 +17,7 @@ import site_data
 from federations import Log, raising
 from fedpilot.fabric.testing.fake_cluster import FakeCluster, fake_machine
 from fedpilot.federated import Event, Federation
-from fedpilot.federated.cli.runs import runs
+from fedpilot.federated.cli.runs.group import runs
 from fedpilot.federated.core.rounds.participation import SiteRefused, TooFewSites
 from fedpilot.federated.errors import ConfigError, ModelNotFinite
 from fedpilot.federated.federation.coordinator.site_limits import (

@@ -52,7 +52,7 @@ class Nodes:
             return self.listed(header)
         client_id = header["client"]
         if client_id not in IDS:
-            kind = "fedpilot.federated.core.population.partition:UnknownClient"
+            kind = "fedpilot.federated.core.partition:UnknownClient"
             return pb.AskRunReply(failure=pb.Failure(kind=kind, message=client_id))
         tally = Tally().add(4, 3, 2.0).to_json()
         match kind:

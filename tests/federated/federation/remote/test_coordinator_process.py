@@ -11,7 +11,7 @@ import pytest
 from fedpilot.federated.config.schema import RunConfig
 from fedpilot.federated.errors import ConfigError
 from fedpilot.federated.federation.remote.coordinator_process import _telling_nothing_of_files
-from fedpilot.federated.prepare.inputs import gather
+from fedpilot.federated.prepare.inputs.local_data import gather
 
 DATA = {"data_distribution_kind": "iid"}
 

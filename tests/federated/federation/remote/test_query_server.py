@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from fedpilot.fabric.testing.fake_cluster import ManualClock
-from fedpilot.federated.core.population.partition import UnknownClient
+from fedpilot.federated.core.population.partitions.partition import UnknownClient
 from fedpilot.federated.federation.remote.query_server import (
     NOT_TOLD,
     TELL_S,

@@ -9,7 +9,7 @@ import pytest
 
 import site_data
 from fedpilot.federated.config import parse_config
-from fedpilot.federated.core.population.federated_data import Place
+from fedpilot.federated.core.population.federated_data.place import Place
 from fedpilot.federated.errors import DataUnusable
 from fedpilot.federated.site.disclosure.content_pin import hold_to
 from fedpilot.federated.site.workload import FederatedWorkload

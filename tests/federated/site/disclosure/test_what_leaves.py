@@ -19,7 +19,7 @@ from fedpilot.federated.config import RunConfig, parse_config
 from fedpilot.federated.errors import ClientFailed, FederatedError, NoUsableUpdate
 from fedpilot.federated.federation.remote.remote_run import exit_code_of_failure
 from fedpilot.federated.federation.sites.sources import OneRay
-from fedpilot.federated.prepare.inputs import disclosed_by
+from fedpilot.federated.prepare.inputs.data_at_sites import disclosed_by
 from fedpilot.federated.prepare.user_sources import digest_of
 from fedpilot.federated.site.disclosure.disclosure_gate import IN_THE_LOG
 from fedpilot.mediator import LinkedSite, Notify, Payload, Site, SiteContext

@@ -27,7 +27,7 @@ from coordinated import (
 )
 from fedpilot.fabric.testing.fake_cluster import FakeCluster, fake_machine
 from fedpilot.federated import Federation, NodeState, connect, parse_config
-from fedpilot.federated.core.population.partition import UnknownClient
+from fedpilot.federated.core.population.partitions.partition import UnknownClient
 from fedpilot.federated.core.state import digest
 from fedpilot.federated.federation.report.wording import summary
 from fedpilot.federated.federation.verify.reading import reading

@@ -1,0 +1,1 @@
+"""`fedpilot runs`: the commands about runs, of a folder here or of a mediator."""

@@ -1,0 +1,120 @@
+"""The commands attach, logs, stop and resume: follow a run of a mediator, end it, go on with it."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from fedpilot.closed_pipes import ends_with_reader
+from fedpilot.fabric.cli.access import INTERRUPTED, exit_codes, fail, interruptions, print_json
+from fedpilot.fabric.core.text.plain_text import plain_lines
+from fedpilot.mediator.cli.access import JSON, Access, ask, with_mediator
+
+from ..options import EVENTS
+
+
+@click.command()
+@click.argument("run_id", metavar="RUN")
+@EVENTS
+@with_mediator
+def attach(run_id: str, access: Access, as_json: bool) -> None:
+    """Follow RUN at the mediator from its first event on, until it ends.
+
+    A broken connection is made again; no event is lost or told twice. Ctrl-C detaches: the run
+    goes on.
+
+    \b
+    Examples:
+      fedpilot runs attach base --profile hospitals
+      fedpilot runs attach base --json | jq 'select(.event == "round_finished") | .accuracy'
+
+    \b
+    Exit codes: as those of `fedpilot run`; 4 the mediator cannot be reached, the run may go on;
+    130 detached, or somebody stopped the run.
+    """
+    with exit_codes(), ends_with_reader():
+        from ...federation.remote.remote_run import follow
+
+        sys.exit(follow(access, run_id, as_json=as_json))
+
+
+@click.command()
+@click.argument("run_id", metavar="RUN")
+@click.option("--follow", "-f", is_flag=True, help="Go on until the run ends.")
+@JSON
+@with_mediator
+def logs(run_id: str, follow: bool, access: Access, as_json: bool) -> None:
+    """Print what RUN's coordinator at the mediator wrote to its log.
+
+    With --json, one document with `run_id` and `log`; with --follow too, once the run has ended.
+
+    \b
+    Examples:
+      fedpilot runs logs base --profile hospitals
+      fedpilot runs logs base --follow | grep -i warning
+    """
+    with exit_codes(), ends_with_reader():
+        try:
+            with interruptions(), access.open() as client:
+                parts = client.run_log(run_id, follow=follow)
+                if as_json:
+                    print_json({"run_id": run_id, "log": "".join(parts)})
+                    return
+                for text in parts:
+                    click.echo(plain_lines(text), nl=False)
+        except KeyboardInterrupt:
+            fail(f"interrupted; nothing becomes of run {run_id} by that", INTERRUPTED)
+
+
+@click.command()
+@click.argument("run_id", metavar="RUN")
+@click.option("--wait/--no-wait", default=True, show_default=True, help="Wait until it has ended.")
+@JSON
+@with_mediator
+def stop(run_id: str, wait: bool, access: Access, as_json: bool) -> None:
+    """Have RUN at the mediator end, with its state kept: `runs resume` goes on with it.
+
+    It can be resumed when this command returns. With `--no-wait` it may be `stopping` then. It
+    gives back what it holds at the sites. A run that is local is stopped by Ctrl-C.
+
+    \b
+    Examples:
+      fedpilot runs stop base --profile hospitals
+      fedpilot runs stop base --json | jq .status
+    """
+    with exit_codes():
+        found = ask(access, lambda client: client.stop_run(run_id, wait=wait))
+        if as_json:
+            print_json(found)
+            return
+        click.echo(f"{run_id} is {found.get('status')}")
+        click.echo(f"to go on with it: {access.step('runs', 'resume', run_id)}")
+
+
+@click.command()
+@click.argument("run_id", metavar="RUN")
+@click.option("--detach", "-d", is_flag=True, help="Do not follow it.")
+@EVENTS
+@with_mediator
+def resume(run_id: str, detach: bool, access: Access, as_json: bool) -> None:
+    """Go on with RUN at the mediator, which was stopped or interrupted, and follow it.
+
+    It ends in the same model, bit for bit. A run that is local: `fedpilot run --resume RUN`.
+
+    \b
+    Examples:
+      fedpilot runs resume base --profile hospitals
+      fedpilot runs resume base --detach --json | jq .status
+    """
+    with exit_codes():
+        if detach:
+            found = ask(access, lambda client: client.resume_run(run_id))
+            if as_json:
+                print_json(found)
+            else:
+                click.echo(f"{run_id} is {found.get('status')}")
+            return
+        from ...federation.remote.remote_run import resume as resume_and_follow
+
+        sys.exit(resume_and_follow(access, run_id, as_json=as_json))

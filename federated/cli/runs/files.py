@@ -1,0 +1,107 @@
+"""The commands fetch and remove: bring the files of a run here, and delete those of ended runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import click
+
+from fedpilot.fabric.cli.access import (
+    INTERRUPTED,
+    Spinner,
+    exit_codes,
+    fail,
+    interruptions,
+    print_json,
+)
+from fedpilot.mediator.cli.access import JSON, Access, ask, with_mediator
+
+from .places import FOLDER, folder_here, pointing_here
+
+
+@click.command()
+@click.argument("run_id", metavar="RUN")
+@click.option(
+    "--to",
+    metavar="DIR",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="Where its files go: a folder that is new or empty.",
+)
+@JSON
+@with_mediator
+def fetch(run_id: str, to: Path, access: Access, as_json: bool) -> None:
+    """Bring the files of RUN from the mediator: metrics, models, curves, config, manifest.
+
+    \b
+    Examples:
+      fedpilot runs fetch base --to runs/base --profile hospitals
+      fedpilot runs fetch base --to base --json | jq -r '.files[]'
+
+    \b
+    Exit codes: 0 all are there; 1 the mediator sent what it should not; 2 no such run, or DIR holds
+    something; 4 no mediator there.
+    """
+    with exit_codes():
+        try:
+            with interruptions():
+                names = fetch_files(access, run_id, to)
+        except KeyboardInterrupt:
+            fail(f"interrupted; {to} holds some of the files, each of them whole", INTERRUPTED)
+        if as_json:
+            print_json({"run_id": run_id, "folder": str(to), "files": names})
+            return
+        click.echo(f"{len(names)} files of {run_id} are in {to}")
+
+
+def fetch_files(access: Access, run_id: str, to: Path) -> list[str]:
+    """Bring a run's files into a folder here, and give their names."""
+    from fedpilot.mediator.client.run_files import fetch_run
+
+    with access.open() as client, Spinner(f"fetching {run_id}") as spinner:
+        places = fetch_run(client, run_id, to, lambda place, size: spinner.say(f"fetching {place}"))
+    return [str(place) for place in places]
+
+
+@click.command()
+@click.argument("run_ids", metavar="RUN...", nargs=-1, required=True)
+@FOLDER
+@JSON
+@with_mediator
+def remove(run_ids: tuple[str, ...], folder: Path | None, access: Access, as_json: bool) -> None:
+    """Remove runs that have ended, with their folders: nothing of them can be resumed or shown.
+
+    At a mediator these are runs of your own; an admin removes anybody's. A run that was begun with
+    `--from` one of them keeps what it needs of it. Those before one that is refused are removed.
+
+    \b
+    Examples:
+      fedpilot runs remove digits-20260102-030405-a1b2c3d4
+      fedpilot runs remove first second --profile hospitals
+      fedpilot runs list --json | jq -r '.runs[].run_id' | xargs fedpilot runs remove
+    """
+    with exit_codes():
+        here = folder_here(access, folder)
+        if here is not None:
+            from ...federation.run_folder.folder import remove_run
+
+            _remove(run_ids, partial(remove_run, here), as_json)
+            return
+        with pointing_here(access):
+            ask(access, lambda client: _remove(run_ids, client.remove_run, as_json))
+
+
+def _remove(run_ids: tuple[str, ...], act: Callable[[str], object], as_json: bool) -> None:
+    """Remove one after the other, and say which."""
+    removed: list[str] = []
+    try:
+        for run_id in dict.fromkeys(run_ids):
+            act(run_id)
+            removed.append(run_id)
+            if not as_json:
+                click.echo(f"removed {run_id}")
+    finally:
+        if as_json:
+            print_json({"removed": removed})

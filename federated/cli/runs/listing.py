@@ -1,0 +1,178 @@
+"""The commands list and show: what runs there are, and what one of them came to."""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from fedpilot.fabric.cli.access import BAD_INPUT, display, exit_codes, fail, print_json
+from fedpilot.mediator.cli.access import JSON, Access, ask, with_mediator
+
+from .places import FOLDER, elsewhere, folder_here, has_runs_here, pointing_here
+
+
+@click.command("list")
+@click.option(
+    "--last",
+    "most",
+    type=click.IntRange(min=1),
+    default=50,
+    show_default=True,
+    metavar="N",
+    help="Only the newest N.",
+)
+@click.option("--all", "everything", is_flag=True, help="All runs, however many there are.")
+@FOLDER
+@JSON
+@with_mediator
+def list_(most: int, everything: bool, folder: Path | None, access: Access, as_json: bool) -> None:
+    """List the newest runs, oldest first, with their status, rounds and last accuracy.
+
+    How many there are beyond is said on stderr; with --json it is `more`.
+
+    \b
+    Examples:
+      fedpilot runs list
+      fedpilot runs list --all --folder elsewhere/runs
+      fedpilot runs list --profile hospitals --json | jq -r '.runs[].run_id'
+    """
+    most = sys.maxsize if everything else most
+    with exit_codes():
+        here = folder_here(access, folder)
+        if here is not None:
+            _list_here(here, most, as_json)
+            return
+        found, more = ask(access, lambda client: client.newest_runs(most))
+        if as_json:
+            print_json({"runs": found, "more": more})
+            return
+        from fedpilot.mediator.cli.tables import run_table
+
+        display(run_table(found, time.time()))
+        _tell_more(more)
+        if not access.on_purpose and has_runs_here():
+            click.echo(elsewhere(access), err=True)
+
+
+def _tell_more(more: int) -> None:
+    if more:
+        click.echo(f"and {more:,} older; --all lists them", err=True)
+
+
+def _list_here(folder: Path, most: int, as_json: bool) -> None:
+    from ...federation.run_folder.folder import list_runs
+
+    names = list_runs(folder)
+    rows, more = [_brief(folder / run_id) for run_id in names[-most:]], max(0, len(names) - most)
+    if as_json:
+        print_json({"runs": rows, "more": more})
+        return
+    if not rows:
+        click.echo(f"no runs in {folder}/; `fedpilot run CONFIG` makes one")
+        return
+    width = max(len(row["run_id"]) for row in rows)
+    click.echo(f"{'run':<{width}}  {'status':<11}  rounds  accuracy  model")
+    for row in rows:
+        accuracy = "–" if row["accuracy"] is None else f"{row['accuracy']:.4f}"
+        click.echo(
+            f"{row['run_id']:<{width}}  {row['status']:<11}  {row['rounds']:>6}  {accuracy:>8}  "
+            f"{row['digest'][:12]}"
+        )
+    _tell_more(more)
+
+
+@click.command()
+@click.argument("run_id", metavar="RUN")
+@FOLDER
+@JSON
+@with_mediator
+def show(run_id: str, folder: Path | None, access: Access, as_json: bool) -> None:
+    """Show RUN: its status, its last metrics, what each site added, and where its files are.
+
+    \b
+    Examples:
+      fedpilot runs show digits-20260102-030405-a1b2c3d4
+      fedpilot runs show base --profile hospitals --json | jq .status
+    """
+    with exit_codes():
+        here = folder_here(access, folder)
+        if here is not None:
+            _show_here(run_id, here, as_json)
+            return
+        with pointing_here(access):
+            found = ask(access, lambda client: client.show_run(run_id))
+        if as_json:
+            print_json(found)
+            return
+        from fedpilot.mediator.cli.tables import run_details
+        from fedpilot.mediator.client.client import ENDED
+
+        display(run_details(found, time.time()))
+        status = found.get("status")
+        step = "attach" if status not in ENDED else "fetch" if status == "finished" else "resume"
+        more = ("--to", run_id) if step == "fetch" else ()
+        click.echo(f"{step}: {access.step('runs', step, run_id, *more)}")
+
+
+def _show_here(run_id: str, folder: Path, as_json: bool) -> None:
+    path = folder / run_id
+    if not (path / "config.yaml").is_file():
+        fail(f"no run {run_id!r} in {folder}; see `fedpilot runs list`", BAD_INPUT)
+    from ...federation.coordinator.site_limits import read_refusals
+    from ...federation.report.wording import refusal_lines, resume_command, site_lines
+    from ...federation.run_folder.folder import FAILURE, RunFolder
+    from ...federation.runs.continuing import parent_of
+
+    found = RunFolder(path)
+    brief, manifest, rows, trace = _brief(path), found.manifest(), found.rows(), found.failure()
+    sites = rows[-1].get("sites", {}) if rows else {}
+    refused = [each.to_json() for each in read_refusals(path / "journal")]
+    if as_json:
+        more = {"sites": sites, "refused": refused, "traceback": trace}
+        print_json({**brief, **more, "manifest": manifest})
+        return
+    for name in ("run_id", "status", "failure", "rounds", "accuracy", "loss", "digest"):
+        value = brief.get(name)
+        if value not in (None, ""):
+            click.echo(f"{name:<10} {value}")
+    if said := parent_of(manifest):
+        click.echo(f"{'from':<10} {said}")
+    for name in ("started", "ended", "seconds", "identity"):
+        if name in manifest:
+            click.echo(f"{name:<10} {manifest[name]}")
+    for name, lines in (("sites", site_lines(sites)), ("refused", refusal_lines(refused))):
+        for number, line in enumerate(lines):
+            click.echo(f"{'' if number else name:<10} {line}")
+    files = sorted(entry.name for entry in path.iterdir() if not entry.name.startswith("."))
+    click.echo(f"{'files':<10} {', '.join(files)}")
+    if trace:
+        click.echo(f"traceback, of {path / FAILURE}:")
+        click.echo(textwrap.indent(trace.rstrip("\n"), "  "))
+    if brief["status"] != "finished":
+        click.echo(f"{'resume':<10} {resume_command(str(path))}")
+
+
+def _brief(path: Path) -> dict[str, Any]:
+    """What lists say of a run; one that died without a word is called interrupted."""
+    from ...federation.run_folder.folder import RunFolder, is_locked
+
+    manifest, rows = RunFolder(path).manifest(), RunFolder(path).rows()
+    last = rows[-1] if rows else {}
+    status = manifest.get("status", "interrupted")
+    if status == "running" and not is_locked(path):
+        status = "interrupted"
+    return {
+        "run_id": path.name,
+        "status": status,
+        "failure": manifest.get("failure", ""),
+        "rounds": last.get("round", 0),
+        "accuracy": last.get("accuracy"),
+        "loss": last.get("loss"),
+        "digest": last.get("model", ""),
+        "folder": str(path),
+    }

@@ -1,0 +1,58 @@
+"""Where the runs of a command are: in a folder here, or at a mediator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+
+from fedpilot.mediator.cli.access import Access
+
+DEFAULT_FOLDER = Path("runs")
+
+
+FOLDER = click.option(
+    "--folder",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="Where run folders are, here; by default `runs`, unless a mediator is named.",
+)
+
+
+def folder_here(access: Access, folder: Path | None) -> Path | None:
+    """The folder here that a command is about; None where it is about a mediator's runs."""
+    if folder is None:
+        return DEFAULT_FOLDER if access.profile_or_none() is None else None
+    if access.asked.mediator or access.asked.profile:
+        raise click.UsageError("--folder is a place here, --mediator and --profile are elsewhere.")
+    return folder
+
+
+@contextmanager
+def pointing_here(access: Access) -> Iterator[None]:
+    """Say where runs here are, if the default mediator knows no such run."""
+    from fedpilot.mediator.errors import NoSuchRun
+
+    try:
+        yield
+    except NoSuchRun as error:
+        if access.on_purpose or not has_runs_here():
+            raise
+        raise NoSuchRun(f"{error}; {elsewhere(access)}") from error
+
+
+def has_runs_here() -> bool:
+    """Whether the default folder has any runs."""
+    from ...federation.run_folder.folder import list_runs
+
+    return bool(list_runs(DEFAULT_FOLDER))
+
+
+def elsewhere(access: Access) -> str:
+    """What to add to a command that is meant to be about runs here."""
+    return (
+        f"this is about the mediator {access.profile().address} of the default profile; for the "
+        f"runs in {DEFAULT_FOLDER}/ here add --folder {DEFAULT_FOLDER}"
+    )

@@ -1,0 +1,133 @@
+"""What a site discloses of a data set: the schema of its samples, its clients, and their sizes."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import pairwise
+from typing import Any, TypeGuard
+
+from .errors import BadDeclaration
+
+DTYPES = ("float32", "float64", "int64")
+MOST_CLIENTS = 1 << 40
+"""Of one site."""
+MOST_CLASSES = 1 << 20
+LARGEST_SAMPLE = 1 << 28
+"""Numbers in one sample."""
+MOST_DIMENSIONS = 8
+LONGEST_ID = 256
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+
+
+class Told(StrEnum):
+    """How the samples of a site's clients may be told, and so its share of them."""
+
+    EXACT = "exact"
+    ABOUT = "about"
+    """In tenths."""
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """What a sample looks like."""
+
+    input_shape: tuple[int, ...]
+    dtype: str
+    num_classes: int
+
+    def __str__(self) -> str:
+        shape = list(self.input_shape)
+        return f"{self.dtype} of shape {shape}, {self.num_classes} classes"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Declared:
+    """What a site discloses of one data set."""
+
+    schema: Schema
+    movable: bool
+    clients: int
+    ids: tuple[str, ...] | None = None
+    """Sorted; None where the site keeps them to itself."""
+    counts: tuple[int, ...] | None = None
+    """Samples of each client, as far as the site tells the truth of them."""
+    exact: bool = False
+    """Whether it says that those are the very numbers."""
+
+    @property
+    def told(self) -> Told:
+        """How the samples of its clients may be told."""
+        if self.counts is None:
+            return Told.NONE
+        return Told.EXACT if self.exact else Told.ABOUT
+
+    @classmethod
+    def from_json(cls, site: str, dataset: str, values: Any) -> Declared:
+        """What a site's word says; BadDeclaration for anything that it cannot mean."""
+
+        def fail(problem: str) -> BadDeclaration:
+            return BadDeclaration(site, dataset, problem)
+
+        if not _NAME.fullmatch(site):
+            raise fail("its own name is none: letters, digits, `.`, `_`, `-` make one, 63 at most")
+        if not isinstance(values, Mapping):
+            raise fail(f"wanted a section, found {values!r:.60}")
+        clients, residency = values.get("clients"), values.get("residency")
+        if not is_count(clients, 1, MOST_CLIENTS):
+            raise fail(f"wanted a number of clients from 1 to 2^40, found {clients!r:.60}")
+        if residency not in ("pinned", "movable"):
+            raise fail(f"wanted `pinned` or `movable`, found {residency!r:.60}")
+        ids, counts = values.get("ids"), values.get("counts")
+        if ids is not None and not _are_ids(ids, clients):
+            raise fail(f"wanted {clients} distinct ids of clients, sorted, found something else")
+        if counts is not None and not (
+            isinstance(counts, list)
+            and len(counts) == clients
+            and all(is_count(count, 0, 1 << 62) for count in counts)
+        ):
+            raise fail(f"wanted {clients} numbers of samples, found something else")
+        return cls(
+            schema=_schema_in(values.get("schema"), fail),
+            movable=residency == "movable",
+            clients=clients,
+            ids=None if ids is None else tuple(ids),
+            counts=None if counts is None else tuple(counts),
+            exact=counts is not None and values.get("counts_are") == "exact",
+        )
+
+
+def is_count(value: Any, least: int, most: int) -> TypeGuard[int]:
+    return type(value) is int and least <= value <= most
+
+
+def _are_ids(values: Any, clients: int) -> bool:
+    return (
+        isinstance(values, list)
+        and len(values) == clients
+        and all(isinstance(id, str) and 0 < len(id) <= LONGEST_ID for id in values)
+        and all(id.isprintable() for id in values)
+        and all(a < b for a, b in pairwise(values))
+    )
+
+
+def _schema_in(values: Any, fail: Callable[[str], BadDeclaration]) -> Schema:
+    """A schema that a model can be made for, of a size that can be made."""
+    found = values if isinstance(values, Mapping) else {}
+    shape, dtype, classes = (found.get(name) for name in ("input_shape", "dtype", "num_classes"))
+    if not (
+        isinstance(shape, list)
+        and 0 < len(shape) <= MOST_DIMENSIONS
+        and all(is_count(length, 1, LARGEST_SAMPLE) for length in shape)
+        and math.prod(shape) <= LARGEST_SAMPLE
+    ):
+        raise fail(f"wanted an `input_shape` of 1 to 8 lengths, found {shape!r:.60}")
+    if dtype not in DTYPES:
+        raise fail(f"wanted a `dtype` among {', '.join(DTYPES)}, found {dtype!r:.60}")
+    if not is_count(classes, 1, MOST_CLASSES):
+        raise fail(f"wanted `num_classes` from 1 to 2^20, found {classes!r:.60}")
+    return Schema(tuple(shape), dtype, classes)

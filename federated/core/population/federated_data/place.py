@@ -1,0 +1,72 @@
+"""A site's place in the population: which of its clients the site has, and what they are called.
+
+A client keeps its own id where its site discloses ids. Elsewhere the site's name and a number make
+one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from ..partitions.client_ids import ClientIds, ListedIds, PatternIds
+from .declarations import is_count
+from .errors import UnionError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A site's part of the population, as the spec of its work says it."""
+
+    dataset: str
+    population: int
+    first: int
+    """The index of its first client."""
+    clients: int
+    pattern: str
+    """What clients are called, if their ids are not disclosed."""
+    ids_digest: str = ""
+    """Of the ids, if they are disclosed."""
+
+    @property
+    def here(self) -> range:
+        """Its clients."""
+        return range(self.first, self.first + self.clients)
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, values: Any) -> Place:
+        """The inverse of `to_json`; FederatedError for anything else."""
+        fields = cls.__dataclass_fields__
+        if not isinstance(values, Mapping) or set(values) != set(fields):
+            raise UnionError(f"wanted a place with {', '.join(fields)}, found {values!r:.80}")
+        numbers = [values[name] for name in ("population", "first", "clients")]
+        texts = [values[name] for name in ("dataset", "pattern", "ids_digest")]
+        population, first, clients = numbers
+        if not (
+            all(is_count(number, 0, 1 << 62) for number in numbers)
+            and first + clients <= population
+            and all(isinstance(text, str) for text in texts)
+        ):
+            raise UnionError(f"wanted clients of a population, found {values!r:.80}")
+        return cls(**values)
+
+
+def ids_of(site: str, ids: Sequence[str] | None, clients: int, pattern: str) -> ClientIds:
+    """What a site's clients are called: by their own ids, or by the site and a number."""
+    if ids is not None:
+        return ListedIds(np.asarray(ids, dtype=np.str_))
+    return PatternIds(f"{site}/{pattern}", clients)
+
+
+def digest_of_ids(ids: Sequence[str]) -> str:
+    """SHA-256 (hex) over ids in their order."""
+    return hashlib.sha256(json.dumps(list(ids)).encode()).hexdigest()

@@ -1,0 +1,170 @@
+"""Bootstrap partitions: every client draws its samples with replacement, keyed by its id.
+
+Nothing is known about a client until it is asked about, so a million of them cost what ten cost,
+and a client's samples do not depend on how many clients there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from ...randomness import (
+    Purpose,
+    UInt64s,
+    below,
+    client_key,
+    one,
+    one_per_key,
+    stream,
+    words_per_key,
+)
+from .client_ids import DEFAULT_ID_PATTERN, ClientIds, PatternIds, checked_indices
+from .partition import (
+    Int64s,
+    Integers,
+    PartitionError,
+    PartitionKind,
+    check_beta,
+    check_clients,
+    checked_labels,
+    compact,
+)
+
+
+def bootstrap(
+    labels: ArrayLike,
+    number_of_clients: int,
+    samples_per_client: int | Sequence[int],
+    seed: int,
+    *,
+    dirichlet_beta: float | None = None,
+    id_pattern: str = DEFAULT_ID_PATTERN,
+) -> Bootstrap:
+    """Let each client draw its samples with replacement (Efron 1979); any number of clients.
+
+    `samples_per_client` is one number, or the least and the most. With `dirichlet_beta` a
+    client draws by a label mix of its own: Dir(alpha p), p being the label mix of the data (Hsu et
+    al. 2019), and alpha = beta times the number of labels, so that balanced data give the symmetric
+    Dir(beta) of `dirichlet`.
+    """
+    labels = checked_labels(labels)
+    check_clients(number_of_clients)
+    bounds = (
+        (samples_per_client, samples_per_client)
+        if isinstance(samples_per_client, int)
+        else tuple(samples_per_client)
+    )
+    if len(bounds) != 2 or not 1 <= bounds[0] <= bounds[1] < 1 << 32:
+        raise PartitionError(
+            "samples_per_client is a number above 0, or the least and the most, "
+            f"found {samples_per_client!r}"
+        )
+    mix = None
+    if dirichlet_beta is not None:
+        check_beta(dirichlet_beta)
+        _, counts = np.unique(labels, return_counts=True)
+        concentration = dirichlet_beta * len(counts) * counts / len(labels)
+        mix = LabelMix(compact(np.argsort(labels, kind="stable")), counts, concentration)
+    return Bootstrap(
+        ids=PatternIds(id_pattern, number_of_clients),
+        seed=seed,
+        samples=len(labels),
+        least=bounds[0],
+        most=bounds[1],
+        mix=mix,
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Bootstrap:
+    """Every client draws its samples with replacement, from a counter keyed by its id."""
+
+    ids: ClientIds
+    seed: int
+    samples: int
+    """How many samples there are to draw from."""
+    least: int
+    most: int
+    """A client holds between `least` and `most` samples, all numbers being equally likely."""
+    mix: LabelMix | None
+
+    @property
+    def kind(self) -> PartitionKind:
+        return PartitionKind.BOOTSTRAP
+
+    @property
+    def number_of_clients(self) -> int:
+        return len(self.ids)
+
+    def client_id(self, index: int) -> str:
+        return self.ids.id_of(index)
+
+    def index_of(self, client_id: str) -> int:
+        return self.ids.index_of(client_id)
+
+    def indices(self, index: int) -> Int64s:
+        return self.rows([index])[0]
+
+    def size(self, index: int) -> int:
+        name = self.ids.id_of(index)
+        if self.least == self.most:
+            return self.least
+        return self.least + one(self.seed, Purpose.BOOTSTRAP_SIZE, self._span, key=client_key(name))
+
+    def sizes(self, indices: ArrayLike) -> Int64s:
+        clients = checked_indices(indices, len(self.ids))
+        if self.least == self.most:
+            return np.full(clients.shape, self.least, dtype=np.int64)
+        return self._sizes(self.ids.keys(clients))
+
+    def rows(self, indices: ArrayLike, keys: UInt64s | None = None) -> tuple[Int64s, Int64s]:
+        if keys is None:
+            keys = self.ids.keys(indices)
+        sizes = self._sizes(keys)
+        if self.mix is not None:
+            return self._mixed(self.mix, keys, sizes), sizes
+        width = int(sizes.max(initial=0))
+        words = words_per_key(self.seed, Purpose.BOOTSTRAP, keys, width)
+        return below(words[np.arange(width) < sizes[:, np.newaxis]], self.samples), sizes
+
+    def keys(self, indices: ArrayLike) -> UInt64s:
+        return self.ids.keys(indices)
+
+    def _sizes(self, keys: UInt64s) -> Int64s:
+        if self.least == self.most:
+            return np.full(keys.shape, self.least, dtype=np.int64)
+        return self.least + one_per_key(self.seed, Purpose.BOOTSTRAP_SIZE, keys, self._span)
+
+    def _mixed(self, mix: LabelMix, keys: UInt64s, sizes: Int64s) -> Int64s:
+        drawn = [
+            mix.draw(size, stream(self.seed, Purpose.BOOTSTRAP, key=key))
+            for key, size in zip(keys.tolist(), sizes.tolist(), strict=True)
+        ]
+        return np.concatenate([np.empty(0, dtype=np.int64), *drawn])
+
+    @property
+    def _span(self) -> int:
+        return self.most - self.least + 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LabelMix:
+    """Draws samples by a label mix of the client's own: Dirichlet around the data's mix."""
+
+    order: Integers
+    """The samples, sorted by label."""
+    counts: Int64s
+    """How many samples each label that occurs has."""
+    concentration: NDArray[np.float64]
+    """The parameter of the Dirichlet distribution, per label that occurs."""
+
+    def draw(self, size: int, rng: np.random.Generator) -> Int64s:
+        """Draw `size` samples with replacement."""
+        per_label = rng.multinomial(size, rng.dirichlet(self.concentration))
+        within = rng.integers(np.repeat(self.counts, per_label))
+        starts = np.cumsum(self.counts) - self.counts
+        return self.order[np.repeat(starts, per_label) + within].astype(np.int64)

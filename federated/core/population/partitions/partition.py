@@ -1,0 +1,130 @@
+"""What a partition is: its kinds, what it says about clients, and what all recipes refuse.
+
+PartitionError
++-- TooManyClients     a disjoint partition of fewer samples than clients
+UnknownClient          an id that is no client of this partition
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedpilot.fabric.host.exit_codes import BAD_INPUT
+from fedpilot.federated.errors import FederatedError
+
+from ...randomness import UInt64s
+
+Int64s = NDArray[np.int64]
+Integers = NDArray[np.signedinteger[Any]]
+
+
+class PartitionKind(StrEnum):
+    """The ways of dividing samples, as `data_distribution_kind` spells them."""
+
+    IID = "iid"
+    DIRICHLET = "dirichlet"
+    SHARDS = "shards"
+    QUANTITY = "quantity"
+    NATURAL = "natural"
+    FIXED = "fixed"
+    BOOTSTRAP = "bootstrap"
+
+
+class PartitionError(FederatedError):
+    """A partition cannot be made as it was asked for."""
+
+
+class TooManyClients(PartitionError):
+    """A disjoint partition was asked of fewer samples than clients."""
+
+    def __init__(self, number_of_clients: int, samples: int) -> None:
+        super().__init__(number_of_clients, samples)
+        self.number_of_clients, self.samples = number_of_clients, samples
+
+    def __str__(self) -> str:
+        return (
+            f"{self.number_of_clients} clients cannot share {self.samples} samples, one at least "
+            f"each: ask for at most {self.samples} clients, or draw their samples with replacement "
+            f"by data_distribution_kind: {PartitionKind.BOOTSTRAP}"
+        )
+
+
+class UnknownClient(FederatedError, KeyError):
+    """An id that is no client of this partition."""
+
+    exits_with = BAD_INPUT
+
+    def __init__(self, client_id: str, known: str) -> None:
+        super().__init__(client_id, known)
+        self.client_id, self.known = client_id, known
+
+    def __str__(self) -> str:
+        return f"there is no client {self.client_id!r}: the ids are {self.known}"
+
+
+class Partition(Protocol):
+    """Says which samples each of a number of clients holds."""
+
+    @property
+    def kind(self) -> PartitionKind: ...
+
+    @property
+    def number_of_clients(self) -> int: ...
+
+    def client_id(self, index: int) -> str:
+        """Give the id of a client; raise `IndexError` when there is no such client."""
+
+    def index_of(self, client_id: str) -> int:
+        """Give the index of a client; raise `UnknownClient` when there is no such client."""
+
+    def indices(self, index: int) -> Int64s:
+        """Give the positions, in the data set, of the samples that a client holds."""
+
+    def size(self, index: int) -> int:
+        """Say how many samples a client holds."""
+
+    def sizes(self, indices: ArrayLike) -> Int64s:
+        """Say how many samples each of these clients holds, without making the samples."""
+
+    def rows(self, indices: ArrayLike, keys: UInt64s | None = None) -> tuple[Int64s, Int64s]:
+        """Give the samples of these clients, one client after another, and how many each holds.
+
+        `indices` has the shape (clients,), as have the sizes; the samples have (sum of sizes,).
+        `keys` are the clients', if they are at hand.
+        """
+
+    def keys(self, indices: ArrayLike) -> UInt64s:
+        """Give the `client_key` of each of these clients: shape (clients,)."""
+
+
+def checked_labels(labels: ArrayLike) -> Int64s:
+    """Give labels as an array, (samples,); raise `PartitionError` for anything else."""
+    array = np.asarray(labels)
+    if array.ndim != 1 or not len(array) or array.dtype.kind not in "iu" or array.min() < 0:
+        raise PartitionError(
+            "labels are a list of integers from 0 on, one for each sample, "
+            f"found {array.dtype} of shape {array.shape}"
+        )
+    checked: Int64s = array.astype(np.int64, copy=False)
+    return checked
+
+
+def check_clients(number_of_clients: int) -> None:
+    """Raise `PartitionError` for a partition without a client."""
+    if number_of_clients < 1:
+        raise PartitionError(f"a partition has 1 client at least, found {number_of_clients}")
+
+
+def check_beta(beta: float) -> None:
+    """Raise `PartitionError` for what is no concentration of a Dirichlet distribution."""
+    if not (np.isfinite(beta) and beta > 0):
+        raise PartitionError(f"beta is a number above 0, found {beta!r}")
+
+
+def compact(positions: Int64s) -> Integers:
+    """Halve the memory of positions that 32 bits can hold."""
+    return positions.astype(np.int32) if len(positions) < 1 << 31 else positions

@@ -1,0 +1,143 @@
+"""What a run starts from: the data, the model of round 0, and how many clients a round asks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...algorithms import algorithm_of
+from ...config.schema import RunConfig
+from ...core.population.cohort_members import SamplesOf
+from ...core.population.federated_data.declarations import Told
+from ...core.population.federated_data.union import Union
+from ...core.population.groups import Groups
+from ...core.population.partitions.partition import Partition
+from ...core.population.sampling import share
+from ...core.rounds.participation import asked
+from ...core.rounds.round_costs import Costs
+from ...core.state import Array, Roles
+from ...core.sums.updates import bytes_of_one
+from ...errors import ConfigError
+from ..budgets import check_budget
+from ..update_costs import check_aggregation
+
+
+@dataclass(frozen=True, slots=True)
+class SiteData:
+    """What a site's workers share: samples, test set, and who holds what."""
+
+    x: Array
+    """(n, *input_shape), float32 or float64, or int64 (tokens)."""
+    y: Array
+    """(n,), int64."""
+    test_x: Array
+    test_y: Array
+    num_classes: int
+    partition: Partition
+    groups: Groups | None = None
+    """Of the clients whose samples are here, if the config asks for any."""
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Shape of one sample."""
+        return self.x.shape[1:]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the samples."""
+        return sum(a.nbytes for a in (self.x, self.y, self.test_x, self.test_y))
+
+
+@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
+class Materials:
+    """Everything that a run starts from."""
+
+    data: SiteData
+    roles: Roles
+    initial: dict[str, Array]
+    """The model of round 0."""
+    data_digest: str
+    """Of the samples; for whoever coordinates data that lies at sites, of what they disclose."""
+    cohort_size: int
+    """Clients that a round asks."""
+    enough: int
+    """As many of them are enough: fewer than those with over-sampling."""
+    here: range
+    """The clients whose samples are here."""
+    union: Union | None = None
+    """Who is at which site, for whoever coordinates data that lies at sites."""
+
+    @property
+    def population(self) -> int:
+        """Number of clients."""
+        return self.data.partition.number_of_clients
+
+    @property
+    def parameters(self) -> int:
+        """Numbers in the model's state."""
+        return sum(array.size for array in self.initial.values())
+
+    @property
+    def bytes_of_update(self) -> int:
+        """Bytes of one client's update."""
+        return bytes_of_one(self.initial, self.roles)
+
+    def samples_of(self) -> SamplesOf | None:
+        """Look up how many samples clients hold, as far as it is known exactly; None if not."""
+        if self.union is None:
+            return self.data.partition.sizes
+        exact = self.union.exact_samples()
+        return None if exact is None else exact.__getitem__
+
+    def told_of(self, site: str) -> Told:
+        """How the samples of a site's clients may be told; exactly in a simulation."""
+        return Told.EXACT if self.union is None else self.union.told.get(site, Told.NONE)
+
+    def costs(self, config: RunConfig) -> Costs:
+        """What a round of the run moves, counted by its tensors."""
+        return Costs.of(self.initial, self.roles, algorithm_of(config.federation).needs)
+
+
+def materials_of(
+    config: RunConfig,
+    data: SiteData,
+    model: tuple[dict[str, Array], Roles],
+    *,
+    data_digest: str,
+    here: range,
+    union: Union | None = None,
+) -> Materials:
+    """Put together what a run starts from; ConfigError for more clients per round than there are.
+
+    `model`: the state of round 0, and the role of each of its tensors.
+    """
+    initial, roles = model
+    population = data.partition.number_of_clients
+    enough = _cohort_size(config, population)
+    return Materials(
+        data=data,
+        roles=roles,
+        initial=initial,
+        data_digest=data_digest,
+        cohort_size=asked(enough, config.participation.over_sampling, population),
+        enough=enough,
+        here=here,
+        union=union,
+    )
+
+
+def affordable(config: RunConfig, materials: Materials) -> Materials:
+    """Check that memory and the traffic budget are enough for a round; ConfigError if not."""
+    check_aggregation(config.federation, materials.cohort_size, materials.bytes_of_update)
+    check_budget(config, materials.costs(config))
+    return materials
+
+
+def _cohort_size(config: RunConfig, population: int) -> int:
+    federation = config.federation
+    if federation.client_sampling_rate is not None:
+        return share(population, federation.client_sampling_rate)
+    named = federation.clients_per_round
+    if named is not None and named > population:
+        found = f"{named} clients per round out of a population of {population}"
+        raise ConfigError.about("federation.clients_per_round", found, f"at most {population}")
+    return population if named is None else named

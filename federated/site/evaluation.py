@@ -1,0 +1,86 @@
+"""Evaluate a round's model at a site: on the test set, or on the samples of its clients."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from fedpilot.mediator import Payload
+
+from ..config.schema import RunConfig
+from ..core.population.shares import held, taken
+from ..core.rounds.chunking import pieces
+from ..core.sums.partial import Tally
+from ..prepare.inputs.materials import Materials
+from .cohorts import Cohorts
+from .futures import Answer, gathered
+from .payloads import tallied
+from .shared_models import SharedModels
+from .workers.pool import Piece, SharedModel, WorkerPool
+
+
+class Evaluator:
+    """Cuts the evaluation of a model into pieces, and adds up their tallies."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        materials: Materials,
+        cohorts: Cohorts,
+        pool: WorkerPool,
+        models: SharedModels,
+        check_company: Callable[[str, int], None],
+    ) -> None:
+        """`check_company` refuses, by its name, what is about too few clients to be told."""
+        self._batch = config.evaluation.batch_size
+        self._data = materials.data
+        self._cohorts, self._pool, self._models = cohorts, pool, models
+        self._check_company = check_company
+
+    def evaluate(self, order: Payload) -> Answer:
+        """Evaluate the model of an order on what it names."""
+        header = order.header
+        _, model = self._models.of_round(header["model"], order.tensors)
+        what = f"evaluating the model of round {header['round']}"
+        if header["on"] == "test":
+            clients, pieces = 1, self._test_pieces(model, what)
+        else:
+            clients, pieces = self._client_pieces(header, model, what)
+        self._pool.submit(pieces)
+        return gathered(
+            [piece.answer for piece in pieces],
+            lambda parts: tallied(_total(parts), clients=clients, on=header["on"]),
+        )
+
+    def _test_pieces(self, model: SharedModel, what: str) -> list[Piece]:
+        samples, batch = len(self._data.test_y), self._batch
+        batches = -(-samples // batch)
+        parts = min(batches, self._pool.size)
+        cuts = [min(samples, batches * i // parts * batch) for i in range(parts + 1)]
+        return [
+            Piece(method="evaluate_test", args=(start, stop), what=what, model=model)
+            for start, stop in itertools.pairwise(cuts)
+        ]
+
+    def _client_pieces(
+        self, header: Mapping[str, Any], model: SharedModel, what: str
+    ) -> tuple[int, list[Piece]]:
+        judges = self._cohorts.judges(header["round"])
+        inside = held(judges, taken(header["share"]))
+        if "counted" in header:
+            inside &= held(judges, taken(header["counted"]))
+        clients = judges[inside]
+        self._check_company(what, len(clients))
+        costs = self._data.partition.sizes(clients)
+        return len(clients), [
+            Piece(method="evaluate_clients", args=(clients[part],), what=what, model=model)
+            for part in pieces(costs, self._pool.size, None)
+        ]
+
+
+def _total(tallies: Iterable[Tally]) -> Tally:
+    total = Tally()
+    for tally in tallies:
+        total.merge(tally)
+    return total

@@ -1,0 +1,134 @@
+"""The work of single VirtualNodes at a site, each by the worker that is its home."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from fedpilot.mediator import Payload
+
+from ..core.population.partitions.partition import Partition
+from ..core.state import Array, State
+from ..core.sums.partial import Tally
+from .client_states import ClientMemory
+from .futures import Answer, gathered, settled
+from .node_placement import Hosting
+from .payloads import execution_of, tallied
+from .shared_models import SharedModels
+from .workers.pool import Piece, WorkerPool
+
+
+class SingleNodes:
+    """Takes the orders about single VirtualNodes, and lets idle ones go."""
+
+    def __init__(
+        self,
+        hosting: Hosting,
+        pool: WorkerPool,
+        models: SharedModels,
+        memory: ClientMemory,
+        partition: Partition,
+        idle_timeout_s: float,
+    ) -> None:
+        self._hosting, self._pool, self._models, self._memory = hosting, pool, models, memory
+        self._partition, self._idle_timeout_s = partition, idle_timeout_s
+
+    def materialize(self, order: Payload) -> Answer:
+        """Have a worker load a client's samples and keep them."""
+        index = order.header["client"]
+        piece = Piece(method="host", args=(index,), what=f"materializing {self._client_id(index)}")
+        return self._ask_home(index, piece, "materialize", lambda made: self._hosted(index, made))
+
+    def _hosted(self, index: int, result: Mapping[str, int]) -> Payload:
+        if (evicted := result["evicted"]) >= 0:
+            self._hosting.let_go(evicted, "its worker hosts more recent nodes")
+        return Payload(kind="hosted", header={"client": index, "samples": result["samples"]})
+
+    def train(self, order: Payload) -> Answer:
+        """Train one client, who remembers what rounds left it with, and is not changed by this."""
+        index, round_number = order.header["client"], order.header["round"]
+        kept = self._memory.load(index, round_number)
+        piece = Piece(
+            method="train_one",
+            args=(index, round_number, execution_of(order.header), kept),
+            what=f"training {self._client_id(index)}",
+            model=self._models.of_one(order.header["model"], order.tensors),
+        )
+
+        def trained(made: tuple[State, Tally]) -> Payload:
+            state, tally = made
+            return Payload(kind="trained", header={"tally": tally.to_json()}, tensors=state)
+
+        return self._ask_home(index, piece, "train", trained)
+
+    def evaluate(self, order: Payload) -> Answer:
+        """Evaluate a model on one client's samples."""
+        index = order.header["client"]
+        piece = Piece(
+            method="evaluate_one",
+            args=(index,),
+            what=f"evaluating at {self._client_id(index)}",
+            model=self._models.of_one(order.header["model"], order.tensors),
+        )
+        return self._ask_home(index, piece, "evaluate", tallied)
+
+    def aggregate(self, order: Payload) -> Answer:
+        """Make one model of several, at the worker of a client."""
+        index, weights = order.header["client"], order.header["weights"]
+        client_id = self._client_id(index)
+        states = [_under(f"{i}/", order.tensors) for i in range(len(weights))]
+        piece = Piece(
+            method="aggregate",
+            args=(client_id, states, weights),
+            what=f"aggregating at {client_id}",
+            model=self._models.of_one(order.header["model"], _under("global/", order.tensors)),
+        )
+        return self._ask_home(
+            index, piece, "aggregate", lambda made: Payload(kind="aggregated", tensors=made)
+        )
+
+    def release(self, order: Payload) -> Answer:
+        """Have a client's worker drop its samples."""
+        index = order.header["client"]
+        worker = self._hosting.where(index)
+        if worker is None:
+            return settled(Payload(kind="released"))
+        evicting = self._evict(index, worker, "release() was called")
+        return gathered([evicting.answer], lambda _: Payload(kind="released"))
+
+    def show(self, order: Payload) -> Answer:
+        """Tell what is known of a node."""
+        index = order.header["client"]
+        held = {"samples": self._partition.size(index)}
+        return settled(Payload(kind="node", header=self._hosting.show(index) | held))
+
+    def evict_idle(self) -> None:
+        """Release the nodes that nobody has used for long."""
+        limit = self._idle_timeout_s
+        for index, worker in self._hosting.idle(limit):
+            self._evict(index, worker, f"idle for more than {limit:g} s")
+
+    def _ask_home(
+        self, index: int, piece: Piece, call: str, finish: Callable[[Any], Payload]
+    ) -> Answer:
+        """Send a VirtualNode's work to the worker that is its home, and answer with its result."""
+        piece.on_sent = lambda worker: self._hosting.bind(index, worker)
+        self._hosting.begin(index, f"{call}() was called")
+        piece.answer.add_done_callback(lambda done: self._hosting.end(index, done.exception()))
+        home = self._hosting.home(index, self._pool.usable() or (0,))
+        self._pool.submit([piece], worker=home)
+        return gathered([piece.answer], lambda results: finish(results[0]))
+
+    def _evict(self, index: int, worker: int, reason: str) -> Piece:
+        self._hosting.let_go(index, reason)
+        piece = Piece(method="evict", args=(index,), what=f"releasing {self._client_id(index)}")
+        self._pool.submit([piece], worker=worker)
+        return piece
+
+    def _client_id(self, index: int) -> str:
+        return self._partition.client_id(index)
+
+
+def _under(prefix: str, tensors: State) -> dict[str, Array]:
+    """The tensors whose names begin with a prefix, without it."""
+    return {n.removeprefix(prefix): a for n, a in tensors.items() if n.startswith(prefix)}
