@@ -31,6 +31,7 @@ GANG = Payload(
     kind="gang", header=GangRequest(name="g", resources={"CPU": 1.0}, at_most=2).to_json()
 )
 MODEL = {"w": np.arange(50_000, dtype=np.float32)}
+
 HASTY = replace(QUICK, restarts=RestartSettings(first_pause_s=0.01, longest_pause_s=0.02))
 """Starts the next runner at once."""
 
