@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import shutil
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -16,13 +14,13 @@ from typing import Any
 
 import pytest
 import ray
-from ray.cluster_utils import Cluster
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from fedpilot import fabric
 from fedpilot.fabric import FixedSizeNode, FixedSizeNodes, In, VirtualCluster, VirtualClusters
 from fedpilot.fabric.jobs.confine import environment
+from rays.machines import ray_machines
 from real_ray import ENVIRONMENT, eventually
 
 pytestmark = [pytest.mark.ray, pytest.mark.own_process, pytest.mark.timeout(180)]
@@ -36,24 +34,8 @@ QUIET: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
     """A Ray of one machine with four CPUs."""
-    folder = tempfile.mkdtemp(prefix="ray-")
-    with pytest.MonkeyPatch.context() as variables:
-        variables.delenv("RAY_AUTH_TOKEN_PATH", raising=False)
-        for name in ("RAY_AUTH_MODE", "RAY_USAGE_STATS_ENABLED"):
-            variables.setenv(name, ENVIRONMENT[name])
-        head = {
-            "num_cpus": 4,
-            "object_store_memory": 10**8,
-            "include_dashboard": False,
-            "temp_dir": folder,
-        }
-        cluster = Cluster(initialize_head=True, head_node_args=head)
-        try:
-            yield str(cluster.address)
-        finally:
-            fabric.shutdown()
-            cluster.shutdown()  # type: ignore[no-untyped-call]
-            shutil.rmtree(folder, ignore_errors=True)
+    with ray_machines(1, 4) as cluster:
+        yield str(cluster.address)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -2,35 +2,26 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import shlex
-import shutil
 import signal
-import subprocess
-import sys
-import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from textwrap import dedent
-from typing import Any
 
-import psutil
 import pytest
 import ray
-from ray.cluster_utils import Cluster
 from ray.util.placement_group import placement_group, remove_placement_group
 
 from fedpilot.fabric import FixedSizeNode, FixedSizeNodes, SchedulingPolicy, VirtualCluster
 from fedpilot.fabric.errors import NeverFits, NoSuchCluster, NoSuchJob, SpecError
-from fedpilot.fabric.jobs.jobs import ENDED, Job, Jobs
+from fedpilot.fabric.jobs.jobs import ENDED, Jobs
 from fedpilot.fabric.manager.settings import KeeperSettings
-from real_ray import ENVIRONMENT, REPOSITORY, eventually, fedpilot, free_port, ray_head
+from rays.jobs import ONE, SLEEPER, clusters, ended, printed, processes, script, two_machines
+from rays.machines import PATIENCE_S
+from real_ray import eventually
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(180)]
 
-PATIENCE_S = 60.0
 TWO = VirtualCluster(
     fixed_size_nodes=[
         FixedSizeNodes(
@@ -39,82 +30,18 @@ TWO = VirtualCluster(
         )
     ]
 )
-ONE = VirtualCluster(flex_resource_min={"CPU": 1}, flex_resource_max={"CPU": 1})
 GROUP = "ray._private.worker.global_worker.core_worker.get_placement_group_id().hex()"
 
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    """A Ray of two machines with two CPUs each, and a dashboard; this process is a driver of it."""
-    folder = tempfile.mkdtemp(prefix="ray-")
-    with pytest.MonkeyPatch.context() as environment:
-        for name in ("RAY_AUTH_MODE", "RAY_USAGE_STATS_ENABLED"):
-            environment.setenv(name, ENVIRONMENT[name])
-        environment.delenv("RAY_AUTH_TOKEN_PATH", raising=False)
-        environment.delenv("RAY_ADDRESS", raising=False)
-        node: dict[str, Any] = {"num_cpus": 2, "object_store_memory": 10**8}
-        head = {
-            **node,
-            "include_dashboard": True,
-            "dashboard_port": free_port(),
-            "dashboard_agent_listen_port": free_port(),
-            "temp_dir": folder,
-        }
-        cluster = Cluster(initialize_head=True, head_node_args=head)
-        try:
-            cluster.add_node(**node, dashboard_agent_listen_port=free_port())
-            ray.init(address=cluster.address, logging_level="ERROR", log_to_driver=False)
-            yield str(cluster.address)
-        finally:
-            ray.shutdown()
-            cluster.shutdown()
-            shutil.rmtree(folder, ignore_errors=True)
+    with two_machines() as found:
+        yield found
 
 
 @pytest.fixture(scope="module")
 def jobs(address: str) -> Jobs:
     return Jobs()
-
-
-def script(folder: Path, text: str) -> list[str]:
-    """A command that runs a script."""
-    file = folder / "script.py"
-    file.write_text(dedent(text))
-    return [sys.executable, str(file)]
-
-
-def ended(jobs: Jobs, id: str) -> Job:
-    """The job, once it has ended and its virtual cluster too."""
-
-    def over() -> bool:
-        job = jobs.show(id)
-        return job.status in ENDED and (job.joined or id not in clusters(jobs))
-
-    try:
-        eventually(over, PATIENCE_S, f"{id} has ended")
-    except AssertionError as error:
-        raise AssertionError(f"{jobs.show(id)}\n{jobs.logs(id)}") from error
-    return jobs.show(id)
-
-
-def clusters(jobs: Jobs) -> dict[str, Mapping[str, Any]]:
-    return {each["id"]: each for each in jobs.clusters.snapshot()["clusters"]}
-
-
-def printed(jobs: Jobs, id: str) -> Any:
-    """The document that a script has printed last."""
-    return json.loads([line for line in jobs.logs(id).splitlines() if line.startswith("{")][-1])
-
-
-def processes(marker: str) -> list[psutil.Process]:
-    """The live processes whose command line names something."""
-    found = []
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):
-            alive = process.status() != psutil.STATUS_ZOMBIE
-            if alive and any(marker in word for word in process.cmdline()):
-                found.append(process)
-    return found
 
 
 # -- held inside ------------------------------------------------------------------------------
@@ -329,67 +256,6 @@ def test_a_job_joins_a_virtual_cluster_that_stays(jobs: Jobs, tmp_path: Path) ->
 
 # -- the queue, and the end -------------------------------------------------------------------
 
-SLEEPER = """
-import pathlib, sys, time
-import ray
-ray.init(logging_level="ERROR")
-@ray.remote
-def hold(): time.sleep(600)
-held = hold.remote()
-print("it runs", flush=True)
-while not pathlib.Path(sys.argv[1]).exists():
-    time.sleep(0.1)
-"""
-
-
-@pytest.mark.soak
-def test_a_second_job_waits_saying_why_and_runs_when_the_first_ends(
-    jobs: Jobs, tmp_path: Path, address: str
-) -> None:
-    command, end = script(tmp_path, SLEEPER), tmp_path / "end"
-    first = jobs.submit([*command, str(end)], VirtualCluster(flex_resource_min={"CPU": 3}))
-    eventually(lambda: "it runs" in jobs.logs(first), PATIENCE_S, "the first runs")
-    words = ["job", "submit", "--id", "later", "--min", "CPU=2", "--address", address]
-    with fedpilot([*words, "--", "echo", "my turn"], tmp_path) as later:
-        eventually(lambda: "later" in clusters(jobs), PATIENCE_S, "the second asks")
-        eventually(lambda: jobs.show("later").status == "WAITING", PATIENCE_S, "it waits")
-        waiting = jobs.show("later")
-        assert waiting.cluster is not None
-        assert waiting.cluster["position"] == 1
-        assert "2 CPU" in waiting.message
-        eventually(lambda: "(position 1)" in jobs.logs("later"), PATIENCE_S, "it says so")
-        end.touch()
-        assert later.process.stdout is not None
-        output = later.process.stdout.read()
-        assert later.process.wait(PATIENCE_S) == 0
-        said = later.error()
-    assert output == "my turn\n"
-    lines = said.splitlines()
-    assert lines[0] == "fedpilot: job later is submitted"
-    assert len([line for line in lines if "(position 1): " in line and "2 CPU" in line]) >= 1
-    assert len(lines) == len(set(lines)), said
-    assert ended(jobs, first).status == "SUCCEEDED"
-    assert [job.id for job in jobs.list()][:2] == ["later", first]
-
-
-@pytest.mark.soak
-def test_stopping_ends_the_command_and_what_waits_leaves_the_queue(
-    jobs: Jobs, tmp_path: Path
-) -> None:
-    command, marker = script(tmp_path, SLEEPER), str(tmp_path / "never")
-    first = jobs.submit([*command, marker], VirtualCluster(flex_resource_min={"CPU": 4}))
-    eventually(lambda: "it runs" in jobs.logs(first), PATIENCE_S, "the first runs")
-    second = jobs.submit([*command, marker + "2"], ONE)
-    eventually(lambda: jobs.show(second).status == "WAITING", PATIENCE_S, "the second waits")
-    assert jobs.stop(second)
-    assert ended(jobs, second).status == "STOPPED"
-    assert "Traceback" not in jobs.logs(second)
-    assert processes(marker)
-    assert jobs.stop(first)
-    assert ended(jobs, first).status == "STOPPED"
-    eventually(lambda: not processes(marker), 60, "no process of theirs is left")
-    assert not jobs.stop(first)
-
 
 def test_a_job_whose_keeper_is_killed_leaves_nothing(jobs: Jobs, tmp_path: Path) -> None:
     command, marker = script(tmp_path, SLEEPER), str(tmp_path / "never")
@@ -410,35 +276,6 @@ def test_a_job_whose_virtual_cluster_is_deleted_ends(jobs: Jobs, tmp_path: Path)
     eventually(lambda: not processes(marker), 60, "its command is gone, and what that started")
     why = "its virtual cluster has ended, and so has this command: it was deleted"
     assert (ended(jobs, id).status, jobs.show(id).message) == ("FAILED", why)
-
-
-@pytest.mark.soak
-def test_a_script_that_fails_is_a_failed_job_with_its_traceback(
-    jobs: Jobs, tmp_path: Path, address: str
-) -> None:
-    command = script(tmp_path, "print('so far so good', flush=True)\n1 / 0\n")
-    done = submitted(address, "--id", "wrong", "--", *command)
-    assert (done.returncode, "so far so good" in done.stdout) == (1, True)
-    assert "ZeroDivisionError" in done.stdout
-    assert done.stderr.splitlines()[-1] == (
-        "fedpilot: job wrong failed: Job entrypoint command failed with exit code 1"
-    )
-    job = ended(jobs, "wrong")
-    assert (job.status, job.message) == ("FAILED", "Job entrypoint command failed with exit code 1")
-    assert "ZeroDivisionError" in "".join(jobs.follow("wrong"))
-    with pytest.raises(SpecError, match="choose a new one"):
-        jobs.submit(["true"], id="wrong")
-
-
-@pytest.mark.soak
-def test_a_job_that_gives_up_is_refused_without_having_begun(jobs: Jobs, address: str) -> None:
-    jobs.clusters.create("all", VirtualCluster(flex_resource_min={"CPU": 4}))
-    try:
-        done = submitted(address, "--min", "CPU=1", "--deadline", "1", "--", "echo", "no")
-    finally:
-        jobs.clusters.delete("all")
-    assert (done.returncode, done.stdout) == (3, "")
-    assert "in vain" in done.stderr
 
 
 # -- what gets out ----------------------------------------------------------------------------
@@ -554,40 +391,3 @@ def test_what_can_never_be_is_refused_before_anything_is_submitted(jobs: Jobs) -
     with pytest.raises(NoSuchJob):
         jobs.logs("nothing")
     assert [job.id for job in jobs.list()] == before
-
-
-def submitted(address: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "fedpilot", "job", "submit", "--address", address, *arguments],
-        cwd=REPOSITORY,
-        env=ENVIRONMENT,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-
-
-@pytest.mark.soak
-def test_an_interruption_leaves_the_job_running(jobs: Jobs, tmp_path: Path, address: str) -> None:
-    command, end = script(tmp_path, SLEEPER), tmp_path / "end"
-    words = ["job", "submit", "--id", "long", "--min", "CPU=1", "--address", address, "--"]
-    with fedpilot([*words, *command, str(end)], tmp_path) as following:
-        assert following.process.stdout is not None
-        assert following.process.stdout.readline() == "it runs\n"
-        following.signal(signal.SIGINT)
-        assert following.process.wait(60) == 130
-        told = following.error()
-    assert "job long goes on" in told
-    assert f"fedpilot job stop long --address {address}" in told
-    assert "Traceback" not in told
-    assert jobs.show("long").status == "RUNNING"
-    end.touch()
-    assert ended(jobs, "long").status == "SUCCEEDED"
-
-
-@pytest.mark.soak
-def test_without_a_dashboard_jobs_cannot_be_reached() -> None:
-    with ray_head(num_cpus=1) as address:
-        done = submitted(address, "--", "true")
-    assert (done.returncode, done.stdout) == (4, "")
-    assert "--include-dashboard=true" in done.stderr

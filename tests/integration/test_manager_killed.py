@@ -16,7 +16,8 @@ from ray.experimental.internal_kv import _internal_kv_get
 from fedpilot.fabric import FixedSizeNode, FixedSizeNodes, VirtualCluster
 from fedpilot.fabric.inside.virtual_clusters import VirtualClusters
 from fedpilot.fabric.manager.actor import NAME, NAMESPACE
-from integration.test_virtual_clusters import Machines, client, machines
+from rays.drivers import client
+from rays.machines import Machines, machines
 from real_ray import ENVIRONMENT, end_session, eventually, ray_head
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(300)]

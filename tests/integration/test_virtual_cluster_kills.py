@@ -14,22 +14,9 @@ import pytest
 
 from fedpilot.fabric import FixedSizeNode, FixedSizeNodes, VirtualCluster
 from fedpilot.fabric.inside.virtual_clusters import VirtualClusters
-from integration.test_virtual_clusters import (
-    CPUS,
-    DEFAULT,
-    Client,
-    Machines,
-    Steady,
-    client,
-    differences,
-    foreign,
-    handle,
-    machines,
-    nodes,
-    nothing_left,
-    ours,
-    table,
-)
+from rays.drivers import Client, client
+from rays.machines import CPUS, Machines, Steady, foreign, handle, machines
+from rays.tables import DEFAULT, differences, nodes, nothing_left, ours, table
 from real_ray import eventually
 
 SEEN_S = 60.0

@@ -6,156 +6,49 @@ Where work ran is read off Ray in the worker, never asked of what is tested here
 from __future__ import annotations
 
 import contextlib
-import importlib
-import logging
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
-import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import ray
 from ray.cluster_utils import Cluster
-from ray.util.placement_group import placement_group, placement_group_table, remove_placement_group
+from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from fedpilot import fabric
-from fedpilot.fabric import (
-    FixedSizeNode,
-    FixedSizeNodes,
-    In,
-    KeeperSettings,
-    SchedulingPolicy,
-    VirtualCluster,
-    VirtualClusterInfo,
-    VirtualClusters,
-)
+from fedpilot.fabric import In, SchedulingPolicy, VirtualCluster, VirtualClusters
 from fedpilot.fabric.errors import FabricError, NoSuchCluster
+from rays import tasks
+from rays.drawings import VCLUSTER, VNODE, becomes, drawn, made_for, rays_own, state_of
+from rays.machines import PATIENCE_S
+from rays.sessions import fixed, flexible, got, job, machines, outside
+from rays.tasks import Gates, Parent, actor, children, fibonacci, here, leave_marks, task, wait_for
 from real_ray import ENVIRONMENT, REPOSITORY, end_session, eventually
 
 pytestmark = [pytest.mark.ray, pytest.mark.own_process, pytest.mark.timeout(300)]
 
-PATIENCE_S = 60.0
-LEASE_S = 1.0
 API: Any = ray
 """Ray where its own annotations say less than it does."""
-VNODE, VCLUSTER = "ray.io/vnode_id", "ray.io/vcluster_id"
-
-
-# -- what runs in workers ---------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Where:
-    """Where a task or an actor ran: its placement group and its machine, as Ray has them."""
-
-    group: str
-    machine: str
-
-
-def here() -> Where:
-    """Of this worker."""
-    from ray._private.worker import global_worker
-
-    worker: Any = global_worker
-    group = worker.core_worker.get_placement_group_id().hex()
-    return Where(group, ray.get_runtime_context().get_node_id())
-
-
-def wait_for(gate: str) -> Where:
-    """Run until a file is there."""
-    while not Path(gate).exists():
-        time.sleep(0.02)
-    return here()
-
-
-def leave_marks(folder: str) -> int:
-    """How many run beside this one, itself counted, by the marks that they leave."""
-    mark = Path(tempfile.mkstemp(dir=folder)[1])
-    time.sleep(0.1)  # so that others of them overlap
-    count = len(list(Path(folder).iterdir()))
-    mark.unlink()
-    return count
-
-
-def fibonacci(n: int) -> int:
-    """A number by tasks that wait for tasks."""
-    again = task(fibonacci)
-    return n if n < 2 else sum(ray.get([again.remote(n - 1), again.remote(n - 2)]))
-
-
-def children(count: int) -> tuple[Where, list[Where]]:
-    """Where a task and its children run."""
-    return here(), ray.get([task(here).remote() for _ in range(count)])
-
-
-class Parent:
-    """An actor that makes tasks and actors."""
-
-    def where(self) -> Where:
-        return here()
-
-    def children(self) -> list[Where]:
-        child = actor(Parent).options(num_cpus=0.5).remote()
-        found = [ray.get(child.where.remote()), ray.get(task(here, num_cpus=0.5).remote())]
-        ray.kill(child)
-        return found
-
-    def label(self) -> str:
-        return fabric.current_node().node_labels()["index"]
-
-
-def task(function: Any, **options: Any) -> Any:
-    """A function as a task of one CPU."""
-    return ray.remote(**{"num_cpus": 1, **options})(function)
-
-
-def actor(cls: Any) -> Any:
-    """A class as an actor of one CPU."""
-    return ray.remote(num_cpus=1)(cls)
 
 
 # -- a Ray, and jobs on it --------------------------------------------------------------------
 
 
-@contextlib.contextmanager
-def machines(count: int, cpus: float) -> Iterator[Cluster]:
-    """A Ray of so many machines on this host, whose manager takes loans back soon."""
-    folder = tempfile.mkdtemp(prefix="ray-")
-    with pytest.MonkeyPatch.context() as environment:
-        environment.delenv("RAY_AUTH_TOKEN_PATH", raising=False)
-        for name in ("RAY_AUTH_MODE", "RAY_USAGE_STATS_ENABLED"):
-            environment.setenv(name, ENVIRONMENT[name])
-        node: dict[str, Any] = {"num_cpus": cpus, "object_store_memory": 10**8}
-        head = {**node, "include_dashboard": False, "temp_dir": folder}
-        cluster = Cluster(initialize_head=True, head_node_args=head)
-        try:
-            for _ in range(count - 1):
-                cluster.add_node(**node)
-            ray.init(cluster.address, logging_level=logging.ERROR, log_to_driver=False)
-            VirtualClusters(KeeperSettings(lease_s=LEASE_S)).snapshot()
-            ray.shutdown()
-            yield cluster
-        finally:
-            fabric.shutdown()
-            cluster.shutdown()  # type: ignore[no-untyped-call]
-            shutil.rmtree(folder, ignore_errors=True)
-
-
 @pytest.fixture(scope="module", autouse=True)
 def _by_value() -> Iterator[None]:
-    """What is sent to workers goes there whole: they cannot import this module."""
-    API.cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    """What is sent to workers goes there whole: they cannot import these modules."""
+    sent = (tasks, sys.modules[__name__])
+    for module in sent:
+        API.cloudpickle.register_pickle_by_value(module)
     yield
-    API.cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+    for module in sent:
+        API.cloudpickle.unregister_pickle_by_value(module)
 
 
 @pytest.fixture(scope="module")
@@ -165,142 +58,12 @@ def two() -> Iterator[Cluster]:
         yield found
 
 
-@contextlib.contextmanager
-def job(on: Cluster, spec: VirtualCluster) -> Iterator[VirtualClusterInfo]:
-    """This process as a job inside a virtual cluster."""
-    made = fabric.init(
-        on.address,
-        virtual_cluster=spec,
-        logging_level=logging.ERROR,
-        log_to_driver=False,
-        wait_s=60,
-    )
-    assert made is not None
-    try:
-        yield made
-    finally:
-        fabric.shutdown()
-
-
-@contextlib.contextmanager
-def outside(on: Cluster) -> Iterator[VirtualClusters]:
-    """This process as a job inside no virtual cluster."""
-    ray.init(on.address, logging_level=logging.ERROR, log_to_driver=False)
-    try:
-        yield VirtualClusters()
-    finally:
-        fabric.shutdown()
-
-
 @pytest.fixture
 def gates(tmp_path: Path) -> Iterator[Gates]:
     """Files that tasks wait for; all are there in the end."""
     found = Gates(tmp_path)
     yield found
     found.open_all()
-
-
-class Gates:
-    """Files that tasks wait for, by the numbers of the tasks."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def of(self, number: int) -> str:
-        return str(self._folder / f"gate-{number}")
-
-    def open(self, number: int) -> None:
-        Path(self.of(number)).touch()
-
-    def open_all(self) -> None:
-        for number in range(20):
-            self.open(number)
-
-
-def fixed(
-    *cpus: float, policy: SchedulingPolicy = SchedulingPolicy.PACK, labelled: bool = False
-) -> VirtualCluster:
-    """A virtual cluster of fixed-size nodes."""
-    nodes = tuple(
-        FixedSizeNode(resources={"CPU": each}, labels={"index": str(i)} if labelled else {})
-        for i, each in enumerate(cpus)
-    )
-    return VirtualCluster(fixed_size_nodes=(FixedSizeNodes(nodes=nodes, scheduling_policy=policy),))
-
-
-def flexible(least: float, most: float | None = None) -> VirtualCluster:
-    """A virtual cluster that grows."""
-    limit = {} if most is None else {"CPU": most}
-    return VirtualCluster(flex_resource_min={"CPU": least}, flex_resource_max=limit)
-
-
-# -- what the proposal draws ------------------------------------------------------------------
-
-
-@dataclass(frozen=True, order=True)
-class Row:
-    """A node as the proposal draws it: its cluster, and CPUs in total and available."""
-
-    cluster: str
-    total: float
-    available: float
-
-
-def drawn(clusters: VirtualClusters) -> list[list[Row]]:
-    """Each machine: itself and its virtual nodes; machines that look alike are not told apart."""
-    document = clusters.snapshot()
-    rows = {m["id"]: [_row("physical", m)] for m in document["machines"]}
-    for cluster in document["clusters"]:
-        for node in cluster["nodes"]:
-            assert node["labels"][VCLUSTER] == cluster["id"]
-            assert node["labels"][VNODE] == node["id"]
-            rows[node["machine"]].append(_row(cluster["id"], node))
-    return sorted(sorted(each, key=lambda row: row.cluster != "physical") for each in rows.values())
-
-
-def _row(cluster: str, document: Mapping[str, Any]) -> Row:
-    return Row(cluster, document["total"].get("CPU", 0), document["available"].get("CPU", 0))
-
-
-def becomes(clusters: VirtualClusters, *machines: Sequence[tuple[str, float, float]]) -> None:
-    """The drawing looks like this within a moment."""
-    wanted = sorted([Row(*each) for each in rows] for rows in machines)
-    found: list[Any] = []
-
-    def same() -> bool:
-        found[:] = drawn(clusters)
-        return found == wanted
-
-    try:
-        eventually(same, PATIENCE_S, "the drawing")
-    except AssertionError:
-        assert found == wanted
-        raise
-
-
-def rays_own(cluster: Cluster) -> Counter[float]:
-    """How many machines of Ray's have so many CPUs that no placement group or work holds."""
-    state: Any = importlib.import_module("ray._private.state")
-    free = state.available_resources_per_node()
-    return Counter(round(each.get("CPU", 0), 3) for each in free.values())
-
-
-def made_for(group: str) -> str:
-    """The virtual cluster that a placement group was made for, by what Ray knows of it."""
-    if group == "f" * len(group):
-        return "none"
-    name: str = placement_group_table()[group]["name"]
-    return name.split(":")[2]
-
-
-def state_of(cluster: VirtualClusterInfo) -> dict[str, int]:
-    """How much of its work is in each state."""
-    return dict(cluster.state()["work"])
-
-
-def got(ref: Any) -> Any:
-    """What a task returns."""
-    return ray.get(ref, timeout=PATIENCE_S)
 
 
 # -- the walk-throughs ------------------------------------------------------------------------
@@ -567,6 +330,7 @@ def test_an_actor_without_demands_leaves_room_for_a_task_of_the_whole_size(two: 
 
 
 # -- the end of a driver ----------------------------------------------------------------------
+
 
 DRIVER = """
 import sys

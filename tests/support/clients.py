@@ -173,3 +173,14 @@ def mean_of(became: Mapping[int, After], sizes: Sequence[int]) -> dict[str, Arra
         else array
         for name, array in first.items()
     }
+
+
+def apart(one: Mapping[int, After], other: Mapping[int, After]) -> float:
+    """The largest difference of any weight or loss."""
+    assert one.keys() == other.keys()
+    weights = [
+        np.abs(one[client].state[name] - other[client].state[name]).max(initial=0.0)
+        for client in one
+        for name in one[client].state
+    ]
+    return float(max(*weights, *(abs(one[c].loss - other[c].loss) for c in one)))

@@ -9,7 +9,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,6 +59,20 @@ async def eventually(
         assert time.monotonic() < deadline, f"{what} did not happen within {within_s:g} s"
         await asyncio.sleep(0.02)
     return found
+
+
+def run(test: Coroutine[Any, Any, None]) -> None:
+    """Run a test in an event loop of its own."""
+    asyncio.run(asyncio.wait_for(test, SOON_S))
+
+
+async def refused(call: Awaitable[Any]) -> tuple[grpc.StatusCode, str]:
+    """How a call is refused."""
+    try:
+        await call
+    except grpc.aio.AioRpcError as error:
+        return error.code(), str(error.details())
+    raise AssertionError("the call was not refused")
 
 
 class Keys:

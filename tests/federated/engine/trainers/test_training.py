@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -22,14 +22,6 @@ OF_PYTORCH = ("sequential", "folded", "mapped")
 """These take tied and frozen weights too."""
 KINDS = (*OF_PYTORCH, "compiled")
 Make = Callable[[], nn.Module]
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def with_batch_norm() -> nn.Module:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -17,14 +16,6 @@ from fedpilot.federated.engine.training.client import ClientUpdate, LocalClient
 from fedpilot.federated.errors import ClientFailed
 
 SIZES = (10, 7, 4, 1)
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def clients(update: ClientUpdate, sizes: tuple[int, ...] = SIZES, **training: Any) -> Clients:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from fedpilot.federated.core.sums.partial import Tally
 from fedpilot.federated.core.user_code.code_archive import unpacked
 from fedpilot.mediator.errors import ProfileError, QuestionFailed, RequestRefused
 from fedpilot.mediator.proto import federation_pb2 as pb
-from user_service import Served, a_run, serving
+from user_service import Served, a_run
 
 CONFIG = {
     "federation": {"number_of_clients": 3, "rounds": 1},
@@ -31,12 +30,6 @@ CONFIG = {
 }
 WEIGHTS = np.arange(6, dtype=np.float32).reshape(2, 3)
 IDS = ("client_0", "client_1", "client_2")
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with serving(tmp_path_factory.mktemp("mediator")) as served:
-        yield served
 
 
 class Nodes:

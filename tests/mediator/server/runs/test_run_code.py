@@ -7,7 +7,6 @@ import hashlib
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
 import grpc
 import grpc.aio
@@ -16,7 +15,7 @@ import pytest
 from fedpilot.mediator.proto import federation_pb2 as pb
 from fedpilot.mediator.server.runs.runs import LARGEST_CODE
 from fedpilot.mediator.wire.messages import PROTOCOL
-from mediators import Here, mediating
+from mediators import Here, mediating, refused
 
 CODE = b"PK\x03\x04, or whatever this may be"
 
@@ -25,12 +24,6 @@ async def submit(here: Here, code: bytes, run: str = "run") -> None:
     config = json.dumps({"orders": [], "then": "wait"})
     request = pb.SubmitRequest(protocol=PROTOCOL, run=run, config_yaml=config, name="n", code=code)
     await here.admin.submit(request)
-
-
-async def refused(call: Any) -> tuple[grpc.StatusCode, str]:
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await call
-    return caught.value.code(), str(caught.value.details())
 
 
 def test_code_is_kept_with_the_run_as_it_came(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -11,6 +12,7 @@ from typing import Any, cast
 import pytest
 from hypothesis import given, strategies as st
 
+from broken_transfers import DATA, QUICK, blob_of
 from fedpilot.mediator.wire.blobs.store import Blob, BlobBusy, Part
 from fedpilot.mediator.wire.transfer import Piece, TransferSettings
 from fedpilot.mediator.wire.transfer.pieces import BadPiece
@@ -22,16 +24,20 @@ SETTINGS = TransferSettings(piece_bytes=PIECE)
 
 @dataclass
 class SlowPart:
-    """A part whose disk stands still until it is told to go on."""
+    """A part whose disk stands still until it is told to go on, and then takes its time."""
 
     blob: Blob
     disk: threading.Event
     fails: bool = False
+    pause_s: float = 0.0
     size: int = 0
+    writing: threading.Event = field(default_factory=threading.Event)
     written: list[bytes] = field(default_factory=list)
 
     def write(self, *data: bytes | memoryview) -> None:
-        self.disk.wait(60)
+        self.writing.set()
+        assert self.disk.wait(60)
+        time.sleep(self.pause_s)
         if self.fails:
             raise BlobBusy("it is no longer written here")
         self.written += map(bytes, data)
@@ -120,3 +126,48 @@ def test_room_is_given_back_however_a_stream_ends(
         assert fails or b"".join(part.written) == b"x" * PIECE * len(part.written)
 
     asyncio.run(go())
+
+
+@pytest.mark.parametrize(
+    ("count", "room_bytes"),
+    [
+        pytest.param(2, 10**6, id="as it waits for more"),
+        pytest.param(6, 10**6, id="as it waits for the disk"),
+        pytest.param(1, 0, id="as it waits for memory"),
+    ],
+)
+def test_what_has_come_is_written_in_its_order_though_the_stream_is_given_up(
+    count: int, room_bytes: int
+) -> None:
+    # Whoever does not wait for the disk is ahead of it.
+    blob = blob_of(DATA)
+    part = SlowPart(blob, threading.Event(), pause_s=0.05)
+    room = Room(room_bytes)
+    taken = 0
+
+    async def pieces() -> AsyncIterator[Piece]:
+        nonlocal taken
+        for number in range(count):
+            start = number * 1_000
+            taken = start + 1_000
+            yield Piece(
+                DATA[start:taken], "" if number else blob.digest, start if not number else 0
+            )
+        await asyncio.Event().wait()
+
+    async def act() -> None:
+        receiving = asyncio.create_task(
+            receive(pieces(), cast("Part", part), lambda _: None, QUICK, room)
+        )
+        await asyncio.to_thread(part.writing.wait, 60)
+        for _ in range(100):
+            await asyncio.sleep(0)
+        receiving.cancel()
+        await asyncio.sleep(0)
+        part.disk.set()
+        with pytest.raises(asyncio.CancelledError):
+            await receiving
+        assert b"".join(part.written) == DATA[:taken]
+        assert room.free == room_bytes
+
+    asyncio.run(act())

@@ -1,0 +1,101 @@
+"""Unmodified Ray scripts as jobs on a real Ray, and what becomes of them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import psutil
+import ray
+
+from fedpilot.fabric import VirtualCluster
+from fedpilot.fabric.jobs.jobs import ENDED, Job, Jobs
+from rays.machines import PATIENCE_S, ray_machines
+from real_ray import ENVIRONMENT, REPOSITORY, eventually, free_port
+
+ONE = VirtualCluster(flex_resource_min={"CPU": 1}, flex_resource_max={"CPU": 1})
+
+SLEEPER = """
+import pathlib, sys, time
+import ray
+ray.init(logging_level="ERROR")
+@ray.remote
+def hold(): time.sleep(600)
+held = hold.remote()
+print("it runs", flush=True)
+while not pathlib.Path(sys.argv[1]).exists():
+    time.sleep(0.1)
+"""
+
+
+@contextlib.contextmanager
+def two_machines() -> Iterator[str]:
+    """A Ray of two machines with two CPUs each, and a dashboard; this process is a driver of it."""
+    dashboard = {
+        "include_dashboard": True,
+        "dashboard_port": free_port(),
+        "dashboard_agent_listen_port": free_port(),
+    }
+    with ray_machines(1, 2, **dashboard) as cluster:
+        node = {"num_cpus": 2, "object_store_memory": 10**8}
+        cluster.add_node(**node, dashboard_agent_listen_port=free_port())
+        ray.init(address=cluster.address, logging_level="ERROR", log_to_driver=False)
+        yield str(cluster.address)
+
+
+def script(folder: Path, text: str) -> list[str]:
+    """A command that runs a script."""
+    file = folder / "script.py"
+    file.write_text(dedent(text))
+    return [sys.executable, str(file)]
+
+
+def ended(jobs: Jobs, id: str) -> Job:
+    """The job, once it has ended and its virtual cluster too."""
+
+    def over() -> bool:
+        job = jobs.show(id)
+        return job.status in ENDED and (job.joined or id not in clusters(jobs))
+
+    try:
+        eventually(over, PATIENCE_S, f"{id} has ended")
+    except AssertionError as error:
+        raise AssertionError(f"{jobs.show(id)}\n{jobs.logs(id)}") from error
+    return jobs.show(id)
+
+
+def clusters(jobs: Jobs) -> dict[str, Mapping[str, Any]]:
+    return {each["id"]: each for each in jobs.clusters.snapshot()["clusters"]}
+
+
+def printed(jobs: Jobs, id: str) -> Any:
+    """The document that a script has printed last."""
+    return json.loads([line for line in jobs.logs(id).splitlines() if line.startswith("{")][-1])
+
+
+def processes(marker: str) -> list[psutil.Process]:
+    """The live processes whose command line names something."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            alive = process.status() != psutil.STATUS_ZOMBIE
+            if alive and any(marker in word for word in process.cmdline()):
+                found.append(process)
+    return found
+
+
+def submitted(address: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "fedpilot", "job", "submit", "--address", address, *arguments],
+        cwd=REPOSITORY,
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
