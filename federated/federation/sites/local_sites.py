@@ -36,6 +36,8 @@ from fedpilot.mediator.wire.blobs.store import LARGEST_BLOB, BlobStore
 from ...config.schema import RunConfig
 from ...prepare.gang_request import PRELOAD, SMALLEST_OBJECT_STORE, gang_request
 
+LINGER_S = 60.0
+"""How long the processes of a killed runner's Ray may take to end, however busy the machine is."""
 END_S = 15.0
 """How long they may take to end in order."""
 ORPHAN_S = 10.0
@@ -72,7 +74,7 @@ class LocalSites:
         self._ended = False
         with ExitStack() as undo:
             folder = undo.enter_context(own_folder())
-            undo.callback(sweep, folder.parent, END_S)  # what a runner that was killed has left
+            undo.callback(sweep, folder.parent, LINGER_S)  # what a runner that was killed has left
             undo.callback(self._end)
             blobs = folder / "blobs"
             outbox = Outbox(Keeping(BlobStore(blobs, LARGEST_BLOB), discard=True))

@@ -19,7 +19,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from fedpilot import fabric
 from real_ray import ENVIRONMENT
 
-PATIENCE_S = 60.0
+PATIENCE_S = 150.0
 CPUS = 4
 
 

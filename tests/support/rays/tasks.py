@@ -38,10 +38,19 @@ def wait_for(gate: str) -> Where:
 
 
 def leave_marks(folder: str) -> int:
-    """How many run beside this one, itself counted, by the marks that they leave."""
-    mark = Path(tempfile.mkstemp(dir=folder)[1])
+    """How many run beside this one, itself counted, by the marks that they leave.
+
+    Until three have met once, each waits for the others.
+    """
+    mark, met = Path(tempfile.mkstemp(prefix="mark", dir=folder)[1]), Path(folder) / "met"
+    until = time.monotonic() + 60
     time.sleep(0.1)  # so that others of them overlap
-    count = len(list(Path(folder).iterdir()))
+    while (count := len(list(Path(folder).glob("mark*")))) < 3:
+        if met.exists() or time.monotonic() > until:
+            break
+        time.sleep(0.01)
+    else:
+        met.touch()
     mark.unlink()
     return count
 
