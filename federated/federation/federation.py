@@ -27,8 +27,8 @@ from fedpilot.fabric.host.interruptions import is_interruption
 from fedpilot.fabric.host.users import current_user
 from fedpilot.mediator import FederationMediator, Payload
 from fedpilot.mediator.core.links import LinkUse, LinkWatch
-from fedpilot.mediator.federation_mediator import ProblemOf
-from fedpilot.mediator.site import then
+from fedpilot.mediator.federation.futures import then
+from fedpilot.mediator.federation.order_router import ProblemOf
 from fedpilot.mediator.wire.blobs.full_disk import is_full
 
 from ..algorithms import algorithm_of

@@ -34,9 +34,9 @@ from fedpilot.mediator.agent.scans.ray_watchdog import NOT_LOOKED, Look
 from fedpilot.mediator.core.disk import Space
 from fedpilot.mediator.core.restarts import RestartSettings
 from fedpilot.mediator.errors import PolicyRefused, RunnerDied, RunnersSpent, SiteLost
+from fedpilot.mediator.federation.site import GangRequest
 from fedpilot.mediator.identity.files import write_text
 from fedpilot.mediator.proto import federation_pb2 as pb
-from fedpilot.mediator.site import GangRequest
 from fedpilot.mediator.wire.failures import error_of
 from fedpilot.mediator.wire.messages import Capacity, payload_of
 from fedpilot.mediator.workload import Payload

@@ -190,6 +190,7 @@ def test_all_others_are_told_in_words(error: BaseException) -> None:
 
 
 ERRORS = "fedpilot.mediator.errors"
+SITE = "fedpilot.mediator.federation.site"
 
 
 @pytest.mark.parametrize(
@@ -208,7 +209,14 @@ ERRORS = "fedpilot.mediator.errors"
         pytest.param(f"{ERRORS}:SiteLost", [{"record": "os:system"}, "x"], id="a record of others"),
         pytest.param(
             f"{ERRORS}:SiteLost",
-            [{"record": "fedpilot.mediator.site:GangRequest", "name": "x", "resources": {}}, "x"],
+            [
+                {
+                    "record": "fedpilot.mediator.federation.site:GangRequest",
+                    "name": "x",
+                    "resources": {},
+                },
+                "x",
+            ],
             id="a record that is none of errors",
         ),
         pytest.param("", [], id="nothing"),
