@@ -203,7 +203,11 @@ class Mediator:
             room=room,
         )
         coordinators = Coordinators(
-            settings, runs=runs, sites=sites, switchboard=switchboard, booking=booking
+            settings,
+            supervisor=runs.supervisor,
+            sites=sites,
+            switchboard=switchboard,
+            booking=booking,
         )
         self.sites, self.runs = sites, runs
         await sites.load()

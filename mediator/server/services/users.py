@@ -30,7 +30,8 @@ from ..events import FEDERATION, EventLog
 from ..orders.site_table import SiteEntry
 from ..orders.sites import Sites
 from ..orders.traffic_accounting import Booking
-from ..runs.runs import LOG, Runs
+from ..runs.run_folders import LOG
+from ..runs.runs import Runs
 from ..settings import ServerSettings
 from ..store import RunRecord
 from ..store.database import Database
