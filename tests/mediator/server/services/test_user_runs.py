@@ -12,7 +12,7 @@ import pytest
 
 from fedpilot.mediator.identity import Role
 from fedpilot.mediator.proto import federation_pb2 as pb
-from fedpilot.mediator.server.services import users
+from fedpilot.mediator.server.services import administration, user_runs
 from fedpilot.mediator.server.store import RunRecord, RunState, Store
 from mediators import Here, mediating
 from runs_at_mediators import (
@@ -27,7 +27,7 @@ Code = grpc.StatusCode
 def test_many_runs_are_listed_in_answers_that_fit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(users, "MOST_RUNS", 2)
+    monkeypatch.setattr(user_runs, "MOST_RUNS", 2)
 
     async def page(here: Here, **asked: Any) -> tuple[list[str], int]:
         reply = await here.admin.list_runs(pb.ListRunsRequest(**asked))
@@ -51,7 +51,8 @@ def test_many_runs_are_listed_in_answers_that_fit(
             assert await page(here, most=1) == (["r4"], 4)
             assert await page(here, most=99, after="r3") == (["r2", "r1"], 1)
             assert await page(here, after="r1") == (["r0"], 0)
-            monkeypatch.setattr(users, "TOLD_TOGETHER_BYTES", 600)
+            for module in (user_runs, administration):
+                monkeypatch.setattr(module, "TOLD_TOGETHER_BYTES", 600)
             assert await page(here) == (["r4"], 4)
             act = pb.RunRequest(run="nobody")
             for _ in range(5):
@@ -60,14 +61,6 @@ def test_many_runs_are_listed_in_answers_that_fit(
             assert 1 <= len(reply.entry_json) < 5
 
     run(test())
-
-
-@pytest.mark.parametrize(
-    ("sizes", "fit"),
-    [([], 0), ([9], 1), ([2, 2, 2], 2), ([5, 1], 1), ([9, 1], 1), ([1, 2, 2, 1], 3)],
-)
-def test_what_goes_together_begins_with_the_first(sizes: list[int], fit: int) -> None:
-    assert users.how_many_fit(["x" * size for size in sizes], 5) == fit
 
 
 def test_files_and_logs_of_a_run_are_read_and_nothing_else(tmp_path: Path) -> None:
