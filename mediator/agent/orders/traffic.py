@@ -22,7 +22,7 @@ from typing import Any
 from ...core.rules.policy import DAY_S, ByteCaps, Policy, Refused, Spent, judge_bytes
 from ...core.traffic import Direction
 from ...identity.files import SECRET, write_text
-from ...wire.blobs.store import Blob
+from ...wire.blobs.blob import Blob
 from ...wire.messages import OrderId, RunId
 
 log = logging.getLogger(__name__)

@@ -48,8 +48,8 @@ from ...identity import (
 )
 from ...identity.tls import Peer, peer_of
 from ...proto import federation_pb2 as pb
+from ...wire.blobs.errors import BadBlob, BlobBusy, NoRoom
 from ...wire.blobs.full_disk import is_full
-from ...wire.blobs.store import BadBlob, BlobBusy, NoRoom
 from ...wire.messages import BadMessage, ProtocolRefused, parsed
 from ...wire.payloads import BadPayload
 from ...wire.rpc import TOO_MANY_CALLS, snake

@@ -17,8 +17,9 @@ from ...core.links import LinkUse
 from ...core.traffic import Direction, Flow
 from ...errors import SiteLost, WorkFailed
 from ...proto import federation_pb2 as pb
+from ...wire.blobs.blob import Blob
 from ...wire.blobs.references import Keeping
-from ...wire.blobs.store import Blob, BlobStore
+from ...wire.blobs.store import BlobStore
 from ...wire.failures import told
 from ...wire.messages import COMMANDS, OrderId, RunId, SiteName, blob_of, id_message
 from .coordinator_registry import Switchboard

@@ -11,7 +11,7 @@ from fedpilot.mediator.agent.orders import traffic
 from fedpilot.mediator.agent.orders.traffic import Spending
 from fedpilot.mediator.core.rules.policy import ByteCaps, Policy, Refused
 from fedpilot.mediator.core.traffic import Direction
-from fedpilot.mediator.wire.blobs.store import Blob
+from fedpilot.mediator.wire.blobs.blob import Blob
 from fedpilot.mediator.wire.messages import OrderId, RunId
 
 RUN = RunId("r")

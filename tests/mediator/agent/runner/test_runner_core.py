@@ -29,7 +29,7 @@ from fedpilot.mediator.agent.runner.protocol import LARGEST_MESSAGE, Frames, fra
 from fedpilot.mediator.core.leases import Act, Leases
 from fedpilot.mediator.errors import AnswerUnreadable, PolicyRefused, RaysUnusable
 from fedpilot.mediator.proto import federation_pb2 as pb
-from fedpilot.mediator.wire.blobs.store import NoRoom, NoRoomOnDisk
+from fedpilot.mediator.wire.blobs.errors import NoRoom, NoRoomOnDisk
 from fedpilot.mediator.wire.failures import (
     LARGEST_ARGS,
     LONGEST_TEXT,

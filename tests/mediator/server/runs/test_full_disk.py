@@ -19,7 +19,7 @@ from fedpilot.mediator import Payload
 from fedpilot.mediator.core.disk import Space
 from fedpilot.mediator.proto import federation_pb2 as pb
 from fedpilot.mediator.server.runs.run_folders import RunFolders
-from fedpilot.mediator.wire.blobs.store import Part
+from fedpilot.mediator.wire.blobs.part import Part
 from mediators import Here, mediating
 
 

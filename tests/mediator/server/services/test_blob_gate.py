@@ -12,7 +12,7 @@ import pytest
 
 from fedpilot.mediator import Payload
 from fedpilot.mediator.proto import federation_pb2 as pb
-from fedpilot.mediator.wire.blobs.store import Blob
+from fedpilot.mediator.wire.blobs.blob import Blob
 from fedpilot.mediator.wire.messages import PROTOCOL, blob_message
 from fedpilot.mediator.wire.payloads import write
 from fedpilot.mediator.wire.rpc import SITE, Stub

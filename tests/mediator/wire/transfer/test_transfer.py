@@ -22,7 +22,10 @@ from hypothesis import given, strategies as st
 
 from fedpilot.mediator.core.traffic import Direction
 from fedpilot.mediator.proto import federation_pb2 as pb
-from fedpilot.mediator.wire.blobs.store import BadBlob, Blob, BlobStore, NoRoom, Part
+from fedpilot.mediator.wire.blobs.blob import Blob
+from fedpilot.mediator.wire.blobs.errors import BadBlob, NoRoom
+from fedpilot.mediator.wire.blobs.part import Part
+from fedpilot.mediator.wire.blobs.store import BlobStore
 from fedpilot.mediator.wire.rpc import TOO_MANY_CALLS
 from fedpilot.mediator.wire.transfer import (
     OFFERS_PER_SITE,
