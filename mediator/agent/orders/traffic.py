@@ -19,7 +19,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ...core.rules.policy import DAY_S, ByteCaps, Policy, Refused, Spent, judge_bytes
+from ...core.rules.policy import DAY_S, ByteCaps, Policy
+from ...core.rules.policy_decision import Refused, Spent, judge_bytes
 from ...core.traffic import Direction
 from ...identity.files import SECRET, write_text
 from ...wire.blobs.blob import Blob

@@ -19,8 +19,8 @@ from typing import Any, Protocol
 import grpc
 import grpc.aio
 
-from ...core.rules.policy import (
-    Policy,
+from ...core.rules.policy import Policy
+from ...core.rules.policy_decision import (
     Refused,
     enforce,
     judge_command,

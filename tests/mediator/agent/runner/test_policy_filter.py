@@ -11,7 +11,7 @@ import pytest
 from fedpilot.mediator import Notify, Payload, Promise, SiteContext
 from fedpilot.mediator.agent.runner.policy_filter import PolicedSite
 from fedpilot.mediator.core.reservation import Answer
-from fedpilot.mediator.core.rules.policy import Wants
+from fedpilot.mediator.core.rules.wants import Wants
 from fedpilot.mediator.errors import MediatorError, PolicyRefused
 from fedpilot.mediator.federation.futures import done
 from fedpilot.mediator.federation.site import GangRequest
