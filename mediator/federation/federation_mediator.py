@@ -96,8 +96,8 @@ class FederationMediator:
 
         What a site that is out of reach still holds ends with its lease.
         """
-        self._membership.end()
         self._startup.end()
+        self._membership.end()
         releasing: list[Future[None]] = []
         with ExitStack() as asking:
             for site in list(self._sites.values()):

@@ -100,9 +100,8 @@ class OrderRouter:
             except (SiteUnreachable, AnswerUnreadable) as error:
                 membership.give_up(site, error, round_number)
                 try:
-                    if membership.lacking() is not None or (
-                        membership.assignment.site_of(index) == site
-                    ):
+                    stays = membership.assignment.site_of(index) == site
+                    if stays or membership.lacking() is not None:
                         raise error
                     again = self.deliver_to_client(
                         index,
