@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import pickle_names as _pickle_names, spec as _spec
 from .core.places.placement import most
-from .core.records import Bundle, ClusterId, Machine, MachineId, VNode, VNodeId
+from .core.records import Bundle, ClusterId, Machine, MachineId, SchedulingPolicy, VNode, VNodeId
 from .core.resources import Resources
 from .core.selectors import DoesNotExist, Exists, In, NotIn
 from .errors import (
@@ -36,7 +36,7 @@ from .gangs import Gang, VirtualClusterManager, check_feasible
 from .host.machine import local_machine
 from .manager.settings import KeeperSettings
 from .ray.protocol import Cluster, Group, GroupState, Worker
-from .spec import FixedSizeNode, FixedSizeNodes, SchedulingPolicy, VirtualCluster
+from .spec import FixedSizeNode, FixedSizeNodes, VirtualCluster
 
 if TYPE_CHECKING:
     from .inside.introspection import VirtualClusterInfo, VirtualNodeInfo

@@ -22,6 +22,7 @@ from .core.records import (
     ClusterId,
     Machine,
     MachineId,
+    SchedulingPolicy,
     VNode,
     VNodeId,
 )
@@ -37,7 +38,7 @@ from .errors import (
 )
 from .host.machine import Load, load
 from .ray.protocol import Cluster, Group, GroupState, Worker
-from .spec import FixedSizeNode, SchedulingPolicy, VirtualCluster
+from .spec import FixedSizeNode, VirtualCluster
 
 if TYPE_CHECKING:
     from .inside.virtual_clusters import VirtualClusters

@@ -16,8 +16,11 @@ from .errors import (
     UnknownWorkload,
     WorkFailed,
 )
-from .federation_mediator import Change, ChangeKind, FederationMediator
-from .site import GangRequest, InProcessSite, Link, LinkedSite, Site
+from .federation.federation_mediator import FederationMediator
+from .federation.in_process_site import InProcessSite
+from .federation.linked_site import Link, LinkedSite
+from .federation.membership import Change, ChangeKind
+from .federation.site import GangRequest, Site
 from .workload import Notify, Payload, SiteContext, SiteWorkload, load_workload
 
 __all__ = [

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from fedpilot.fabric import Gang
 
-from .core.rules.policy import Wants
+from .core.rules.wants import Wants
 from .errors import UnknownWorkload
 
 ENTRY_POINTS = "fedpilot.site_workloads"

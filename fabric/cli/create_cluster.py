@@ -12,9 +12,9 @@ import click
 
 from ..core.records import ROOT
 from ..errors import NoSuchCluster, NotInTime
+from ..host.exit_codes import REFUSED
 from .access import (
     INTERRUPTED,
-    REFUSED,
     NextSteps,
     Spinner,
     answer_said_to_be_slow,

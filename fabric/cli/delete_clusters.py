@@ -11,8 +11,8 @@ import click
 
 from ..core.records import DEFAULT, ROOT
 from ..errors import NoSuchCluster, NotYours
+from ..host.exit_codes import BAD_INPUT
 from .access import (
-    BAD_INPUT,
     answer_said_to_be_slow,
     attached,
     exit_codes,

@@ -18,12 +18,12 @@ import click
 from fedpilot.closed_pipes import ends_with_reader
 
 from ..errors import FabricError, SpecError
+from ..host.exit_codes import REFUSED
 from ..host.patience import Patience
 from ..jobs.confine import READY, SAYS
 from .access import (
     FAILED,
     INTERRUPTED,
-    REFUSED,
     Commands,
     NextSteps,
     Spinner,

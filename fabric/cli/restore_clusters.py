@@ -9,16 +9,8 @@ from typing import Any
 
 import click
 
-from .access import (
-    REFUSED,
-    NextSteps,
-    ask,
-    attached,
-    exit_codes,
-    print_json,
-    stdout_console,
-    with_access,
-)
+from ..host.exit_codes import REFUSED
+from .access import NextSteps, ask, attached, exit_codes, print_json, stdout_console, with_access
 
 
 @click.command()

@@ -8,11 +8,11 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ..core.records import NODE_LABEL
+from ..core.records import NODE_LABEL, SchedulingPolicy
 from ..core.selectors import parse
 from ..errors import NoSuchCluster
 from ..ray import private_ray
-from ..spec import FixedSizeNode, FixedSizeNodes, SchedulingPolicy, VirtualCluster
+from ..spec import FixedSizeNode, FixedSizeNodes, VirtualCluster
 from .context import enclosing, owner_of
 from .virtual_clusters import VirtualClusters
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fedpilot.fabric.cli.access import BAD_INPUT, exit_codes, fail, print_json
+from fedpilot.fabric.cli.access import exit_codes, fail, print_json
+from fedpilot.fabric.host.exit_codes import BAD_INPUT
 
 from .options import JSON, SET
 

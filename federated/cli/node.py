@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from fedpilot.fabric.cli.access import BAD_INPUT, Commands, display, exit_codes, fail, print_json
+from fedpilot.fabric.cli.access import Commands, display, exit_codes, fail, print_json
+from fedpilot.fabric.host.exit_codes import BAD_INPUT
 from fedpilot.mediator.cli.access import JSON, Access, asking, plain, with_mediator
 
 if TYPE_CHECKING:

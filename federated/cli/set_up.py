@@ -11,7 +11,6 @@ from pathlib import Path
 import click
 
 from fedpilot.fabric.cli.access import (
-    BAD_INPUT,
     FAILED,
     fail,
     print_json,
@@ -19,6 +18,7 @@ from fedpilot.fabric.cli.access import (
     timeout_of,
     with_timeout,
 )
+from fedpilot.fabric.host.exit_codes import BAD_INPUT
 
 from .options import JSON
 

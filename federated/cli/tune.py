@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fedpilot.fabric.cli.access import BAD_INPUT, FAILED, exit_codes, fail
+from fedpilot.fabric.cli.access import FAILED, exit_codes, fail
+from fedpilot.fabric.host.exit_codes import BAD_INPUT
 
 from .options import JSON, SET
 

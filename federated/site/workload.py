@@ -19,7 +19,7 @@ from typing import Any
 from fedpilot.fabric import Gang
 from fedpilot.mediator import Notify, Payload, SiteContext
 from fedpilot.mediator.core.rules.disclosure import Declaration
-from fedpilot.mediator.core.rules.policy import Wants
+from fedpilot.mediator.core.rules.wants import Wants
 
 from ..algorithms import algorithm_of
 from ..config.telling import understood

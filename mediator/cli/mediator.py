@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fedpilot.fabric.cli.access import BAD_INPUT, Commands, exit_codes, fail
+from fedpilot.fabric.cli.access import Commands, exit_codes, fail
 from fedpilot.fabric.core.text.sizes import SIZE_IN_WORDS, bytes_of
+from fedpilot.fabric.host.exit_codes import BAD_INPUT
 
 from ..core.retention import Retention
 

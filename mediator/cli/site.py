@@ -13,9 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fedpilot.fabric.cli.access import (
-    BAD_INPUT,
     INTERRUPTED,
-    REFUSED,
     Commands,
     Spinner,
     display,
@@ -24,6 +22,7 @@ from fedpilot.fabric.cli.access import (
     interruptions,
     print_json,
 )
+from fedpilot.fabric.host.exit_codes import BAD_INPUT, REFUSED
 
 from .access import JSON, Access, ask, asking, plain, with_mediator
 from .join import join

@@ -31,8 +31,9 @@ from ..core.links import LinkUse
 from ..core.traffic import Direction, Flow, TrafficLedger
 from ..errors import AnswerUnreadable, MediatorError, MediatorUnreachable, ReservationRefused
 from ..proto import federation_pb2 as pb
+from ..wire.blobs.blob import LARGEST_BLOB
 from ..wire.blobs.references import Keeping
-from ..wire.blobs.store import LARGEST_BLOB, BlobStore
+from ..wire.blobs.store import BlobStore
 from ..wire.failures import error_of, told
 from ..wire.local_socket import LocalSocket
 from ..wire.messages import (

@@ -55,13 +55,15 @@ from .orders.traffic_accounting import Booking
 from .runs.disk_room import Room
 from .runs.retention import Retaining
 from .runs.runs import Runs
+from .services.administration import Administration
 from .services.blob_gate import BlobGate
 from .services.blob_handlers import blob_handlers
 from .services.coordinators import Coordinators
 from .services.joining import LARGEST_REQUEST, Joining
 from .services.questions import Questions
 from .services.renewing import Renewing
-from .services.users import Users
+from .services.user_runs import UserRuns
+from .services.user_sites import UserSites
 from .settings import ServerSettings
 from .store import Store
 from .store.database import Database
@@ -203,7 +205,11 @@ class Mediator:
             room=room,
         )
         coordinators = Coordinators(
-            settings, runs=runs, sites=sites, switchboard=switchboard, booking=booking
+            settings,
+            supervisor=runs.supervisor,
+            sites=sites,
+            switchboard=switchboard,
+            booking=booking,
         )
         self.sites, self.runs = sites, runs
         await sites.load()
@@ -225,16 +231,11 @@ class Mediator:
             settings=TransferSettings(piece_bytes=settings.piece_bytes),
         )
         sites.orders.forget_uploads = transfers.forget
-        users = Users(
-            settings,
-            authority=authority,
-            database=database,
-            events=events,
-            runs=runs,
-            sites=sites,
-            questions=Questions(settings, runs=runs, coordinators=coordinators, blobs=blobs),
-            booking=booking,
-            join_address=lambda: self.ready.join_address,
+        users = (
+            UserRuns(settings, runs, database, events),
+            UserSites(settings, sites, booking, authority, database),
+            Administration(authority, database, events, sites, lambda: self.ready.join_address),
+            Questions(settings, runs=runs, coordinators=coordinators, blobs=blobs),
         )
         outer = grpc.aio.server(
             options=(*SERVER_OPTIONS, *_limits(settings, fits.connections, settings.idle_s)),
@@ -245,7 +246,7 @@ class Mediator:
                 blob_handlers(transfers),
                 guard.handlers(SITE, sessions, only=("Session",)),
                 guard.handlers(SITE, Renewing(authority, database, events), only=("Renew",)),
-                guard.handlers(USER, users),
+                guard.handlers(USER, *users),
             )
         )
         port = _listen(outer, _at(settings.host, settings.port), server_credentials(credentials))

@@ -23,8 +23,8 @@ from fedpilot.fabric.core.text.plain_text import plain_line, plain_lines
 
 from ..errors import AnswerUnreadable, SiteLost, WorkFailed
 from ..proto import federation_pb2 as pb
+from .blobs.errors import NoRoom
 from .blobs.full_disk import is_full
-from .blobs.store import NoRoom
 from .messages import MissingBlob
 
 OURS = "fedpilot."
@@ -38,7 +38,7 @@ NAMED = {
     "fedpilot.mediator.agent.runner.errors": "fedpilot.mediator.runner.errors",
     "fedpilot.mediator.agent.site_config.strict_yaml": "fedpilot.mediator.strict_yaml",
     "fedpilot.mediator.server.store.errors": "fedpilot.mediator.store.errors",
-    "fedpilot.mediator.wire.blobs.store": "fedpilot.mediator.blobs",
+    "fedpilot.mediator.wire.blobs.errors": "fedpilot.mediator.blobs",
     "fedpilot.mediator.wire.messages": "fedpilot.mediator.wire",
     "fedpilot.mediator.wire.payloads": "fedpilot.mediator.payloads",
     "fedpilot.mediator.wire.transfer.client": "fedpilot.mediator.transfer.client",

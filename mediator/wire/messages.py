@@ -19,7 +19,9 @@ from ..core.health import SiteState
 from ..errors import MediatorError
 from ..proto import federation_pb2 as pb
 from ..workload import Payload
-from .blobs.store import BadBlob, Blob, BlobStore
+from .blobs.blob import Blob
+from .blobs.errors import BadBlob
+from .blobs.store import BlobStore
 from .payloads import LIMITS, PayloadLimits, read, write
 
 PROTOCOL = 1

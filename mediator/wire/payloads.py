@@ -26,7 +26,8 @@ import numpy.typing as npt
 
 from ..errors import MediatorError
 from ..workload import Payload
-from .blobs.store import Blob, BlobStore
+from .blobs.blob import Blob
+from .blobs.store import BlobStore
 
 DTYPES: Mapping[str, np.dtype[Any]] = {
     name: np.dtype(code)

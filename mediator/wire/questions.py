@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ..errors import MediatorFailed
 from ..proto import federation_pb2 as pb
-from .blobs.store import BadBlob
+from .blobs.errors import BadBlob
 from .messages import BadMessage, blob_of
 
 PIECE_BYTES = 1 << 20

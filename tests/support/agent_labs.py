@@ -21,7 +21,7 @@ from fedpilot.mediator.agent.agent import SiteAgent
 from fedpilot.mediator.agent.home import SiteHome
 from fedpilot.mediator.agent.runner.process import RunnerProcess
 from fedpilot.mediator.core.restarts import RestartSettings
-from fedpilot.mediator.site import GangRequest
+from fedpilot.mediator.federation.site import GangRequest
 from fedpilot.mediator.wire.failures import error_of
 from fedpilot.mediator.workload import Payload
 from site_agents import PARIS, QUICK

@@ -16,7 +16,8 @@ import grpc.aio
 
 from fedpilot.mediator.core.traffic import Direction
 from fedpilot.mediator.proto import federation_pb2 as pb
-from fedpilot.mediator.wire.blobs.store import Blob, BlobStore
+from fedpilot.mediator.wire.blobs.blob import Blob
+from fedpilot.mediator.wire.blobs.store import BlobStore
 from fedpilot.mediator.wire.transfer import (
     BlobClient,
     BlobService,

@@ -21,7 +21,8 @@ from fedpilot.mediator.core.traffic import Direction
 from fedpilot.mediator.identity import Authority, Credentials
 from fedpilot.mediator.identity.tls import peer_of, server_credentials
 from fedpilot.mediator.proto import federation_pb2 as pb
-from fedpilot.mediator.wire.blobs.store import Blob, BlobStore
+from fedpilot.mediator.wire.blobs.blob import Blob
+from fedpilot.mediator.wire.blobs.store import BlobStore
 from fedpilot.mediator.wire.payloads import write
 from fedpilot.mediator.wire.rpc import JOIN, MESSAGE_OPTIONS, SITE, handler
 from fedpilot.mediator.wire.transfer import BlobService, blob_handler

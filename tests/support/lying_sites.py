@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fedpilot.mediator import InProcessSite, Payload
-from fedpilot.mediator.site import then
+from fedpilot.mediator.federation.futures import then
 
 Change = Callable[[Payload], Payload]
 

@@ -11,7 +11,7 @@ from federations import Lab, Log
 from fedpilot.fabric.testing.fake_cluster import FakeCluster, fake_machine
 from fedpilot.federated import Event, Federation
 from fedpilot.mediator import InProcessSite, Payload, SiteLost
-from fedpilot.mediator.site import done
+from fedpilot.mediator.federation.futures import done
 
 SITES = ("east", "north", "west")
 Moments = dict[str, set[int]]

@@ -15,13 +15,18 @@ from typing import Any
 
 import grpc
 
-from fedpilot.mediator.identity import Authority, Role
+from fedpilot.mediator.client.client import MediatorClient
+from fedpilot.mediator.client.retrying_stub import Patience
+from fedpilot.mediator.identity import Authority, Credentials, Role
 from fedpilot.mediator.identity.tls import peer_of, server_credentials
 from fedpilot.mediator.proto import federation_pb2 as pb
 from fedpilot.mediator.wire.rpc import MESSAGE_OPTIONS, USER, handler
 
 Document = dict[str, Any]
 NOW = 1_800_000_000.0
+PATIENCE = Patience(
+    call_s=5, work_s=5, again_s=2, cut_s=5, stream_s=5, first_pause_s=0.01, longest_pause_s=0.02
+)
 WAIT_S = 60.0
 """Longer than anything here takes; a follower that waits for ever would hold the server."""
 
@@ -354,3 +359,12 @@ def serving(folder: Path) -> Iterator[Served]:
     finally:
         server.stop(None).wait(60)
         threads.shutdown()
+
+
+def connected(served: Served, **changes: float) -> MediatorClient:
+    patience = Patience(**{**{n: getattr(PATIENCE, n) for n in Patience.__slots__}, **changes})
+    return MediatorClient(served.address, Credentials.read(served.credentials), patience=patience)
+
+
+def asked(served: Served, method: str) -> int:
+    return sum(each == method for each, _ in served.service.asked)

@@ -10,7 +10,8 @@ from typing import Any
 
 import click
 
-from fedpilot.fabric.cli.access import BAD_INPUT, display, exit_codes, fail, print_json
+from fedpilot.fabric.cli.access import display, exit_codes, fail, print_json
+from fedpilot.fabric.host.exit_codes import BAD_INPUT
 from fedpilot.mediator.cli.access import JSON, Access, ask, with_mediator
 
 from .places import FOLDER, elsewhere, folder_here, has_runs_here, pointing_here

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fedpilot.fabric.cli.access import FAILED, REFUSED, exit_codes, print_json
-from fedpilot.fabric.host.exit_codes import exit_code_of
+from fedpilot.fabric.cli.access import FAILED, exit_codes, print_json
+from fedpilot.fabric.host.exit_codes import REFUSED, exit_code_of
 from fedpilot.fabric.host.interruptions import Interruptions
 from fedpilot.mediator.cli.access import JSON, Access, with_mediator
 

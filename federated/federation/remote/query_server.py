@@ -20,7 +20,7 @@ from typing import Any, Self
 
 from fedpilot.mediator import Payload
 from fedpilot.mediator.coordinator.connection import Question
-from fedpilot.mediator.site import then
+from fedpilot.mediator.federation.futures import then
 
 from ...errors import FederatedError
 from ..federation import Federation

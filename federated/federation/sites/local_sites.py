@@ -30,8 +30,9 @@ from fedpilot.fabric.ray.home import own_folder, sweep
 from fedpilot.mediator import GangRequest, LinkedSite, Payload, SiteLost, SiteUnreachable
 from fedpilot.mediator.agent.runner.link import CLOSED, Outbox, RunnerLink
 from fedpilot.mediator.agent.runner.process import RayChoice, RunnerProcess, RunnerSettings
+from fedpilot.mediator.wire.blobs.blob import LARGEST_BLOB
 from fedpilot.mediator.wire.blobs.references import Keeping
-from fedpilot.mediator.wire.blobs.store import LARGEST_BLOB, BlobStore
+from fedpilot.mediator.wire.blobs.store import BlobStore
 
 from ...config.schema import RunConfig
 from ...prepare.gang_request import PRELOAD, SMALLEST_OBJECT_STORE, gang_request

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from fedpilot.mediator import Payload
-from fedpilot.mediator.site import then
+from fedpilot.mediator.federation.futures import then
 
 from ...core.lifecycle import NodeState
 from ...core.proof.node_check import check_node

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from fedpilot.mediator import Payload, SiteContext
-from fedpilot.mediator.core.rules.policy import Simulated, Wants
+from fedpilot.mediator.core.rules.wants import Simulated, Wants
 from fedpilot.mediator.errors import PolicyRefused
 
 from ...algorithms import algorithm_of

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from ...site import GangRequest
+from ...federation.site import GangRequest
 from ...wire.messages import BadMessage
 
 LONGEST_S = 3_600.0

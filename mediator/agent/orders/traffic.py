@@ -19,10 +19,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ...core.rules.policy import DAY_S, ByteCaps, Policy, Refused, Spent, judge_bytes
+from ...core.rules.policy import DAY_S, ByteCaps, Policy
+from ...core.rules.policy_decision import Refused, Spent, judge_bytes
 from ...core.traffic import Direction
 from ...identity.files import SECRET, write_text
-from ...wire.blobs.store import Blob
+from ...wire.blobs.blob import Blob
 from ...wire.messages import OrderId, RunId
 
 log = logging.getLogger(__name__)

@@ -19,8 +19,8 @@ import grpc
 import grpc.aio
 
 from ...core.exchange import Effect, Responder
-from ...core.rules.policy import (
-    Policy,
+from ...core.rules.policy import Policy
+from ...core.rules.policy_decision import (
     Refused,
     enforce,
     judge_command,
@@ -30,7 +30,8 @@ from ...core.rules.policy import (
 from ...core.traffic import Direction
 from ...errors import MediatorError, PolicyRefused, RunnerDied, RunnersSpent, SiteLost
 from ...proto import federation_pb2 as pb
-from ...wire.blobs.store import Blob, BlobStore
+from ...wire.blobs.blob import Blob
+from ...wire.blobs.store import BlobStore
 from ...wire.failures import machine_trouble, told
 from ...wire.messages import (
     COMMANDS,

@@ -22,8 +22,8 @@ from typing import Any, TypeVar
 from ...core.restarts import RestartSettings
 from ...errors import RunnerDied, RunnersSpent, SiteLost
 from ...proto import federation_pb2 as pb
+from ...wire.blobs.blob import Blob
 from ...wire.blobs.references import Keeping
-from ...wire.blobs.store import Blob
 from ...wire.failures import error_of
 from ...wire.messages import BadMessage, blob_message, payload_of
 from ...wire.payloads import BadPayload, header_json, write

@@ -28,8 +28,9 @@ from typing import TYPE_CHECKING
 from fedpilot.fabric import VirtualClusterManager
 from fedpilot.fabric.host.interruptions import Interruptions
 
+from ...federation.in_process_site import InProcessSite
+from ...federation.site import Site
 from ...proto import federation_pb2 as pb
-from ...site import InProcessSite, Site
 from ...wire.blobs.references import Keeping
 from ...wire.blobs.store import BlobStore
 from ...wire.failures import machine_trouble, told

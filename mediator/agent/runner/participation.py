@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 from fedpilot.fabric import FabricError
 
 from ...core.reservation import Promise, Refusal
-from ...site import GangRequest, Site, done, refusal
+from ...federation.futures import done
+from ...federation.site import GangRequest, Site, refusal
 from ...workload import Notify, Payload
 from .errors import OutOfOrder, ReservationLapsed
 

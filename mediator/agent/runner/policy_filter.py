@@ -12,9 +12,12 @@ from concurrent.futures import Future
 from pathlib import Path
 
 from ...core.reservation import Answer
-from ...core.rules.policy import Policy, Wants, enforce, judge, judge_answer
+from ...core.rules.policy import Policy
+from ...core.rules.policy_decision import enforce, judge, judge_answer
+from ...core.rules.wants import Wants
 from ...errors import MediatorError
-from ...site import GangRequest, Site, done, then
+from ...federation.futures import done, then
+from ...federation.site import GangRequest, Site
 from ...workload import Notify, Payload, SiteContext, SiteWorkload, load_workload
 from ..site_config.site_policy import policy_of
 

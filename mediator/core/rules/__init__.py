@@ -1,3 +1,3 @@
-"""Who may do what: roles, a site's policy, what it discloses, who reads results, commands at a
-site.
+"""Who may do what: roles, a site's policy and what it decides, what a site discloses, who reads
+results, commands at a site.
 """

@@ -48,8 +48,8 @@ from ...identity import (
 )
 from ...identity.tls import Peer, peer_of
 from ...proto import federation_pb2 as pb
+from ...wire.blobs.errors import BadBlob, BlobBusy, NoRoom
 from ...wire.blobs.full_disk import is_full
-from ...wire.blobs.store import BadBlob, BlobBusy, NoRoom
 from ...wire.messages import BadMessage, ProtocolRefused, parsed
 from ...wire.payloads import BadPayload
 from ...wire.rpc import TOO_MANY_CALLS, snake
@@ -164,18 +164,17 @@ class Guard:
     def handlers(
         self,
         service: ServiceDescriptor,
-        implementation: object,
-        *,
+        *implementations: object,
         only: tuple[str, ...] = (),
     ) -> grpc.GenericRpcHandler:
-        """Serve an object's methods to those who may call them: all of a service, or `only` some.
+        """Serve objects' methods to those who may call them: all of a service, or `only` some.
 
         They are called as in the .proto file, in snake case, with the request, the context and who
         calls. Of a stream of requests they get the first and the bytes of the others; a session
         gets the bytes of all.
         """
         made = {
-            method.name: self._handler(method, getattr(implementation, snake(method.name)))
+            method.name: self._handler(method, _implemented(snake(method.name), implementations))
             for method in service.methods
             if method.name in only or not only
         }
@@ -334,6 +333,13 @@ async def refuse(context: Any, act: str, error: Exception, peer: Peer | None) ->
         # The caller has left just now: nobody hears the reason, and gRPC would log where it was.
         raise asyncio.CancelledError(f"{who} has left") from gone
     raise AssertionError("abort does not return")
+
+
+def _implemented(name: str, implementations: tuple[object, ...]) -> Call:
+    """The method of that name, which exactly one of the objects has."""
+    found: list[Call] = [getattr(each, name) for each in implementations if hasattr(each, name)]
+    (only,) = found
+    return only
 
 
 def _act_of(name: Act, request: Any) -> Act:

@@ -10,8 +10,9 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from ...wire.blobs.blob import Blob
 from ...wire.blobs.references import Keeping
-from ...wire.blobs.store import Blob, BlobStore
+from ...wire.blobs.store import BlobStore
 from ...wire.messages import OrderId, SiteName
 
 

@@ -19,7 +19,8 @@ from ...core.traffic import Direction, Flow
 from ...errors import SiteLost, WorkFailed
 from ...proto import federation_pb2 as pb
 from ...wire import messages
-from ...wire.blobs.store import Blob, BlobStore
+from ...wire.blobs.blob import Blob
+from ...wire.blobs.store import BlobStore
 from ...wire.failures import told
 from ...wire.messages import COMMANDS, OrderId, RunId, SiteName, id_message
 from .coordinator_registry import Switchboard

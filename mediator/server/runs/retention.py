@@ -13,7 +13,8 @@ from ...core.retention import DAY_S, EndedRun, Retention, outlived
 from ...errors import MediatorError
 from ..store import RunState
 from ..store.database import Database
-from .runs import ENDED, Runs
+from .run_states import ENDED
+from .runs import Runs
 
 log = logging.getLogger(__name__)
 

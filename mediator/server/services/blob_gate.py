@@ -7,7 +7,7 @@ from typing import Any
 from ...core.rules.roles import Act
 from ...core.traffic import Direction
 from ...proto import federation_pb2 as pb
-from ...wire.blobs.store import Blob
+from ...wire.blobs.blob import Blob
 from ...wire.messages import BadMessage, order_id
 from ..connections.authorization import Guard
 from ..orders.order_dispatcher import OrderDesk

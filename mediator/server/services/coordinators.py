@@ -22,7 +22,7 @@ from ..orders.coordinator_registry import Switchboard
 from ..orders.outbox import Outbox
 from ..orders.sites import Sites
 from ..orders.traffic_accounting import Booking
-from ..runs.runs import Runs
+from ..runs.supervisor import Supervisor
 from ..settings import ServerSettings
 
 log = logging.getLogger(__name__)
@@ -38,13 +38,13 @@ class Coordinators:
         self,
         settings: ServerSettings,
         *,
-        runs: Runs,
+        supervisor: Supervisor,
         sites: Sites,
         switchboard: Switchboard,
         booking: Booking,
     ) -> None:
         self._settings = settings
-        self._runs = runs
+        self._supervisor = supervisor
         self._sites = sites
         self._switchboard = switchboard
         self._booking = booking
@@ -113,7 +113,7 @@ class Coordinators:
                 case "event_json":
                     if len(message.event_json) > LARGEST_EVENT:
                         raise BadMessage(f"an event of over {LARGEST_EVENT} characters")
-                    await self._runs.said(run, message.event_json)
+                    await self._supervisor.said(run, message.event_json)
                 case "reply":
                     of, reply = self._asked.get(message.reply.id, (None, None))
                     if reply is not None and of == run and not reply.done():
@@ -126,7 +126,7 @@ class Coordinators:
     def _signed(self, run: RunId, order: pb.Order) -> str:
         """The header of a spec, with whose run it is: sites' policies ask for that."""
         header = dict(read(order.kind, order.header_json, None).header)
-        return header_json(header | {"user": self._runs.user(run)})
+        return header_json(header | {"user": self._supervisor.user(run)})
 
     def _detached(self, run: RunId) -> None:
         self._sites.orders.detached(run)

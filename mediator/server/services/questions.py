@@ -18,7 +18,8 @@ from ...core.rules.roles import Role
 from ...errors import BadRequest, NotPermitted, RequestRefused
 from ...identity.tls import Peer
 from ...proto import federation_pb2 as pb
-from ...wire.blobs.store import Blob, BlobStore
+from ...wire.blobs.blob import Blob
+from ...wire.blobs.store import BlobStore
 from ...wire.messages import RunId, blob_of, parsed
 from ...wire.payloads import read, read_tensors
 from ...wire.transfer import TransferSettings

@@ -1,3 +1,3 @@
-"""Files named by the SHA-256 of their bytes: the store, what is kept in it, and what a full disk
-means.
+"""Files named by the SHA-256 of their bytes: the store, the parts on their way into it, what is
+kept there, and what a full disk means.
 """

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ...core.disk import Space
-from .store import NoRoomOnDisk
+from .errors import NoRoomOnDisk
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _IN_WORDS = re.compile(r"\(os error (28|122)\)|No space left on device|Disk quota exceeded")

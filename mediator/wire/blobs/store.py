@@ -5,154 +5,28 @@ It holds so many bytes at most, and leaves some of its disk free (core/disk.py).
 A file under its digest is complete and was checked. What is under way lies beside it as
 `<digest>.part`, is locked by whoever writes it, and goes on where an earlier process left it.
 Blobs that nobody has pinned make room for new ones, the longest unused first. Pins and parts are
-file locks, so that processes which share a folder respect each other's, and a dead one holds none.
-Names are given and taken one at a time: a lock of the folder itself sees to that.
+file locks (`file_locks.py`).
 """
 
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import os
 import re
-import shutil
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from ...core.disk import Space
-from ...errors import MediatorError
+from .blob import Blob, check_digest, digest_of, is_digest
+from .errors import BadBlob, NoRoom, NoRoomOnDisk
+from .file_locks import locked, names_held, remove_unused
+from .full_disk import space_of
+from .part import Part
 
-LARGEST_BLOB = 1 << 40
-"""Bytes; no blob is larger, whatever a store or a peer would take."""
-_DIGEST = re.compile(r"[0-9a-f]{64}")
 _OWNER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-_BLOCK = 1 << 20
-"""Bytes that are read and hashed at a time: what fits into a processor's cache."""
-
-
-class BadBlob(MediatorError):
-    """Bytes that are not the blob they were said to be."""
-
-
-class BlobBusy(MediatorError):
-    """Somebody else is writing that blob at the moment."""
-
-
-class NoRoom(MediatorError):
-    """A blob does not fit into the store, beside what is pinned there."""
-
-
-class NoRoomOnDisk(NoRoom):
-    """The store may hold it, but the disk has no room for it now."""
-
-
-@dataclass(frozen=True, slots=True)
-class Blob:
-    """The name of some bytes."""
-
-    digest: str
-    """SHA-256, 64 hexadecimal digits in lower case."""
-    size: int
-    """Bytes."""
-
-    def __post_init__(self) -> None:
-        check_digest(self.digest)
-        if not 0 <= self.size <= LARGEST_BLOB:
-            raise BadBlob(f"a blob has 0 to {LARGEST_BLOB} bytes, not {self.size}")
-
-
-def check_digest(digest: str) -> None:
-    """Raise BadBlob unless it is one; what is, is harmless as a file's name."""
-    if not _DIGEST.fullmatch(digest):
-        raise BadBlob(f"a blob's digest is 64 digits of 0-9a-f, not {digest[:80]!r}")
-
-
-def digest_of(path: Path) -> str:
-    """The SHA-256 of a file's bytes."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-class Part:
-    """The bytes of a blob that are there so far; one writer at a time, from any thread."""
-
-    def __init__(self, store: BlobStore, blob: Blob, path: Path, file: int) -> None:
-        self.blob = blob
-        self._store, self._path, self._file = store, path, file
-        self._lock = threading.Lock()
-        self._closed = False
-        self._hash = hashlib.sha256()
-        self._size = 0
-        if os.fstat(file).st_size > blob.size:
-            os.ftruncate(file, 0)
-        block = bytearray(_BLOCK)
-        while count := os.readv(file, [block]):
-            self._hash.update(memoryview(block)[:count])
-            self._size += count
-
-    @property
-    def size(self) -> int:
-        """Bytes that are there: the offset that the next write continues at."""
-        return self._size
-
-    @property
-    def closed(self) -> bool:
-        """Whether nothing more can be written through it."""
-        return self._closed
-
-    def write(self, *data: bytes | memoryview) -> None:
-        """Append; BadBlob if that is more than the blob has, BlobBusy once it is closed."""
-        for each in data:
-            with self._lock:
-                self._write(memoryview(each))
-
-    def _write(self, rest: memoryview) -> None:
-        if self._closed:
-            raise BlobBusy(f"blob {self.blob.digest} is no longer written here")
-        if self._size + len(rest) > self.blob.size:
-            raise BadBlob(
-                f"blob {self.blob.digest} has {self.blob.size} bytes, and {len(rest)} more"
-                f" came after {self._size}"
-            )
-        self._hash.update(rest)
-        while rest:
-            written = os.write(self._file, rest)
-            self._size += written
-            rest = rest[written:]
-
-    def finish(self) -> Path:
-        """The blob's path, once size and digest are right; else BadBlob, and the part is gone."""
-        with self._lock:
-            if self._closed:
-                raise BlobBusy(f"blob {self.blob.digest} is no longer written here")
-            found = self._hash.hexdigest()
-            if (found, self._size) == (self.blob.digest, self.blob.size):
-                # From a writer's lock to a reader's, which a pin's goes together with.
-                fcntl.flock(self._file, fcntl.LOCK_SH)
-                path = self._store._complete(self._path, self.blob)
-                self._close()
-                return path
-            self._path.unlink(missing_ok=True)
-            self._close()
-        raise BadBlob(
-            f"blob {self.blob.digest} has {self.blob.size} bytes; what came are {self._size} bytes"
-            f" with the digest {found}"
-        )
-
-    def close(self) -> None:
-        """Leave what is there to whoever goes on; may be called twice."""
-        with self._lock:
-            if not self._closed:
-                self._close()
-
-    def _close(self) -> None:
-        self._closed = True
-        self._store._left(self._path)
-        os.close(self._file)
 
 
 class BlobStore:
@@ -164,7 +38,7 @@ class BlobStore:
         """`space` says what the disk of a folder has."""
         self.folder = folder
         self.limit_bytes = limit_bytes
-        self._space = space or _space_of
+        self._space = space or space_of
         self._lock = threading.RLock()
         self._pins: Counter[str] = Counter()
         self._held: dict[str, int] = {}
@@ -196,7 +70,7 @@ class BlobStore:
         size = self.size(blob.digest)
         if size is not None and size != blob.size:
             # The machine died before the file's bytes had reached the disk.
-            with _names_held(self.folder), suppress(FileNotFoundError):
+            with names_held(self.folder), suppress(FileNotFoundError):
                 if self.path(blob.digest).stat().st_size != blob.size:
                     self.path(blob.digest).unlink()
             return False
@@ -218,7 +92,7 @@ class BlobStore:
         """
         path = self._part(blob, owner)
         with self._lock:
-            file = _locked(path)
+            file = locked(path)
             try:
                 self._make_room(blob.size, f"blob {blob.digest}", beside=path)
             except NoRoom:
@@ -226,7 +100,13 @@ class BlobStore:
                 raise
             self._parts[path] = blob.size
         try:
-            return Part(self, blob, path, file)
+            return Part(
+                blob,
+                path,
+                file,
+                complete=lambda: self._complete(path, blob),
+                left=lambda: self._left(path),
+            )
         except BaseException:
             self._left(path)
             os.close(file)
@@ -234,7 +114,7 @@ class BlobStore:
 
     def drop_part(self, blob: Blob, owner: str = "") -> None:
         """Remove what is there of it, unless somebody writes it."""
-        _remove_unused(self._part(blob, owner))
+        remove_unused(self._part(blob, owner))
 
     def adopt(self, path: Path, blob: Blob | None = None) -> Blob:
         """Take a file of this file system into the store; without `blob` it is hashed first."""
@@ -248,7 +128,7 @@ class BlobStore:
         """Remove a blob unless somebody has pinned it, here or elsewhere; whether it is gone."""
         path = self.path(digest)
         with self._lock:
-            return not self._pins[digest] and _remove_unused(path)
+            return not self._pins[digest] and remove_unused(path)
 
     def make_room(self, blob: Blob, *, beside: Path | None = None) -> None:
         """Remove unpinned blobs until it fits; NoRoom if it cannot. `beside` is not counted."""
@@ -303,8 +183,8 @@ class BlobStore:
         removed = 0
         for path, found in self._files():
             half = path.suffix in (".part", ".tmp")
-            blob = blobs_too and _DIGEST.fullmatch(path.name) and not self._pins[path.name]
-            if (half or blob) and now - found.st_mtime >= stale_after_s and _remove_unused(path):
+            blob = blobs_too and is_digest(path.name) and not self._pins[path.name]
+            if (half or blob) and now - found.st_mtime >= stale_after_s and remove_unused(path):
                 removed += found.st_size
         return removed
 
@@ -316,7 +196,7 @@ class BlobStore:
     def _complete(self, path: Path, blob: Blob) -> Path:
         """Give a file its name; whoever reads another one of that name goes on reading it."""
         to = self.path(blob.digest)
-        with self._lock, _names_held(self.folder):
+        with self._lock, names_held(self.folder):
             os.utime(path)
             path.replace(to)
             # A pin's lock may be on the file that was there before.
@@ -376,8 +256,8 @@ class BlobStore:
         for path, size in sizes.items():
             if max(over, on_disk) <= 0:
                 return
-            removable = path.suffix == ".part" or _DIGEST.fullmatch(path.name)
-            if removable and not self._pins[path.name] and _remove_unused(path):
+            removable = path.suffix == ".part" or is_digest(path.name)
+            if removable and not self._pins[path.name] and remove_unused(path):
                 over, on_disk = over - size, on_disk - size
         # Where nothing can be removed, half of what stays free is used. With less than that, the
         # site is in trouble (`core/disk.py`): it is not asked, so it need not refuse.
@@ -400,51 +280,3 @@ def _size(path: Path) -> int:
         return path.stat().st_size
     except FileNotFoundError:
         return 0
-
-
-def _space_of(folder: Path) -> Space:
-    found = shutil.disk_usage(folder)
-    return Space(total=found.total, free=found.free)
-
-
-def _locked(path: Path) -> int:
-    """Open a part that nobody else writes; BlobBusy if somebody does."""
-    while True:
-        file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(file)
-            raise BlobBusy(f"{path.name} is being written already") from None
-        if os.fstat(file).st_nlink:
-            return file
-        os.close(file)  # it was removed between the two calls
-
-
-def _remove_unused(path: Path) -> bool:
-    """Remove a file that no process has locked; whether it is gone."""
-    # Else another file could get that name after this one was locked, and be removed unlocked.
-    with _names_held(path.parent):
-        try:
-            file = os.open(path, os.O_RDONLY)
-        except FileNotFoundError:
-            return True
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            path.unlink(missing_ok=True)
-        except BlockingIOError:
-            return False
-        finally:
-            os.close(file)
-    return True
-
-
-@contextmanager
-def _names_held(folder: Path) -> Iterator[None]:
-    """Let nobody else give or take a blob's name meanwhile: for some system calls at most."""
-    file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(file)

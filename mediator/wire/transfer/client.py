@@ -21,7 +21,10 @@ import grpc.aio
 from ...core.traffic import Direction
 from ...errors import MediatorError
 from ...proto import federation_pb2 as pb
-from ..blobs.store import BadBlob, Blob, BlobBusy, BlobStore, Part
+from ..blobs.blob import Blob
+from ..blobs.errors import BadBlob, BlobBusy
+from ..blobs.part import Part
+from ..blobs.store import BlobStore
 from ..rpc import NO_ROOM_NOW, SITE, TOO_MANY_CALLS
 from .pieces import BadPiece, ended_early, pack, unpack
 from .settings import USUAL, TransferSettings

@@ -14,7 +14,7 @@ from io import BytesIO
 import grpc
 
 from ...proto import federation_pb2 as pb
-from ..blobs.store import Blob
+from ..blobs.blob import Blob
 
 _PIECE_HEAD = 128
 """Bytes of a piece's message beside its data, at most."""

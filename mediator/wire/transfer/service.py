@@ -16,8 +16,11 @@ import grpc
 
 from ...core.traffic import Direction
 from ...proto import federation_pb2 as pb
+from ..blobs.blob import Blob, check_digest
+from ..blobs.errors import BadBlob, BlobBusy, NoRoom
 from ..blobs.full_disk import is_full
-from ..blobs.store import BadBlob, Blob, BlobBusy, BlobStore, NoRoom, Part, check_digest
+from ..blobs.part import Part
+from ..blobs.store import BlobStore
 from ..rpc import NO_ROOM_NOW, SITE
 from .pieces import BadPiece, Piece, pack, unpack
 from .settings import USUAL, TransferSettings

@@ -13,7 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...errors import MediatorError
-from ..blobs.store import BadBlob, Blob, BlobStore, Part
+from ..blobs.blob import Blob
+from ..blobs.errors import BadBlob
+from ..blobs.part import Part
+from ..blobs.store import BlobStore
 from .pieces import Envelope, Piece, check_piece
 from .settings import TransferSettings
 

@@ -17,7 +17,7 @@ from fedpilot.fabric import ClusterUnreachable
 from fedpilot.mediator.agent.home import SiteHome
 from fedpilot.mediator.agent.runner.process import RayChoice, RunnerProcess
 from fedpilot.mediator.agent.scans.ray_watchdog import Watchdog
-from fedpilot.mediator.site import GangRequest
+from fedpilot.mediator.federation.site import GangRequest
 from fedpilot.mediator.workload import Payload
 from real_ray import ray_head
 from site_agents import PARIS, QUICK, agent, running

@@ -29,7 +29,8 @@ from fedpilot.mediator.core.links import LinkUse
 from fedpilot.mediator.core.traffic import Direction, Flow
 from fedpilot.mediator.errors import AnswerUnreadable, MediatorUnreachable, WorkFailed
 from fedpilot.mediator.proto import federation_pb2 as pb
-from fedpilot.mediator.wire.blobs.store import LARGEST_BLOB, BlobStore
+from fedpilot.mediator.wire.blobs.blob import LARGEST_BLOB
+from fedpilot.mediator.wire.blobs.store import BlobStore
 from fedpilot.mediator.wire.failures import told
 from fedpilot.mediator.wire.local_socket import LocalSocket
 from fedpilot.mediator.wire.messages import (

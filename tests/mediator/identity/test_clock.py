@@ -12,7 +12,8 @@ import grpc
 import pytest
 
 from fedpilot.mediator.agent.membership.joining import join
-from fedpilot.mediator.client.client import MediatorClient, Patience
+from fedpilot.mediator.client.client import MediatorClient
+from fedpilot.mediator.client.retrying_stub import Patience
 from fedpilot.mediator.errors import MediatorUnreachable
 from fedpilot.mediator.identity import Authority, Credentials, IdentityError, Role, Token
 from fedpilot.mediator.identity.clock import too_early, too_early_for

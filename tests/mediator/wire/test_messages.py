@@ -12,7 +12,8 @@ from fedpilot.mediator import Payload
 from fedpilot.mediator.core.health import SiteState
 from fedpilot.mediator.proto import federation_pb2 as pb
 from fedpilot.mediator.wire import messages
-from fedpilot.mediator.wire.blobs.store import Blob, BlobStore
+from fedpilot.mediator.wire.blobs.blob import Blob
+from fedpilot.mediator.wire.blobs.store import BlobStore
 from fedpilot.mediator.wire.messages import (
     PROTOCOL,
     BadMessage,

@@ -16,7 +16,8 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from hypothesis.extra import numpy as hnp
 from safetensors.numpy import save
 
-from fedpilot.mediator.wire.blobs.store import BlobStore, NoRoom
+from fedpilot.mediator.wire.blobs.errors import NoRoom
+from fedpilot.mediator.wire.blobs.store import BlobStore
 from fedpilot.mediator.wire.payloads import (
     DTYPES,
     BadPayload,

@@ -35,7 +35,7 @@ from fedpilot.mediator import (
 )
 from fedpilot.mediator.core.reservation import Answer
 from fedpilot.mediator.errors import AnswerUnreadable
-from fedpilot.mediator.site import done
+from fedpilot.mediator.federation.futures import done
 
 EVERYBODY = 40
 
@@ -73,10 +73,16 @@ class World:
     name = "round 3"
     round_number = 3
 
-    def __init__(self, names: str = "abc", pinned: dict[str, list[range]] | None = None) -> None:
+    def __init__(
+        self,
+        names: str = "abc",
+        pinned: dict[str, list[range]] | None = None,
+        required: str = "",
+    ) -> None:
         self.sites = {name: NamedSite(name, 1 + place) for place, name in enumerate(names)}
         self.mediator = FederationMediator(self.sites.values())
-        self.mediator.reserve(GangRequest(name="g", resources={"CPU": 1.0}), min_sites=1)
+        request = GangRequest(name="g", resources={"CPU": 1.0})
+        self.mediator.reserve(request, min_sites=1, required=required)
         self.mediator.assign(EVERYBODY, pinned)
         self.mediator.start("w", {name: Payload(kind="spec") for name in names}, lambda _: None)
         self.pending: list[tuple[Future[Payload], str, Share]] = []
@@ -366,12 +372,10 @@ def test_a_site_that_does_not_return_in_time_ends_the_round(
 
 
 def test_a_required_site_is_waited_for_even_if_others_could_do_its_work() -> None:
-    world = World("ab")
-    world.mediator._required = frozenset({"b"})
+    world = World("ab", required="b")
     with pytest.raises(TooFewSites, match="site b is required"):
         ask(world, WHOLE, "lose b", "answer", "time")
-    world = World("ab")
-    world.mediator._required = frozenset({"b"})
+    world = World("ab", required="b")
     script = ["lose b", "answer", "return b", "answer", "answer"]
     assert ask(world, WHOLE, *script) == Counter(range(EVERYBODY))
 

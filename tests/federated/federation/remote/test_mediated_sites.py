@@ -17,7 +17,7 @@ from fedpilot.federated.federation.sites.sources import StartedRun
 from fedpilot.mediator import FederationMediator, GangRequest, Notify, Payload
 from fedpilot.mediator.coordinator.connection import MediatorConnection
 from fedpilot.mediator.core.health import SiteState
-from fedpilot.mediator.site import done
+from fedpilot.mediator.federation.futures import done
 from fedpilot.mediator.wire.messages import SiteName, SiteStanding
 from real_ray import eventually
 

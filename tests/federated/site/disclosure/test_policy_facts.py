@@ -17,7 +17,9 @@ from fedpilot.federated.prepare.user_code import attached, code_here
 from fedpilot.federated.prepare.user_sources import source
 from fedpilot.federated.site.workload import FederatedWorkload
 from fedpilot.mediator import Payload, SiteContext
-from fedpilot.mediator.core.rules.policy import Policy, Simulated, Wants, judge
+from fedpilot.mediator.core.rules.policy import Policy
+from fedpilot.mediator.core.rules.policy_decision import judge
+from fedpilot.mediator.core.rules.wants import Simulated, Wants
 from fedpilot.mediator.errors import PolicyRefused
 
 EXPLODES = "raise SystemExit('this must not be run')\n"

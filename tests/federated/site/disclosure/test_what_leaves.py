@@ -27,7 +27,7 @@ from fedpilot.mediator.agent.runner.participation import Asked, Part
 from fedpilot.mediator.agent.runner.policy_filter import PolicedSite
 from fedpilot.mediator.agent.site_config.site_files import read_site_file
 from fedpilot.mediator.errors import PolicyRefused
-from fedpilot.mediator.site import GangRequest
+from fedpilot.mediator.federation.site import GangRequest
 from fedpilot.mediator.wire.failures import error_of, told
 from fedpilot.mediator.wire.payloads import header_json, write
 

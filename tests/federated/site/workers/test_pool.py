@@ -22,8 +22,9 @@ from fedpilot.fabric import (
 )
 from fedpilot.fabric.testing.fake_cluster import FakeCluster, ManualClock, fake_machine
 from fedpilot.federated.errors import ClientFailed, FederatedError, WorkersExhausted
+from fedpilot.federated.site.object_store import INLINE_BYTES
 from fedpilot.federated.site.workers import pool as pool_module
-from fedpilot.federated.site.workers.pool import INLINE_BYTES, Piece, WorkerPool
+from fedpilot.federated.site.workers.pool import Piece, WorkerPool
 
 SOON_S = 60.0
 pytestmark = pytest.mark.timeout(30)

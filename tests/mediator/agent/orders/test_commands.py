@@ -13,13 +13,8 @@ import psutil
 import pytest
 
 from fedpilot.mediator.agent.errors import BadCommand
-from fedpilot.mediator.agent.orders.commands import (
-    OUT_OF_TIME,
-    Outcome,
-    arguments_of,
-    deadline_of,
-    run_command,
-)
+from fedpilot.mediator.agent.orders.commands import Outcome, arguments_of, deadline_of, run_command
+from fedpilot.mediator.core.rules.site_commands import OUT_OF_TIME
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fedpilot.mediator.agent.orders.gangs import LONGEST_S, gang_of
-from fedpilot.mediator.site import GangRequest
+from fedpilot.mediator.federation.site import GangRequest
 from fedpilot.mediator.wire.messages import BadMessage
 
 SOUND = GangRequest(name="g", resources={"CPU": 1.0})

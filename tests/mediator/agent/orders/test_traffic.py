@@ -9,9 +9,10 @@ import pytest
 
 from fedpilot.mediator.agent.orders import traffic
 from fedpilot.mediator.agent.orders.traffic import Spending
-from fedpilot.mediator.core.rules.policy import ByteCaps, Policy, Refused
+from fedpilot.mediator.core.rules.policy import ByteCaps, Policy
+from fedpilot.mediator.core.rules.policy_decision import Refused
 from fedpilot.mediator.core.traffic import Direction
-from fedpilot.mediator.wire.blobs.store import Blob
+from fedpilot.mediator.wire.blobs.blob import Blob
 from fedpilot.mediator.wire.messages import OrderId, RunId
 
 RUN = RunId("r")

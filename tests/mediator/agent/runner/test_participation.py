@@ -11,7 +11,7 @@ from fedpilot.mediator import GangRequest, Notify, Payload, Promise, Refusal
 from fedpilot.mediator.agent.runner.errors import OutOfOrder, ReservationLapsed
 from fedpilot.mediator.agent.runner.participation import ALLOWED, VERBS, Asked, Part, State
 from fedpilot.mediator.core.reservation import Answer
-from fedpilot.mediator.site import done
+from fedpilot.mediator.federation.futures import done
 
 REQUEST = GangRequest(name="g", resources={"CPU": 1.0}, workers=2, lease_s=7.0)
 WAY = ("prepare", "commit", "check", "start")

@@ -11,9 +11,10 @@ import pytest
 from fedpilot.mediator import Notify, Payload, Promise, SiteContext
 from fedpilot.mediator.agent.runner.policy_filter import PolicedSite
 from fedpilot.mediator.core.reservation import Answer
-from fedpilot.mediator.core.rules.policy import Wants
+from fedpilot.mediator.core.rules.wants import Wants
 from fedpilot.mediator.errors import MediatorError, PolicyRefused
-from fedpilot.mediator.site import GangRequest, done
+from fedpilot.mediator.federation.futures import done
+from fedpilot.mediator.federation.site import GangRequest
 from fedpilot.mediator.wire.failures import error_of, told
 
 CONTEXT = SiteContext(name="paris", data={"scans": {}})

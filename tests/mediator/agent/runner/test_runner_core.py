@@ -28,7 +28,7 @@ from fedpilot.mediator.agent.runner.protocol import LARGEST_MESSAGE, Frames, fra
 from fedpilot.mediator.core.leases import Act, Leases
 from fedpilot.mediator.errors import AnswerUnreadable, PolicyRefused, RaysUnusable
 from fedpilot.mediator.proto import federation_pb2 as pb
-from fedpilot.mediator.wire.blobs.store import NoRoom, NoRoomOnDisk
+from fedpilot.mediator.wire.blobs.errors import NoRoom, NoRoomOnDisk
 from fedpilot.mediator.wire.failures import (
     LARGEST_ARGS,
     LONGEST_TEXT,
@@ -161,6 +161,7 @@ def test_all_others_are_told_in_words(error: BaseException) -> None:
 
 
 ERRORS = "fedpilot.mediator.errors"
+SITE = "fedpilot.mediator.federation.site"
 
 
 @pytest.mark.parametrize(
@@ -179,7 +180,14 @@ ERRORS = "fedpilot.mediator.errors"
         pytest.param(f"{ERRORS}:SiteLost", [{"record": "os:system"}, "x"], id="a record of others"),
         pytest.param(
             f"{ERRORS}:SiteLost",
-            [{"record": "fedpilot.mediator.site:GangRequest", "name": "x", "resources": {}}, "x"],
+            [
+                {
+                    "record": "fedpilot.mediator.federation.site:GangRequest",
+                    "name": "x",
+                    "resources": {},
+                },
+                "x",
+            ],
             id="a record that is none of errors",
         ),
         pytest.param("", [], id="nothing"),

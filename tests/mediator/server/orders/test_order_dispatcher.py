@@ -20,7 +20,8 @@ from fedpilot.mediator.server.orders.order_dispatcher import LARGEST_HAPPENED, O
 from fedpilot.mediator.server.orders.outbox import Outbox
 from fedpilot.mediator.server.orders.site_table import SiteEntry, SiteTable
 from fedpilot.mediator.server.orders.traffic_accounting import Booking
-from fedpilot.mediator.wire.blobs.store import Blob, BlobStore
+from fedpilot.mediator.wire.blobs.blob import Blob
+from fedpilot.mediator.wire.blobs.store import BlobStore
 from fedpilot.mediator.wire.failures import error_of
 from fedpilot.mediator.wire.messages import OrderId, RunId, SiteName, id_message
 

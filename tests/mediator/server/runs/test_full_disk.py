@@ -18,8 +18,8 @@ from fake_agents import QUICK, promise_and_echo
 from fedpilot.mediator import Payload
 from fedpilot.mediator.core.disk import Space
 from fedpilot.mediator.proto import federation_pb2 as pb
-from fedpilot.mediator.server.runs.runs import Runs
-from fedpilot.mediator.wire.blobs.store import Part
+from fedpilot.mediator.server.runs.run_folders import RunFolders
+from fedpilot.mediator.wire.blobs.part import Part
 from mediators import Here, mediating
 
 
@@ -98,7 +98,7 @@ def test_what_a_user_asks_that_needs_room_is_refused_as_out_of_reach(
     async def test() -> None:
         async with mediating(tmp_path / "m") as here:
             with monkeypatch.context() as patching:
-                patching.setattr(Runs, "_write_folder", no_space)
+                patching.setattr(RunFolders, "write", no_space)
                 with pytest.raises(grpc.aio.AioRpcError) as caught:
                     await here.submit("run")
             assert caught.value.code() is grpc.StatusCode.UNAVAILABLE

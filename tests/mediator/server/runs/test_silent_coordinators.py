@@ -142,7 +142,7 @@ def test_whatever_a_coordinator_says_is_heard(
         board.begin(RUN)
         coordinators = Coordinators(
             ServerSettings(folder=tmp_path),
-            runs=None,  # type: ignore[arg-type]
+            supervisor=None,  # type: ignore[arg-type]
             sites=NoSites(),  # type: ignore[arg-type]
             switchboard=board,
             booking=None,  # type: ignore[arg-type]

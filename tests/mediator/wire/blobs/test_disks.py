@@ -13,8 +13,10 @@ import pytest
 from safetensors import SafetensorError
 
 from fedpilot.mediator.core.disk import MOST_KEPT_FREE, Space, disk_trouble
+from fedpilot.mediator.wire.blobs.blob import Blob
+from fedpilot.mediator.wire.blobs.errors import NoRoom, NoRoomOnDisk
 from fedpilot.mediator.wire.blobs.full_disk import is_full
-from fedpilot.mediator.wire.blobs.store import Blob, BlobStore, NoRoom, NoRoomOnDisk
+from fedpilot.mediator.wire.blobs.store import BlobStore
 
 MB = 1_000_000
 

@@ -15,7 +15,9 @@ from hypothesis import given, strategies as st
 
 from broken_transfers import DATA, QUICK, Code, World, blob_of, in_a_world, put
 from fedpilot.mediator.core.traffic import Direction
-from fedpilot.mediator.wire.blobs.store import BlobStore, NoRoom, Part
+from fedpilot.mediator.wire.blobs.errors import NoRoom
+from fedpilot.mediator.wire.blobs.part import Part
+from fedpilot.mediator.wire.blobs.store import BlobStore
 from fedpilot.mediator.wire.rpc import TOO_MANY_CALLS
 from fedpilot.mediator.wire.transfer import (
     BlobClient,

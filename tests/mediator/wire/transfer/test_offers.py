@@ -15,7 +15,7 @@ import pytest
 
 from broken_transfers import DATA, Code, World, blob_of, in_a_world, put
 from fedpilot.mediator.proto import federation_pb2 as pb
-from fedpilot.mediator.wire.blobs.store import Blob
+from fedpilot.mediator.wire.blobs.blob import Blob
 from fedpilot.mediator.wire.transfer import (
     OFFERS_PER_SITE,
     Piece,

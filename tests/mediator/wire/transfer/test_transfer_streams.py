@@ -13,7 +13,9 @@ import pytest
 from hypothesis import given, strategies as st
 
 from broken_transfers import DATA, QUICK, blob_of
-from fedpilot.mediator.wire.blobs.store import Blob, BlobBusy, Part
+from fedpilot.mediator.wire.blobs.blob import Blob
+from fedpilot.mediator.wire.blobs.errors import BlobBusy
+from fedpilot.mediator.wire.blobs.part import Part
 from fedpilot.mediator.wire.transfer import Piece, TransferSettings
 from fedpilot.mediator.wire.transfer.pieces import BadPiece
 from fedpilot.mediator.wire.transfer.streams import Room, receive

@@ -10,7 +10,7 @@ import pytest
 
 from broken_transfers import DATA, World, blob_of, in_a_world, put
 from fedpilot.mediator.core.traffic import Direction
-from fedpilot.mediator.wire.blobs.store import BadBlob
+from fedpilot.mediator.wire.blobs.errors import BadBlob
 from fedpilot.mediator.wire.transfer import TransferFailed, TransferSettings
 
 

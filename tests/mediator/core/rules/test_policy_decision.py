@@ -12,12 +12,11 @@ from fedpilot.mediator.core.rules.policy import (
     Commands,
     DatasetRule,
     Policy,
-    PolicyRefused,
     ResourceCaps,
-    Simulated,
     Simulations,
+)
+from fedpilot.mediator.core.rules.policy_decision import (
     Spent,
-    Wants,
     enforce,
     judge,
     judge_answer,
@@ -26,7 +25,9 @@ from fedpilot.mediator.core.rules.policy import (
     judge_resources,
     most_vnodes,
 )
+from fedpilot.mediator.core.rules.wants import Simulated, Wants
 from fedpilot.mediator.core.traffic import Direction
+from fedpilot.mediator.errors import PolicyRefused
 
 DIGEST = "a" * 64
 ALICE = Wants(user="alice", role="operator", model="mlp", vnodes=2, resources={"CPU": 1.0})

@@ -1,0 +1,251 @@
+"""Whether a site's policy allows what a run wants, what leaves and enters, and commands.
+
+A question is answered with None, or with the rule that is broken, what was found and what it
+allows. What a rule asks about and a run does not say counts as broken: nothing passes by silence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import PurePath
+
+from fedpilot.fabric.core.resources import UNIT
+
+from ...errors import PolicyRefused
+from ..traffic import Direction
+from .policy import (
+    ANY_CODE,
+    BUILT_IN,
+    ROLE_PREFIX,
+    Commands,
+    Policy,
+    Simulations,
+    listed,
+    or_all,
+    simulations_in_words,
+)
+from .roles import Act, act_of_command
+from .wants import Wants
+
+WILDCARDS = frozenset("*?[")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """A rule that is broken."""
+
+    rule: str
+    """Its dotted key in the policy file."""
+    found: str
+    allowed: str
+
+
+def enforce(site: str, refused: Refused | None) -> None:
+    """Raise PolicyRefused if a rule is broken."""
+    if refused is not None:
+        raise PolicyRefused(site, refused.rule, refused.found, refused.allowed)
+
+
+# -- a run ----------------------------------------------------------------------------------------
+
+
+def judge(policy: Policy, wants: Wants) -> Refused | None:
+    """The first rule that a run breaks by what it wants, before it has anything."""
+    return (
+        _judge_user("users", policy.users, wants)
+        or _judge_model("models", policy.models, wants)
+        or _judge_code(policy, wants)
+        or _judge_datasets(policy, wants)
+        or _judge_simulation(policy, wants)
+        or judge_resources(policy, wants.vnodes, wants.resources)
+        or _judge_expected_cohort(policy, wants)
+    )
+
+
+def _judge_user(rule: str, users: Collection[str] | None, wants: Wants) -> Refused | None:
+    named = wants.user and not wants.user.startswith(ROLE_PREFIX)
+    if users is None or (named and wants.user in users):
+        return None
+    if wants.role and f"{ROLE_PREFIX}{wants.role}" in users:
+        return None
+    role = f" ({wants.role})" if wants.role else ""
+    found = f"{wants.user}{role}" if wants.user else f"a user without a name{role}"
+    return Refused(rule=rule, found=found, allowed=listed(users))
+
+
+def _judge_model(rule: str, models: Collection[str] | None, wants: Wants) -> Refused | None:
+    if models is None or any(wants.model and fnmatchcase(wants.model, each) for each in models):
+        return None
+    found = wants.model or "a model without a name"
+    return Refused(rule=rule, found=found, allowed=listed(models))
+
+
+def _judge_code(policy: Policy, wants: Wants) -> Refused | None:
+    """Without a rule none that a run brings, and of what is installed only models named by one."""
+    digests = policy.code_digests
+    judged = [("code that came with the run, ", wants.brought_code)]
+    if digests is not None or wants.installed_code is None:
+        judged.append(("code ", wants.code_digest))
+    for what, digest in judged:
+        if digest and not {digest, ANY_CODE} & set(digests or ()):
+            found = f"{what}with the digest {digest}"
+            return Refused(rule="code_digests", found=found, allowed=or_all(digests, BUILT_IN))
+    if digests is None:
+        for name in sorted(wants.installed_code or ()):
+            if not (name == wants.model and _names_model(policy, wants)):
+                found = f"{name}, code that is installed there"
+                return Refused(rule="code_digests", found=found, allowed=BUILT_IN)
+    return None
+
+
+def _names_model(policy: Policy, wants: Wants) -> bool:
+    """Whether a pattern that allows the model spells out its package; `*` names no code."""
+    rules = [policy.datasets[name].models for name in wants.datasets if name in policy.datasets]
+    patterns = [pattern for models in (policy.models, *rules) for pattern in models or ()]
+    return any(
+        fnmatchcase(wants.model, pattern) and not WILDCARDS & set(_package(pattern))
+        for pattern in patterns
+    )
+
+
+def _package(path: str) -> str:
+    """The first name of a dotted path."""
+    return path.partition(":")[0].partition(".")[0]
+
+
+def _judge_datasets(policy: Policy, wants: Wants) -> Refused | None:
+    for name in sorted(wants.datasets):
+        rule = policy.datasets.get(name)
+        if rule is None:
+            return Refused(
+                rule="datasets",
+                found=f"data set {name}, about which it has no rule",
+                allowed=listed(policy.datasets),
+            )
+        refused = _judge_user(f"datasets.{name}.users", rule.users, wants) or _judge_model(
+            f"datasets.{name}.models", rule.models, wants
+        )
+        if refused is not None:
+            return refused
+    return None
+
+
+def _judge_simulation(policy: Policy, wants: Wants) -> Refused | None:
+    """Whether a run that trains on no declared data may have the data that it simulates with.
+
+    Code of others may read what it likes: that is for `code_digests`.
+    """
+    rule, simulated = policy.simulations, wants.simulated
+    if wants.datasets or rule is Simulations.ALL:
+        return None
+    found = ""
+    if rule is Simulations.NONE or simulated is None:
+        found = f"a simulation of {simulated.loader if simulated else 'nobody says what'}"
+    elif rule is Simulations.BUILTIN and ":" in simulated.loader:
+        found = f"a simulation that loads its data by {simulated.loader}"
+    else:
+        folders = () if isinstance(rule, Simulations) else rule
+        outside = [
+            path
+            for path in simulated.reads
+            if not any(PurePath(path).is_relative_to(folder) for folder in folders)
+        ]
+        if outside:
+            found = f"a simulation of {simulated.loader} that reads {outside[0]}"
+    if not found:
+        return None
+    return Refused(rule="simulations", found=found, allowed=simulations_in_words(rule))
+
+
+def judge_resources(policy: Policy, vnodes: int, resources: Mapping[str, float]) -> Refused | None:
+    """The first cap that so many vnodes of one size exceed."""
+    caps = policy.resources
+    if caps.vnodes is not None and vnodes > caps.vnodes:
+        return Refused(
+            rule="resources.vnodes", found=f"{vnodes} vnodes", allowed=f"at most {caps.vnodes}"
+        )
+    amounts: tuple[tuple[str, str, float | None], ...] = (
+        ("cpus", "CPU", caps.cpus),
+        ("gpus", "GPU", caps.gpus),
+        ("memory", "memory", caps.memory),
+    )
+    for key, name, most in amounts:
+        wanted = vnodes * _units(resources.get(name, 0.0))
+        if most is not None and wanted > _units(most):
+            return Refused(
+                rule=f"resources.{key}",
+                found=f"{wanted / UNIT:g} in {vnodes} vnodes",
+                allowed=f"at most {most:g}",
+            )
+    return None
+
+
+def most_vnodes(policy: Policy, resources: Mapping[str, float]) -> int | None:
+    """How many vnodes of a size the caps allow; None if as many as fit."""
+    caps = policy.resources
+    found = [] if caps.vnodes is None else [caps.vnodes]
+    for name, most in (("CPU", caps.cpus), ("GPU", caps.gpus), ("memory", caps.memory)):
+        each = _units(resources.get(name, 0.0))
+        if most is not None and each > 0:
+            found.append(_units(most) // each)
+    return min(found, default=None)
+
+
+def _units(amount: float) -> int:
+    """An amount as Ray counts it, so that three times 0.1 is 0.3."""
+    return round(amount * UNIT)
+
+
+def _judge_expected_cohort(policy: Policy, wants: Wants) -> Refused | None:
+    if wants.cohort is None:
+        return None
+    return judge_answer(policy, wants.cohort)
+
+
+# -- what leaves and enters -----------------------------------------------------------------------
+
+
+def judge_answer(policy: Policy, clients: int) -> Refused | None:
+    """Whether an answer that so many clients are part of may leave; one of no client may."""
+    if clients == 0 or clients >= policy.minimum_cohort:
+        return None
+    return Refused(
+        rule="minimum_cohort",
+        found=f"an answer of {clients} {'client' if clients == 1 else 'clients'}",
+        allowed=f"at least {policy.minimum_cohort} at this site",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spent:
+    """Bytes that have crossed the site's boundary in one direction."""
+
+    in_round: int
+    today: int
+
+
+def judge_bytes(policy: Policy, direction: Direction, spent: Spent, more: int) -> Refused | None:
+    """Whether so many bytes more may cross."""
+    for rule, caps, so_far, span in (
+        ("bytes_per_round", policy.bytes_per_round, spent.in_round, "in this round"),
+        ("bytes_per_day", policy.bytes_per_day, spent.today, "today"),
+    ):
+        most = caps.of(direction)
+        if most is not None and so_far + more > most:
+            return Refused(
+                rule=f"{rule}.{direction}",
+                found=f"{more} bytes after {so_far} {span}",
+                allowed=f"at most {most}",
+            )
+    return None
+
+
+def judge_command(policy: Policy, arguments: Sequence[str]) -> Refused | None:
+    """Whether a command may be run here; its arguments are those after `fedpilot`."""
+    looks = act_of_command(arguments) is Act.LOOK_AT_SITE
+    if policy.commands is Commands.ALL or (policy.commands is Commands.READ and looks):
+        return None
+    allowed = "commands that only look" if policy.commands is Commands.READ else "none"
+    return Refused(rule="commands", found=f"fedpilot {' '.join(arguments[:2])}", allowed=allowed)

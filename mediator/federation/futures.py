@@ -1,0 +1,60 @@
+"""Futures made of calls and of other futures; each of them ends, whatever fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, ParamSpec, TypeVar
+
+Params = ParamSpec("Params")
+First = TypeVar("First")
+Second = TypeVar("Second")
+
+
+def done(act: Callable[Params, First], *args: Params.args, **named: Params.kwargs) -> Future[First]:
+    """Call a function now; the future of what it returned or raised."""
+    try:
+        result = act(*args, **named)
+    except Exception as error:
+        return failed(error)
+    future: Future[First] = Future()
+    future.set_result(result)
+    return future
+
+
+def failed(error: BaseException) -> Future[Any]:
+    """A future that has failed already."""
+    future: Future[Any] = Future()
+    future.set_exception(error)
+    return future
+
+
+def then(first: Future[First], act: Callable[[First], Second]) -> Future[Second]:
+    """The future of what a function makes of a result; it fails as either of them does."""
+    return followed(first, lambda result: done(act, result))
+
+
+def followed(first: Future[First], act: Callable[[First], Future[Second]]) -> Future[Second]:
+    """The future that a function begins with a result; it fails as either of them does."""
+    second: Future[Second] = Future()
+
+    def begin(ended: Future[First]) -> None:
+        try:
+            settle_as(act(ended.result()), second)
+        except BaseException as error:
+            second.set_exception(error)
+
+    first.add_done_callback(begin)
+    return second
+
+
+def settle_as(first: Future[First], future: Future[First]) -> None:
+    """Have a future end as another one does."""
+
+    def settle(ended: Future[First]) -> None:
+        try:
+            future.set_result(ended.result())
+        except BaseException as error:
+            future.set_exception(error)
+
+    first.add_done_callback(settle)

@@ -1,0 +1,69 @@
+"""Reserves a gang: asks the sites what the two-phase conversation of the core wants to know.
+
+A site that fails to answer refuses by that.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+from ..core.reservation import Answer, Ask, Outcome, Refusal, Verb, reserve
+from ..errors import MediatorError
+from .site import GangRequest, Site
+
+log = logging.getLogger(__name__)
+
+ANSWER_S = 120.0
+"""How much longer than the reservation itself a site may take to answer: it starts a process and
+attaches to its Ray before it waits for room. One that is out of reach is lost long before that."""
+
+
+def reserve_gang(
+    sites: Mapping[str, Site],
+    request: GangRequest,
+    *,
+    min_sites: int,
+    required: Collection[str] = (),
+) -> Outcome:
+    """Prepare at all sites at once; commit at those that promise, if they are enough."""
+    conversation = reserve(tuple(sites), min_sites=min_sites, required=required)
+    try:
+        asks = next(conversation)
+        while True:
+            asks = conversation.send(_answers(sites, asks, request))
+    except StopIteration as end:
+        outcome: Outcome = end.value
+        return outcome
+
+
+def _answers(
+    sites: Mapping[str, Site], asks: Sequence[Ask], request: GangRequest
+) -> Mapping[str, Answer]:
+    asked = {ask.site: _put(ask.verb, sites[ask.site], request) for ask in asks}
+    deadline = time.monotonic() + request.timeout_s + ANSWER_S
+    answers: dict[str, Answer] = {}
+    for site, future in asked.items():
+        try:
+            answers[site] = future.result(max(0.0, deadline - time.monotonic()))
+        except TimeoutError:
+            answers[site] = Refusal(site, "no answer in time")
+        except MediatorError as error:
+            answers[site] = Refusal(site, str(error))
+        except Exception as error:  # a site can name any error of ours
+            log.exception("site %s failed to answer", site)
+            answers[site] = Refusal(site, f"{type(error).__name__}: {error}")
+    return answers
+
+
+def _put(verb: Verb, site: Site, request: GangRequest) -> Future[Any]:
+    match verb:
+        case Verb.PREPARE:
+            return site.prepare(request)
+        case Verb.COMMIT:
+            return site.commit()
+        case Verb.RELEASE:
+            return site.release()

@@ -1,0 +1,102 @@
+"""InProcessSite: a site in this very process; local mode's transport is a function call."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from contextlib import ExitStack
+
+from fedpilot.fabric import (
+    FabricError,
+    FixedSizeNode,
+    FixedSizeNodes,
+    Gang,
+    VirtualCluster,
+    VirtualClusterManager,
+)
+from fedpilot.fabric.core.text.names import joined_name
+
+from ..core.reservation import Answer, Promise
+from ..errors import SiteUnreachable
+from ..workload import Notify, Payload, SiteContext, SiteWorkload, load_workload
+from .futures import done, failed
+from .site import GangRequest, refusal
+
+
+class InProcessSite:
+    """A site whose gang and workload are in this process."""
+
+    def __init__(
+        self, name: str, manager: VirtualClusterManager, context: SiteContext | None = None
+    ) -> None:
+        self._name = name
+        self._context = context or SiteContext(name=name)
+        self._manager = manager
+        self._gang: Gang | None = None
+        self._workload: SiteWorkload | None = None
+
+    @property
+    def name(self) -> str:
+        """How the site is called."""
+        return self._name
+
+    def prepare(self, request: GangRequest) -> Future[Answer]:
+        """Reserve the vnodes as one virtual cluster of fixed size."""
+        return done(self._reserve, request)
+
+    def _reserve(self, request: GangRequest) -> Answer:
+        node = FixedSizeNode(resources=request.resources)
+        workers = request.workers
+        if workers is None:
+            workers = max(1, min(request.at_most, self._manager.most(node, request.policy)))
+        group = FixedSizeNodes(nodes=(node,) * workers, scheduling_policy=request.policy)
+        try:
+            self._gang = self._manager.reserve(
+                VirtualCluster(fixed_size_nodes=(group,)),
+                name=joined_name(request.name, self._name),
+                timeout_s=request.timeout_s,
+            )
+        except FabricError as error:
+            return refusal(self._name, error)
+        return Promise(self._name, len(self._gang.vnodes))
+
+    def commit(self) -> Future[None]:
+        """Nothing to do: in this process a promise cannot lapse."""
+        return done(lambda: None)
+
+    def release(self) -> Future[None]:
+        """End the workload, then give the gang back."""
+        return done(self._release)
+
+    def _release(self) -> None:
+        gang, self._gang = self._gang, None
+        with ExitStack() as releasing:
+            if gang is not None:
+                releasing.callback(gang.release)
+            if self._workload is not None:
+                releasing.callback(self._workload.stop)
+
+    def check(self, workload: str, spec: Payload) -> Future[None]:
+        """Load the workload and let it check its spec."""
+        return done(self._check, workload, spec)
+
+    def _check(self, workload: str, spec: Payload) -> None:
+        self._workload = load_workload(workload)
+        self._workload.prepare(spec, self._context)
+
+    def start(self, notify: Notify) -> Future[None]:
+        """Start the workload on the gang."""
+        return done(self._start, notify)
+
+    def _start(self, notify: Notify) -> None:
+        if self._workload is None or self._gang is None:
+            raise RuntimeError("a site is checked and reserved before its workload starts")
+        self._workload.start(self._gang, notify)
+
+    def deliver(self, order: Payload, key: str, purpose: str) -> Future[Payload]:
+        """Hand an order to the workload; in this process none is ever asked for twice."""
+        if self._workload is None:
+            raise RuntimeError("the site's workload has not been started")
+        try:
+            return self._workload.deliver(order)
+        except SiteUnreachable as error:  # as if it had been far away
+            return failed(error)

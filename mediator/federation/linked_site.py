@@ -1,0 +1,95 @@
+"""LinkedSite: a site in another process, near or far; what it is asked travels as payloads."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import Protocol
+
+from ..core.reservation import Answer, Promise, Refusal
+from ..workload import Notify, Payload
+from .futures import then
+from .site import GangRequest
+
+LONGEST_WHY = 2_000
+"""Characters of a refusal that are passed on."""
+
+
+class Link(Protocol):
+    """The way to a site's part of a run that lives in another process, near or far."""
+
+    def ask(
+        self, verb: str, payload: Payload, *, key: str, round_number: int = 0, purpose: str = ""
+    ) -> Future[Payload]:
+        """Send it; the answer. The same key again is the same question, and is worked on once.
+
+        Fails with SiteLost once the site is given up, with an error of the fabric, the mediator or
+        the workload as it was raised there, or with WorkFailed where that has no class here.
+        """
+
+    def listen(self, notify: Notify) -> None:
+        """Tell this one from now on what happens at the site."""
+
+
+class LinkedSite:
+    """A site behind a link."""
+
+    def __init__(self, name: str, link: Link) -> None:
+        self._name = name
+        self._link = link
+
+    @property
+    def name(self) -> str:
+        """How the site is called."""
+        return self._name
+
+    def prepare(self, request: GangRequest) -> Future[Answer]:
+        """Reserve under a lease that ends by itself unless `commit` follows."""
+        gang = Payload(kind="gang", header=request.to_json())
+        return then(
+            self._link.ask("prepare", gang, key="prepare"),
+            lambda answer: promised(self._name, answer, request),
+        )
+
+    def commit(self) -> Future[None]:
+        """Keep what was promised."""
+        return self._do("commit")
+
+    def release(self) -> Future[None]:
+        """Give everything back."""
+        return self._do("release")
+
+    def check(self, workload: str, spec: Payload) -> Future[None]:
+        """Load the workload there and let it check its spec."""
+        return self._do("check", replace(spec, kind=workload))
+
+    def start(self, notify: Notify) -> Future[None]:
+        """Start the checked workload on what was committed."""
+        self._link.listen(notify)
+        return self._do("start")
+
+    def deliver(self, order: Payload, key: str, purpose: str) -> Future[Payload]:
+        """Have the workload do something."""
+        number = int(order.header.get("round", 0))
+        return self._link.ask(
+            "work", order, key=f"work/{key}", round_number=number, purpose=purpose
+        )
+
+    def _do(self, verb: str, payload: Payload | None = None) -> Future[None]:
+        asked = self._link.ask(verb, payload or Payload(kind=verb), key=verb)
+        return then(asked, lambda _: None)
+
+
+def promised(site: str, answer: Payload, request: GangRequest) -> Answer:
+    """What a site has answered to a request; a promise that it cannot have made is a refusal."""
+    most = request.at_most if request.workers is None else request.workers
+    match answer.kind:
+        case "promised":
+            vnodes = answer.header.get("vnodes")
+            if type(vnodes) is int and 1 <= vnodes <= most:
+                return Promise(site, vnodes)
+            return Refusal(site, f"it promised {vnodes!r:.60} vnodes of the {most} asked for")
+        case "refused":
+            reason = str(answer.header.get("reason", "it gave no reason"))[:LONGEST_WHY]
+            return Refusal(site, reason, answer.header.get("unreachable") is True)
+    return Refusal(site, f"it answered with {answer.kind!r:.60}, which is no promise")

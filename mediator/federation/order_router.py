@@ -1,0 +1,157 @@
+"""OrderRouter: carries orders to sites and their answers back, and counts what crosses.
+
+A site that drains takes orders while it is at work, and is released after the last of them.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+
+from ..core.traffic import Direction, Flow, TrafficLedger
+from ..errors import AnswerUnreadable, SiteLost, SiteUnreachable
+from ..workload import Payload
+from .futures import failed, settle_as
+from .membership import ChangeKind, Membership
+from .site import Site
+
+ProblemOf = Callable[[Payload], str]
+"""Says what is wrong with an answer; empty if nothing is."""
+
+
+def no_problem(answer: Payload) -> str:
+    """Every answer is taken as it is."""
+    return ""
+
+
+class OrderRouter:
+    """The orders of one federation; all methods may be called from any thread."""
+
+    def __init__(
+        self,
+        sites: Mapping[str, Site],
+        membership: Membership,
+        counted: Callable[[], list[tuple[Flow, int]]] | None,
+    ) -> None:
+        """`counted` gives the bytes since its last call; without it tensors are counted here."""
+        self._sites = sites
+        self._membership = membership
+        self._counted = counted
+        self._lock = threading.Lock()
+        self._at_work: Counter[str] = Counter()
+        """Orders that a site has not answered yet."""
+        self._draining: dict[str, Future[None]] = {}
+        self._traffic = TrafficLedger()
+        self._traffic_lock = threading.Lock()
+
+    def deliver(
+        self, site: str, order: Payload, *, round_number: int, purpose: str, key: str | None
+    ) -> Future[Payload]:
+        """Send an order to a site; the future of its answer. Both are booked as traffic."""
+        back = Flow(round_number, site, Direction.FROM_SITE, purpose)
+        booked: Future[Payload] = Future()
+
+        def book(done: Future[Payload]) -> None:
+            with self._lock:
+                self._at_work[site] -= 1
+            if done.cancelled():
+                booked.cancel()
+            elif (error := done.exception()) is not None:
+                booked.set_exception(error)
+            else:
+                self._book(back, done.result())
+                booked.set_result(done.result())
+            self._release_if_drained(site)
+
+        with self._lock:
+            absence = self._absence(site)
+            if not absence:
+                self._at_work[site] += 1
+        if absence:
+            return failed(SiteLost(site, absence))
+        self._book(Flow(round_number, site, Direction.TO_SITE, purpose), order)
+        answer = self._sites[site].deliver(order, key or secrets.token_hex(8), purpose)
+        answer.add_done_callback(book)
+        return booked
+
+    def _absence(self, site: str) -> str:
+        """Why a site takes no order; empty if it does. The lock is held."""
+        drains = site in self._draining and self._at_work[site] > 0
+        if drains and not self._membership.closed:
+            return ""
+        return self._membership.absence(site)
+
+    def deliver_to_client(
+        self, index: int, order: Payload, *, round_number: int, purpose: str, problem_of: ProblemOf
+    ) -> Future[Payload]:
+        """Send an order to a client's site; to its next site where that one is lost or lies."""
+        membership = self._membership
+        site = membership.assignment.site_of(index)
+        future: Future[Payload] = Future()
+
+        def ended(done: Future[Payload]) -> None:
+            try:
+                found = done.result()
+                if problem := problem_of(found):
+                    raise AnswerUnreadable(site, "AnswerRefused", problem)
+            except (SiteUnreachable, AnswerUnreadable) as error:
+                membership.give_up(site, error, round_number)
+                try:
+                    stays = membership.assignment.site_of(index) == site
+                    if stays or membership.lacking() is not None:
+                        raise error
+                    again = self.deliver_to_client(
+                        index,
+                        order,
+                        round_number=round_number,
+                        purpose=purpose,
+                        problem_of=problem_of,
+                    )
+                except BaseException as failure:
+                    future.set_exception(failure)
+                else:
+                    settle_as(again, future)
+            except BaseException as error:
+                future.set_exception(error)
+            else:
+                future.set_result(found)
+
+        answer = self.deliver(site, order, round_number=round_number, purpose=purpose, key=None)
+        answer.add_done_callback(ended)
+        return future
+
+    def drain(self, site: str, reason: str, round_number: int) -> Future[None]:
+        """Have a site finish what it is at work on, and no more; the end of its release."""
+        with self._lock:
+            drained = self._draining.setdefault(site, Future())
+        self._membership.remove(site, reason, round_number, ChangeKind.DRAINED)
+        self._release_if_drained(site)
+        return drained
+
+    def _release_if_drained(self, site: str) -> None:
+        with self._lock:
+            if self._at_work[site] or site in self._membership.promises:
+                return
+            drained = self._draining.pop(site, None)
+        if drained is not None:
+            settle_as(self._sites[site].release(), drained)
+
+    @property
+    def counts_on_the_wire(self) -> bool:
+        """Whether somebody else counts the bytes."""
+        return self._counted is not None
+
+    def drain_traffic(self) -> list[tuple[Flow, int]]:
+        """Bytes to and from the sites since the last time, by flow, sorted."""
+        if self._counted is not None:
+            return self._counted()
+        with self._traffic_lock:
+            return self._traffic.drain()
+
+    def _book(self, flow: Flow, payload: Payload) -> None:
+        if self._counted is None:
+            with self._traffic_lock:
+                self._traffic.book(flow, payload.nbytes)

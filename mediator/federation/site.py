@@ -1,0 +1,72 @@
+"""Site: one Ray cluster of a federation, and what it is asked to reserve.
+
+Whatever takes time answers with a future, so that sites work side by side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import Future
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol, Self
+
+from fedpilot.fabric import FabricError, SchedulingPolicy
+from fedpilot.fabric.host.exit_codes import UNREACHABLE
+
+from ..core.reservation import Answer, Refusal
+from ..workload import Notify, Payload
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GangRequest:
+    """A site's part of a gang: so many vnodes of one size."""
+
+    name: str
+    resources: Mapping[str, float]
+    """Of one vnode, in Ray's words: `CPU`, `GPU`, `memory` (bytes), custom ones."""
+    workers: int | None = None
+    """Vnodes; None for as many as fit, up to `at_most`."""
+    at_most: int = 16
+    policy: SchedulingPolicy = SchedulingPolicy.SPREAD
+    timeout_s: float = 60.0
+    lease_s: float = 60.0
+    """A promise that is not committed within so long ends by itself."""
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Self:
+        """The inverse of `to_json`."""
+        return cls(**{**values, "policy": SchedulingPolicy(values["policy"])})
+
+
+class Site(Protocol):
+    """One Ray cluster that takes part: first reserved, then worked with."""
+
+    @property
+    def name(self) -> str: ...
+
+    def prepare(self, request: GangRequest) -> Future[Answer]:
+        """Reserve this site's part of a gang, or say why not."""
+
+    def commit(self) -> Future[None]:
+        """The whole gang stands: keep what was promised."""
+
+    def release(self) -> Future[None]:
+        """Give back what was promised or committed, with everything on it."""
+
+    def check(self, workload: str, spec: Payload) -> Future[None]:
+        """Load a workload and let it check its spec; fails with what is wrong with it."""
+
+    def start(self, notify: Notify) -> Future[None]:
+        """Start the checked workload on the committed vnodes."""
+
+    def deliver(self, order: Payload, key: str, purpose: str) -> Future[Payload]:
+        """Have the workload do something; asked again with the same key, it is done once."""
+
+
+def refusal(site: str, error: FabricError) -> Refusal:
+    """What a site says that could not reserve its part."""
+    return Refusal(site, str(error), unreachable=error.exits_with == UNREACHABLE)

@@ -1,0 +1,84 @@
+"""RunFolders: each run's files at the mediator, from its submission to its removal."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+import shutil
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from ...core.rules.roles import Role
+from ...errors import RunExists
+from ...wire.messages import check_run
+from ..store import RunRecord
+
+LOG = "coordinator.log"
+CONFIG = "config.yaml"
+SUBMISSION = "submission.json"
+CODE = "code.zip"
+REMOVED = ".removed-"
+"""Begins the names of folders whose runs were removed."""
+
+
+class RunFolders:
+    """A folder for each run below one folder; all methods but `of` wait for the disk."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def of(self, run: str) -> Path:
+        """Where a run keeps its files."""
+        return self._root / check_run(run)
+
+    def write(self, record: RunRecord, role: Role, code: bytes) -> None:
+        """What a coordinator finds of its run; what is there already stays.
+
+        Code is bytes here, which nobody looks into. RunExists if the run has other code.
+        """
+        folder = self.of(record.id)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        facts = {
+            "name": record.name,
+            "interactive": record.interactive,
+            "user": {"name": record.owner, "role": role},
+            "code": hashlib.sha256(code).hexdigest() if code else "",
+        }
+        if (there := folder / SUBMISSION).exists():
+            if json.loads(there.read_bytes()).get("code", "") != facts["code"]:
+                raise RunExists(
+                    f"there is another run called {record.id}, of other code; a new run needs an "
+                    "id of its own"
+                )
+            return
+        files = {CODE: code} if code else {}
+        files[CONFIG] = record.config_yaml.encode()
+        files[SUBMISSION] = f"{json.dumps(facts)}\n".encode()  # last: the others are there then
+        for name, content in files.items():
+            path = folder / name
+            aside = path.with_suffix(".tmp")
+            aside.write_bytes(content)
+            aside.replace(path)
+
+    def is_whole(self, run: str) -> bool:
+        """Whether all that was submitted of a run is there: its last file is."""
+        return (self.of(run) / SUBMISSION).exists()
+
+    def user(self, run: str) -> dict[str, Any]:
+        """The name and the role of whom a run belongs to."""
+        found = json.loads((self.of(run) / SUBMISSION).read_bytes())["user"]
+        return {"name": str(found["name"]), "role": str(found["role"])}
+
+    def remove(self, run: str) -> None:
+        """Take a run's folder out of sight, then remove it: what a kill leaves is swept later."""
+        aside = self._root / f"{REMOVED}{run}.{secrets.token_hex(4)}"
+        with suppress(FileNotFoundError):
+            self.of(run).rename(aside)
+            shutil.rmtree(aside)
+
+    def sweep(self) -> None:
+        """Remove the folders of runs whose removal was cut short. OSError."""
+        for path in self._root.glob(f"{REMOVED}*"):
+            shutil.rmtree(path)

@@ -1,0 +1,71 @@
+"""RunStates: the state of each run, as the store keeps it, and which state may follow which."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from ...errors import NoSuchRun
+from ...wire.messages import RunId, check_run
+from ..events import EventLog
+from ..store import RunRecord, RunState, StoreError
+from ..store.database import Database
+
+log = logging.getLogger(__name__)
+
+GOES_ON = (RunState.SUBMITTED, RunState.RUNNING, RunState.STOPPING)
+ENDED = tuple(state for state in RunState if state not in GOES_ON)
+BEFORE: dict[RunState, tuple[RunState, ...]] = {
+    RunState.SUBMITTED: (RunState.SUBMITTED,),
+    RunState.RUNNING: (RunState.SUBMITTED, RunState.RUNNING),
+    RunState.STOPPING: (RunState.SUBMITTED, RunState.RUNNING),
+    RunState.STOPPED: GOES_ON,
+    RunState.FINISHED: GOES_ON,
+    RunState.FAILED: GOES_ON,
+    RunState.INTERRUPTED: GOES_ON,
+}
+"""The states from which a run that goes on may come into each state. A coordinator that starts
+meanwhile does not take back what a user has asked for."""
+RESUMABLE = (RunState.STOPPED, RunState.FAILED, RunState.INTERRUPTED)
+
+
+class RunStates:
+    """Reads and writes the states of a mediator's runs; whoever follows a run is woken."""
+
+    def __init__(self, database: Database, events: EventLog) -> None:
+        self._database = database
+        self._store = database.store
+        self._events = events
+
+    async def record(self, id: str) -> RunRecord:
+        """What is known of a run; NoSuchRun."""
+        found = await self._database.ask(self._store.run, check_run(id))
+        if found is None:
+            raise NoSuchRun(
+                f"there is no run {id}; `fedpilot runs list` shows those that there are"
+            )
+        return found
+
+    async def set(self, run: RunId, state: RunState, **facts: Any) -> None:
+        """Bring a run into a state, if it may come from where it is. StoreAway."""
+        store = self._store
+        await self._database.ask(store.set_run_state, run, state, among=BEFORE[state], **facts)
+        self._events.wake(run)
+
+    async def note(self, run: RunId, state: RunState, **facts: Any) -> None:
+        """Bring a run into a state, now or as soon as the store is back."""
+        store = self._store
+        await self._database.keep(store.set_run_state, run, state, among=BEFORE[state], **facts)
+        self._events.wake(run)
+
+    async def written(self, run: RunId, state: RunState, facts: dict[str, Any]) -> bool:
+        """Bring a run into a state once the store is there; False where it refuses that."""
+        store = self._store
+        try:
+            await self._database.insist(
+                store.set_run_state, run, state, among=BEFORE[state], **facts
+            )
+        except StoreError:
+            log.exception("that run %s is %s cannot be written; tried again", run, state)
+            return False
+        return True

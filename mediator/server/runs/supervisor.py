@@ -1,0 +1,263 @@
+"""Supervisor: has a coordinator process work on each run that goes on, until the run has ended.
+
+A coordinator says by its exit code how it ended. One that was killed is started again, within a
+budget; one that ended by itself is not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...coordinator.process import NO_USER_CODE
+from ...core.restarts import pause_before_restart
+from ...proto import federation_pb2 as pb
+from ...wire.blobs.full_disk import is_full
+from ...wire.messages import RunId
+from ..events import EventLog
+from ..orders.coordinator_registry import Switchboard
+from ..orders.sites import Sites
+from ..settings import ServerSettings
+from ..store import RunRecord, RunState, StoreError
+from .coordinator_process import FINISHED, NO_ROOM, STOPPED, CoordinatorProcess
+from .disk_room import LONGEST_PAUSE_S, Room
+from .run_folders import LOG, RunFolders
+from .run_states import RunStates
+
+log = logging.getLogger(__name__)
+
+NOT_WRITTEN_S = 5.0
+"""Between two attempts to write how a run ended, of a store that is there."""
+
+
+@dataclass(slots=True)
+class Going:
+    """A run that has a coordinator, or is about to have one again."""
+
+    task: asyncio.Task[None]
+    started: bool
+    """Whether it is known that it has begun."""
+    owner: str
+    shared: bool
+    process: CoordinatorProcess | None = None
+    deaths: list[float] = field(default_factory=list)
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    user: dict[str, Any] = field(default_factory=dict)
+    """Whose run it is: what sites' policies ask for."""
+    told: dict[str, Any] = field(default_factory=dict)
+    """The fields of the last `run_finished` that the coordinator told of."""
+
+
+class Supervisor:
+    """Supervises all runs of a mediator that go on."""
+
+    def __init__(
+        self,
+        settings: ServerSettings,
+        *,
+        clock: Callable[[], float],
+        states: RunStates,
+        folders: RunFolders,
+        events: EventLog,
+        switchboard: Switchboard,
+        sites: Sites,
+        room: Room,
+    ) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._states = states
+        self._folders = folders
+        self._events = events
+        self._switchboard = switchboard
+        self._sites = sites
+        self._room = room
+        self._going: dict[RunId, Going] = {}
+        self._ending = False
+
+    def going(self, run: RunId) -> Going | None:
+        """A run that is supervised; None for one that is not."""
+        return self._going.get(run)
+
+    def user(self, run: RunId) -> dict[str, Any]:
+        """The name and the role of whom a run that goes on belongs to."""
+        going = self._going.get(run)
+        return {} if going is None else going.user
+
+    async def said(self, run: RunId, event_json: str) -> None:
+        """Keep an event of a run, and note how it says that it ended."""
+        try:
+            event = json.loads(event_json)
+        except (ValueError, RecursionError):
+            event = None
+        if not isinstance(event, dict) or "\x00" in event_json:
+            log.error("run %s: its coordinator told something that is no event", run)
+            return
+        going = self._going.get(run)
+        if going is not None and event.get("event") == "run_finished":
+            going.told = event
+        try:
+            await self._events.append(run, event_json)
+        except StoreError as error:  # of this event alone: the conversation is about all else
+            log.error("run %s: an event is not kept: %s", run, error)
+
+    def begin(self, record: RunRecord, *, started: bool = False) -> None:
+        """Supervise a run from now on; `started` where it has begun already."""
+        run = RunId(record.id)
+        self._switchboard.begin(run)
+        task = asyncio.get_running_loop().create_task(self._supervise(run))
+        self._going[run] = Going(task, started, record.owner, record.shared)
+
+    async def _supervise(self, run: RunId) -> None:
+        """Have a run worked on until it ends; it is not forgotten before that is written."""
+        going = self._going[run]
+        try:
+            try:
+                state, reason = await self._watch(run, going)
+            except Exception as error:
+                log.exception("run %s cannot be watched", run)
+                state, reason = RunState.FAILED, str(error) or type(error).__name__
+            if self._ending:
+                return
+            digest = str(going.told.get("digest", "")) if state is RunState.FINISHED else ""
+            facts = {"reason": reason, "ended_at": self._clock(), "digest": digest}
+            while not await self._states.written(run, state, facts):
+                await asyncio.sleep(NOT_WRITTEN_S)
+            log.info("run %s is %s%s", run, state, f": {reason}" if reason else "")
+            whose = {"owner": going.owner, "shared": going.shared}
+            self._events.say(f"run_{state}", run=run, **whose, reason=reason, digest=digest)
+        finally:
+            del self._going[run]
+            self._switchboard.end(run)
+            if not self._ending:
+                self._sites.orders.run_over(run)
+            self._events.wake(run)
+
+    async def _watch(self, run: RunId, going: Going) -> tuple[RunState, str]:
+        """Start coordinators until one says how the run ended; that, and why."""
+        no_room = 0
+        while True:
+            began_at = self._clock()
+            code = await self._one(run, going)
+            if self._ending:
+                return RunState.INTERRUPTED, ""
+            if code == NO_ROOM and not going.stopping.is_set():
+                no_room = 0 if self._clock() - began_at > LONGEST_PAUSE_S else no_room
+                await self._wait_for_room(run, going, no_room)
+                no_room += 1
+                continue
+            if code == FINISHED:
+                return RunState.FINISHED, str(going.told.get("reason") or "")
+            if going.stopping.is_set():
+                return RunState.STOPPED, "it was stopped"
+            if code > 0 and code != STOPPED:
+                return RunState.FAILED, self._why_failed(run, going, code)
+            going.deaths.append(self._clock())
+            pause = pause_before_restart(going.deaths, self._clock(), self._settings.restarts)
+            if pause is None:
+                return RunState.FAILED, (
+                    f"its coordinator was killed {len(going.deaths)} times; at last it "
+                    f"{_told_end(code)}"
+                )
+            log.warning(
+                "the coordinator of run %s %s; the next in %g s", run, _told_end(code), pause
+            )
+            self._events.say("coordinator_killed", run=run, exit_code=code, pause_s=pause)
+            try:
+                async with asyncio.timeout(pause):
+                    await going.stopping.wait()
+                return RunState.STOPPED, "it was stopped"
+            except TimeoutError:
+                await self._states.note(run, RunState.RUNNING, restarted=True)
+
+    async def _wait_for_room(self, run: RunId, going: Going, failures: int) -> None:
+        """Have a run wait until the disk has room again, and say so."""
+        await self._room.look_and_say(self._events)
+        reason = self._room.trouble or "a disk of the mediator is full"
+        if not failures:
+            log.warning("run %s waits: %s", run, reason)
+            self._events.say("run_waiting", run=run, reason=reason)
+        await self._states.note(run, RunState.RUNNING, reason=f"it waits: {reason}")
+        await self._room.wait(failures, going.stopping)
+        if not going.stopping.is_set():
+            await self._states.note(run, RunState.RUNNING)
+
+    async def _one(self, run: RunId, going: Going) -> int:
+        """One coordinator, from its start to its exit code."""
+        try:
+            return await self._coordinated(run, going)
+        except OSError as error:
+            if not is_full(error):
+                raise
+            return NO_ROOM
+
+    async def _coordinated(self, run: RunId, going: Going) -> int:
+        command = [*self._settings.coordinator, str(self._settings.folder.resolve()), run]
+        command += [] if self._settings.user_code else [NO_USER_CODE]
+        going.user = await asyncio.to_thread(self._folders.user, run)
+        log_file = self._folders.of(run) / LOG
+        going.process = await CoordinatorProcess.start(command, log_file)
+        log.info("the coordinator of run %s is process %d", run, going.process.pid)
+        if not going.started:
+            going.started = True
+            await self._states.note(run, RunState.RUNNING, started_at=self._clock())
+        exited = asyncio.create_task(going.process.wait())
+        stopping = asyncio.create_task(going.stopping.wait())
+        silent = asyncio.create_task(
+            self._switchboard.falls_silent(
+                run, attach_s=self._settings.attach_s, alive_s=self._settings.alive_s
+            )
+        )
+        try:
+            await asyncio.wait((exited, stopping, silent), return_when=asyncio.FIRST_COMPLETED)
+            if silent.done() and not (exited.done() or stopping.done()):
+                log.warning("the coordinator of run %s %s: it is killed", run, silent.result())
+                going.process.kill()
+                return await exited
+            if not exited.done():
+                reason = "it was stopped"
+                self._switchboard.tell(run, pb.ToCoordinator(stop=pb.Stop(reason=reason)))
+                await asyncio.wait((exited,), timeout=self._settings.end_s)
+            if not exited.done():
+                return await going.process.end(self._settings.end_s)
+            return exited.result()
+        finally:
+            stopping.cancel()
+            silent.cancel()
+            exited.cancel()
+            if going.process is not None:
+                going.process.kill()
+            going.process = None
+
+    def _why_failed(self, run: RunId, going: Going, code: int) -> str:
+        otherwise = f"its coordinator ended with exit code {code}; see `fedpilot runs logs {run}`"
+        return str(going.told.get("failure") or "") or otherwise
+
+    async def close(self) -> None:
+        """End all coordinators; their runs go on when there is a mediator again."""
+        self._ending = True
+        tasks = []
+        for going in list(self._going.values()):
+            tasks.append(going.task)
+            if going.process is not None:
+                tasks.append(asyncio.create_task(_ended(going.process, self._settings.end_s)))
+            else:
+                going.task.cancel()
+        if tasks:
+            # A run that has ended may wait for the store to be told so: the next one finds it.
+            await asyncio.wait(tasks, timeout=2 * self._settings.end_s)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _ended(process: CoordinatorProcess, within_s: float) -> None:
+    await process.end(within_s)
+
+
+def _told_end(code: int) -> str:
+    """How a coordinator ended that was to go on."""
+    return f"was killed by signal {-code}" if code < 0 else "was interrupted, not by us"

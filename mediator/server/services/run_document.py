@@ -1,0 +1,90 @@
+"""A run as users see it: what the store knows of it, and what its folder says, as JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from ...core.rules.results import run_without_results
+from ..store import RunRecord
+
+LONGEST_TRACEBACK = 8_000
+"""Characters of a traceback that are told; the last ones, which say what it is."""
+LAST_ROW = 64 << 10
+"""Bytes at the end of the metrics that are searched for the last round."""
+
+
+def run_json(record: RunRecord, folder: Path, whole: bool, *, readable: bool) -> str:
+    """A run as `fedpilot runs` shows it; with `whole` as for one run alone.
+
+    Whoever may not read its results sees whose it is and how it stands.
+    """
+    manifest, last = _manifest(folder), _last_row(folder)
+    facts = {
+        "run_id": record.id,
+        "name": record.name,
+        "owner": record.owner,
+        "status": record.state,
+        "reason": record.reason,
+        "failure": str(manifest.get("failure") or ""),
+        "interactive": record.interactive,
+        "shared": record.shared,
+        "rounds": last.get("round", 0),
+        "accuracy": last.get("accuracy"),
+        "loss": last.get("loss"),
+        "digest": record.digest or str(last.get("model") or ""),
+        "folder": str(folder),
+        "restarts": record.restarts,
+        "submitted_at": record.submitted_at,
+        "started_at": record.started_at,
+        "ended_at": record.ended_at,
+    }
+    if not readable:
+        facts = run_without_results(facts)
+    elif whole:
+        sites = last.get("sites")
+        facts["sites"] = sites if isinstance(sites, dict) else {}
+        facts["refused"] = _refused(folder)
+        facts["traceback"] = _traceback(folder)
+        facts["manifest"] = manifest
+    return json.dumps(facts)
+
+
+def _traceback(folder: Path) -> str:
+    """What ended a run in its user's own code; empty if nothing of the kind did."""
+    try:
+        return (folder / "failure.txt").read_text(errors="replace")[-LONGEST_TRACEBACK:]
+    except OSError:
+        return ""
+
+
+def _refused(folder: Path) -> list[dict[str, Any]]:
+    """The answers of sites that did not count in a run; a half-written line is none."""
+    try:
+        lines = (folder / "journal" / "refusals.jsonl").read_bytes().rpartition(b"\n")[0]
+        found = [json.loads(line) for line in lines.splitlines()]
+    except (OSError, ValueError):
+        return []
+    return [each for each in found if isinstance(each, dict)]
+
+
+def _manifest(folder: Path) -> dict[str, Any]:
+    try:
+        found = json.loads((folder / "manifest.json").read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _last_row(folder: Path) -> dict[str, Any]:
+    """The metrics of the last round; a half-written line does not count."""
+    try:
+        with (folder / "metrics.jsonl").open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - LAST_ROW))
+            lines = file.read().rpartition(b"\n")[0].splitlines()
+        found = json.loads(lines[-1]) if lines else {}
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}

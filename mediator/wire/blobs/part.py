@@ -1,0 +1,108 @@
+"""Part: the bytes of a blob that are there so far, and the rest as it comes."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from .blob import Blob
+from .errors import BadBlob, BlobBusy
+
+_BLOCK = 1 << 20
+"""Bytes that are read and hashed at a time: what fits into a processor's cache."""
+
+
+class Part:
+    """A blob on its way into a store; one writer at a time, from any thread."""
+
+    def __init__(
+        self,
+        blob: Blob,
+        path: Path,
+        file: int,
+        *,
+        complete: Callable[[], Path],
+        left: Callable[[], None],
+    ) -> None:
+        """Go on with an open, locked file; read what is there.
+
+        `complete` gives the file the blob's name; `left` is called once nobody writes here any
+        more.
+        """
+        self.blob = blob
+        self._path, self._file = path, file
+        self._complete, self._left = complete, left
+        self._lock = threading.Lock()
+        self._closed = False
+        self._hash = hashlib.sha256()
+        self._size = 0
+        if os.fstat(file).st_size > blob.size:
+            os.ftruncate(file, 0)
+        block = bytearray(_BLOCK)
+        while count := os.readv(file, [block]):
+            self._hash.update(memoryview(block)[:count])
+            self._size += count
+
+    @property
+    def size(self) -> int:
+        """Bytes that are there: the offset that the next write continues at."""
+        return self._size
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing more can be written through it."""
+        return self._closed
+
+    def write(self, *data: bytes | memoryview) -> None:
+        """Append; BadBlob if that is more than the blob has, BlobBusy once it is closed."""
+        for each in data:
+            with self._lock:
+                self._write(memoryview(each))
+
+    def _write(self, rest: memoryview) -> None:
+        if self._closed:
+            raise BlobBusy(f"blob {self.blob.digest} is no longer written here")
+        if self._size + len(rest) > self.blob.size:
+            raise BadBlob(
+                f"blob {self.blob.digest} has {self.blob.size} bytes, and {len(rest)} more"
+                f" came after {self._size}"
+            )
+        self._hash.update(rest)
+        while rest:
+            written = os.write(self._file, rest)
+            self._size += written
+            rest = rest[written:]
+
+    def finish(self) -> Path:
+        """The blob's path, once size and digest are right; else BadBlob, and the part is gone."""
+        with self._lock:
+            if self._closed:
+                raise BlobBusy(f"blob {self.blob.digest} is no longer written here")
+            found = self._hash.hexdigest()
+            if (found, self._size) == (self.blob.digest, self.blob.size):
+                # From a writer's lock to a reader's, which a pin's goes together with.
+                fcntl.flock(self._file, fcntl.LOCK_SH)
+                path = self._complete()
+                self._close()
+                return path
+            self._path.unlink(missing_ok=True)
+            self._close()
+        raise BadBlob(
+            f"blob {self.blob.digest} has {self.blob.size} bytes; what came are {self._size} bytes"
+            f" with the digest {found}"
+        )
+
+    def close(self) -> None:
+        """Leave what is there to whoever goes on; may be called twice."""
+        with self._lock:
+            if not self._closed:
+                self._close()
+
+    def _close(self) -> None:
+        self._closed = True
+        self._left()
+        os.close(self._file)

@@ -1,0 +1,49 @@
+"""A site behind a link promises only what it was asked for."""
+
+from __future__ import annotations
+
+import pytest
+
+from fake_sites import REQUEST
+from fedpilot.mediator import (
+    Payload,
+    Promise,
+    Refusal,
+)
+from fedpilot.mediator.core.reservation import Answer
+from fedpilot.mediator.federation.linked_site import promised
+
+
+@pytest.mark.parametrize(
+    ("answer", "found"),
+    [
+        pytest.param(
+            Payload(kind="promised", header={"vnodes": 2}), Promise("s", 2), id="a promise"
+        ),
+        pytest.param(
+            Payload(kind="refused", header={"reason": "busy"}), Refusal("s", "busy"), id="a refusal"
+        ),
+        pytest.param(
+            Payload(kind="refused"), Refusal("s", "it gave no reason"), id="one without a reason"
+        ),
+        pytest.param(
+            Payload(kind="refused", header={"reason": "no Ray", "unreachable": True}),
+            Refusal("s", "no Ray", unreachable=True),
+            id="a Ray that cannot be used",
+        ),
+        pytest.param(
+            Payload(kind="refused", header={"reason": "busy", "unreachable": 1}),
+            Refusal("s", "busy"),
+            id="one that says so wrongly",
+        ),
+        pytest.param(Payload(kind="promised"), None, id="a promise of nothing"),
+        pytest.param(Payload(kind="promised", header={"vnodes": 0}), None, id="of no vnodes"),
+        pytest.param(Payload(kind="promised", header={"vnodes": 10**9}), None, id="of too many"),
+        pytest.param(Payload(kind="promised", header={"vnodes": True}), None, id="of true vnodes"),
+        pytest.param(Payload(kind="promised", header={"vnodes": "2"}), None, id="of a text"),
+        pytest.param(Payload(kind="done", header={"vnodes": 2}), None, id="something else"),
+    ],
+)
+def test_a_promise_is_of_what_was_asked_for(answer: Payload, found: Answer) -> None:
+    told = promised("s", answer, REQUEST)
+    assert told == found if found is not None else isinstance(told, Refusal)

@@ -1,0 +1,128 @@
+"""Users ask runs that go on about their clients, with tensors of any size."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import grpc
+import grpc.aio
+import numpy as np
+import pytest
+from safetensors.numpy import load, save
+
+from fedpilot.mediator.identity import Role
+from fedpilot.mediator.proto import federation_pb2 as pb
+from fedpilot.mediator.wire.messages import PROTOCOL
+from fedpilot.mediator.wire.rpc import LARGEST_MESSAGE
+from mediators import eventually, mediating
+from runs_at_mediators import (
+    failure_of,
+    run,
+    seen,
+)
+
+Code = grpc.StatusCode
+
+
+def test_users_ask_runs_that_go_on(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with mediating(tmp_path / "m") as here:
+            await here.submit("run", then="serve")
+            await eventually(lambda: seen(here, "attached"))
+            asked, data = {"client": "client_7"}, save({"x": np.arange(4.0)})
+            reply, tensors = await here.ask("run", "node.train", asked, data)
+            assert json.loads(reply.done.header_json) == asked
+            np.testing.assert_array_equal(load(tensors)["x"], 2 * np.arange(4.0))
+            wrong, _ = await here.ask("run", "wrong", {})
+            assert "that is wrong" in wrong.failure.message
+            await here.admin.stop_run(pb.RunRequest(run="run"))
+            await here.ended("run")
+            assert (await failure_of(here.ask("run", "x", {})))[0] is Code.FAILED_PRECONDITION
+
+    run(test())
+
+
+@pytest.mark.parametrize(
+    ("name", "role", "code"),
+    [
+        pytest.param("alice", Role.OPERATOR, Code.FAILED_PRECONDITION, id="the owner may"),
+        pytest.param("root", Role.ADMIN, Code.FAILED_PRECONDITION, id="an admin may"),
+        pytest.param("bob", Role.OPERATOR, Code.PERMISSION_DENIED, id="another operator may not"),
+    ],
+)
+def test_the_clients_of_a_run_are_asked_by_its_owner_and_by_admins(
+    tmp_path: Path, name: str, role: Role, code: grpc.StatusCode
+) -> None:
+    async def test() -> None:
+        async with mediating(tmp_path / "m") as here, here.user("alice", Role.OPERATOR) as alice:
+            config = json.dumps({"orders": []})
+            await alice.submit(
+                pb.SubmitRequest(protocol=PROTOCOL, run="run", config_yaml=config, name="n")
+            )
+            await here.ended("run")  # so that who may ask hears that nobody answers any more
+            async with here.user(name, role) as user:
+                asked = [pb.AskRunRequest(run="run", kind="node.list", header_json="{}")]
+                found, text = await failure_of(anext(aiter(user.ask_run(iter(asked)))))
+        assert found is code
+        if code is Code.PERMISSION_DENIED:
+            assert text == (
+                "the clients of run run are asked by alice, whose run it is, or by an admin; "
+                "found bob (operator)"
+            )
+
+    run(test())
+
+
+def test_tensors_larger_than_a_message_go_to_a_run_and_come_back(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with mediating(tmp_path / "m") as here:
+            await here.submit("run", then="serve")
+            model = np.arange(LARGEST_MESSAGE // 4)
+            _, tensors = await here.ask("run", "node.train", {}, save({"x": model}))
+            assert len(tensors) > 2 * LARGEST_MESSAGE
+            np.testing.assert_array_equal(load(tensors)["x"], 2 * model)
+
+    run(test())
+
+
+RIGHT = save({"x": np.arange(100.0)})
+
+
+@pytest.mark.parametrize(
+    ("announced", "sent", "code"),
+    [
+        pytest.param(RIGHT, RIGHT[:-1], Code.INVALID_ARGUMENT, id="bytes are missing"),
+        pytest.param(RIGHT, RIGHT + b"x", Code.INVALID_ARGUMENT, id="there are too many"),
+        pytest.param(RIGHT, b"x" * len(RIGHT), Code.INVALID_ARGUMENT, id="they are others"),
+        pytest.param(b"x" * 100, b"x" * 100, Code.INVALID_ARGUMENT, id="they are no tensors"),
+    ],
+)
+def test_tensors_that_are_not_what_was_announced_reach_no_run(
+    tmp_path: Path, announced: bytes, sent: bytes, code: grpc.StatusCode
+) -> None:
+    async def test() -> None:
+        async with mediating(tmp_path / "m") as here:
+            await here.submit("run", then="serve")
+            await eventually(lambda: seen(here, "attached"))
+            asking = here.ask("run", "node.train", {}, sent, announced=announced)
+            assert (await failure_of(asking))[0] is code
+            assert not list((here.folder / "blobs").glob("*.part"))
+
+    run(test())
+
+
+def test_a_question_waits_for_a_run_that_comes_up_and_nothing_is_refused(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test() -> None:
+        async with mediating(tmp_path / "m") as here:
+            await here.submit("run", then="serve")
+            asking = asyncio.create_task(here.ask("run", "node.show", {"client": "a"}))
+            assert not seen(here, "attached")
+            reply, _ = await asking
+            assert json.loads(reply.done.header_json) == {"client": "a"}
+            assert [each for each in caplog.records if "refused" in each.message] == []
+
+    run(test())
