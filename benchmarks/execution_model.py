@@ -33,7 +33,7 @@ from fedpilot.federated.core.execution.execution import decide
 from fedpilot.federated.core.execution.facts import (
     Circumstances,
     Execution,
-    Kind,
+    ExecutionKind,
     Layer,
     LayerKind,
     ModelFacts,
@@ -88,9 +88,9 @@ def measure(specimen: Specimen) -> dict[str, Any]:
     model = resident.laid_out(to_tensors(state_of(module), CPU))
     chunk = samples.chunk(np.arange(min(specimen.cohort, 64)))
     most = len(chunk)
-    ways = [Execution(Kind.SEQUENTIAL, 64)]
+    ways = [Execution(ExecutionKind.SEQUENTIAL, 64)]
     refused = {}
-    for kind in (Kind.COMPILED, Kind.FOLDED, Kind.MAPPED):
+    for kind in (ExecutionKind.COMPILED, ExecutionKind.FOLDED, ExecutionKind.MAPPED):
         try:
             _eligible(kind, module, training, where, facts, like)
             check(Execution(kind, most), resident, training, like=like, device=CPU)
@@ -99,7 +99,7 @@ def measure(specimen: Specimen) -> dict[str, Any]:
             refused[kind] = str(error)
     chunks = {
         way: samples.chunk(
-            np.arange(min(most, 6 if way.kind is Kind.SEQUENTIAL else way.chunk_size))
+            np.arange(min(most, 6 if way.kind is ExecutionKind.SEQUENTIAL else way.chunk_size))
         )
         for way in ways
     }
@@ -133,7 +133,7 @@ def measure(specimen: Specimen) -> dict[str, Any]:
     }
 
 
-Case = tuple[str, ModelFacts, Circumstances, dict[Kind, str], dict[Execution, float]]
+Case = tuple[str, ModelFacts, Circumstances, dict[ExecutionKind, str], dict[Execution, float]]
 
 
 def read(path: Path) -> list[Case]:
@@ -143,20 +143,20 @@ def read(path: Path) -> list[Case]:
         layers = tuple(Layer(LayerKind(k), *rest) for k, *rest in told["layers"])
         facts = ModelFacts(**(told | {"layers": layers, "widths": tuple(told["widths"])}))
         batch, rule, cohort = each["where"]
-        refused = {Kind(kind): why for kind, why in each["refused"].items()}
-        costs = {Execution(Kind(k), size): cost for k, size, cost in each["costs"]}
+        refused = {ExecutionKind(kind): why for kind, why in each["refused"].items()}
+        costs = {Execution(ExecutionKind(k), size): cost for k, size, cost in each["costs"]}
         cases.append((each["name"], facts, Circumstances(batch, rule, cohort), refused, costs))
     return cases
 
 
-def fit(cases: list[Case]) -> dict[Kind, dict[str, float]]:
+def fit(cases: list[Case]) -> dict[ExecutionKind, dict[str, float]]:
     """Coefficients of least squares of relative errors, none below zero.
 
     A noisy neighbour slows all ways of a model alike: each model has a factor of its own.
     """
     slowed = dict.fromkeys((case[0] for case in cases), 1.0)
     for _ in range(12):
-        table = {kind: _fit(kind, cases, slowed) for kind in Kind}
+        table = {kind: _fit(kind, cases, slowed) for kind in ExecutionKind}
         for name, facts, where, _, costs in cases:
             off = [
                 math.log(cost / cost_model.cost(way, facts, where, table[way.kind]))
@@ -165,7 +165,7 @@ def fit(cases: list[Case]) -> dict[Kind, dict[str, float]]:
             slowed[name] = math.exp(statistics.median(off)) if len(off) > 1 else 1.0
         middle = statistics.median(slowed.values())
         slowed = {name: factor / middle for name, factor in slowed.items()}
-    for kind in Kind:
+    for kind in ExecutionKind:
         off = [
             cost_model.cost(way, facts, where, table[kind]) * slowed[name] / cost
             for name, facts, where, _, costs in cases
@@ -177,7 +177,7 @@ def fit(cases: list[Case]) -> dict[Kind, dict[str, float]]:
     return table
 
 
-def _fit(kind: Kind, cases: list[Case], slowed: dict[str, float]) -> dict[str, float]:
+def _fit(kind: ExecutionKind, cases: list[Case], slowed: dict[str, float]) -> dict[str, float]:
     from scipy.optimize import nnls
 
     rows = [
@@ -199,7 +199,7 @@ def _fit(kind: Kind, cases: list[Case], slowed: dict[str, float]) -> dict[str, f
 
 
 def judge(
-    cases: list[Case], coefficients: dict[Kind, dict[str, float]] | None = None
+    cases: list[Case], coefficients: dict[ExecutionKind, dict[str, float]] | None = None
 ) -> list[float]:
     if coefficients is not None:
         cost_model.TABLES[0] = {"cpu": coefficients}  # type: ignore[index]
@@ -216,7 +216,7 @@ def judge(
         print(
             f"{ratios[-1]:5.2f}  {name:46} {way.kind:10} {way.chunk_size:3}  best {best.kind:10} "
             f"{best.chunk_size:3}  {costs[best]:8.1f} us  one by one "
-            f"{costs[Execution(Kind.SEQUENTIAL, 64)]:8.1f} us"
+            f"{costs[Execution(ExecutionKind.SEQUENTIAL, 64)]:8.1f} us"
         )
     print(
         f"chosen against the best of {len(ratios)} models: median "
@@ -253,7 +253,7 @@ def main() -> None:
     if args.what == "fit":
         table = fit(cases)
         for kind, coefficients in table.items():
-            print(f"Kind.{kind.name}: {{")
+            print(f"ExecutionKind.{kind.name}: {{")
             for name, value in coefficients.items():
                 print(f'    "{name}": {value!r},')
             print("},")

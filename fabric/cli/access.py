@@ -49,7 +49,7 @@ TIMEOUT = "fedpilot.timeout_s"
 """Where click keeps the last."""
 
 
-class Commands(click.Group):
+class CommandGroup(click.Group):
     """A group whose help says in a whole sentence what each of its commands does."""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -58,7 +58,7 @@ class Commands(click.Group):
             (name, command.get_short_help_str(LONGEST_SENTENCE))
             for name, command in sorted(self.commands.items())
         ]
-        with formatter.section("Commands"):
+        with formatter.section("CommandGroup"):
             formatter.write_dl(rows)
 
 

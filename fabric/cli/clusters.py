@@ -10,7 +10,7 @@ import time
 import click
 
 from .access import (
-    Commands,
+    CommandGroup,
     NextSteps,
     ask,
     attached,
@@ -28,7 +28,7 @@ EVENTS = 20
 """How much of the history `explain` prints; `--json` gives all."""
 
 
-@click.group(cls=Commands)
+@click.group(cls=CommandGroup)
 def cluster() -> None:
     """Share one Ray cluster: virtual clusters that get their places as a whole, or wait for them.
 

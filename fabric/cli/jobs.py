@@ -24,7 +24,7 @@ from ..jobs.confine import READY, SAYS
 from .access import (
     FAILED,
     INTERRUPTED,
-    Commands,
+    CommandGroup,
     NextSteps,
     Spinner,
     answer_said_to_be_slow,
@@ -66,7 +66,7 @@ def attached(address: str, auth_mode: str | None, timeout_s: float) -> Iterator[
         yield jobs
 
 
-@click.group(cls=Commands)
+@click.group(cls=CommandGroup)
 def job() -> None:
     """Run unmodified Ray scripts, each in a virtual cluster of its own that ends with it.
 

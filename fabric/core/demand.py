@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class PublishedDemand:
     """What Ray's autoscaler was asked for last."""
 
     others: tuple[str, ...] = ()
@@ -26,8 +26,8 @@ class Asked:
         return self.others + self.ours
 
 
-def merged(there: Sequence[str], last: Asked, ours: Sequence[str]) -> Asked:
+def merged(there: Sequence[str], last: PublishedDemand, ours: Sequence[str]) -> PublishedDemand:
     """Say what to ask for, now that this is there and our part is to be that."""
     left_by_us = (sorted(last.all), sorted(last.others + last.before))
     others = last.others if sorted(there) in left_by_us else tuple(there)
-    return Asked(others=others, ours=tuple(ours), before=last.ours)
+    return PublishedDemand(others=others, ours=tuple(ours), before=last.ours)

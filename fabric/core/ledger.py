@@ -20,11 +20,11 @@ from typing import TypeVar
 
 from .records import (
     ROOT,
-    Cluster,
     ClusterId,
     Loan,
     Machine,
     MachineId,
+    PlacedCluster,
     PlaceId,
     Use,
     VNode,
@@ -56,7 +56,7 @@ class Ledger:
 
     def __init__(self, machines: Iterable[Machine] = ()) -> None:
         self.machines: dict[MachineId, Machine] = {machine.id: machine for machine in machines}
-        self.clusters: dict[ClusterId, Cluster] = {}
+        self.clusters: dict[ClusterId, PlacedCluster] = {}
         self.vnodes: dict[VNodeId, VNode] = {}
         self.uses: dict[WorkId, Use] = {}
         self._loans: dict[VNodeId, tuple[Loan, ...]] = {}
@@ -73,7 +73,7 @@ class Ledger:
         cls,
         *,
         machines: Iterable[Machine],
-        clusters: Iterable[Cluster],
+        clusters: Iterable[PlacedCluster],
         vnodes: Iterable[VNode],
         loans: Iterable[Loan],
         uses: Mapping[WorkId, Use],
@@ -228,7 +228,7 @@ class Ledger:
             self.drop(each.id)
         return tuple(lost)
 
-    def begin(self, cluster: Cluster, vnodes: Iterable[VNode]) -> None:
+    def begin(self, cluster: PlacedCluster, vnodes: Iterable[VNode]) -> None:
         """A virtual cluster takes its places, all or none."""
         if cluster.id in self.clusters or cluster.id == ROOT:
             raise LedgerError(f"there is a cluster {cluster.id}")

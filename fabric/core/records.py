@@ -95,7 +95,7 @@ class VNode:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cluster:
+class PlacedCluster:
     """A virtual cluster that holds its places."""
 
     id: ClusterId

@@ -45,7 +45,7 @@ WINDOW = 1000
 _forgets: list[Callable[[], None]] = []
 
 
-class Line(Protocol):
+class ReporterChannel(Protocol):
     """What a reporter needs of Ray."""
 
     def up(self) -> bool:
@@ -71,7 +71,7 @@ class Reporter:
     time, and the rest a part at a time. Work is known here until the manager was told of its end.
     """
 
-    def __init__(self, owner: ProcessId, line: Line) -> None:
+    def __init__(self, owner: ProcessId, line: ReporterChannel) -> None:
         self.owner = owner
         self._line = line
         self._open: dict[Any, WorkId] = {}

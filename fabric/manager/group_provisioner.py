@@ -14,12 +14,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from ..core.books import Books
-from ..core.places.groups import Group, GroupId
+from ..core.places.groups import GroupId, PlacementGroupRecord
 from ..core.places.placement import Misfit, fit
 from ..core.records import Bundle, Machine, MachineId
 from ..core.resources import Resources
 from ..errors import FabricError
-from ..ray.control_plane.protocol import Ray, Seen
+from ..ray.control_plane.protocol import RayControl, Seen
 
 ROOM_S, ROOM_POLL_S = 0.4, 0.005
 """How long Ray may need to see that something is free again, and how often to ask."""
@@ -34,8 +34,8 @@ Other = TypeVar("Other")
 class Order:
     """What has to be removed and then made."""
 
-    remove: list[Group] = field(default_factory=list)
-    make: list[Group] = field(default_factory=list)
+    remove: list[PlacementGroupRecord] = field(default_factory=list)
+    make: list[PlacementGroupRecord] = field(default_factory=list)
     removed: asyncio.Event = field(default_factory=asyncio.Event)
     """Set once everything that was to be removed is gone."""
 
@@ -45,13 +45,13 @@ class GroupProvisioner:
 
     def __init__(
         self,
-        ray: Ray,
+        ray: RayControl,
         clock: Callable[[], float],
         books: Books,
         *,
         name: str,
         patience_s: float,
-        on_there: Callable[[Group, Seen], None],
+        on_there: Callable[[PlacementGroupRecord, Seen], None],
     ) -> None:
         """`on_there` is told of a placement group that has its places, or some of them."""
         self._ray = ray
@@ -100,7 +100,12 @@ class GroupProvisioner:
         """Whether a placement group is where it was before."""
         return self._hosts.get(seen.id) == seen.hosts
 
-    def order(self, *, remove: Iterable[Group] = (), make: Iterable[Group] = ()) -> None:
+    def order(
+        self,
+        *,
+        remove: Iterable[PlacementGroupRecord] = (),
+        make: Iterable[PlacementGroupRecord] = (),
+    ) -> None:
         """Order what is begun once the books are saved."""
         self._orders.append(Order(list(remove), list(make)))
 
@@ -135,7 +140,7 @@ class GroupProvisioner:
             self._in_flight.subtract(group.id for group in (*order.remove, *order.make))
             self._in_flight = +self._in_flight
 
-    async def _remove(self, group: Group) -> None:
+    async def _remove(self, group: PlacementGroupRecord) -> None:
         self._touch(group)
         self._leaving.add(group.id)
         if await self._try(self._ray.remove(group.id), otherwise=True):
@@ -146,7 +151,7 @@ class GroupProvisioner:
         self._touch(group)
         self._hosts.pop(group.id, None)
 
-    async def _make(self, group: Group) -> None:
+    async def _make(self, group: PlacementGroupRecord) -> None:
         while group.id in self._leaving:  # one of this id
             await asyncio.sleep(ROOM_POLL_S)
         await self._room(group)
@@ -168,7 +173,7 @@ class GroupProvisioner:
             self._touch(known)
             self._on_there(known, seen)
 
-    async def _room(self, group: Group) -> None:
+    async def _room(self, group: PlacementGroupRecord) -> None:
         """Wait until Ray knows of the room that we have just made.
 
         It takes Ray a tenth of a second to see that a placement group is gone. One that is asked
@@ -188,7 +193,7 @@ class GroupProvisioner:
             log.warning("Ray did not do what was asked, and will be asked again: %s", error)
             return otherwise
 
-    def _touch(self, group: Group) -> None:
+    def _touch(self, group: PlacementGroupRecord) -> None:
         """What Ray tells of these machines may be of before, for a while."""
         pinned = {piece.machine for piece in group.pieces if piece.machine is not None}
         hosts = {host for host in self._hosts.get(group.id, ()) if host is not None}
@@ -196,7 +201,9 @@ class GroupProvisioner:
         self._touched.update(dict.fromkeys(machines, self._clock()))
 
 
-def fits(group: Group, machines: Iterable[Machine], free: Mapping[MachineId, Resources]) -> bool:
+def fits(
+    group: PlacementGroupRecord, machines: Iterable[Machine], free: Mapping[MachineId, Resources]
+) -> bool:
     """Whether Ray would find places for a placement group now."""
     there = [replace(m, total=free.get(m.id, Resources())) for m in machines]
     if group.movable:

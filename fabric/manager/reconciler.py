@@ -18,9 +18,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 from ..core.audit import Escape, escapes, jobs_in
-from ..core.books import Entry, JobId
+from ..core.books import ClusterRecord, JobId
 from ..core.ledger import LedgerError
-from ..core.places.groups import Group, GroupId, Piece
+from ..core.places.groups import CarriedBundle, GroupId, PlacementGroupRecord
 from ..core.records import (
     DEFAULT,
     ClusterId,
@@ -35,12 +35,12 @@ from ..core.records import (
 from ..core.resources import Resources
 from ..core.routing.work import Work
 from ..errors import NameTaken, NoSuchCluster, NotInTime, NotYours
-from ..ray.control_plane.protocol import Observed, Ray, Seen
+from ..ray.control_plane.protocol import Observed, RayControl, Seen
 from .admission.bundler import Bundler
 from .admission.controller import AdmissionController, has_places
 from .files.ledger_file import LedgerFile
 from .group_provisioner import GroupProvisioner
-from .routing.messages import Ask
+from .routing.messages import Submission
 from .routing.router import Router
 from .routing.task_times import PROOF_S
 from .settings import KeeperSettings
@@ -55,7 +55,7 @@ class Reconciler:
 
     def __init__(
         self,
-        ray: Ray,
+        ray: RayControl,
         file: LedgerFile,
         *,
         clock: Callable[[], float],
@@ -94,7 +94,7 @@ class Reconciler:
         self.admission.resume()
         await self.turn(everything=True)
 
-    async def create(self, entry: Entry, *, wait_s: float = 0.0) -> str:
+    async def create(self, entry: ClusterRecord, *, wait_s: float = 0.0) -> str:
         """Let a virtual cluster in, or have it wait; says in which state it is after `wait_s`.
 
         Asking again for the same is answered like the first time. NameTaken, NoSuchCluster for its
@@ -151,7 +151,7 @@ class Reconciler:
         self.books.enter(replace(entry, jobs=entry.jobs | {job}))
         self.admission.commit()
 
-    async def place(self, ask: Ask) -> Work | None:
+    async def place(self, ask: Submission) -> Work | None:
         """Say where work runs; None if it may not wait and there is no room."""
         if (first_ends := self.router.to_be_seen(ask)) is not None:
             with contextlib.suppress(TimeoutError):
@@ -160,7 +160,7 @@ class Reconciler:
         self.admission.commit()
         return work
 
-    async def place_all(self, ask: Ask, more: Sequence[WorkId]) -> list[Work]:
+    async def place_all(self, ask: Submission, more: Sequence[WorkId]) -> list[Work]:
         """Say where a task runs, and promise places to so many like it, or to fewer."""
         first = await self.place(ask)
         also = self.router.place_also(ask, more)
@@ -263,13 +263,13 @@ class Reconciler:
             if self._provisioner.is_ours(found.name) and not known:
                 self._provisioner.order(remove=[_stray(found)])
 
-    def _miss(self, group: Group) -> None:
+    def _miss(self, group: PlacementGroupRecord) -> None:
         """A placement group is gone that we have not removed."""
         if group.cluster not in self.statuses.starting:
             self.statuses.trouble(group.cluster, "somebody removed one of its placement groups")
         self._bundler.make_again(group)
 
-    def _see_group(self, group: Group, found: Seen) -> None:
+    def _see_group(self, group: PlacementGroupRecord, found: Seen) -> None:
         """A placement group is not where it was, or has no places yet."""
         since = self.statuses.starting.get(group.cluster)
         if has_places(group, found):
@@ -282,14 +282,14 @@ class Reconciler:
         elif found.state == "pending":
             self.statuses.trouble(group.cluster, "Ray has no room for one of its placement groups")
 
-    def _there(self, group: Group, found: Seen) -> None:
+    def _there(self, group: PlacementGroupRecord, found: Seen) -> None:
         """A placement group that was made has been looked at between two turns."""
         self.admission.settle(group, found)
         if self.books.ledger.changed or self._provisioner.ordered:
             self.admission.commit()
         # Else it has begun at most: who comes after one that dies now finds that out again.
 
-    def _see_jobs(self, seen: Observed, before: Mapping[ClusterId, Entry]) -> None:
+    def _see_jobs(self, seen: Observed, before: Mapping[ClusterId, ClusterRecord]) -> None:
         """End what belongs to jobs that are over; what was not there `before` may be too new."""
         for id, entry in before.items():
             now = self.books.entries.get(id)
@@ -355,13 +355,15 @@ class Reconciler:
                 self.statuses.note(escape.cluster, "escape", escape.reason)
 
 
-def _stray(found: Seen) -> Group:
+def _stray(found: Seen) -> PlacementGroupRecord:
     """A placement group of ours that is in no book."""
     pieces = tuple(
-        Piece(vnode=None, resources=carried, machine=host)
+        CarriedBundle(vnode=None, resources=carried, machine=host)
         for carried, host in zip(found.carries, found.hosts, strict=True)
     )
-    return Group(id=found.id, cluster=ClusterId(""), policy=SchedulingPolicy.PACK, pieces=pieces)
+    return PlacementGroupRecord(
+        id=found.id, cluster=ClusterId(""), policy=SchedulingPolicy.PACK, pieces=pieces
+    )
 
 
 def deletion(user: str, others: Mapping[ClusterId, str]) -> str:

@@ -45,7 +45,7 @@ KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
 
 @travels
 @dataclass(frozen=True, slots=True)
-class Address:
+class ManagerAddress:
     """Where the manager listens, and what to say there."""
 
     host: str
@@ -62,7 +62,7 @@ class Port:
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
 
-    async def open(self, host: str) -> Address | None:
+    async def open(self, host: str) -> ManagerAddress | None:
         """Listen; None where that cannot be, or Ray itself encrypts what it sends."""
         if os.environ.get("RAY_USE_TLS", "0").lower() in ("1", "true"):
             return None
@@ -70,7 +70,7 @@ class Port:
             self._server = await asyncio.start_server(self._serve, host, 0)
         except OSError:
             return None
-        return Address(host, self._server.sockets[0].getsockname()[1], self._token)
+        return ManagerAddress(host, self._server.sockets[0].getsockname()[1], self._token)
 
     def close(self) -> None:
         """Answer nobody any more."""
@@ -108,14 +108,14 @@ class Port:
             return pickle.dumps((None, error))
 
 
-class Line:
+class ManagerConnections:
     """The connections of this process to a manager: as many as are used at the same time."""
 
     def __init__(self, manager: Any) -> None:
         """Ask where it listens, and wait for nothing."""
         self._manager = manager
         self._asked = manager.address.remote()
-        self._address: Address | None = None
+        self._address: ManagerAddress | None = None
         self._idle: list[socket.socket] = []
         self._lock = threading.Lock()
         self._pid = os.getpid()
@@ -203,7 +203,7 @@ def _exactly(line: socket.socket, size: int, end: float) -> bytes:
     return bytes(found)
 
 
-_lines: dict[tuple[str, str], Line] = {}
+_lines: dict[tuple[str, str], ManagerConnections] = {}
 
 
 def call(manager: Any, method: str, args: Sequence[Any], timeout_s: float) -> Any:
@@ -298,12 +298,12 @@ def brief(text: str) -> str:
     return text.strip().partition("\n")[0]
 
 
-def _line_to(manager: Any, key: tuple[str, str]) -> Line:
+def _line_to(manager: Any, key: tuple[str, str]) -> ManagerConnections:
     line = _lines.get(key)
     if line is None:
         for other in [each for each in _lines if each[0] != key[0]]:
             _close(other)  # of a connection to Ray that is over
-        line = _lines.setdefault(key, Line(manager))
+        line = _lines.setdefault(key, ManagerConnections(manager))
     return line
 
 

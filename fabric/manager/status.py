@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from ..core.books import Books
-from ..core.places.admission import Decision, Decisions, Wait
+from ..core.places.admission import Decision, Decisions, QueuedAt
 from ..core.records import ClusterId
 
 MOST_REST_S = 30.0
@@ -38,7 +38,7 @@ class Statuses:
         self._books = books
         self._clock = clock
         self._starting: dict[ClusterId, float] = {}
-        self._told: dict[ClusterId, Wait] = {}
+        self._told: dict[ClusterId, QueuedAt] = {}
         self._line: Iterable[Decision] = ()
         """What was decided last of all that wait, as long as nobody has asked."""
         self._troubles: dict[ClusterId, str] = {}
@@ -138,7 +138,7 @@ class Statuses:
         """It was decided who stays in the queues."""
         self._line = decisions
 
-    def tell(self, wait: Wait) -> None:
+    def tell(self, wait: QueuedAt) -> None:
         """It stays in the queue."""
         self._told[wait.request.id] = wait
 
@@ -211,9 +211,9 @@ class Statuses:
             self._unsaved = True
         log.info("%s: %s %s", id, event, why)
 
-    def _wait(self, id: ClusterId) -> Wait | None:
+    def _wait(self, id: ClusterId) -> QueuedAt | None:
         """What it waits for, and where; found out for all once anybody asks."""
-        waits = [each for each in self._line if isinstance(each, Wait)]
+        waits = [each for each in self._line if isinstance(each, QueuedAt)]
         self._told.update((each.request.id, each) for each in waits)
         self._line = ()
         return self._told.get(id)

@@ -29,7 +29,7 @@ MANAGER, INSIDE, JOBS, STATE = "the manager", "work inside", "jobs", "the state 
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class PrivateName:
     """Something of Ray's, and what it takes: parameters of a function, fields of a message."""
 
     module: str
@@ -66,7 +66,7 @@ def _accepted(found: Any) -> Iterable[str] | None:
     return parameters
 
 
-_CHANNEL = Part(
+_CHANNEL = PrivateName(
     "ray._private.grpc_utils", "init_grpc_channel", ("address", "options", "asynchronous")
 )
 _GENERATED = "ray.core.generated"
@@ -80,65 +80,76 @@ _RPCS = {
     "WorkerInfo": ("GetWorkerInfo",),
 }
 
-NEEDS: Mapping[str, Sequence[Part]] = {
+NEEDS: Mapping[str, Sequence[PrivateName]] = {
     MANAGER: (
         _CHANNEL,
-        *(Part(f"{_GENERATED}.gcs_service_pb2_grpc", f"{name}GcsServiceStub") for name in _RPCS),
         *(
-            Part(f"{_GENERATED}.gcs_service_pb2", f"{call}Request")
+            PrivateName(f"{_GENERATED}.gcs_service_pb2_grpc", f"{name}GcsServiceStub")
+            for name in _RPCS
+        ),
+        *(
+            PrivateName(f"{_GENERATED}.gcs_service_pb2", f"{call}Request")
             for calls in _RPCS.values()
             for call in calls
         ),
-        Part(
+        PrivateName(
             f"{_GENERATED}.common_pb2",
             "PlacementGroupSpec",
             ("placement_group_id", "name", "strategy", "bundles", "creator_job_id", "is_detached"),
         ),
-        Part(f"{_GENERATED}.common_pb2", "Bundle", ("unit_resources", "label_selector")),
-        Part(f"{_GENERATED}.common_pb2", "NodeDeathInfo", ("reason", "reason_message")),
-        Part(f"{_GENERATED}.gcs_pb2", "PlacementGroupTableData", ("state", "bundles", "stats")),
-        Part(f"{_GENERATED}.gcs_pb2", "GcsNodeInfo", ("node_id", "resources_total", "labels")),
-        Part("ray._private.state", "state.node_table"),
-        Part("ray._private.worker", "global_worker.node"),
-        Part("ray._private.ray_constants", "AUTOSCALER_RESOURCE_REQUEST_CHANNEL"),
-        Part("ray.autoscaler.v2.utils", "is_autoscaler_v2"),
-        Part("ray.experimental.internal_kv", "_internal_kv_get"),
-        Part("ray.experimental.internal_kv", "_internal_kv_put", ("key", "value", "overwrite")),
-        Part(f"{_GENERATED}.autoscaler_pb2_grpc", "AutoscalerStateServiceStub"),
-        Part(f"{_GENERATED}.autoscaler_pb2", "ClusterResourceConstraint", ("resource_requests",)),
-        Part(f"{_GENERATED}.autoscaler_pb2", "ResourceRequestByCount", ("request", "count")),
+        PrivateName(f"{_GENERATED}.common_pb2", "Bundle", ("unit_resources", "label_selector")),
+        PrivateName(f"{_GENERATED}.common_pb2", "NodeDeathInfo", ("reason", "reason_message")),
+        PrivateName(
+            f"{_GENERATED}.gcs_pb2", "PlacementGroupTableData", ("state", "bundles", "stats")
+        ),
+        PrivateName(
+            f"{_GENERATED}.gcs_pb2", "GcsNodeInfo", ("node_id", "resources_total", "labels")
+        ),
+        PrivateName("ray._private.state", "state.node_table"),
+        PrivateName("ray._private.worker", "global_worker.node"),
+        PrivateName("ray._private.ray_constants", "AUTOSCALER_RESOURCE_REQUEST_CHANNEL"),
+        PrivateName("ray.autoscaler.v2.utils", "is_autoscaler_v2"),
+        PrivateName("ray.experimental.internal_kv", "_internal_kv_get"),
+        PrivateName(
+            "ray.experimental.internal_kv", "_internal_kv_put", ("key", "value", "overwrite")
+        ),
+        PrivateName(f"{_GENERATED}.autoscaler_pb2_grpc", "AutoscalerStateServiceStub"),
+        PrivateName(
+            f"{_GENERATED}.autoscaler_pb2", "ClusterResourceConstraint", ("resource_requests",)
+        ),
+        PrivateName(f"{_GENERATED}.autoscaler_pb2", "ResourceRequestByCount", ("request", "count")),
     ),
     INSIDE: (
-        Part("ray.remote_function", "RemoteFunction._remote"),
-        Part("ray.remote_function", "RemoteFunction.options"),
-        Part("ray.actor", "ActorClass._remote"),
-        Part("ray.actor", "ActorClass.options"),
-        Part(
+        PrivateName("ray.remote_function", "RemoteFunction._remote"),
+        PrivateName("ray.remote_function", "RemoteFunction.options"),
+        PrivateName("ray.actor", "ActorClass._remote"),
+        PrivateName("ray.actor", "ActorClass.options"),
+        PrivateName(
             "ray.util.placement_group",
             "placement_group",
             ("bundles", "strategy", "name", "lifetime", "bundle_label_selector"),
             in_python=True,
         ),
-        Part("ray.util.placement_group", "remove_placement_group", in_python=True),
-        Part("ray.util.placement_group", "PlacementGroup", ("id", "bundle_cache")),
-        Part("ray", "shutdown", in_python=True),
-        Part("ray._private.state", "cluster_resources", in_python=True),
-        Part("ray._private.state", "available_resources", in_python=True),
-        Part("ray._private.state", "nodes", in_python=True),
-        Part("ray._private.worker", "WORKER_MODE"),
-        Part("ray._private.worker", "Worker.should_capture_child_tasks_in_placement_group"),
-        Part("ray._raylet", "PlacementGroupID"),
-        Part("ray._raylet", "CoreWorker.get_placement_group_id"),
-        Part("ray._raylet", "CoreWorker.resource_ids"),
+        PrivateName("ray.util.placement_group", "remove_placement_group", in_python=True),
+        PrivateName("ray.util.placement_group", "PlacementGroup", ("id", "bundle_cache")),
+        PrivateName("ray", "shutdown", in_python=True),
+        PrivateName("ray._private.state", "cluster_resources", in_python=True),
+        PrivateName("ray._private.state", "available_resources", in_python=True),
+        PrivateName("ray._private.state", "nodes", in_python=True),
+        PrivateName("ray._private.worker", "WORKER_MODE"),
+        PrivateName("ray._private.worker", "Worker.should_capture_child_tasks_in_placement_group"),
+        PrivateName("ray._raylet", "PlacementGroupID"),
+        PrivateName("ray._raylet", "CoreWorker.get_placement_group_id"),
+        PrivateName("ray._raylet", "CoreWorker.resource_ids"),
     ),
-    JOBS: (Part("ray._private.worker", "get_dashboard_url"),),
+    JOBS: (PrivateName("ray._private.worker", "get_dashboard_url"),),
     STATE: (
         _CHANNEL,
-        Part("ray.dashboard.state_aggregator", "StateAPIManager"),
-        Part(
+        PrivateName("ray.dashboard.state_aggregator", "StateAPIManager"),
+        PrivateName(
             "ray.util.state.state_manager", "StateDataSourceClient", ("gcs_channel", "gcs_client")
         ),
-        Part("ray.util.state.common", "ListApiOptions", ("limit", "timeout", "detail")),
+        PrivateName("ray.util.state.common", "ListApiOptions", ("limit", "timeout", "detail")),
     ),
 }
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 
 from ..core.audit import Running
 from ..core.books import JobId
-from ..core.places.groups import Group, GroupId, Piece
+from ..core.places.groups import CarriedBundle, GroupId, PlacementGroupRecord
 from ..core.places.placement import Placement, fit
 from ..core.records import (
     NODE_LABEL,
@@ -43,7 +43,7 @@ NOBODY = ClusterId("")
 class _Held:
     """A placement group, and where its bundles are."""
 
-    group: Group
+    group: PlacementGroupRecord
     name: str
     hosts: list[MachineId | None]
     placed: bool = False
@@ -56,7 +56,7 @@ class _Held:
         return "rescheduling" if self.placed else "pending"
 
     @property
-    def places(self) -> Iterator[tuple[int, MachineId, Piece]]:
+    def places(self) -> Iterator[tuple[int, MachineId, CarriedBundle]]:
         """The bundles that are somewhere: index, machine, what it is."""
         for n, (host, piece) in enumerate(zip(self.hosts, self.group.pieces, strict=True)):
             if host is not None:
@@ -102,7 +102,12 @@ class FakeRay:
     # -- what a reconciler asks -------------------------------------------------------------------
 
     async def create(
-        self, group: Group, name: str, labels: Iterable[Mapping[str, str]], timeout_s: float, /
+        self,
+        group: PlacementGroupRecord,
+        name: str,
+        labels: Iterable[Mapping[str, str]],
+        timeout_s: float,
+        /,
     ) -> bool:
         """Ask for a placement group; wait for its places, or until the clock was moved so far."""
         until = self.clock() + timeout_s
@@ -218,9 +223,9 @@ class FakeRay:
 
     def group_up(self, id: str, name: str, *bundles: Mapping[str, float]) -> None:
         """Somebody makes a placement group of any name."""
-        pieces = tuple(Piece(vnode=None, resources=Resources.of(each)) for each in bundles)
+        pieces = tuple(CarriedBundle(vnode=None, resources=Resources.of(each)) for each in bundles)
         policy = SchedulingPolicy.PACK
-        group = Group(id=GroupId(id), cluster=NOBODY, policy=policy, pieces=pieces)
+        group = PlacementGroupRecord(id=GroupId(id), cluster=NOBODY, policy=policy, pieces=pieces)
         self._groups[group.id] = _Held(group, name, [None] * len(pieces))
         self._place()
 
@@ -366,5 +371,5 @@ class FakeRay:
         return old[-1] if old else self._past[0][1]
 
 
-def _selector(piece: Piece) -> Selector:
+def _selector(piece: CarriedBundle) -> Selector:
     return piece.selector if piece.machine is None else {NODE_LABEL: In(piece.machine)}

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from ..config.schema import Federation
+from ..config.schema import FederationConfig
 from ..core.algorithm import Algorithm
 from .coordinatewise import median, trimmed_mean
 from .fedavg import fedavg
 
 
-def algorithm_of(section: Federation) -> Algorithm:
+def algorithm_of(section: FederationConfig) -> Algorithm:
     """The algorithm of the section `federation`."""
     rate = section.server_learning_rate
     match section.aggregation_strategy:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..core.algorithm import Algorithm, ServerState
-from ..core.state import Array, Role, Roles, State
+from ..core.state import Array, Roles, State, TensorRole
 
 
 def fedavg(server_learning_rate: float = 1.0) -> Algorithm:
@@ -23,7 +23,7 @@ def fedavg(server_learning_rate: float = 1.0) -> Algorithm:
     ) -> tuple[dict[str, Array], ServerState]:
         new = {name: array for name, array in model.items()}
         for name, update in mean.items():
-            step = server_learning_rate if roles[name] is Role.TRAINED else 1.0
+            step = server_learning_rate if roles[name] is TensorRole.TRAINED else 1.0
             moved = model[name].astype("float64") + step * update
             new[name] = np.asarray(moved, dtype=model[name].dtype)
         return new, memory

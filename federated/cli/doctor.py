@@ -52,7 +52,7 @@ NEEDED_THERE = ("fedpilot.federated.site.workers.node",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class CheckResult:
     """What one check found."""
 
     name: str
@@ -64,7 +64,7 @@ class Finding:
 
 def examine(
     ray_address: str | None = None, auth_mode: str | None = None, timeout_s: float = 120.0
-) -> tuple[Finding, ...]:
+) -> tuple[CheckResult, ...]:
     """Look at this host; with an address, also at that Ray cluster, as a run would find it."""
     environment = os.environ
     findings = [
@@ -86,7 +86,7 @@ def examine(
     return tuple(findings)
 
 
-def ray_cluster(address: str, auth_mode: str | None, timeout_s: float) -> Iterator[Finding]:
+def ray_cluster(address: str, auth_mode: str | None, timeout_s: float) -> Iterator[CheckResult]:
     """Whether a run could use a Ray cluster, and each of its machines."""
     from fedpilot.fabric import ClusterUnreachable, RayCluster
     from fedpilot.fabric.ray.machine_check import check_cluster
@@ -104,14 +104,14 @@ def ray_cluster(address: str, auth_mode: str | None, timeout_s: float) -> Iterat
         yield machine(each, here or "")
 
 
-def unreachable(address: str, reason: str) -> Finding:
+def unreachable(address: str, reason: str) -> CheckResult:
     """Why a run could not attach to a Ray cluster."""
     found = f"{address}: {reason}"
     advice = "is Ray's head running there (`ray status`), and does the network let you through?"
-    return Finding(name="ray cluster", status="fail", found=found, advice=advice)
+    return CheckResult(name="ray cluster", status="fail", found=found, advice=advice)
 
 
-def reached(address: str, mode: str, report: ClusterReport) -> Finding:
+def reached(address: str, mode: str, report: ClusterReport) -> CheckResult:
     """What a Ray cluster offers, and how it lets one in."""
     count = len(report.machines)
     machines = "1 machine" if count == 1 else f"{count} machines"
@@ -122,11 +122,11 @@ def reached(address: str, mode: str, report: ClusterReport) -> Finding:
     )
     if not report.free_cpus:
         advice = "others hold all of it: a run waits for `resources.reserve_timeout`"
-        return Finding(name="ray cluster", status="warn", found=found, advice=advice)
-    return Finding(name="ray cluster", status="ok", found=found)
+        return CheckResult(name="ray cluster", status="warn", found=found, advice=advice)
+    return CheckResult(name="ray cluster", status="ok", found=found)
 
 
-def machine(report: MachineReport, here: str) -> Finding:
+def machine(report: MachineReport, here: str) -> CheckResult:
     """Whether workers can run on a machine of a Ray cluster; `here` is our version of fedpilot."""
     name = f"machine {report.hostname}"
     if report.problem:
@@ -134,34 +134,34 @@ def machine(report: MachineReport, here: str) -> Finding:
         advice = f"install fedpilot {here} there, in the environment that Ray runs in"
         if not report.python:
             advice = "is the machine overloaded, or Ray's raylet there (`ray status`)?"
-        return Finding(name=name, status="fail", found=found, advice=advice)
+        return CheckResult(name=name, status="fail", found=found, advice=advice)
     found = (
         f"{report.cpus:g} CPU, fedpilot {report.fedpilot}, load {report.load:.1f}, workers at "
         f"niceness {report.niceness}"
     )
     if report.fedpilot != here:
         advice = f"here it is fedpilot {here}: install the same version on both"
-        return Finding(name=name, status="warn", found=found, advice=advice)
+        return CheckResult(name=name, status="warn", found=found, advice=advice)
     if (report.niceness or 0) > 0:
         advice = (
             "beside busy processes such workers hardly start: set RAY_worker_niceness=0 where its "
             "raylet is started"
         )
-        return Finding(name=name, status="warn", found=found, advice=advice)
-    return Finding(name=name, status="ok", found=found)
+        return CheckResult(name=name, status="warn", found=found, advice=advice)
+    return CheckResult(name=name, status="ok", found=found)
 
 
-def busyness(busy: Load) -> Finding:
+def busyness(busy: Load) -> CheckResult:
     """How busy this host is, and how nice the workers of a private Ray would be."""
     if busy.average <= BUSY * busy.cpus:
-        return Finding(name="load", status="ok", found=str(busy))
+        return CheckResult(name="load", status="ok", found=str(busy))
     advice = "others compute here: starts take minutes and rounds longer"
     if (busy.niceness or 0) > 0:
         advice += "; unset RAY_worker_niceness, or workers get next to nothing"
-    return Finding(name="load", status="warn", found=str(busy), advice=advice)
+    return CheckResult(name="load", status="warn", found=str(busy), advice=advice)
 
 
-def kernels() -> Finding:
+def kernels() -> CheckResult:
     """Compile the training code that a first run here would compile."""
     from ..prepare.warming import warm
 
@@ -170,86 +170,86 @@ def kernels() -> Finding:
     except Exception as error:
         found = f"training code of dense layers cannot be compiled: {type(error).__name__}: {error}"
         advice = "set `training.execution: folded`, and tell us what Numba says"
-        return Finding(name="kernels", status="warn", found=found, advice=advice)
-    return Finding(name="kernels", status="ok", found=f"training code of dense layers: {found}")
+        return CheckResult(name="kernels", status="warn", found=found, advice=advice)
+    return CheckResult(name="kernels", status="ok", found=f"training code of dense layers: {found}")
 
 
-def python(version: tuple[int, int, int], required: str) -> Finding:
+def python(version: tuple[int, int, int], required: str) -> CheckResult:
     """Whether this Python is one that fedpilot runs on."""
     text = ".".join(map(str, version))
     if SpecifierSet(required).contains(text):
-        return Finding(name="python", status="ok", found=text)
+        return CheckResult(name="python", status="ok", found=text)
     advice = f"install Python {required} and make a new virtual environment with it"
-    return Finding(name="python", status="fail", found=text, advice=advice)
+    return CheckResult(name="python", status="fail", found=text, advice=advice)
 
 
-def package(requirement: Requirement, installed: str | None) -> Finding:
+def package(requirement: Requirement, installed: str | None) -> CheckResult:
     """Whether a package that fedpilot needs is there, in a version that it works with."""
     wanted = f'pip install "{requirement.name}{requirement.specifier}"'
     if installed is None:
         found = "not installed"
-        return Finding(name=requirement.name, status="fail", found=found, advice=wanted)
+        return CheckResult(name=requirement.name, status="fail", found=found, advice=wanted)
     if not requirement.specifier.contains(installed, prereleases=True):
         found = f"{installed}, and fedpilot needs {requirement.specifier}"
-        return Finding(name=requirement.name, status="fail", found=found, advice=wanted)
-    return Finding(name=requirement.name, status="ok", found=installed)
+        return CheckResult(name=requirement.name, status="fail", found=found, advice=wanted)
+    return CheckResult(name=requirement.name, status="ok", found=installed)
 
 
-def cpus(visible: int, quota: float | None) -> Finding:
+def cpus(visible: int, quota: float | None) -> CheckResult:
     """How many CPUs workers can share; a container's quota may be less than what is visible."""
     usable = visible if quota is None else min(float(visible), quota)
     found = f"{usable:g}" if usable == visible else f"{usable:g} of {visible} (cgroup quota)"
     if usable < visible:
         advice = f"Ray counts {visible}; set `resources.ray.num_cpus: {max(1, int(usable))}`"
-        return Finding(name="cpus", status="warn", found=found, advice=advice)
-    return Finding(name="cpus", status="ok", found=found)
+        return CheckResult(name="cpus", status="warn", found=found, advice=advice)
+    return CheckResult(name="cpus", status="ok", found=found)
 
 
-def memory(available: int | None) -> Finding:
+def memory(available: int | None) -> CheckResult:
     """Whether a private Ray and two workers fit."""
     if available is None:
-        return Finding(name="memory", status="ok", found="unknown (no /proc/meminfo)")
+        return CheckResult(name="memory", status="ok", found="unknown (no /proc/meminfo)")
     found = f"{available / GIB:.1f} GiB available"
     if available < LEAST_MEMORY:
         advice = "end other programs, or use fewer workers: about 0.6 GiB for Ray, 0.3 for each"
-        return Finding(name="memory", status="warn", found=found, advice=advice)
-    return Finding(name="memory", status="ok", found=found)
+        return CheckResult(name="memory", status="warn", found=found, advice=advice)
+    return CheckResult(name="memory", status="ok", found=found)
 
 
-def shared_memory(free: int | None) -> Finding:
+def shared_memory(free: int | None) -> CheckResult:
     """Whether Ray's object store can live in memory."""
     found = "no /dev/shm" if free is None else f"{free / GIB:.1f} GiB free in /dev/shm"
     if free is None or free < LEAST_SHARED_MEMORY:
         advice = "Ray falls back to files in /tmp, which is slow; for Docker use `--shm-size=2g`"
-        return Finding(name="shared memory", status="warn", found=found, advice=advice)
-    return Finding(name="shared memory", status="ok", found=found)
+        return CheckResult(name="shared memory", status="warn", found=found, advice=advice)
+    return CheckResult(name="shared memory", status="ok", found=found)
 
 
-def disk(folder: Path, usage: tuple[int, int, int]) -> Finding:
+def disk(folder: Path, usage: tuple[int, int, int]) -> CheckResult:
     """Whether there is room for run folders, and for what Ray spills."""
     total, _, free = usage
     found = f"{free / GIB:.1f} GiB free in {folder}"
     if free < LEAST_DISK:
         advice = "free some, or set `outputs.folder` to a folder on another disk"
-        return Finding(name="disk", status="warn", found=found, advice=advice)
+        return CheckResult(name="disk", status="warn", found=found, advice=advice)
     if free < (1 - FULLEST_DISK) * total:
         found = f"{found}, over {FULLEST_DISK:.0%} full"
         advice = "beyond that Ray refuses to spill objects; free some if Ray's folder is here too"
-        return Finding(name="disk", status="warn", found=found, advice=advice)
-    return Finding(name="disk", status="ok", found=found)
+        return CheckResult(name="disk", status="warn", found=found, advice=advice)
+    return CheckResult(name="disk", status="ok", found=found)
 
 
-def gpus(devices: Iterable[Path], has_driver_tools: bool) -> Finding:
+def gpus(devices: Iterable[Path], has_driver_tools: bool) -> CheckResult:
     """Which GPUs this host shows."""
     names = [device.name for device in devices]
     if names and not has_driver_tools:
         advice = "`nvidia-smi` is not there: is the driver installed, or the container toolkit?"
-        return Finding(name="gpus", status="warn", found=", ".join(names), advice=advice)
+        return CheckResult(name="gpus", status="warn", found=", ".join(names), advice=advice)
     found = ", ".join(names) or "none (runs train on CPUs)"
-    return Finding(name="gpus", status="ok", found=found)
+    return CheckResult(name="gpus", status="ok", found=found)
 
 
-def authentication(environment: Mapping[str, str], token_exists: bool) -> Finding:
+def authentication(environment: Mapping[str, str], token_exists: bool) -> CheckResult:
     """Whether Ray's processes will agree on token authentication."""
     mode = environment.get("RAY_AUTH_MODE")
     has_token = token_exists or bool(
@@ -258,68 +258,70 @@ def authentication(environment: Mapping[str, str], token_exists: bool) -> Findin
     if mode == "token" and not has_token:
         found = "RAY_AUTH_MODE=token, and no token"
         advice = "set RAY_AUTH_TOKEN_PATH to the cluster's token file"
-        return Finding(name="ray authentication", status="warn", found=found, advice=advice)
+        return CheckResult(name="ray authentication", status="warn", found=found, advice=advice)
     if mode is None and token_exists:
         found = "RAY_AUTH_MODE is unset, and ~/.ray/auth_token exists"
         advice = (
             "`ray start --head` then asks for tokens that `ray start --address` does not send; "
             "set RAY_AUTH_MODE to `token` or `disabled` wherever Ray is started"
         )
-        return Finding(name="ray authentication", status="warn", found=found, advice=advice)
+        return CheckResult(name="ray authentication", status="warn", found=found, advice=advice)
     found = f"RAY_AUTH_MODE={mode}" if mode else "unset, and no token in ~/.ray"
-    return Finding(name="ray authentication", status="ok", found=found)
+    return CheckResult(name="ray authentication", status="ok", found=found)
 
 
-def other_ray(process_names: Iterable[str]) -> Finding:
+def other_ray(process_names: Iterable[str]) -> CheckResult:
     """Which Ray clusters run here already."""
     counts = Counter(name for name in process_names if name in ("gcs_server", "raylet"))
     if not counts:
-        return Finding(name="other ray", status="ok", found="none on this host")
+        return CheckResult(name="other ray", status="ok", found="none on this host")
     found = ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))
     advice = "a private Ray runs beside them; `ray stop` would end them all"
-    return Finding(name="other ray", status="ok", found=found, advice=advice)
+    return CheckResult(name="other ray", status="ok", found=found, advice=advice)
 
 
-def agent_port(taken: bool) -> Finding:
+def agent_port(taken: bool) -> CheckResult:
     """Whether the fixed port of Ray's dashboard agent is free."""
     if not taken:
-        return Finding(name="ray agent port", status="ok", found=f"{AGENT_PORT} is free")
+        return CheckResult(name="ray agent port", status="ok", found=f"{AGENT_PORT} is free")
     found = f"{AGENT_PORT} is in use, most likely by another Ray"
     advice = "a private Ray starts some seconds later, since it tries that port first"
-    return Finding(name="ray agent port", status="warn", found=found, advice=advice)
+    return CheckResult(name="ray agent port", status="warn", found=found, advice=advice)
 
 
-def ray_address_variable(variable: str | None, address: str | None) -> Finding:
+def ray_address_variable(variable: str | None, address: str | None) -> CheckResult:
     """Whether RAY_ADDRESS says something that the config does not."""
     if not variable:
-        return Finding(name="RAY_ADDRESS", status="ok", found="unset")
+        return CheckResult(name="RAY_ADDRESS", status="ok", found="unset")
     found = f"RAY_ADDRESS={variable}"
     if address == "auto":
-        return Finding(name="RAY_ADDRESS", status="ok", found=f"{found}, used by `address: auto`")
+        return CheckResult(
+            name="RAY_ADDRESS", status="ok", found=f"{found}, used by `address: auto`"
+        )
     advice = "fedpilot ignores it; set `resources.ray.address: auto` to use that cluster"
-    return Finding(name="RAY_ADDRESS", status="warn", found=found, advice=advice)
+    return CheckResult(name="RAY_ADDRESS", status="warn", found=found, advice=advice)
 
 
-def temporary_folder(folder: str) -> Finding:
+def temporary_folder(folder: str) -> CheckResult:
     """Whether the paths of Ray's sockets below the temporary folder are short enough."""
     length = len(os.fsencode(folder.rstrip("/") + SOCKET_BELOW_TMP))
     if length <= LONGEST_SOCKET:
-        return Finding(name="temporary folder", status="ok", found=folder)
+        return CheckResult(name="temporary folder", status="ok", found=folder)
     longest = LONGEST_SOCKET - len(SOCKET_BELOW_TMP)
     found = f"{folder}, too long for Ray's sockets ({length} bytes of at most {LONGEST_SOCKET})"
     advice = f"set RAY_TMPDIR to a folder whose path has at most {longest} bytes, such as /tmp"
-    return Finding(name="temporary folder", status="fail", found=found, advice=advice)
+    return CheckResult(name="temporary folder", status="fail", found=found, advice=advice)
 
 
-def _installation() -> Iterator[Finding]:
+def _installation() -> Iterator[CheckResult]:
     try:
         fedpilot = metadata.distribution("fedpilot")
     except metadata.PackageNotFoundError:
         found = "runs from its sources, without being installed"
         advice = "`pip install -e .` in the checkout, so that versions can be checked"
-        yield Finding(name="fedpilot", status="warn", found=found, advice=advice)
+        yield CheckResult(name="fedpilot", status="warn", found=found, advice=advice)
         return
-    yield Finding(name="fedpilot", status="ok", found=fedpilot.version)
+    yield CheckResult(name="fedpilot", status="ok", found=fedpilot.version)
     yield python(sys.version_info[:3], fedpilot.metadata["Requires-Python"] or "")
     for line in fedpilot.requires or ():
         requirement = Requirement(line)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from fedpilot.fabric.cli.access import Commands, display, exit_codes, fail, print_json
+from fedpilot.fabric.cli.access import CommandGroup, display, exit_codes, fail, print_json
 from fedpilot.fabric.host.exit_codes import BAD_INPUT
 from fedpilot.mediator.cli.access import JSON, Access, asking, plain, with_mediator
 
@@ -24,7 +24,7 @@ RUN = click.option(
 )
 
 
-@click.group(cls=Commands)
+@click.group(cls=CommandGroup)
 def node() -> None:
     """The VirtualNodes of a run at a mediator: the federation's clients, where and why there.
 

@@ -31,10 +31,10 @@ from .reading import DEEPEST, Path, dotted, read
 from .schema import (
     Data,
     Evaluation,
-    Federation,
-    Resources,
+    FederationConfig,
+    ResourcesConfig,
     RunConfig,
-    Sites,
+    SitesConfig,
 )
 from .schema.rules import population_conflicts, site_conflicts, site_data_conflicts
 from .words import keys_of, may_be_none, printable, value_in_words
@@ -186,19 +186,19 @@ class _Draft:
         broken = {str(details["loc"][0]) if details["loc"] else "" for details in error.errors()}
         broken |= {problem.nearest for path, problem in refused if len(path) == 1}
         if not broken & {"", "federation", "data"}:
-            federation = Federation.model_validate(self.values.get("federation", {}))
+            federation = FederationConfig.model_validate(self.values.get("federation", {}))
             data = Data.model_validate(self.values["data"])
             for conflict in population_conflicts(federation, data):
                 yield conflict_problem(conflict)
         if not broken & {"", "data", "evaluation", "sites"}:
             data = Data.model_validate(self.values["data"])
             evaluation = Evaluation.model_validate(self.values.get("evaluation", {}))
-            sites = Sites.model_validate(self.values.get("sites", {}))
+            sites = SitesConfig.model_validate(self.values.get("sites", {}))
             for conflict in site_data_conflicts(data, evaluation, sites):
                 yield conflict_problem(conflict)
         if not broken & {"", "sites", "resources"}:
-            sites = Sites.model_validate(self.values.get("sites", {}))
-            resources = Resources.model_validate(self.values.get("resources", {}))
+            sites = SitesConfig.model_validate(self.values.get("sites", {}))
+            resources = ResourcesConfig.model_validate(self.values.get("resources", {}))
             for conflict in site_conflicts(sites, resources):
                 yield conflict_problem(conflict)
 

@@ -93,7 +93,7 @@ class NodeRecord:
     """(time, event, reason) of the latest events, oldest first."""
 
 
-class Ledger:
+class NodeRecords:
     """Records of the touched nodes, by index; the longest settled are forgotten beyond a bound.
 
     A forgotten node is `virtual` again, which is what it costs: memory never follows the
@@ -185,7 +185,7 @@ def joined(record: NodeRecord, visits: Iterable[Visit]) -> NodeRecord:
                 reason = why
                 worker = visit.worker if number == len(visit.trail) - 1 else worker
     trail.sort(key=lambda entry: entry[0])
-    return NodeRecord(state, worker, reason, since, tuple(trail[-Ledger.TRAIL :]))
+    return NodeRecord(state, worker, reason, since, tuple(trail[-NodeRecords.TRAIL :]))
 
 
 _UNTOUCHED = NodeRecord(NodeState.VIRTUAL, "", "never needed so far", 0.0, ())

@@ -17,10 +17,10 @@ import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 State = Mapping[str, Array]
-Roles = Mapping[str, "Role"]
+Roles = Mapping[str, "TensorRole"]
 
 
-class Role(StrEnum):
+class TensorRole(StrEnum):
     """What a tensor is for, and therefore how the clients' values become one."""
 
     TRAINED = "trained"
@@ -33,23 +33,25 @@ class Role(StrEnum):
     """Frozen parameters, masks, tables: stays as it is."""
 
 
-def role_of(*, parameter: bool, requires_grad: bool, kind: str, keep_buffers: bool) -> Role:
+def role_of(*, parameter: bool, requires_grad: bool, kind: str, keep_buffers: bool) -> TensorRole:
     """The role of one tensor; `kind` is NumPy's (`f` floating, `i`/`u` integer, `b` bool)."""
     if parameter:
-        return Role.TRAINED if requires_grad and kind == "f" else Role.CONSTANT
+        return TensorRole.TRAINED if requires_grad and kind == "f" else TensorRole.CONSTANT
     if kind == "f":
-        return Role.CONSTANT if keep_buffers else Role.STATISTIC
-    return Role.COUNTER if kind in "iu" else Role.CONSTANT
+        return TensorRole.CONSTANT if keep_buffers else TensorRole.STATISTIC
+    return TensorRole.COUNTER if kind in "iu" else TensorRole.CONSTANT
 
 
 def averaged(roles: Roles) -> tuple[str, ...]:
     """Names of the tensors that are summed over clients, sorted."""
-    return tuple(sorted(n for n, r in roles.items() if r in (Role.TRAINED, Role.STATISTIC)))
+    return tuple(
+        sorted(n for n, r in roles.items() if r in (TensorRole.TRAINED, TensorRole.STATISTIC))
+    )
 
 
 def counters(roles: Roles) -> tuple[str, ...]:
     """Names of the tensors of which the largest value is kept, sorted."""
-    return tuple(sorted(n for n, r in roles.items() if r is Role.COUNTER))
+    return tuple(sorted(n for n, r in roles.items() if r is TensorRole.COUNTER))
 
 
 def digest(state: State) -> str:

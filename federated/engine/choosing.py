@@ -15,8 +15,8 @@ import torch
 from torch import nn
 
 from ..config.schema import Training
-from ..core.execution.execution import SEQUENTIAL_CHUNK, Choice, Wish, decide
-from ..core.execution.facts import Circumstances, Execution, Kind, LayerKind, ModelFacts
+from ..core.execution.execution import SEQUENTIAL_CHUNK, Choice, ExecutionWish, decide
+from ..core.execution.facts import Circumstances, Execution, ExecutionKind, LayerKind, ModelFacts
 from ..errors import ExecutionRefused
 from .compiled.chain import chain_of
 from .stacking import NotStackable, stack
@@ -36,7 +36,7 @@ def choose(
     module: nn.Module,
     training: Training,
     where: Circumstances,
-    wish: Wish,
+    wish: ExecutionWish,
     *,
     input_shape: tuple[int, ...],
     dtype: torch.dtype,
@@ -48,13 +48,13 @@ def choose(
 
     The module is a fresh one; it is used up.
     """
-    together = wish.kind is not None and wish.kind is not Kind.SEQUENTIAL
+    together = wish.kind is not None and wish.kind is not ExecutionKind.SEQUENTIAL
     if (why_not := _why_not(module, loss, update)) is not None:
         if together:
             raise ExecutionRefused(str(wish.kind), why_not)
         size = wish.chunk_size or SEQUENTIAL_CHUNK
-        return Choice(Execution(Kind.SEQUENTIAL, size), why_not)
-    if wish.kind is Kind.SEQUENTIAL:
+        return Choice(Execution(ExecutionKind.SEQUENTIAL, size), why_not)
+    if wish.kind is ExecutionKind.SEQUENTIAL:
         return decide(NO_FACTS, where, {}, wish)
     sample = probe.example(module, input_shape, dtype)
     try:
@@ -62,7 +62,7 @@ def choose(
     except Exception as error:
         if wish.kind is None:
             why = f"its code fails on samples of random numbers: {type(error).__name__}: {error}"
-            return Choice(Execution(Kind.SEQUENTIAL, SEQUENTIAL_CHUNK), why[:300])
+            return Choice(Execution(ExecutionKind.SEQUENTIAL, SEQUENTIAL_CHUNK), why[:300])
         facts = NO_FACTS
     with _threads(threads):
         return _checked(module, training, where, wish, facts, like=sample, loss=loss)
@@ -75,13 +75,17 @@ def _checked(
     module: nn.Module,
     training: Training,
     where: Circumstances,
-    wish: Wish,
+    wish: ExecutionWish,
     facts: ModelFacts,
     *,
     like: torch.Tensor,
     loss: Loss,
 ) -> Choice:
-    kinds = [wish.kind] if wish.kind else [Kind.COMPILED, Kind.FOLDED, Kind.MAPPED]
+    kinds = (
+        [wish.kind]
+        if wish.kind
+        else [ExecutionKind.COMPILED, ExecutionKind.FOLDED, ExecutionKind.MAPPED]
+    )
     refused = refusals(kinds, module, training, where, facts, like)
     resident: ResidentModule | None = None
     while True:
@@ -89,7 +93,7 @@ def _checked(
             raise ExecutionRefused(str(wish.kind), refused[wish.kind])
         choice = decide(facts, where, refused, wish)
         kind = choice.execution.kind
-        if kind is Kind.SEQUENTIAL:
+        if kind is ExecutionKind.SEQUENTIAL:
             return choice
         if resident is None:
             resident = ResidentModule(module, loss, CPU)
@@ -103,13 +107,13 @@ def _checked(
 
 
 def refusals(
-    kinds: Sequence[Kind],
+    kinds: Sequence[ExecutionKind],
     module: nn.Module,
     training: Training,
     where: Circumstances,
     facts: ModelFacts,
     like: torch.Tensor,
-) -> dict[Kind, str]:
+) -> dict[ExecutionKind, str]:
     """The ways that the model's structure rules out, and why."""
     refused = {}
     for kind in kinds:
@@ -127,7 +131,7 @@ def facts_or_none(module: nn.Module, sample: torch.Tensor) -> ModelFacts | None:
 
 
 def _eligible(
-    kind: Kind,
+    kind: ExecutionKind,
     module: nn.Module,
     training: Training,
     where: Circumstances,
@@ -135,7 +139,7 @@ def _eligible(
     like: torch.Tensor,
 ) -> None:
     """NotStackable for what the model's structure rules out."""
-    if kind is Kind.COMPILED:
+    if kind is ExecutionKind.COMPILED:
         if where.device != "cpu":
             raise NotStackable(CPU_ONLY)
         if like.dtype != next(module.parameters()).dtype:
@@ -143,7 +147,7 @@ def _eligible(
         chain_of(module, tuple(like.shape[1:]))
         return
     convolutions = any(layer.kind is LayerKind.CONVOLUTION for layer in facts.layers)
-    if kind is Kind.MAPPED and where.device == "cpu" and convolutions:
+    if kind is ExecutionKind.MAPPED and where.device == "cpu" and convolutions:
         raise NotStackable(MATES_OF_CONVOLUTIONS)
     stack(module, kind, 1, rate=fused_rate(training))
 
@@ -154,7 +158,7 @@ def _check(
     training: Training,
     like: torch.Tensor,
 ) -> None:
-    if execution.kind is Kind.COMPILED:
+    if execution.kind is ExecutionKind.COMPILED:
         # Workers compile the kernel and check it; here its description is enough.
         probe.check_chain(resident.module, tuple(like.shape[1:]), like.dtype)
     else:

@@ -20,7 +20,7 @@ from fedpilot.mediator import Payload
 
 from ..config import load_config, located, parse_config
 from ..config.schema import RunConfig
-from ..core.population.groups import Groups
+from ..core.population.groups import ClientGroups
 from ..core.population.partitions.summary import PartitionSummary
 from ..core.state import Array, State
 from ..errors import ConfigError
@@ -159,7 +159,7 @@ class Federation:
         return self._loaded.population.cohort_size
 
     @property
-    def groups(self) -> Groups | None:
+    def groups(self) -> ClientGroups | None:
         """Who belongs to which group, if there are any and their samples are here."""
         return self._loaded.population.groups
 

@@ -20,7 +20,7 @@ from ..core.state import Array, State
 from ..core.sums.partial import Tally
 
 
-class Registrar(Protocol):
+class NodeOwner(Protocol):
     """What a VirtualNode needs of its federation."""
 
     @property
@@ -70,7 +70,7 @@ class VirtualNode:
 
     __slots__ = ("_federation", "_index")
 
-    def __init__(self, federation: Registrar, index: int) -> None:
+    def __init__(self, federation: NodeOwner, index: int) -> None:
         self._federation = federation
         self._index = index
 

@@ -7,8 +7,8 @@ import torch
 from .. import models
 from ..config import with_execution
 from ..config.schema import RunConfig, Training
-from ..core.execution.execution import AS_CONFIGURED, Choice, Wish
-from ..core.execution.facts import FIGURED_MEMORY, Circumstances, Kind
+from ..core.execution.execution import AS_CONFIGURED, Choice, ExecutionWish
+from ..core.execution.facts import FIGURED_MEMORY, Circumstances, ExecutionKind
 from ..core.randomness import Purpose
 from ..engine.choosing import choose
 from ..engine.training.client import client_update_function
@@ -56,10 +56,10 @@ def _choice(config: RunConfig, materials: Materials) -> Choice:
     )
 
 
-def wish_of(training: Training) -> Wish:
+def wish_of(training: Training) -> ExecutionWish:
     """What the config names itself."""
-    return Wish(
-        kind=None if training.execution == "auto" else Kind(training.execution),
+    return ExecutionWish(
+        kind=None if training.execution == "auto" else ExecutionKind(training.execution),
         chunk_size=None if training.chunk_size == "auto" else training.chunk_size,
         model=training.execution_model,
     )

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..config.schema import RunConfig
-from ..core.population.groups import Groups, Steps, blocks, grouped, most_frequent
+from ..core.population.groups import ClientGroups, Steps, blocks, grouped, most_frequent
 from ..core.population.partitions.partition import Partition
 from ..errors import ConfigError
 
@@ -31,7 +31,7 @@ def groups_of(
     labels: NDArray[np.int64],
     columns: Mapping[str, NDArray[np.str_]],
     here: range,
-) -> Groups | None:
+) -> ClientGroups | None:
     """The groups of the clients that are here; None in a star.
 
     `labels` and `columns` are those of the samples that the partition is of. ConfigError if there

@@ -17,9 +17,9 @@ from ruamel.yaml import YAML
 
 from .. import models
 from ..config.schema import RunConfig
-from ..core.execution.autotune import Timing, Verdict, judged
+from ..core.execution.autotune import Timing, TunedExecution, judged
 from ..core.execution.execution import SEQUENTIAL_CHUNK, sizes
-from ..core.execution.facts import Execution, Kind
+from ..core.execution.facts import Execution, ExecutionKind
 from ..core.population.partitions.bootstrap import bootstrap
 from ..core.randomness import Purpose
 from ..engine.choosing import facts_or_none, refusals
@@ -42,10 +42,10 @@ CLIENTS_ALONE = 8
 class Tuned:
     """What was measured, and what a run would do without."""
 
-    verdict: Verdict
+    verdict: TunedExecution
     chosen: Execution
     """What `execution: auto` means."""
-    refused: dict[Kind, str]
+    refused: dict[ExecutionKind, str]
     """Ways that do not suit the model, and why."""
 
 
@@ -93,7 +93,7 @@ def write(path: Path, execution: Execution) -> None:
 def _execution(config: RunConfig) -> Execution:
     size = config.training.chunk_size
     assert isinstance(size, int)
-    return Execution(Kind(config.training.execution), size)
+    return Execution(ExecutionKind(config.training.execution), size)
 
 
 def _worker(
@@ -127,11 +127,11 @@ def _worker(
 
 def _ways(
     config: RunConfig, materials: Materials, trainers: Trainers
-) -> tuple[list[Execution], dict[Kind, str]]:
+) -> tuple[list[Execution], dict[ExecutionKind, str]]:
     """One by one, and all others that give the same."""
-    alone = Execution(Kind.SEQUENTIAL, SEQUENTIAL_CHUNK)
+    alone = Execution(ExecutionKind.SEQUENTIAL, SEQUENTIAL_CHUNK)
     where = circumstances(config, materials)
-    kinds = [kind for kind in Kind if kind is not Kind.SEQUENTIAL]
+    kinds = [kind for kind in ExecutionKind if kind is not ExecutionKind.SEQUENTIAL]
     if (why := trainers.why_not_together()) is not None:
         return [alone], dict.fromkeys(kinds, why)
     module, example = trainers.module, trainers.example
@@ -160,7 +160,7 @@ def _work(
 ) -> Callable[[], Timing]:
     """One measurement of a way."""
     trainer = trainers.checked(way)
-    most = CLIENTS_ALONE if way.kind is Kind.SEQUENTIAL else way.chunk_size
+    most = CLIENTS_ALONE if way.kind is ExecutionKind.SEQUENTIAL else way.chunk_size
     chunk = samples.chunk(np.arange(min(most, samples.partition.number_of_clients)))
     steps = int((-(-chunk.sizes // batch)).sum()) * trainers.epochs
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ..algorithms import algorithm_of
 from ..algorithms.coordinatewise import cut
-from ..config.schema import Federation
+from ..config.schema import FederationConfig
 from ..core.algorithm import Needs
 from ..errors import ConfigError
 
@@ -16,7 +16,7 @@ KEPT_SHARE = 0.25
 coordinator they are there up to three times."""
 
 
-def check_aggregation(section: Federation, cohort: int, bytes_of_update: int) -> None:
+def check_aggregation(section: FederationConfig, cohort: int, bytes_of_update: int) -> None:
     """ConfigError if a round's clients are too few for what is asked of them, or too many."""
     if section.trim is not None and not cut(section.trim, cohort):
         raise ConfigError.about(

@@ -12,9 +12,9 @@ from torch import nn
 from fedpilot.mediator.cli.compiling import mark
 
 from ..config.schema import Training
-from ..core.execution.facts import Execution, Kind
+from ..core.execution.facts import Execution, ExecutionKind
 from ..core.population.partitions.bootstrap import bootstrap
-from ..core.state import Role
+from ..core.state import TensorRole
 from ..engine.compiled.kernels import are_ready
 from ..engine.sums.summing import RunningSum
 from ..engine.trainers.resident import ResidentModule
@@ -38,11 +38,11 @@ def warm() -> str:
     trainers = Trainers(
         TrainerFactory(resident=resident, samples=samples, training=training, seed=0, device=CPU)
     )
-    trainer = trainers.checked(Execution(Kind.COMPILED, CLIENTS))
+    trainer = trainers.checked(Execution(ExecutionKind.COMPILED, CLIENTS))
     model = {name: tensor.clone() for name, tensor in resident.tensors().items()}
     chunk = samples.chunk(range(CLIENTS))
     for exponent in (20, 60):  # the sums of a round, and those that leave float64
-        summing = RunningSum(model, dict.fromkeys(model, Role.TRAINED), str)
+        summing = RunningSum(model, dict.fromkeys(model, TensorRole.TRAINED), str)
         summing.begin(model, dict.fromkeys(model, exponent))
         for trained in trainer.train(chunk, 1, model, {}):
             summing.add(chunk.clients, trained.tensors, chunk.sizes, trained.losses)

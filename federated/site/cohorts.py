@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..config.schema import RunConfig
-from ..core.population.groups import Groups, Steps
+from ..core.population.groups import ClientGroups, Steps
 from ..core.population.sampling import Indices, cohort, evaluation_cohort, share as share_of
 from ..core.population.shares import Share, held, part_name, taken, unpacked
 from ..engine.journal import RoundKey
@@ -34,7 +34,7 @@ class Cohort:
     """How many clients that has; with groups, it is the population."""
     samples: Indices
     """How many each holds, or about how many a group goes through."""
-    groups: Groups | None = None
+    groups: ClientGroups | None = None
 
     def nodes(self, some: Indices) -> Indices:
         """The clients that some of them stand for."""
@@ -145,7 +145,9 @@ class Cohorts:
             samples=self._materials.data.partition.sizes(clients),
         )
 
-    def _groups_in(self, groups: Groups, steps: Steps, share: Share, counted: str | None) -> Cohort:
+    def _groups_in(
+        self, groups: ClientGroups, steps: Steps, share: Share, counted: str | None
+    ) -> Cohort:
         whole = self._materials.population
         inside = held(groups.places, share)
         if counted is not None:  # a group counted with all its clients, or not at all

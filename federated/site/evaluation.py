@@ -17,7 +17,7 @@ from .cohorts import Cohorts
 from .futures import Answer, gathered
 from .payloads import tallied
 from .shared_models import SharedModels
-from .workers.pool import Piece, SharedModel, WorkerPool
+from .workers.pool import SharedModel, WorkerCall, WorkerPool
 
 
 class Evaluator:
@@ -53,19 +53,19 @@ class Evaluator:
             lambda parts: tallied(_total(parts), clients=clients, on=header["on"]),
         )
 
-    def _test_pieces(self, model: SharedModel, what: str) -> list[Piece]:
+    def _test_pieces(self, model: SharedModel, what: str) -> list[WorkerCall]:
         samples, batch = len(self._data.test_y), self._batch
         batches = -(-samples // batch)
         parts = min(batches, self._pool.size)
         cuts = [min(samples, batches * i // parts * batch) for i in range(parts + 1)]
         return [
-            Piece(method="evaluate_test", args=(start, stop), what=what, model=model)
+            WorkerCall(method="evaluate_test", args=(start, stop), what=what, model=model)
             for start, stop in itertools.pairwise(cuts)
         ]
 
     def _client_pieces(
         self, header: Mapping[str, Any], model: SharedModel, what: str
-    ) -> tuple[int, list[Piece]]:
+    ) -> tuple[int, list[WorkerCall]]:
         judges = self._cohorts.judges(header["round"])
         inside = held(judges, taken(header["share"]))
         if "counted" in header:
@@ -74,7 +74,7 @@ class Evaluator:
         self._check_company(what, len(clients))
         costs = self._data.partition.sizes(clients)
         return len(clients), [
-            Piece(method="evaluate_clients", args=(clients[part],), what=what, model=model)
+            WorkerCall(method="evaluate_clients", args=(clients[part],), what=what, model=model)
             for part in pieces(costs, self._pool.size, None)
         ]
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ..core.lifecycle import Ledger, NodeEvent, NodeState, Visit, joined
+from ..core.lifecycle import NodeEvent, NodeRecords, NodeState, Visit, joined
 from ..core.population.sampling import Indices
 
 VISITED = 20_000
@@ -27,7 +27,7 @@ class Hosting:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._lock = threading.RLock()
-        self._ledger = Ledger()
+        self._ledger = NodeRecords()
         self._homes: dict[int, tuple[int, float]] = {}
         """Node -> (worker, when it was last used)."""
         self._working: dict[int, int] = {}

@@ -43,10 +43,10 @@ class StoreCounts:
     """Reads that had to go to disk."""
 
 
-class Hold:
+class StateReference:
     """A counted reference: until it is released, its state is neither dropped nor spilled."""
 
-    def __init__(self, digest: str, release: Callable[[Hold], None]) -> None:
+    def __init__(self, digest: str, release: Callable[[StateReference], None]) -> None:
         self.digest = digest
         self.released = False
         self._release = release
@@ -149,13 +149,13 @@ class GlobalObjectStore:
                 entry.handle = self._put(self._read(name))
             return entry.handle
 
-    def hold(self, key_or_digest: str) -> Hold:
+    def hold(self, key_or_digest: str) -> StateReference:
         """Keep a state until the hold is released, whatever happens to its keys."""
         with self._lock:
             name = self._resolve(key_or_digest)
             self._entries[name].holds += 1
             self._idle.pop(name, None)
-            return Hold(name, self._release)
+            return StateReference(name, self._release)
 
     def delete(self, key: str) -> None:
         """Let a key point to nothing; a key that does not exist is no error."""
@@ -245,7 +245,7 @@ class GlobalObjectStore:
             ) from error
         return path
 
-    def _release(self, hold: Hold) -> None:
+    def _release(self, hold: StateReference) -> None:
         with self._lock:
             entry = self._entries.get(hold.digest)
             if hold.released or entry is None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from fedpilot.mediator import Payload
 
-from ..core.execution.facts import Execution, Kind
+from ..core.execution.facts import Execution, ExecutionKind
 from ..core.population.shares import part_name, taken
 from ..core.sums.partial import Tally
 from ..engine.journal import RoundKey
@@ -22,7 +22,7 @@ def key_of(header: Mapping[str, Any]) -> RoundKey:
 def execution_of(header: Mapping[str, Any]) -> Execution:
     """The execution that an order names."""
     kind, chunk_size = header["execution"]
-    return Execution(Kind(kind), chunk_size)
+    return Execution(ExecutionKind(kind), chunk_size)
 
 
 def tallied(tally: Tally, **facts: int | str) -> Payload:

@@ -33,7 +33,7 @@ from .cohorts import Cohort
 from .futures import Answer, or_fail
 from .node_placement import Hosting
 from .workers.attempt import Attempt, PieceResult
-from .workers.pool import Piece, SharedModel, WorkerPool
+from .workers.pool import SharedModel, WorkerCall, WorkerPool
 
 PROGRESS_S = 0.5
 """Rounds longer than this say how far they are, this often."""
@@ -98,7 +98,7 @@ class SiteRound:
         self._site = site
         self._clock = clock
         self._name = f"round {key.round_number}"
-        self._pieces: list[Piece] = []
+        self._pieces: list[WorkerCall] = []
         self._visits: list[Visit] = []
         self._covered: list[Indices] = []
         self._holding: set[int] = set()
@@ -183,13 +183,13 @@ class SiteRound:
         self._open = len(self._pieces)
         self._site.pool.submit(self._pieces)
 
-    def _piece(self, clients: Indices, *, hand_up: bool) -> Piece:
+    def _piece(self, clients: Indices, *, hand_up: bool) -> WorkerCall:
         hosting, states = self._site.hosting, self._site.states
         nodes = self.cohort.nodes(clients)
         visit = hosting.enter(nodes, f"in the cohort of {self._name}")
         self._visits.append(visit)
         memories = states.load(clients, self.key.round_number) if states is not None else {}
-        piece = Piece(
+        piece = WorkerCall(
             method="train",
             args=(self._attempt, clients, memories, hand_up),
             what=f"training {len(nodes)} clients of {self._name}",
@@ -248,7 +248,7 @@ class SiteRound:
         self._unsaved_s = 0.0
         self._asked = len(holding)
         for worker in sorted(holding):
-            piece = Piece(
+            piece = WorkerCall(
                 method="hand_up",
                 args=(self._attempt.number,),
                 what=f"handing up the sum of {self._name}",

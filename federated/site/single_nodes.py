@@ -15,7 +15,7 @@ from .futures import Answer, gathered, settled
 from .node_placement import Hosting
 from .payloads import execution_of, tallied
 from .shared_models import SharedModels
-from .workers.pool import Piece, WorkerPool
+from .workers.pool import WorkerCall, WorkerPool
 
 
 class SingleNodes:
@@ -36,7 +36,9 @@ class SingleNodes:
     def materialize(self, order: Payload) -> Answer:
         """Have a worker load a client's samples and keep them."""
         index = order.header["client"]
-        piece = Piece(method="host", args=(index,), what=f"materializing {self._client_id(index)}")
+        piece = WorkerCall(
+            method="host", args=(index,), what=f"materializing {self._client_id(index)}"
+        )
         return self._ask_home(index, piece, "materialize", lambda made: self._hosted(index, made))
 
     def _hosted(self, index: int, result: Mapping[str, int]) -> Payload:
@@ -48,7 +50,7 @@ class SingleNodes:
         """Train one client, who remembers what rounds left it with, and is not changed by this."""
         index, round_number = order.header["client"], order.header["round"]
         kept = self._memory.load(index, round_number)
-        piece = Piece(
+        piece = WorkerCall(
             method="train_one",
             args=(index, round_number, execution_of(order.header), kept),
             what=f"training {self._client_id(index)}",
@@ -64,7 +66,7 @@ class SingleNodes:
     def evaluate(self, order: Payload) -> Answer:
         """Evaluate a model on one client's samples."""
         index = order.header["client"]
-        piece = Piece(
+        piece = WorkerCall(
             method="evaluate_one",
             args=(index,),
             what=f"evaluating at {self._client_id(index)}",
@@ -77,7 +79,7 @@ class SingleNodes:
         index, weights = order.header["client"], order.header["weights"]
         client_id = self._client_id(index)
         states = [_under(f"{i}/", order.tensors) for i in range(len(weights))]
-        piece = Piece(
+        piece = WorkerCall(
             method="aggregate",
             args=(client_id, states, weights),
             what=f"aggregating at {client_id}",
@@ -109,7 +111,7 @@ class SingleNodes:
             self._evict(index, worker, f"idle for more than {limit:g} s")
 
     def _ask_home(
-        self, index: int, piece: Piece, call: str, finish: Callable[[Any], Payload]
+        self, index: int, piece: WorkerCall, call: str, finish: Callable[[Any], Payload]
     ) -> Answer:
         """Send a VirtualNode's work to the worker that is its home, and answer with its result."""
         piece.on_sent = lambda worker: self._hosting.bind(index, worker)
@@ -119,9 +121,11 @@ class SingleNodes:
         self._pool.submit([piece], worker=home)
         return gathered([piece.answer], lambda results: finish(results[0]))
 
-    def _evict(self, index: int, worker: int, reason: str) -> Piece:
+    def _evict(self, index: int, worker: int, reason: str) -> WorkerCall:
         self._hosting.let_go(index, reason)
-        piece = Piece(method="evict", args=(index,), what=f"releasing {self._client_id(index)}")
+        piece = WorkerCall(
+            method="evict", args=(index,), what=f"releasing {self._client_id(index)}"
+        )
         self._pool.submit([piece], worker=worker)
         return piece
 

@@ -30,14 +30,14 @@ from ..wire.messages import Capacity, RunId, SiteName
 from ..wire.transfer import BlobClient
 from .errors import SessionBroken, SessionLeft, SiteDismissed
 from .home import SiteHome
-from .membership.channel import Line
+from .membership.channel import MediatorChannels
 from .membership.renewal import due_at, pause_s as renewal_pause_s, renewed
 from .orders.runners import Runners, Start
-from .orders.traffic import Spending
-from .orders.work import Work
+from .orders.traffic import SiteSpending
+from .orders.work import OrderExecutor
 from .runner.process import RayChoice, RunnerProcess
 from .scans.ray_watchdog import Look, Watch
-from .session import Greeting, Session, hello_message
+from .session import AgentSession, Greeting, hello_message
 from .settings import AgentSettings, pause_s
 from .text import in_short
 
@@ -57,7 +57,7 @@ class Say(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Site:
+class SiteFacts:
     """What an agent is told of its site."""
 
     name: SiteName
@@ -78,7 +78,7 @@ class SiteAgent:
 
     def __init__(
         self,
-        site: Site,
+        site: SiteFacts,
         home: SiteHome,
         watch: Watch,
         credentials: Credentials,
@@ -119,8 +119,8 @@ class SiteAgent:
             clock=clock,
             start=start,
         )
-        self._work: Work | None = None
-        self._session: Session | None = None
+        self._work: OrderExecutor | None = None
+        self._session: AgentSession | None = None
         self._connected = False
         self._machines = home.machines()
         """As they were written down last."""
@@ -134,15 +134,15 @@ class SiteAgent:
         reason = "the site's agent was ended"
         async with AsyncExitStack() as undo:
             store = BlobStore(self._home.blobs, settings.blob_bytes, space=self._space)
-            line = Line(self._site.mediator, self._credentials)
+            line = MediatorChannels(self._site.mediator, self._credentials)
             undo.push_async_callback(line.close)
             blobs = BlobClient(line.blobs, store, self._crossed, chance=self._chance)
-            work = Work(
+            work = OrderExecutor(
                 self._site.name,
                 self._runners,
                 store,
                 blobs,
-                Spending(self._home.traffic),
+                SiteSpending(self._home.traffic),
                 self,
                 policy=self._site.policy,
                 settings=settings,
@@ -162,14 +162,14 @@ class SiteAgent:
                 if left:
                     self._say("runners_left", runs=list(left), lease_s=self._runners.lease_s)
 
-    async def _adopt(self, work: Work) -> None:
+    async def _adopt(self, work: OrderExecutor) -> None:
         for run in await self._runners.adopt():
             runner = self._runners.of(run)
             if runner is not None:
                 work.adopt(run, runner)
                 self._say("runner_adopted", run=run, pid=runner.process.pid)
 
-    async def _serve(self, line: Line, blobs: BlobClient, store: BlobStore) -> None:
+    async def _serve(self, line: MediatorChannels, blobs: BlobClient, store: BlobStore) -> None:
         """Converse, watch, look after leases and the certificate, tidy up, until one ends."""
         looked = asyncio.Event()
 
@@ -197,19 +197,19 @@ class SiteAgent:
         for each in ended:
             each.result()
 
-    async def _speak(self, line: Line, looked: asyncio.Event) -> None:
+    async def _speak(self, line: MediatorChannels, looked: asyncio.Event) -> None:
         # A site whose first word is of trouble is lost before it has begun.
         with suppress(TimeoutError):
             async with asyncio.timeout(self._settings.first_look_s):
                 await looked.wait()
         await self._converse(line)
 
-    async def _converse(self, line: Line) -> None:
+    async def _converse(self, line: MediatorChannels) -> None:
         """One session after the other; CertificateExpired once there is no use in another."""
         failures = 0
         while True:
             line.credentials.identity.check(self._wall_clock())
-            session = Session(line.site.session(), self, self._settings, self._clock)
+            session = AgentSession(line.site.session(), self, self._settings, self._clock)
             self._session, self._connected = session, False
             try:
                 await session.run()
@@ -233,7 +233,7 @@ class SiteAgent:
             await asyncio.sleep(TICK_S)
             self._runners.end_lapsed()
 
-    async def _keep_certified(self, line: Line, blobs: BlobClient) -> None:
+    async def _keep_certified(self, line: MediatorChannels, blobs: BlobClient) -> None:
         """Renew the certificate in time, and go on with the new one."""
         while True:
             due = due_at(line.credentials.identity, self._chance())
@@ -246,7 +246,7 @@ class SiteAgent:
             if self._session is not None:
                 self._session.leave()
 
-    async def _renewed(self, line: Line) -> Credentials:
+    async def _renewed(self, line: MediatorChannels) -> Credentials:
         """The next credentials, once they are had and kept; what is in the way is said."""
         identity, made = line.credentials.identity, None
         warned_at = -math.inf
@@ -338,7 +338,7 @@ class SiteAgent:
         self._runners.renew(runs)
 
     @property
-    def _at_work(self) -> Work:
+    def _at_work(self) -> OrderExecutor:
         if self._work is None:
             raise RuntimeError("the agent is not running")
         return self._work

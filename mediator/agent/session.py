@@ -48,7 +48,7 @@ MOST_NAMED = 100
 """Unknown fields that are logged in one session."""
 
 
-class Site(Protocol):
+class SessionHost(Protocol):
     """What a session asks of the agent."""
 
     def hello(self) -> pb.Hello:
@@ -93,11 +93,11 @@ def hello_message(
     )
 
 
-class Session:
+class AgentSession:
     """One call of SiteService.Session."""
 
     def __init__(
-        self, call: Any, site: Site, settings: AgentSettings, clock: Callable[[], float]
+        self, call: Any, site: SessionHost, settings: AgentSettings, clock: Callable[[], float]
     ) -> None:
         self._call, self._site = call, site
         self._settings, self._clock = settings, clock

@@ -17,7 +17,7 @@ import click
 
 from fedpilot.fabric.core.text.plain_text import plain_line
 
-from ..client.profiles import Asked, Profile, choose
+from ..client.profiles import ConnectionOptions, Profile, choose
 from ..errors import ProfileError
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON, no text
 class Access:
     """Which mediator a command line means."""
 
-    asked: Asked
+    asked: ConnectionOptions
 
     @property
     def on_purpose(self) -> bool:
@@ -110,7 +110,7 @@ def with_mediator(command: Command) -> Command:
 def access_of(mediator: str | None, credentials: str | None, profile: str | None) -> Access:
     """What the options say, together with the environment."""
     return Access(
-        asked=Asked(
+        asked=ConnectionOptions(
             mediator=mediator or "",
             credentials=credentials or "",
             profile=profile or "",

@@ -26,7 +26,7 @@ from ..errors import MediatorError
 from .access import Access, access_of
 
 if TYPE_CHECKING:
-    from ..client.client import MediatorClient, Outcome
+    from ..client.client import MediatorClient, SiteCommandOutcome
 
 SPECS = {"cluster": "--json-spec", "job": "--virtual-cluster"}
 """What takes the spec of a file that is here, and not at the site."""
@@ -35,7 +35,7 @@ AT_ONCE = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class SiteCommandOptions:
     """What a command line asks of sites."""
 
     group: str
@@ -53,7 +53,7 @@ class Asked:
         return "--json" in before_dashes(self.arguments)
 
 
-def parse(group: str, arguments: Sequence[str]) -> Asked:
+def parse(group: str, arguments: Sequence[str]) -> SiteCommandOptions:
     """Take the options about sites and the mediator out of a command line. UsageError."""
     told: dict[str, list[str]] = {
         name: [] for name in ("--site", "--mediator", "--credentials", "--profile")
@@ -85,7 +85,7 @@ def parse(group: str, arguments: Sequence[str]) -> Asked:
     if why := objection(sent):
         raise click.UsageError(f"{why}.")
     one = {name: values[-1] if values else None for name, values in told.items()}
-    return Asked(
+    return SiteCommandOptions(
         group=group,
         arguments=sent,
         sites=tuple(dict.fromkeys(told["--site"])),
@@ -126,7 +126,7 @@ def at_sites(arguments: Sequence[str]) -> None:
     sys.exit(code)
 
 
-def _one(access: Access, asked: Asked) -> int:
+def _one(access: Access, asked: SiteCommandOptions) -> int:
     """Ask one site, and pass on what it answers."""
     site = asked.sites[0]
     with access.open() as client, Spinner(f"asking {site}"):
@@ -135,7 +135,7 @@ def _one(access: Access, asked: Asked) -> int:
     return outcome.exit_code
 
 
-def _several(access: Access, asked: Asked) -> int:
+def _several(access: Access, asked: SiteCommandOptions) -> int:
     """Ask several sites side by side; the gravest of their codes."""
     with access.open() as client, Spinner("asking the sites"):
         sites = asked.sites or _all(client)
@@ -156,7 +156,7 @@ def _several(access: Access, asked: Asked) -> int:
     return max(outcome.exit_code for outcome in outcomes.values())
 
 
-def _pass_on(outcome: Outcome) -> None:
+def _pass_on(outcome: SiteCommandOutcome) -> None:
     click.echo(plain_lines(outcome.out), nl=False)
     click.echo(plain_lines(outcome.err), nl=False, err=True)
 
@@ -170,19 +170,19 @@ def _all(client: MediatorClient) -> tuple[str, ...]:
     return tuple(str(site["name"]) for site in found if site.get("state") in IN_CONTACT)
 
 
-def _settled(future: Any) -> Outcome:
+def _settled(future: Any) -> SiteCommandOutcome:
     """How it ended at a site, one that could not be asked among them."""
-    from ..client.client import Outcome
+    from ..client.client import SiteCommandOutcome
 
     try:
-        outcome: Outcome = future.result()
+        outcome: SiteCommandOutcome = future.result()
         return outcome
     except MediatorError as error:
         code = exit_code_of(error) or REFUSED
-        return Outcome(exit_code=code, out="", err=f"fedpilot: {error}\n")
+        return SiteCommandOutcome(exit_code=code, out="", err=f"fedpilot: {error}\n")
 
 
-def _document(outcome: Outcome) -> dict[str, Any]:
+def _document(outcome: SiteCommandOutcome) -> dict[str, Any]:
     """A site's answer in a document of several."""
     answer: Any = None
     with suppress(ValueError):

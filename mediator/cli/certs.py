@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from fedpilot.fabric.cli.access import Commands, display, exit_codes, fail, print_json
+from fedpilot.fabric.cli.access import CommandGroup, display, exit_codes, fail, print_json
 from fedpilot.fabric.host.exit_codes import BAD_INPUT
 
 from ..core.rules.roles import Role
@@ -89,7 +89,7 @@ _DAYS = click.option(
 )
 
 
-@click.group(cls=Commands)
+@click.group(cls=CommandGroup)
 def certs() -> None:
     """Make, list and revoke the certificates of a federation: a small authority in a folder.
 

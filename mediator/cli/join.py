@@ -43,7 +43,7 @@ TOKEN_S = 600.0
 _ADDRESS = re.compile(r"(?:[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\]):([0-9]{1,5})")
 
 
-class Address(click.ParamType[str]):
+class HostPort(click.ParamType[str]):
     """HOST:PORT."""
 
     name = "HOST:PORT"
@@ -78,7 +78,7 @@ JSON = click.option(
 @click.option(
     "--mediator",
     metavar="HOST:PORT",
-    type=Address(),
+    type=HostPort(),
     help="Where sites dial to. Remembered: needed the first time only.",
 )
 @click.option(
@@ -286,7 +286,7 @@ def _agent(
     say: Callable[..., None],
 ) -> SiteAgent:
     """The agent, with all that it needs; `data` is what is declared, and what leaves of it."""
-    from ..agent.agent import Site, SiteAgent, told_data
+    from ..agent.agent import SiteAgent, SiteFacts, told_data
     from ..agent.runner.process import RayChoice
     from ..agent.scans.ray_watchdog import PrivateRay, Watchdog
 
@@ -307,7 +307,7 @@ def _agent(
         )
     )
     return SiteAgent(
-        Site(
+        SiteFacts(
             name=site,
             mediator=address,
             ray=RayChoice() if private else RayChoice(address=ray_address, auth_mode=mode),

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fedpilot.fabric.cli.access import Commands, exit_codes, fail
+from fedpilot.fabric.cli.access import CommandGroup, exit_codes, fail
 from fedpilot.fabric.core.text.sizes import SIZE_IN_WORDS, bytes_of
 from fedpilot.fabric.host.exit_codes import BAD_INPUT
 
@@ -46,7 +46,7 @@ LISTEN, JOIN_PORT = "127.0.0.1:7461", 7462
 CONNECTIONS, PER_ADDRESS = 4_096, 1_024
 
 
-@click.group(cls=Commands)
+@click.group(cls=CommandGroup)
 def mediator() -> None:
     """Run a mediator: the one process that sites join and users ask.
 

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import click
 
-from fedpilot.fabric.cli.access import Commands, exit_codes, print_json
+from fedpilot.fabric.cli.access import CommandGroup, exit_codes, print_json
 
 from .access import JSON
 from .join import POLICY, SITE_FILE
 
 
-@click.group(cls=Commands)
+@click.group(cls=CommandGroup)
 def policy() -> None:
     """Check what this site declares and allows, before anybody relies on it."""
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fedpilot.fabric.cli.access import Commands, display, exit_codes, print_json
+from fedpilot.fabric.cli.access import CommandGroup, display, exit_codes, print_json
 
 from .access import JSON
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ..client.profiles import Profile, Profiles
 
 
-@click.group(cls=Commands)
+@click.group(cls=CommandGroup)
 def profile() -> None:
     """Name mediators once, so that no other command needs an address.
 

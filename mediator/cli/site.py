@@ -14,7 +14,7 @@ import click
 
 from fedpilot.fabric.cli.access import (
     INTERRUPTED,
-    Commands,
+    CommandGroup,
     Spinner,
     display,
     exit_codes,
@@ -37,7 +37,7 @@ LOOK_S = 2.0
 HOUR_S = 3600.0
 
 
-@click.group(cls=Commands)
+@click.group(cls=CommandGroup)
 def site() -> None:
     """The sites of a federation: Ray clusters that joined a mediator.
 

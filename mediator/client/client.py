@@ -27,7 +27,7 @@ from ..wire.messages import PROTOCOL
 from ..wire.payloads import read, write
 from ..wire.questions import question_messages, whole_answer
 from ..workload import Payload
-from .retrying_stub import Patience, RetryingStub
+from .retrying_stub import ClientTimeouts, RetryingStub
 
 Document = Mapping[str, Any]
 """A JSON object."""
@@ -63,7 +63,7 @@ class RunFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class SiteCommandOutcome:
     """How a command at a site ended."""
 
     exit_code: int
@@ -79,7 +79,7 @@ class MediatorClient:
         address: str,
         credentials: Credentials,
         *,
-        patience: Patience | None = None,
+        patience: ClientTimeouts | None = None,
         sleep: Callable[[float], None] = time.sleep,
         on_cut: Callable[[str], None] = lambda reason: None,
     ) -> None:
@@ -90,7 +90,7 @@ class MediatorClient:
         credentials.identity.check(time.time())
         self.address = address
         self.identity = credentials.identity
-        self._patience = patience or Patience()
+        self._patience = patience or ClientTimeouts()
         self._sleep = sleep
         self._calls = RetryingStub(
             address, credentials, patience=self._patience, sleep=sleep, on_cut=on_cut
@@ -291,7 +291,7 @@ class MediatorClient:
         request = pb.ChangeSiteRequest(site=name, change=change, timeout_s=timeout_s)
         return _document(self._calls.ask("change_site", request, site=name).site_json)
 
-    def run_at_site(self, site: str, arguments: list[str]) -> Outcome:
+    def run_at_site(self, site: str, arguments: list[str]) -> SiteCommandOutcome:
         """Run `fedpilot ARGUMENTS`, a command about clusters or jobs, beside a site's agent.
 
         Its exit code is one of those that commands have: 4 where it was ended at its deadline.
@@ -299,7 +299,9 @@ class MediatorClient:
         request = pb.RunAtSiteRequest(site=site, arguments=arguments)
         timeout_s = self._patience.work_s
         reply = self._calls.ask("run_at_site", request, site=site, timeout_s=timeout_s)
-        return Outcome(exit_code=exit_code_here(reply.exit_code), out=reply.out, err=reply.err)
+        return SiteCommandOutcome(
+            exit_code=exit_code_here(reply.exit_code), out=reply.out, err=reply.err
+        )
 
     def make_token(self, site: str, *, valid_s: float) -> tuple[str, float]:
         """A token with which a site of that name may join once; and until when, epoch seconds."""

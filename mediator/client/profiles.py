@@ -64,7 +64,7 @@ class Profiles:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class ConnectionOptions:
     """What a command line and the environment say of the mediator; empty is not given."""
 
     mediator: str = ""
@@ -79,7 +79,7 @@ class Asked:
         return bool(self.mediator or self.profile or self.variable)
 
 
-def choose(profiles: Profiles, asked: Asked) -> Profile | None:
+def choose(profiles: Profiles, asked: ConnectionOptions) -> Profile | None:
     """The profile that counts; None if none was named and there is no default.
 
     ProfileError if what was given does not fit together, or leads to none.

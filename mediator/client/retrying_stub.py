@@ -45,7 +45,7 @@ _REPEATABLE = frozenset(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Patience:
+class ClientTimeouts:
     """How long a client waits, in seconds."""
 
     call_s: float = 30.0
@@ -72,7 +72,7 @@ class RetryingStub:
         address: str,
         credentials: Credentials,
         *,
-        patience: Patience,
+        patience: ClientTimeouts,
         sleep: Callable[[float], None],
         on_cut: Callable[[str], None],
     ) -> None:

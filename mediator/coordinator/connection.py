@@ -25,7 +25,7 @@ from typing import Any, Self
 
 import grpc
 
-from ..agent.runner.link import Outbox
+from ..agent.runner.link import OrderTensors
 from ..core.health import SiteState, takes_new_work
 from ..core.links import LinkUse
 from ..core.traffic import Direction, Flow, TrafficLedger
@@ -82,7 +82,7 @@ def terminate_this_process(reason: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class RunQuery:
     """What a user asks of this run; to be answered once."""
 
     payload: Payload
@@ -118,7 +118,7 @@ class MediatorConnection:
         self._on_broken = on_broken
         self._outgoing: queue.Queue[pb.FromCoordinator | None] = queue.Queue(MOST_UNSENT)
         self._keeping = Keeping(self.blobs, discard=True)
-        self._outbox = Outbox(self._keeping)
+        self._outbox = OrderTensors(self._keeping)
         self._lock = threading.Lock()
         self._waiting: dict[tuple[str, str], _Waiting] = {}
         self._listening: dict[str, Notify] = {}
@@ -134,7 +134,7 @@ class MediatorConnection:
         self._over = ""
         self._closing = False
         self._replied: deque[pb.Blob] = deque()
-        self.questions: queue.Queue[Question] = queue.Queue()
+        self.questions: queue.Queue[RunQuery] = queue.Queue()
         """What users ask of this run, in the order in which they asked."""
         self._socket = LocalSocket(folder)
         self._channel = grpc.insecure_channel(self._socket.address, options=LOCAL_OPTIONS)
@@ -435,7 +435,7 @@ class MediatorConnection:
         except (BadPayload, BadMessage) as error:
             fail(error)
             return
-        self.questions.put(Question(payload, answer, fail))
+        self.questions.put(RunQuery(payload, answer, fail))
 
     def _kept(self, payload: Payload) -> pb.Done:
         """A reply whose blob stays until enough others were given: the mediator reads it soon."""

@@ -23,7 +23,7 @@ MOST_SHOWN = 5
 """And that a line names."""
 
 
-class Peer(NamedTuple):
+class PeerAddress(NamedTuple):
     """Where a connection comes from."""
 
     address: str
@@ -31,17 +31,17 @@ class Peer(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Connection:
+class OpenConnection:
     """An open connection."""
 
-    peer: Peer
+    peer: PeerAddress
     since: float
     known: bool
     """Whether a call on it was admitted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class ConnectionLimits:
     """How many may be connected."""
 
     strangers: int
@@ -62,12 +62,12 @@ class Why(StrEnum):
 
 
 def to_close(
-    connections: Iterable[Connection], now: float, limits: Limits
-) -> list[tuple[Connection, Why]]:
+    connections: Iterable[OpenConnection], now: float, limits: ConnectionLimits
+) -> list[tuple[OpenConnection, Why]]:
     """The connections that are closed now, and why."""
-    closed: list[tuple[Connection, Why]] = []
-    strangers: defaultdict[str, list[Connection]] = defaultdict(list)
-    known: defaultdict[str, list[Connection]] = defaultdict(list)
+    closed: list[tuple[OpenConnection, Why]] = []
+    strangers: defaultdict[str, list[OpenConnection]] = defaultdict(list)
+    known: defaultdict[str, list[OpenConnection]] = defaultdict(list)
     for each in sorted(connections, key=lambda c: (c.since, c.peer)):
         if each.known:
             known[each.peer.address].append(each)
@@ -138,14 +138,14 @@ class TurnedAway:
         )
 
 
-def peer_named(text: str) -> Peer | None:
+def peer_named(text: str) -> PeerAddress | None:
     """Where a call comes from, as gRPC says it; None where that is no address and port."""
     kind, _, where = text.partition(":")
     host, colon, port = unquote(where).rpartition(":")
     if kind not in ("ipv4", "ipv6") or not colon or not port.isdecimal():
         return None
     try:
-        return Peer(plain_address(host.strip("[]")), int(port))
+        return PeerAddress(plain_address(host.strip("[]")), int(port))
     except ValueError:
         return None
 

@@ -115,7 +115,7 @@ class HealthSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class SiteHealth:
     """What is known of a site's health. Times are seconds of one clock, which `now` is of too."""
 
     state: SiteState
@@ -127,12 +127,12 @@ class Standing:
     """Whether it has to wait out the window; a new site has not."""
 
 
-def joined(now: float) -> Standing:
+def joined(now: float) -> SiteHealth:
     """A site that has just come for the first time."""
-    return Standing(state=_S.JOINING, since=now, heard_at=now, reason="it has joined")
+    return SiteHealth(state=_S.JOINING, since=now, heard_at=now, reason="it has joined")
 
 
-def after(standing: Standing, event: SiteEvent, now: float, reason: str) -> Standing:
+def after(standing: SiteHealth, event: SiteEvent, now: float, reason: str) -> SiteHealth:
     """The standing once something has happened; `since` and `reason` change with the state."""
     wish = _WISH_OF.get(event, standing.wish)
     if standing.state is _S.LEFT and event is _E.HEARD:
@@ -152,7 +152,7 @@ def after(standing: Standing, event: SiteEvent, now: float, reason: str) -> Stan
     return replace(kept, state=state, since=now, reason=reason, was_lost=lost)
 
 
-def due(standing: Standing, now: float, settings: HealthSettings) -> tuple[SiteEvent, str] | None:
+def due(standing: SiteHealth, now: float, settings: HealthSettings) -> tuple[SiteEvent, str] | None:
     """What time alone brings about now, and why."""
     silent = now - standing.heard_at
     match standing.state:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 
-class Act(StrEnum):
+class LeaseAct(StrEnum):
     """What is due."""
 
     RELEASE = "release"
@@ -51,12 +51,12 @@ class Leases:
             return replace(self, promised_at=None, promise_s=0.0)
         return replace(self, promised_at=now, promise_s=promise_s)
 
-    def due(self, now: float) -> tuple[Act, str] | None:
+    def due(self, now: float) -> tuple[LeaseAct, str] | None:
         """What has to be done now, and why."""
         if self.alone_since is not None and now >= self.alone_since + self.orphan_s:
-            return Act.END, f"nobody was connected for {self.orphan_s:g} s"
+            return LeaseAct.END, f"nobody was connected for {self.orphan_s:g} s"
         if self.lease_s and now >= self.renewed_at + self.lease_s:
-            return Act.END, f"its lease of {self.lease_s:g} s was not renewed"
+            return LeaseAct.END, f"its lease of {self.lease_s:g} s was not renewed"
         if self.promised_at is not None and now >= self.promised_at + self.promise_s:
-            return Act.RELEASE, f"its promise was not committed within {self.promise_s:g} s"
+            return LeaseAct.RELEASE, f"its promise was not committed within {self.promise_s:g} s"
         return None

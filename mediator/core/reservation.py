@@ -3,7 +3,7 @@
 All sites are asked at once to prepare their part; when enough have promised, those commit and
 nothing is left behind elsewhere. Otherwise every promise is released. A commit can fail too: its
 promise has lapsed, or the site is gone. Whoever drives the generator does the asking: `reserve`
-yields the `Ask`s that go out together and is sent the sites' answers.
+yields the `SiteStep`s that go out together and is sent the sites' answers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Verb(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class SiteStep:
     """One question to one site."""
 
     verb: Verb
@@ -51,7 +51,7 @@ Answer = Promise | Refusal | None
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ReservationOutcome:
     """What was reserved where; nothing at all unless `granted`."""
 
     granted: bool
@@ -63,7 +63,7 @@ class Outcome:
 
 def reserve(
     sites: Sequence[str], *, min_sites: int, required: Collection[str] = ()
-) -> Generator[tuple[Ask, ...], Mapping[str, Answer], Outcome]:
+) -> Generator[tuple[SiteStep, ...], Mapping[str, Answer], ReservationOutcome]:
     """Prepare everywhere, then commit where it was promised, or release that.
 
     A promise answers PREPARE; anything but a refusal answers COMMIT; no answer is a refusal.
@@ -72,12 +72,12 @@ def reserve(
     if len(sites) < min_sites:
         refusals["all"] = f"{min_sites} sites are needed and there are {len(sites)}"
     if refusals:
-        return Outcome(False, {}, refusals)
+        return ReservationOutcome(False, {}, refusals)
 
     def enough(promises: Collection[str]) -> bool:
         return len(promises) >= min_sites and set(required) <= set(promises)
 
-    answers = yield tuple(Ask(Verb.PREPARE, site) for site in sites)
+    answers = yield tuple(SiteStep(Verb.PREPARE, site) for site in sites)
     promises: dict[str, Promise] = {}
     unreachable: set[str] = set()
     for site in sites:
@@ -90,17 +90,17 @@ def reserve(
                 unreachable.add(site)
     held = tuple(promises)
     if enough(promises):
-        answers = yield tuple(Ask(Verb.COMMIT, site) for site in held)
+        answers = yield tuple(SiteStep(Verb.COMMIT, site) for site in held)
         for site in held:
             answer = answers.get(site)
             if isinstance(answer, Refusal):
                 refusals[site] = answer.reason
                 del promises[site]
     if enough(promises):
-        lapsed = tuple(Ask(Verb.RELEASE, site) for site in held if site not in promises)
+        lapsed = tuple(SiteStep(Verb.RELEASE, site) for site in held if site not in promises)
         if lapsed:
             yield lapsed
-        return Outcome(True, promises, refusals)
+        return ReservationOutcome(True, promises, refusals)
     if held:
-        yield tuple(Ask(Verb.RELEASE, site) for site in held)
-    return Outcome(False, {}, refusals, unreachable=unreachable == refusals.keys())
+        yield tuple(SiteStep(Verb.RELEASE, site) for site in held)
+    return ReservationOutcome(False, {}, refusals, unreachable=unreachable == refusals.keys())

@@ -19,7 +19,7 @@ from ..core.traffic import Flow
 from ..errors import AnswerUnreadable, RaysUnusable, ReservationRefused, SiteUnreachable
 from ..workload import Notify, Payload
 from .gang_reservation import reserve_gang
-from .membership import Change, Membership
+from .membership import Change, SiteMembership
 from .order_router import OrderRouter, ProblemOf, no_problem
 from .site import GangRequest, Site
 from .site_events import Hear, SiteEvents
@@ -47,7 +47,7 @@ class FederationMediator:
         """
         self._sites = {site.name: site for site in sites}
         self._events = SiteEvents()
-        self._membership = Membership(
+        self._membership = SiteMembership(
             self._sites, strategy=assignment, replacement=replacement, tell=self._events.tell
         )
         self._startup = Startup(self._sites, self._membership, self._events)

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
-from ..core.reservation import Answer, Ask, Outcome, Refusal, Verb, reserve
+from ..core.reservation import Answer, Refusal, ReservationOutcome, SiteStep, Verb, reserve
 from ..errors import MediatorError
 from .site import GangRequest, Site
 
@@ -28,7 +28,7 @@ def reserve_gang(
     *,
     min_sites: int,
     required: Collection[str] = (),
-) -> Outcome:
+) -> ReservationOutcome:
     """Prepare at all sites at once; commit at those that promise, if they are enough."""
     conversation = reserve(tuple(sites), min_sites=min_sites, required=required)
     try:
@@ -36,12 +36,12 @@ def reserve_gang(
         while True:
             asks = conversation.send(_answers(sites, asks, request))
     except StopIteration as end:
-        outcome: Outcome = end.value
+        outcome: ReservationOutcome = end.value
         return outcome
 
 
 def _answers(
-    sites: Mapping[str, Site], asks: Sequence[Ask], request: GangRequest
+    sites: Mapping[str, Site], asks: Sequence[SiteStep], request: GangRequest
 ) -> Mapping[str, Answer]:
     asked = {ask.site: _put(ask.verb, sites[ask.site], request) for ask in asks}
     deadline = time.monotonic() + request.timeout_s + ANSWER_S

@@ -1,4 +1,4 @@
-"""Membership: which sites take part in a federation, and which clients belong to whom meanwhile.
+"""SiteMembership: which sites take part in a federation, and whose clients are whose meanwhile.
 
 A lost site's clients that may move belong to others at once. A site that came back is given clients
 bit by bit.
@@ -46,7 +46,7 @@ class Change:
     """How many moved to other sites at once."""
 
 
-class Membership:
+class SiteMembership:
     """The sites of one federation; all methods may be called from any thread."""
 
     def __init__(

@@ -15,7 +15,7 @@ from ..core.traffic import Direction, Flow, TrafficLedger
 from ..errors import AnswerUnreadable, SiteLost, SiteUnreachable
 from ..workload import Payload
 from .futures import failed, settle_as
-from .membership import ChangeKind, Membership
+from .membership import ChangeKind, SiteMembership
 from .site import Site
 
 ProblemOf = Callable[[Payload], str]
@@ -33,7 +33,7 @@ class OrderRouter:
     def __init__(
         self,
         sites: Mapping[str, Site],
-        membership: Membership,
+        membership: SiteMembership,
         counted: Callable[[], list[tuple[Flow, int]]] | None,
     ) -> None:
         """`counted` gives the bytes since its last call; without it tensors are counted here."""

@@ -19,7 +19,7 @@ from ..errors import (
 )
 from ..workload import Notify, Payload
 from .futures import done, failed, followed, then
-from .membership import Membership
+from .membership import SiteMembership
 from .site import GangRequest, Site
 from .site_events import SiteEvents
 
@@ -28,7 +28,7 @@ class Startup:
     """What one federation starts at its sites."""
 
     def __init__(
-        self, sites: Mapping[str, Site], membership: Membership, events: SiteEvents
+        self, sites: Mapping[str, Site], membership: SiteMembership, events: SiteEvents
     ) -> None:
         self._sites = sites
         self._membership = membership

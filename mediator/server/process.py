@@ -24,7 +24,7 @@ import grpc.aio
 
 from fedpilot.fabric.host.exit_codes import BAD_INPUT
 
-from ..core.door import Limits, Places, fitting
+from ..core.door import ConnectionLimits, Places, fitting
 from ..errors import MediatorError
 from ..identity import Credentials
 from ..identity.certificates import DAY_S
@@ -49,10 +49,10 @@ from .connections.door import Door, descriptors
 from .connections.own_identity import OwnIdentity, own_identity
 from .connections.sessions import SiteSessions
 from .events import EventLog
-from .orders.coordinator_registry import Switchboard
-from .orders.sites import Sites
-from .orders.traffic_accounting import Booking
-from .runs.disk_room import Room
+from .orders.coordinator_registry import CoordinatorRegistry
+from .orders.sites import SiteRegistry
+from .orders.traffic_accounting import TrafficAccounting
+from .runs.disk_room import DiskRoom
 from .runs.retention import Retaining
 from .runs.runs import Runs
 from .services.administration import Administration
@@ -136,7 +136,7 @@ class Mediator:
         self._hosts = tuple(hosts)
         self._undo = AsyncExitStack()
         self._ready: Ready | None = None
-        self.sites: Sites
+        self.sites: SiteRegistry
         self.runs: Runs
 
     @property
@@ -182,10 +182,14 @@ class Mediator:
         clock = steady_clock()
         blobs = BlobStore(settings.blobs, settings.blobs_bytes)
         await asyncio.to_thread(blobs.clean, now=time.time(), stale_after_s=STALE_S)
-        events, switchboard, booking = EventLog(database, clock), Switchboard(), Booking(database)
+        events, switchboard, booking = (
+            EventLog(database, clock),
+            CoordinatorRegistry(),
+            TrafficAccounting(database),
+        )
         undo.push_async_callback(events.close)
         undo.callback(booking.write, last=True)
-        sites = Sites(
+        sites = SiteRegistry(
             settings,
             clock=clock,
             database=database,
@@ -194,7 +198,7 @@ class Mediator:
             booking=booking,
             blobs=blobs,
         )
-        room = Room(settings.folder, space_of)
+        room = DiskRoom(settings.folder, space_of)
         runs = Runs(
             settings,
             clock=clock,
@@ -294,12 +298,12 @@ class Mediator:
     async def _tick(
         self,
         own: OwnIdentity,
-        sites: Sites,
+        sites: SiteRegistry,
         coordinators: Coordinators,
-        booking: Booking,
+        booking: TrafficAccounting,
         database: Database,
         events: EventLog,
-        room: Room,
+        room: DiskRoom,
     ) -> None:
         """What comes with time: silence of sites, counts that are told and written, warnings."""
         pause = max(0.02, min(1.0, self.settings.health.heartbeat_s / 4))
@@ -337,7 +341,7 @@ def _door(settings: ServerSettings, clock: Callable[[], float]) -> tuple[Door, P
             fits.connections,
             settings.connections,
         )
-    limits = Limits(
+    limits = ConnectionLimits(
         strangers=fits.strangers,
         of_address=settings.connections_per_address,
         stranger_s=settings.stranger_s,

@@ -21,7 +21,7 @@ from .closed_pipes import outlive_readers
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class CommandEntry:
     """Where a command is, and what `fedpilot --help` says of it."""
 
     target: str
@@ -31,60 +31,60 @@ class Entry:
 
 RUNS, SITES, SHARE, SET_UP = "Train", "Span sites", "Share a Ray cluster", "Set up"
 COMMANDS = {
-    "run": Entry(
+    "run": CommandEntry(
         "fedpilot.federated.cli.run:run", "Train a federation, or resume an interrupted run.", RUNS
     ),
-    "check": Entry(
+    "check": CommandEntry(
         "fedpilot.federated.cli.check:check", "Validate a config and print it as resolved.", RUNS
     ),
-    "tune": Entry(
+    "tune": CommandEntry(
         "fedpilot.federated.cli.tune:tune", "Measure how a config's model trains fastest.", RUNS
     ),
-    "runs": Entry(
+    "runs": CommandEntry(
         "fedpilot.federated.cli.runs.group:runs",
         "List, show and verify runs, of a folder or of a mediator.",
         RUNS,
     ),
-    "node": Entry(
+    "node": CommandEntry(
         "fedpilot.federated.cli.node:node",
         "List VirtualNodes of a run at a mediator, and explain where they are.",
         RUNS,
     ),
-    "mediator": Entry(
+    "mediator": CommandEntry(
         "fedpilot.mediator.cli.mediator:mediator",
         "Start the mediator that sites and users connect to.",
         SITES,
     ),
-    "site": Entry(
+    "site": CommandEntry(
         "fedpilot.mediator.cli.site:site",
         "List sites, let them join, cordon, drain and remove them.",
         SITES,
     ),
-    "events": Entry(
+    "events": CommandEntry(
         "fedpilot.mediator.cli.events:events", "Print what happens in the federation.", SITES
     ),
-    "certs": Entry(
+    "certs": CommandEntry(
         "fedpilot.mediator.cli.certs:certs", "Make, list and revoke certificates.", SITES
     ),
-    "profile": Entry(
+    "profile": CommandEntry(
         "fedpilot.mediator.cli.profile:profile",
         "Name mediators, so that no command needs an address.",
         SITES,
     ),
-    "cluster": Entry(
+    "cluster": CommandEntry(
         "fedpilot.fabric.cli.clusters:cluster",
         "Virtual clusters: create, list, draw, explain, delete.",
         SHARE,
     ),
-    "job": Entry(
+    "job": CommandEntry(
         "fedpilot.fabric.cli.jobs:job",
         "Run unmodified Ray scripts, each in a virtual cluster of its own.",
         SHARE,
     ),
-    "init": Entry(
+    "init": CommandEntry(
         "fedpilot.federated.cli.set_up:init", "Write a commented starter config.", SET_UP
     ),
-    "doctor": Entry(
+    "doctor": CommandEntry(
         "fedpilot.federated.cli.set_up:doctor",
         "Look at this machine and say what is missing.",
         SET_UP,

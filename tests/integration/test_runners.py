@@ -13,7 +13,7 @@ import pytest
 
 from fedpilot.mediator import GangRequest, LinkedSite, Promise
 from fedpilot.mediator.agent.runner.errors import ReservationLapsed
-from fedpilot.mediator.agent.runner.link import Outbox, RunnerLink
+from fedpilot.mediator.agent.runner.link import OrderTensors, RunnerLink
 from fedpilot.mediator.agent.runner.process import RayChoice, RunnerProcess, RunnerSettings
 from fedpilot.mediator.wire.blobs.references import Keeping
 from fedpilot.mediator.wire.blobs.store import BlobStore
@@ -31,7 +31,9 @@ def runner_at(address: str, folder: Path) -> Iterator[tuple[LinkedSite, RunnerPr
         run=folder.name, site="paris", ray=RayChoice(address=address), blobs=folder / "blobs"
     )
     process = RunnerProcess.start(folder, settings, environment=ENVIRONMENT)
-    link = RunnerLink(process, Outbox(Keeping(BlobStore(settings.blobs, 1 << 30), discard=True)))
+    link = RunnerLink(
+        process, OrderTensors(Keeping(BlobStore(settings.blobs, 1 << 30), discard=True))
+    )
     try:
         yield LinkedSite("paris", link), process
     finally:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from fedpilot.federated.config.schema import Training
-from fedpilot.federated.core.execution.facts import Execution, Kind
+from fedpilot.federated.core.execution.facts import Execution, ExecutionKind
 from fedpilot.federated.core.population.partitions.client_ids import PatternIds
 from fedpilot.federated.core.population.partitions.disjoint import Disjoint
 from fedpilot.federated.core.population.partitions.partition import PartitionKind
@@ -142,7 +142,7 @@ class Clients:
         """Train clients in chunks as they come, from one model; what each became."""
         asked = self.everybody if clients is None else list(clients)
         tensors = self.tensors(model)
-        trainer = self.trainers.get(Execution(Kind(kind), chunk_size))
+        trainer = self.trainers.get(Execution(ExecutionKind(kind), chunk_size))
         became: dict[int, After] = {}
         for start in range(0, len(asked), chunk_size):
             chunk = self.samples.chunk(asked[start : start + chunk_size])

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from fedpilot.mediator import Payload
-from fedpilot.mediator.coordinator.connection import MediatorConnection, Question
+from fedpilot.mediator.coordinator.connection import MediatorConnection, RunQuery
 from fedpilot.mediator.coordinator.process import end_with_stdin
 
 
@@ -100,7 +100,7 @@ def _then(what: str, mediator: MediatorConnection, stopped: threading.Event) -> 
         case "serve":
             while not stopped.is_set():
                 try:
-                    question: Question = mediator.questions.get(timeout=0.05)
+                    question: RunQuery = mediator.questions.get(timeout=0.05)
                 except queue.Empty:
                     continue
                 if question.payload.kind == "wrong":

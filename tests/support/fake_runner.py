@@ -25,7 +25,7 @@ from fedpilot.mediator.agent.runner.process import (
     RunnerProcess,
     RunnerSettings,
 )
-from fedpilot.mediator.agent.runner.server import Office
+from fedpilot.mediator.agent.runner.server import RunnerServer
 from fedpilot.mediator.proto import federation_pb2 as pb
 from fedpilot.mediator.wire.blobs.store import BlobStore
 from fedpilot.mediator.wire.messages import done_message, payload_of
@@ -62,7 +62,7 @@ class Puppet:
         self.settings = RunnerSettings.read(folder)
         self.store = BlobStore(self.settings.blobs, 1 << 30)
         self.over = threading.Event()
-        self.office = Office(
+        self.office = RunnerServer(
             folder,
             self,
             run=self.settings.run,

@@ -7,7 +7,7 @@ from typing import Any
 
 from fedpilot.fabric import Bundle, Resources, SchedulingPolicy, VNodeId
 from fedpilot.fabric.core.ledger import Ledger
-from fedpilot.fabric.core.places.admission import Decision, Wait
+from fedpilot.fabric.core.places.admission import Decision, QueuedAt
 from fedpilot.fabric.core.places.borrowing import Unmet, borrow, find_growth
 from fedpilot.fabric.core.places.nomination import Admit, apply, place
 from fedpilot.fabric.core.places.request import Request
@@ -111,6 +111,6 @@ def contents(ledger: Ledger) -> Mapping[str, Any]:
 def told(decisions: Iterable[Decision]) -> list[str]:
     said = []
     for each in decisions:
-        position = f" {each.position}" if isinstance(each, Wait) else ""
+        position = f" {each.position}" if isinstance(each, QueuedAt) else ""
         said.append(f"{type(each).__name__.lower()} {each.request.id}{position}")
     return said

@@ -10,16 +10,16 @@ import numpy as np
 import numpy.typing as npt
 from hypothesis import strategies as st
 
-from fedpilot.federated.core.state import Role, State
+from fedpilot.federated.core.state import State, TensorRole
 from fedpilot.federated.core.sums.partial import Partial, Reference, Tally
 
 Array = npt.NDArray[Any]
 
 ROLES = {
-    "weight": Role.TRAINED,
-    "statistic": Role.STATISTIC,
-    "batches": Role.COUNTER,
-    "frozen": Role.CONSTANT,
+    "weight": TensorRole.TRAINED,
+    "statistic": TensorRole.STATISTIC,
+    "batches": TensorRole.COUNTER,
+    "frozen": TensorRole.CONSTANT,
 }
 
 

@@ -21,10 +21,10 @@ from fedpilot.federated.federation.coordinator.coordinator import Coordinator
 from fedpilot.federated.federation.run_folder.write_behind import WriteBehind
 from fedpilot.federated.federation.setup.global_model import GlobalModel
 from fedpilot.federated.federation.verify import (
-    Outcome,
     Replay,
     TextReport,
     Tools,
+    Verification,
     document,
     verify,
 )
@@ -67,7 +67,7 @@ class Archive(Lab):
             make=self.make, tell=lambda what, done, of: self.told.append(what), hold=nullcontext
         )
 
-    def verify(self, *runs: str, how: Replay = Replay.LAST, clients: int = 10) -> Outcome:
+    def verify(self, *runs: str, how: Replay = Replay.LAST, clients: int = 10) -> Verification:
         self.text = io.StringIO()
         before = {run: snapshot(self.runs / run) for run in runs}
         say = TextReport(self.text, clients)

@@ -13,14 +13,14 @@ from fedpilot.fabric.core.ledger import Ledger
 from fedpilot.fabric.core.places.borrowing import give_back
 from fedpilot.fabric.core.places.groups import (
     Either,
-    Group,
     GroupId,
+    PlacementGroupRecord,
     Recut,
     Stuck,
     groups_for,
     recut,
 )
-from fedpilot.fabric.core.places.nomination import Admit, NoRoom, apply, place, refill
+from fedpilot.fabric.core.places.nomination import Admit, DoesNotFit, apply, place, refill
 from fedpilot.fabric.core.places.request import Request
 from fedpilot.fabric.core.records import (
     NODE_LABEL,
@@ -35,7 +35,7 @@ from fedpilot.fabric.core.records import (
 )
 from fedpilot.fabric.core.routing.work import Work, WorkState
 from fedpilot.fabric.core.selectors import Selector
-from fedpilot.fabric.manager.routing.messages import Ask
+from fedpilot.fabric.manager.routing.messages import Submission
 from fedpilot.fabric.manager.routing.router import Router
 from fedpilot.fabric.manager.settings import KeeperSettings
 from fedpilot.fabric.testing.fake_cluster import ManualClock, fake_machine
@@ -93,7 +93,7 @@ class Bench:
         labels: tuple[Mapping[str, str], ...] = (),
         apart: bool = False,
         policy: SchedulingPolicy = SchedulingPolicy.PACK,
-    ) -> NoRoom | Stuck | None:
+    ) -> DoesNotFit | Stuck | None:
         """Let a virtual cluster in, as the reconciler does, or say why not."""
         bundles = [Bundle(resources=cpus(n)) for n in fixed]
         asked = [(b,) for b in bundles] if apart else [tuple(bundles)]
@@ -111,8 +111,8 @@ class Bench:
             self.requests[request.id] = request
         return refused
 
-    def _take_places(self, found: Admit | NoRoom) -> NoRoom | Stuck | None:
-        if isinstance(found, NoRoom):
+    def _take_places(self, found: Admit | DoesNotFit) -> DoesNotFit | Stuck | None:
+        if isinstance(found, DoesNotFit):
             return found
         pinned = found.request.id in self.books.ledger.clusters
         twin = self.books.ledger.copy()
@@ -221,8 +221,8 @@ class Bench:
         wait: bool = True,
         where: Selector | None = None,
         function: str = "",
-    ) -> Ask:
-        return Ask(
+    ) -> Submission:
+        return Submission(
             id=WorkId(f"w{next(self.ids)}"),
             cluster=ClusterId(cluster),
             demand=Resources.of({"CPU": demand}),
@@ -249,7 +249,9 @@ class Bench:
         return self.books.works[work.id]
 
 
-def _vnode(group: Group, id: VNodeId, resources: Resources, host: MachineId) -> VNode:
+def _vnode(
+    group: PlacementGroupRecord, id: VNodeId, resources: Resources, host: MachineId
+) -> VNode:
     return VNode(id=id, cluster=group.cluster, parent=host, machine=host, resources=resources)
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import fake_runner
-from fedpilot.mediator.agent.agent import Site, SiteAgent
+from fedpilot.mediator.agent.agent import SiteAgent, SiteFacts
 from fedpilot.mediator.agent.home import SiteHome
 from fedpilot.mediator.agent.orders.runners import Start
 from fedpilot.mediator.agent.runner.process import RayChoice
@@ -78,7 +78,7 @@ def agent(
     space: Callable[[Path], Space] = space_of,
 ) -> SiteAgent:
     """An agent of paris, with puppets for runners unless the test brings others."""
-    site = Site(
+    site = SiteFacts(
         name=PARIS,
         mediator=address,
         ray=ray or RayChoice(),

@@ -16,7 +16,7 @@ from typing import Any
 import grpc
 
 from fedpilot.mediator.client.client import MediatorClient
-from fedpilot.mediator.client.retrying_stub import Patience
+from fedpilot.mediator.client.retrying_stub import ClientTimeouts
 from fedpilot.mediator.identity import Authority, Credentials, Role
 from fedpilot.mediator.identity.tls import peer_of, server_credentials
 from fedpilot.mediator.proto import federation_pb2 as pb
@@ -24,7 +24,7 @@ from fedpilot.mediator.wire.rpc import MESSAGE_OPTIONS, USER, handler
 
 Document = dict[str, Any]
 NOW = 1_800_000_000.0
-PATIENCE = Patience(
+PATIENCE = ClientTimeouts(
     call_s=5, work_s=5, again_s=2, cut_s=5, stream_s=5, first_pause_s=0.01, longest_pause_s=0.02
 )
 WAIT_S = 60.0
@@ -362,7 +362,9 @@ def serving(folder: Path) -> Iterator[Served]:
 
 
 def connected(served: Served, **changes: float) -> MediatorClient:
-    patience = Patience(**{**{n: getattr(PATIENCE, n) for n in Patience.__slots__}, **changes})
+    patience = ClientTimeouts(
+        **{**{n: getattr(PATIENCE, n) for n in ClientTimeouts.__slots__}, **changes}
+    )
     return MediatorClient(served.address, Credentials.read(served.credentials), patience=patience)
 
 

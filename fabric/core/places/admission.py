@@ -27,7 +27,7 @@ class QueuePolicy(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
+class QueuedAt:
     """It waits in the queue of its parent, at this position, counted from 1."""
 
     request: Request
@@ -43,7 +43,7 @@ class Expire:
     reason: str
 
 
-Decision = Admit | Wait | Expire
+Decision = Admit | QueuedAt | Expire
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +68,9 @@ class Decisions:
             made = self.made.get(request.id)
             if made is None:
                 positions[request.parent] += 1
-                yield Wait(request, positions[request.parent], reasons[request.parent])
+                yield QueuedAt(request, positions[request.parent], reasons[request.parent])
                 continue
-            if isinstance(made, Wait):
+            if isinstance(made, QueuedAt):
                 positions[request.parent] = made.position
                 reasons[request.parent] = _behind(request.id)
             yield made
@@ -110,7 +110,7 @@ def decide(
             made[request.id] = _expired(request, found.reason)
         else:
             first[request.parent] = request.id
-            made[request.id] = Wait(request, 1, found.reason)
+            made[request.id] = QueuedAt(request, 1, found.reason)
     return Decisions(queue, made)
 
 

@@ -31,7 +31,7 @@ Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
+class CarriedBundle:
     """A bundle, and what it carries."""
 
     vnode: VNodeId | None
@@ -44,13 +44,13 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class PlacementGroupRecord:
     """A placement group."""
 
     id: GroupId
     cluster: ClusterId
     policy: SchedulingPolicy
-    pieces: tuple[Piece, ...]
+    pieces: tuple[CarriedBundle, ...]
 
     @property
     def vnodes(self) -> frozenset[VNodeId]:
@@ -67,7 +67,7 @@ class Recut:
     """What to give up, and what to make in its place."""
 
     remove: tuple[GroupId, ...]
-    make: tuple[Group, ...]
+    make: tuple[PlacementGroupRecord, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +82,11 @@ class Stuck:
         return f"{self.lacking} of {self.vnode} is free, but not in one piece: others work on it"
 
 
-class Groups:
+class PlacementGroups:
     """All placement groups of one Ray cluster that are ours, by id and by what they carry."""
 
-    def __init__(self, groups: Iterable[Group] = ()) -> None:
-        self._by_id: dict[GroupId, Group] = {}
+    def __init__(self, groups: Iterable[PlacementGroupRecord] = ()) -> None:
+        self._by_id: dict[GroupId, PlacementGroupRecord] = {}
         self._by_vnode: dict[VNodeId, dict[GroupId, None]] = {}
         self._by_cluster: dict[ClusterId, dict[GroupId, None]] = {}
         self._changed: set[GroupId] = set()
@@ -94,7 +94,7 @@ class Groups:
             self.put(group)
         self._changed.clear()
 
-    def __iter__(self) -> Iterator[Group]:
+    def __iter__(self) -> Iterator[PlacementGroupRecord]:
         return iter(self._by_id.values())
 
     def __len__(self) -> int:
@@ -103,22 +103,22 @@ class Groups:
     def __contains__(self, id: object) -> bool:
         return id in self._by_id
 
-    def __getitem__(self, id: GroupId) -> Group:
+    def __getitem__(self, id: GroupId) -> PlacementGroupRecord:
         return self._by_id[id]
 
-    def get(self, id: GroupId) -> Group | None:
+    def get(self, id: GroupId) -> PlacementGroupRecord | None:
         """A group, if it is known."""
         return self._by_id.get(id)
 
-    def of_vnode(self, vnode: VNodeId) -> tuple[Group, ...]:
+    def of_vnode(self, vnode: VNodeId) -> tuple[PlacementGroupRecord, ...]:
         """The groups with pieces of a vnode, oldest first."""
         return tuple(self._by_id[id] for id in self._by_vnode.get(vnode, ()))
 
-    def of_cluster(self, cluster: ClusterId) -> tuple[Group, ...]:
+    def of_cluster(self, cluster: ClusterId) -> tuple[PlacementGroupRecord, ...]:
         """The groups of a cluster, oldest first."""
         return tuple(self._by_id[id] for id in self._by_cluster.get(cluster, ()))
 
-    def put(self, group: Group) -> None:
+    def put(self, group: PlacementGroupRecord) -> None:
         """Add a group, or write it down anew."""
         if group.id in self._by_id:
             self.drop(group.id)
@@ -180,7 +180,7 @@ def groups_for(
     *,
     pinned: bool = False,
     whole: GroupId | None = None,
-) -> tuple[Group, ...]:
+) -> tuple[PlacementGroupRecord, ...]:
     """The placement groups for the fixed-size nodes of a virtual cluster that was let in.
 
     Right below the Ray cluster, Ray chooses the machines, and finds others when they die. Where
@@ -195,7 +195,7 @@ def groups_for(
     made = []
     for asked in request.groups:
         pieces = [
-            Piece(
+            CarriedBundle(
                 vnode=id,
                 resources=bundle.resources,
                 machine=None if free else vnodes[id].machine,
@@ -208,13 +208,15 @@ def groups_for(
         together = [pieces] if free or whole else [[piece] for piece in pieces]
         for each in filter(None, together):
             id = whole or new_id(request.id)
-            made.append(Group(id=id, cluster=request.id, policy=policy, pieces=tuple(each)))
+            made.append(
+                PlacementGroupRecord(id=id, cluster=request.id, policy=policy, pieces=tuple(each))
+            )
     return tuple(made)
 
 
 def recut(
     ledger: Ledger,
-    groups: Groups,
+    groups: PlacementGroups,
     vnodes: Iterable[VNodeId],
     new_id: Callable[[ClusterId], GroupId],
     *,
@@ -227,11 +229,11 @@ def recut(
     that are about to be made is counted as there.
     """
     given = given or {}
-    removed: dict[GroupId, Group] = {}
+    removed: dict[GroupId, PlacementGroupRecord] = {}
     short = dict.fromkeys(sorted(vnodes))
     for vnode in list(short):
         if vnode not in ledger.vnodes:
-            gone: Iterable[Group] = groups.of_vnode(vnode)
+            gone: Iterable[PlacementGroupRecord] = groups.of_vnode(vnode)
         else:
             left = [each for each in groups.of_vnode(vnode) if each.id not in removed]
             extra = (_carried(left, vnode) + given.get(vnode, Resources())).beyond(
@@ -255,16 +257,23 @@ def recut(
     return Recut(tuple(removed), tuple(made))
 
 
-def _alone(ledger: Ledger, vnode: VNodeId, resources: Resources, id: GroupId) -> Group:
+def _alone(
+    ledger: Ledger, vnode: VNodeId, resources: Resources, id: GroupId
+) -> PlacementGroupRecord:
     """A piece that is a placement group of its own, on the vnode's machine."""
     known = ledger.vnodes[vnode]
-    piece = Piece(vnode=vnode, resources=resources, machine=known.machine)
-    return Group(id=id, cluster=known.cluster, policy=SchedulingPolicy.PACK, pieces=(piece,))
+    piece = CarriedBundle(vnode=vnode, resources=resources, machine=known.machine)
+    return PlacementGroupRecord(
+        id=id, cluster=known.cluster, policy=SchedulingPolicy.PACK, pieces=(piece,)
+    )
 
 
 def _cheapest(
-    groups: Iterable[Group], vnode: VNodeId, extra: Resources, busy: Container[GroupId]
-) -> list[Group] | None:
+    groups: Iterable[PlacementGroupRecord],
+    vnode: VNodeId,
+    extra: Resources,
+    busy: Container[GroupId],
+) -> list[PlacementGroupRecord] | None:
     """The idle groups to give up so that a vnode loses at least this much; None if too few.
 
     One group that is large enough is better than several, the smallest such is best.
@@ -277,7 +286,7 @@ def _cheapest(
     for group in idle:
         if extra.fits(_carried([group], vnode)):
             return [group]
-    chosen: list[Group] = []
+    chosen: list[PlacementGroupRecord] = []
     for group in sorted(idle, key=lambda group: -size[group.id]):
         chosen.append(group)
         if extra.fits(_carried(chosen, vnode)):
@@ -285,7 +294,7 @@ def _cheapest(
     return None
 
 
-def _carried(groups: Iterable[Group], vnode: VNodeId) -> Resources:
+def _carried(groups: Iterable[PlacementGroupRecord], vnode: VNodeId) -> Resources:
     """What these groups carry of a vnode."""
     carried = (p.resources for group in groups for p in group.pieces if p.vnode == vnode)
     return reduce(add, carried, Resources())

@@ -44,7 +44,7 @@ class Admit:
 
 
 @dataclass(frozen=True, slots=True)
-class NoRoom:
+class DoesNotFit:
     """It does not fit."""
 
     reason: str
@@ -60,7 +60,7 @@ def place(
     fragmented: Container[MachineId] = frozenset(),
     *,
     idle: bool = False,
-) -> Admit | NoRoom:
+) -> Admit | DoesNotFit:
     """Find places for all that a request needs at once; the ledger is not changed.
 
     Its parent grows for it only if what the parent has does not do. On an `idle` ledger nobody
@@ -83,7 +83,7 @@ def lacking(ledger: Ledger, request: Request) -> tuple[list[int], Resources]:
 
 def refill(
     ledger: Ledger, request: Request, missing: Sequence[int], least: Resources
-) -> Admit | NoRoom:
+) -> Admit | DoesNotFit:
     """Find new places for what a virtual cluster has lost; the ledger is not changed.
 
     That is some of its fixed-size nodes, by their numbers, and some of its `flex_resource_min`.
@@ -93,7 +93,7 @@ def refill(
     return trial.again(missing) or trial.flexible() or trial.admitted()
 
 
-def never(ledger: Ledger, request: Request) -> NoRoom | None:
+def never(ledger: Ledger, request: Request) -> DoesNotFit | None:
     """Why a request could not be met even if its parent held nothing else.
 
     None if it could, and where that is not known.
@@ -155,26 +155,26 @@ class _Trial:
     def admitted(self) -> Admit:
         return Admit(self._request, tuple(self._growths), tuple(self._vnodes))
 
-    def fixed(self) -> NoRoom | None:
+    def fixed(self) -> DoesNotFit | None:
         """Take a place for every fixed-size node."""
         nodes = [bundle for group in self._request.groups for bundle in group.bundles]
         if not nodes:
             return None
         rooms = self._rooms()
         if not rooms and self._ledger.machines:
-            return NoRoom("nothing is free", 0, proven=True)
+            return DoesNotFit("nothing is free", 0, proven=True)
         found = _fit(self._request.groups, rooms, free=not self._idle)
-        if isinstance(found, NoRoom):
+        if isinstance(found, DoesNotFit):
             return found
         labels = self._request.labels or ({},) * len(nodes)
         for index, (node, own, where) in enumerate(zip(nodes, labels, found.machines, strict=True)):
             id = fixed_id(self._request.id, index)
             refused = self._take(id, VNodeKind.FIXED, rooms[where], node.resources, own)
             if refused is not None:
-                return NoRoom(refused.reason, index)
+                return DoesNotFit(refused.reason, index)
         return None
 
-    def again(self, missing: Sequence[int]) -> NoRoom | None:
+    def again(self, missing: Sequence[int]) -> DoesNotFit | None:
         """Take a new place for some fixed-size nodes, one after the other."""
         number = 0
         for group in self._request.groups:
@@ -193,17 +193,17 @@ class _Trial:
                 }
                 one = BundleGroup(bundles=(node,), policy=SchedulingPolicy.PACK)
                 found = _fit([one], rooms, free=True)
-                if isinstance(found, NoRoom):
-                    return NoRoom(f"node {number + n}: {found.reason}", 0)
+                if isinstance(found, DoesNotFit):
+                    return DoesNotFit(f"node {number + n}: {found.reason}", 0)
                 own = self._request.labels[number + n] if self._request.labels else {}
                 where = rooms[found.machines[0]]
                 refused = self._take(ids[n], VNodeKind.FIXED, where, node.resources, own)
                 if refused is not None:
-                    return NoRoom(refused.reason, 0)
+                    return DoesNotFit(refused.reason, 0)
             number += len(ids)
         return None
 
-    def flexible(self) -> NoRoom | None:
+    def flexible(self) -> DoesNotFit | None:
         """Take `flex_resource_min` out of as few places as it needs, the most useful first."""
         rest, used = self._request.least, set[MachineId]()
         while rest:
@@ -215,12 +215,12 @@ class _Trial:
             best = max(rooms, key=lambda room: _covered(rest, room), default=None)
             part = Resources() if best is None else _part(rest, best)
             if best is None or not part:
-                return NoRoom(self._too_little(), 0)
+                return DoesNotFit(self._too_little(), 0)
             used.add(best.machine)
             id = flexible_id(self._request.id, best.machine)
             refused = self._take(id, VNodeKind.FLEXIBLE, best, part, {})
             if refused is not None:
-                return NoRoom(refused.reason, 0)
+                return DoesNotFit(refused.reason, 0)
             rest -= part
         return None
 
@@ -334,16 +334,18 @@ class _Room:
 
 def _fit(
     groups: Sequence[BundleGroup], rooms: Mapping[MachineId, _Room], *, free: bool
-) -> Placement | NoRoom:
+) -> Placement | DoesNotFit:
     """Find places for these nodes."""
     gpus = {id: room.gpus for id, room in rooms.items()}
     match fit_all(groups, [room.seen for room in rooms.values()], gpus=gpus, free=free):
         case Placement() as found:
             return found
         case Misfit(reason, most):
-            return NoRoom(reason, most, proven=True)
+            return DoesNotFit(reason, most, proven=True)
         case Undecided(most):
-            return NoRoom(f"no places were found for more than {most} of its nodes at once", most)
+            return DoesNotFit(
+                f"no places were found for more than {most} of its nodes at once", most
+            )
 
 
 def _covered(rest: Resources, room: _Room) -> tuple[float, str]:

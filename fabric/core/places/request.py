@@ -8,7 +8,7 @@ from functools import reduce
 from operator import add
 
 from ...pickle_names import travels
-from ..records import ROOT, BundleGroup, Cluster, ClusterId
+from ..records import ROOT, BundleGroup, ClusterId, PlacedCluster
 from ..resources import Resources
 
 
@@ -39,5 +39,7 @@ class Request:
         return reduce(add, asked, self.least)
 
     @property
-    def cluster(self) -> Cluster:
-        return Cluster(id=self.id, parent=self.parent, limits=self.limits, flexible=self.flexible)
+    def cluster(self) -> PlacedCluster:
+        return PlacedCluster(
+            id=self.id, parent=self.parent, limits=self.limits, flexible=self.flexible
+        )

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from ..ledger import Ledger
 from ..places.borrowing import Growth, Unmet, find_growth
-from ..places.groups import Group, GroupId, Groups
+from ..places.groups import GroupId, PlacementGroupRecord, PlacementGroups
 from ..records import ClusterId, VNode, VNodeId, VNodeKind
 from ..resources import Resources
 from ..selectors import Selector
@@ -53,7 +53,7 @@ class Queue:
 
 
 @dataclass(frozen=True, slots=True)
-class Hold:
+class AwaitGroup:
     """It waits until there is room for a placement group of its own."""
 
     reason: str
@@ -63,9 +63,9 @@ class Hold:
 
 def choose(
     ledger: Ledger,
-    groups: Groups,
+    groups: PlacementGroups,
     load: Load,
-    wait_s: Callable[[Group], float],
+    wait_s: Callable[[PlacementGroupRecord], float],
     cluster: ClusterId,
     demand: Resources,
     selector: Selector,
@@ -74,7 +74,7 @@ def choose(
     soon_s: float = 0.0,
     actors: Load | None = None,
     machines_come: bool = False,
-) -> Into | Apart | Queue | Hold | Never:
+) -> Into | Apart | Queue | AwaitGroup | Never:
     """Say where work runs, the tightest place first; ties are broken by name.
 
     Work that is `lasting`, as actors are, gets a flexible piece for itself if it can: one that it
@@ -108,13 +108,13 @@ def choose(
         return queue
     reason, physical = found.reason, found.physical
     impossible = never(ledger, cluster, demand, mine, selector, reason, machines_come)
-    return impossible or Hold(reason, physical)
+    return impossible or AwaitGroup(reason, physical)
 
 
 def shortest_queue(
     ledger: Ledger,
-    groups: Groups,
-    wait_s: Callable[[Group], float],
+    groups: PlacementGroups,
+    wait_s: Callable[[PlacementGroupRecord], float],
     actors: Load,
     cluster: ClusterId,
     demand: Resources,
@@ -145,7 +145,7 @@ def shortest_queue(
 
 def apart(
     ledger: Ledger, cluster: ClusterId, demand: Resources, selector: Selector
-) -> Apart | Hold:
+) -> Apart | AwaitGroup:
     """Say where work could have a placement group of its own."""
     demand = demand or SOMETHING
     free = [
@@ -159,11 +159,11 @@ def apart(
     allowed = allowed_machines(ledger, cluster, selector)
     found = find_growth(ledger, cluster, demand, allowed=allowed)
     if isinstance(found, Unmet):
-        return Hold(found.reason, found.physical and not names_machines(selector))
+        return AwaitGroup(found.reason, found.physical and not names_machines(selector))
     return Apart(found.steps[-1].vnode, found)
 
 
-def slots(group: Group, demand: Resources, lasting: Load) -> int:
+def slots(group: PlacementGroupRecord, demand: Resources, lasting: Load) -> int:
     """How many tasks run in a group at once, beside what lasts there."""
     return sum(
         demand.copies_in(piece.resources - lasting.get((group.id, bundle), Resources()))
@@ -176,7 +176,9 @@ def _fixed(ledger: Ledger, vnode: VNodeId) -> bool:
     return ledger.vnodes[vnode].kind is VNodeKind.FIXED
 
 
-def _bundles(groups: Groups, vnode: VNode) -> Iterable[tuple[Group, int, Resources]]:
+def _bundles(
+    groups: PlacementGroups, vnode: VNode
+) -> Iterable[tuple[PlacementGroupRecord, int, Resources]]:
     for group in groups.of_vnode(vnode.id):
         for bundle, piece in enumerate(group.pieces):
             if piece.vnode == vnode.id:

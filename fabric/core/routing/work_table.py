@@ -9,7 +9,7 @@ from functools import reduce
 from operator import or_
 from typing import TypeVar
 
-from ..places.groups import Group, GroupId, forget
+from ..places.groups import GroupId, PlacementGroupRecord, forget
 from ..records import ClusterId, ProcessId, WorkId
 from ..resources import Resources
 from .lines import Lines
@@ -65,7 +65,7 @@ class WorkTable:
         """What actors among it hold."""
         return self._lasting
 
-    def running(self, group: Group, demand: Resources) -> int:
+    def running(self, group: PlacementGroupRecord, demand: Resources) -> int:
         """How many tasks that want so much run in a group now, if all want the same."""
         bundles = [(group.id, bundle) for bundle in range(len(group.pieces))]
         load = Resources.total(self._load.get(at, Resources()) for at in bundles)

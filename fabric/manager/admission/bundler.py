@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from ...core.books import Books
 from ...core.ledger import Ledger
-from ...core.places.groups import Either, Group, GroupId, Recut, Stuck, recut
+from ...core.places.groups import Either, GroupId, PlacementGroupRecord, Recut, Stuck, recut
 from ...core.records import DEFAULT, ClusterId, VNodeId
 from ...core.resources import Resources
 from ...ray.control_plane.protocol import Seen
@@ -70,14 +70,14 @@ class Bundler:
         """When what is borrowed now has to go back."""
         return self._clock() + self.settings.lease_s
 
-    def give_up(self, groups: Sequence[Group]) -> None:
+    def give_up(self, groups: Sequence[PlacementGroupRecord]) -> None:
         """Strike placement groups, and order that they are removed."""
         for group in groups:
             self.books.groups.drop(group.id)
             self._ready.discard(group.id)
         self._provisioner.order(remove=groups)
 
-    def make_again(self, group: Group) -> None:
+    def make_again(self, group: PlacementGroupRecord) -> None:
         """Ray no longer has a placement group: order it once more, or what it should carry."""
         self._ready.discard(group.id)
         if all(piece.vnode for piece in group.pieces):
@@ -86,7 +86,7 @@ class Bundler:
             self.books.groups.drop(group.id)
             self.rebundle(self.books.ledger, group.vnodes & self.books.ledger.vnodes.keys())
 
-    def placed(self, group: Group) -> None:
+    def placed(self, group: PlacementGroupRecord) -> None:
         """Ray has found places for all of a placement group."""
         self._ready.add(group.id)
 

@@ -10,19 +10,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from ...core.books import Entry
+from ...core.books import ClusterRecord
 from ...core.ledger import LedgerError
-from ...core.places.admission import Expire, Wait, decide
+from ...core.places.admission import Expire, QueuedAt, decide
 from ...core.places.borrowing import give_back
-from ...core.places.groups import Group, Recut, Stuck, groups_for
-from ...core.places.nomination import Admit, NoRoom, apply, lacking, never, refill
+from ...core.places.groups import PlacementGroupRecord, Recut, Stuck, groups_for
+from ...core.places.nomination import Admit, DoesNotFit, apply, lacking, never, refill
 from ...core.places.request import Request
 from ...core.records import (
     DEFAULT,
     ROOT,
-    Cluster,
     ClusterId,
     MachineId,
+    PlacedCluster,
     VNode,
     VNodeId,
     VNodeKind,
@@ -75,7 +75,7 @@ class AdmissionController:
             if any(lacking(self.books.ledger, entry.request)):
                 self._statuses.trouble(id, "some of its nodes died")
         if DEFAULT not in self.books.ledger.clusters:
-            self.books.ledger.begin(Cluster(id=DEFAULT, parent=ROOT), ())
+            self.books.ledger.begin(PlacedCluster(id=DEFAULT, parent=ROOT), ())
 
     def commit(self) -> Order:
         """Save the books, then have done what was ordered."""
@@ -109,7 +109,7 @@ class AdmissionController:
         if impossible is not None:
             raise NeverFits(request.id, impossible.reason, impossible.most)
 
-    def _never(self, request: Request) -> NoRoom | None:
+    def _never(self, request: Request) -> DoesNotFit | None:
         if request.parent == ROOT and self._settings.machines_come:
             return None
         return never(self.books.ledger, request)
@@ -121,7 +121,7 @@ class AdmissionController:
         if request.parent != ROOT and request.parent not in there:
             raise NoSuchCluster(request.parent, sorted(there))
 
-    def enter(self, entry: Entry) -> None:
+    def enter(self, entry: ClusterRecord) -> None:
         """Somebody asks for a virtual cluster of a new name: it is let in, or waits.
 
         NameTaken, NoSuchCluster for its parent, NeverFits; NotInTime if it is asked for again that
@@ -165,7 +165,7 @@ class AdmissionController:
                 case Admit(request):
                     stuck = self._let_in(decision)
                     if stuck is not None:
-                        statuses.tell(Wait(request, 1, stuck.reason))
+                        statuses.tell(QueuedAt(request, 1, stuck.reason))
                         break
                 case Expire(request, reason):
                     self.end(request.id, reason)
@@ -269,7 +269,7 @@ class AdmissionController:
         ledger.end(ended[-1])
         self._without(carriers, {VNodeId(vnode.parent) for vnode in mine})
 
-    def _without(self, carriers: Sequence[Group], above: set[VNodeId]) -> None:
+    def _without(self, carriers: Sequence[PlacementGroupRecord], above: set[VNodeId]) -> None:
         """Have placement groups removed, and give their room to the vnodes they were cut from."""
         self._bundler.give_up(carriers)
         ledger = self.books.ledger  # more room for the parents, so nothing can be in the way
@@ -296,7 +296,7 @@ class AdmissionController:
                 if isinstance(found, Admit):
                     self._let_in(found)
 
-    def _begin_anew(self, entry: Entry) -> None:
+    def _begin_anew(self, entry: ClusterRecord) -> None:
         """Have all of a placement group made again that somebody asked for, under the id he knows.
 
         Ray cannot mend a part of it, so that waits until nothing runs in the rest.
@@ -332,7 +332,7 @@ class AdmissionController:
 
     # -- where they are -----------------------------------------------------------------------
 
-    def settle(self, group: Group, found: Seen) -> None:
+    def settle(self, group: PlacementGroupRecord, found: Seen) -> None:
         """A placement group has its places: write down where they are."""
         ledger, moved = self.books.ledger, dict[VNodeId, MachineId]()
         hosts = {host for piece, host in zip(group.pieces, found.hosts, strict=True) if piece.vnode}
@@ -360,7 +360,9 @@ class AdmissionController:
             self._bundler.placed(group)
         self.check_started(group.cluster)
 
-    def _vnode(self, group: Group, id: VNodeId, resources: Resources, host: MachineId) -> VNode:
+    def _vnode(
+        self, group: PlacementGroupRecord, id: VNodeId, resources: Resources, host: MachineId
+    ) -> VNode:
         """A fixed-size node that Ray has found a new machine for."""
         request = self.books.entries[group.cluster].request
         own = request.labels[int(id.rpartition("/")[2])] if request.labels else {}
@@ -376,7 +378,7 @@ class AdmissionController:
         )
 
 
-def has_places(group: Group, found: Seen) -> bool:
+def has_places(group: PlacementGroupRecord, found: Seen) -> bool:
     """Whether all of a placement group is somewhere, but for what died with a machine."""
     return all(
         host is not None
@@ -385,6 +387,6 @@ def has_places(group: Group, found: Seen) -> bool:
     )
 
 
-def _asking(entry: Entry) -> str:
+def _asking(entry: ClusterRecord) -> str:
     """What tells a request that is made again from another for the same name."""
     return f"{entry.request.id} asked at {entry.asked_at!r}"

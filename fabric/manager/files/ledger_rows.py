@@ -8,18 +8,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ...core.books import Entry
+from ...core.books import ClusterRecord
 from ...core.ledger import Ledger
-from ...core.places.groups import Group, GroupId, Piece
+from ...core.places.groups import CarriedBundle, GroupId, PlacementGroupRecord
 from ...core.places.request import Request
 from ...core.records import (
     Bundle,
     BundleGroup,
-    Cluster,
     ClusterId,
     Loan,
     Machine,
     MachineId,
+    PlacedCluster,
     SchedulingPolicy,
     Use,
     VNode,
@@ -53,7 +53,7 @@ def machine(id: str, what: Mapping[str, Any]) -> Machine:
     )
 
 
-def cluster_row(cluster: Cluster) -> dict[str, Any]:
+def cluster_row(cluster: PlacedCluster) -> dict[str, Any]:
     return {
         "parent": cluster.parent,
         "limits": dict(cluster.limits),
@@ -61,8 +61,8 @@ def cluster_row(cluster: Cluster) -> dict[str, Any]:
     }
 
 
-def cluster(id: str, what: Mapping[str, Any]) -> Cluster:
-    return Cluster(
+def cluster(id: str, what: Mapping[str, Any]) -> PlacedCluster:
+    return PlacedCluster(
         id=ClusterId(id),
         parent=ClusterId(what["parent"]),
         limits=what["limits"],
@@ -109,7 +109,7 @@ def use(what: Mapping[str, Any]) -> Use:
     return Use(vnode=VNodeId(what["vnode"]), resources=_resources(what["resources"]))
 
 
-def entry_row(asked: Mapping[ClusterId, int], entry: Entry) -> dict[str, Any]:
+def entry_row(asked: Mapping[ClusterId, int], entry: ClusterRecord) -> dict[str, Any]:
     request = entry.request
     return {
         "asked": asked[request.id],
@@ -141,7 +141,7 @@ def _selector_row(selector: Selector) -> dict[str, str]:
     return {label: str(condition) for label, condition in selector.items()}
 
 
-def entry(id: str, what: Mapping[str, Any]) -> Entry:
+def entry(id: str, what: Mapping[str, Any]) -> ClusterRecord:
     request = Request(
         id=ClusterId(id),
         parent=ClusterId(what["parent"]),
@@ -153,7 +153,7 @@ def entry(id: str, what: Mapping[str, Any]) -> Entry:
         priority=what["priority"],
         deadline=what["deadline"],
     )
-    return Entry(
+    return ClusterRecord(
         request=request,
         spec=what["spec"],
         owner=what["owner"],
@@ -181,7 +181,7 @@ def _selector(conditions: Mapping[str, str]) -> dict[str, Condition]:
     return {label: parse(text) for label, text in conditions.items()}
 
 
-def group_row(group: Group) -> dict[str, Any]:
+def group_row(group: PlacementGroupRecord) -> dict[str, Any]:
     return {
         "cluster": group.cluster,
         "policy": group.policy,
@@ -192,13 +192,13 @@ def group_row(group: Group) -> dict[str, Any]:
     }
 
 
-def group(id: str, what: Mapping[str, Any]) -> Group:
-    return Group(
+def group(id: str, what: Mapping[str, Any]) -> PlacementGroupRecord:
+    return PlacementGroupRecord(
         id=GroupId(id),
         cluster=ClusterId(what["cluster"]),
         policy=SchedulingPolicy(what["policy"]),
         pieces=tuple(
-            Piece(
+            CarriedBundle(
                 vnode=vnode,
                 resources=_resources(units),
                 machine=machine,

@@ -14,7 +14,7 @@ from ...pickle_names import travels
 
 @travels
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
+class Submission:
     """A task or an actor that is about to be submitted."""
 
     id: WorkId

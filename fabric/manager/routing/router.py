@@ -17,17 +17,17 @@ from typing import Protocol
 from ...core.books import Books
 from ...core.ledger import Ledger
 from ...core.places.borrowing import borrow
-from ...core.places.groups import Group, GroupId, Piece, Recut, Stuck
+from ...core.places.groups import CarriedBundle, GroupId, PlacementGroupRecord, Recut, Stuck
 from ...core.records import ClusterId, ProcessId, SchedulingPolicy, Use, VNodeId, WorkId
 from ...core.resources import Resources
 from ...core.routing.eligibility import Never
-from ...core.routing.scheduling import ANY, SOMETHING, Apart, Hold, Into, Queue, apart
+from ...core.routing.scheduling import ANY, SOMETHING, Apart, AwaitGroup, Into, Queue, apart
 from ...core.routing.work import NOBODY, Work, WorkState, alike
 from ...errors import NoSuchCluster, TooLarge
 from ...spec import ACTORS
 from ..settings import KeeperSettings
 from .batches import Batches
-from .messages import Ask, Placed
+from .messages import Placed, Submission
 from .reconstruction import Reconstruction
 from .scheduler import TRIES, Scheduler
 from .task_times import TaskTimes, kind_of
@@ -57,7 +57,7 @@ class Router:
         self._books = bundles.books
         self._clock = clock
         self._heard: dict[ProcessId, float] = {}
-        self._why: dict[WorkId, Hold] = {}
+        self._why: dict[WorkId, AwaitGroup] = {}
         self._times = TaskTimes(self._books, clock)
         self._scheduler = Scheduler(self._books, self._times, bundles.settings)
         self._batches = Batches(self._books.works, self._times)
@@ -66,7 +66,7 @@ class Router:
             max((work.number for work in self._books.works), default=0) + 1
         )
 
-    def place(self, ask: Ask) -> Work | None:
+    def place(self, ask: Submission) -> Work | None:
         """Say where work runs; None if it may not wait and there is no room.
 
         Asking again is answered like the first time. NoSuchCluster; TooLarge for what could never
@@ -96,7 +96,7 @@ class Router:
                 queued = replace(work, group=group, bundle=bundle, state=WorkState.QUEUED)
                 books.works.put(queued)
             case _ if ask.wait:
-                if isinstance(found, Hold):
+                if isinstance(found, AwaitGroup):
                     self._why[work.id] = found
                 self._hold(work, together=not ask.actor)
             case _:
@@ -104,12 +104,12 @@ class Router:
                 return None
         return books.works[ask.id]
 
-    def _may_share(self, ask: Ask) -> bool:
+    def _may_share(self, ask: Submission) -> bool:
         """Whether an actor may go where others are: not before those who wait for that piece."""
         held = self._books.works.count(ask.cluster, WorkState.HELD)
         return ask.actor and not held
 
-    def _check_actors(self, ask: Ask) -> None:
+    def _check_actors(self, ask: Submission) -> None:
         """TooLarge for an actor without resources, if there are as many as there may be."""
         most = self._bundles.settings.actors_without_resources
         whose = "`actors_without_resources` of the manager"
@@ -126,7 +126,7 @@ class Router:
                 "a part of a CPU"
             )
 
-    def place_also(self, like: Ask, ids: Sequence[WorkId]) -> list[Work]:
+    def place_also(self, like: Submission, ids: Sequence[WorkId]) -> list[Work]:
         """Promise places to tasks like one that waits; to as many as can wait where it does.
 
         Nothing is made for them, and no room taken that others could have.
@@ -145,7 +145,7 @@ class Router:
             promised.append(works[id])
         return promised
 
-    def _work(self, ask: Ask) -> Work:
+    def _work(self, ask: Submission) -> Work:
         return Work(
             id=ask.id,
             number=next(self._numbers),
@@ -164,7 +164,7 @@ class Router:
         sizes = [piece.resources.to_ray() for piece in known.pieces] if known else []
         return Placed(work.group, work.bundle, tuple(sizes), str(work.state))
 
-    def to_be_seen(self, ask: Ask) -> asyncio.Event | None:
+    def to_be_seen(self, ask: Submission) -> asyncio.Event | None:
         """What a task had better wait for: the end of the first of its kind, which has just begun.
 
         Only then is known whether it may wait in the queue of a piece, or had better be held. None
@@ -174,7 +174,7 @@ class Router:
             return None
         kind = kind_of(ask)
         if not self._times.has_just_begun(kind) or not isinstance(
-            self._scheduler.choose(ask), Hold
+            self._scheduler.choose(ask), AwaitGroup
         ):
             return None
         return self._times.first_end(kind)
@@ -296,9 +296,9 @@ class Router:
                 if kind in refused:
                     continue
                 found = apart(books.ledger, cluster, needed, work.selector)
-                if isinstance(found, Hold):
+                if isinstance(found, AwaitGroup):
                     self._why[work.id] = found
-                if isinstance(found, Hold) or not self._set_apart(work, found):
+                if isinstance(found, AwaitGroup) or not self._set_apart(work, found):
                     refused.add(kind)
                 if len(refused) > TRIES:
                     return
@@ -322,12 +322,12 @@ class Router:
             return False  # it has no demands, and its vnode nothing to spare
         cut = self._bundles.cut(twin, touched & twin.vnodes.keys(), {found.vnode: needed})
         if isinstance(cut, Stuck):
-            self._why[work.id] = Hold(cut.reason, physical=False)
+            self._why[work.id] = AwaitGroup(cut.reason, physical=False)
             return False
         borrow(books.ledger, found.growth, self._bundles.due())
         known = books.ledger.vnodes[found.vnode]
-        piece = Piece(vnode=known.id, resources=needed, machine=known.machine)
-        group = Group(
+        piece = CarriedBundle(vnode=known.id, resources=needed, machine=known.machine)
+        group = PlacementGroupRecord(
             id=work.group, cluster=work.cluster, policy=SchedulingPolicy.PACK, pieces=(piece,)
         )
         self._bundles.order(Recut(cut.remove, (group, *cut.make)))

@@ -9,10 +9,10 @@ from ...core.books import Books
 from ...core.records import VNodeKind
 from ...core.routing.eligibility import Never
 from ...core.routing.pace import SOON_S
-from ...core.routing.scheduling import Apart, Hold, Into, Queue, choose, shortest_queue
+from ...core.routing.scheduling import Apart, AwaitGroup, Into, Queue, choose, shortest_queue
 from ...core.routing.work import WorkState
 from ..settings import KeeperSettings
-from .messages import Ask
+from .messages import Submission
 from .task_times import TaskTimes, kind_of
 
 TRIES = 16
@@ -27,7 +27,9 @@ class Scheduler:
         self._times = times
         self._settings = settings
 
-    def choose(self, ask: Ask, *, lasting: bool = False) -> Into | Apart | Queue | Hold | Never:
+    def choose(
+        self, ask: Submission, *, lasting: bool = False
+    ) -> Into | Apart | Queue | AwaitGroup | Never:
         """Where work runs; `lasting`: an actor, which had better have a piece for itself."""
         books = self._books
         return choose(
@@ -44,7 +46,7 @@ class Scheduler:
             machines_come=self._settings.machines_come,
         )
 
-    def queue(self, ask: Ask) -> Queue | None:
+    def queue(self, ask: Submission) -> Queue | None:
         """Where a task waits, since it is known that there is no room."""
         return shortest_queue(
             self._books.ledger,
@@ -57,7 +59,7 @@ class Scheduler:
             self._soon_s(ask),
         )
 
-    def _soon_s(self, ask: Ask) -> float:
+    def _soon_s(self, ask: Submission) -> float:
         """How long a task may wait for a flexible piece that others use.
 
         Not at all, unless its like are known to be short and nobody is held who could run if the

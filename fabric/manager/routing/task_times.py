@@ -10,13 +10,13 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable
 
 from ...core.books import Books
-from ...core.places.groups import Group, GroupId
+from ...core.places.groups import GroupId, PlacementGroupRecord
 from ...core.records import ClusterId
 from ...core.resources import Resources
 from ...core.routing.pace import Paces
 from ...core.routing.scheduling import slots
 from ...core.routing.work import Work, alike
-from .messages import Ask
+from .messages import Submission
 
 PROOF_S = 0.1
 """How long the first of a kind may take to end before its like are no longer taken to be short: as
@@ -25,7 +25,7 @@ long as it takes Ray to make a placement group for them."""
 Kind = tuple[ClusterId, str, Hashable]
 
 
-def kind_of(work: Work | Ask) -> Kind:
+def kind_of(work: Work | Submission) -> Kind:
     """What is the same for all tasks that are taken to last alike."""
     return work.cluster, work.function, alike(work.demand, work.selector)
 
@@ -45,11 +45,11 @@ class TaskTimes:
         """How long tasks of a kind last; None before the first has ended."""
         return self._paces.task_s(kind)
 
-    def waits(self, ask: Ask) -> Callable[[Group], float]:
+    def waits(self, ask: Submission) -> Callable[[PlacementGroupRecord], float]:
         """How long a task waits in the queue of a group."""
         works, kind, now = self._books.works, kind_of(ask), self._clock()
 
-        def wait_s(group: Group) -> float:
+        def wait_s(group: PlacementGroupRecord) -> float:
             at_once = slots(group, ask.demand, works.lasting)
             return self._paces.wait_s(group.id, kind, works.queued.get(group.id, 0), at_once, now)
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Protocol
 
-from ...core.demand import Asked, merged
+from ...core.demand import PublishedDemand, merged
 from ...core.resources import Resources
 
 
@@ -40,7 +40,7 @@ class Autoscaler:
         self._requests = requests
         self._notes = notes
         told = notes.note(self.NOTE) or {}
-        self._last = Asked(**{name: tuple(part) for name, part in told.items()})
+        self._last = PublishedDemand(**{name: tuple(part) for name, part in told.items()})
 
     async def ask(self, ours: Sequence[Resources]) -> None:
         """Have our part be this; what others have asked for stays.

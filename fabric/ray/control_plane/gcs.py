@@ -16,14 +16,14 @@ import grpc
 
 from ...core.audit import NAMES, Running
 from ...core.books import JobId
-from ...core.places.groups import Group, GroupId
+from ...core.places.groups import GroupId, PlacementGroupRecord
 from ...core.records import NODE_LABEL, Machine, MachineId, ProcessId
 from ...core.resources import Resources
 from ...core.selectors import to_ray
 from ...errors import FabricError
 from .. import private_ray
 from .protocol import Observed, Seen, clear, seen_on
-from .resource_view import View, held, offered, view_of, wanted
+from .resource_view import MachineView, held, offered, view_of, wanted
 
 common = private_ray.generated("common_pb2")
 tables = private_ray.generated("gcs_pb2")
@@ -64,7 +64,11 @@ class Gcs:
         self._workers = services.WorkerInfoGcsServiceStub(channel)
 
     async def create(
-        self, group: Group, name: str, labels: Iterable[Mapping[str, str]], timeout_s: float
+        self,
+        group: PlacementGroupRecord,
+        name: str,
+        labels: Iterable[Mapping[str, str]],
+        timeout_s: float,
     ) -> bool:
         """Ask for a placement group and wait until it has its places; False if it has not by then.
 
@@ -274,7 +278,7 @@ class Gcs:
         return {seen.id: seen for seen in found if seen is not None}
 
     async def _groups_in(
-        self, there: Iterable[View], known: Mapping[GroupId, int]
+        self, there: Iterable[MachineView], known: Mapping[GroupId, int]
     ) -> dict[GroupId, Seen]:
         """The known placement groups and all that are somewhere; asks for as few as possible."""
         shown: dict[GroupId, dict[int, tuple[MachineId, Resources]]] = {}

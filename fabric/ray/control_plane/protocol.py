@@ -8,7 +8,7 @@ from typing import Protocol
 
 from ...core.audit import Running
 from ...core.books import JobId
-from ...core.places.groups import Group, GroupId
+from ...core.places.groups import GroupId, PlacementGroupRecord
 from ...core.records import Machine, MachineId, ProcessId
 from ...core.resources import Resources
 
@@ -77,11 +77,16 @@ def seen_on(
     )
 
 
-class Ray(Protocol):
+class RayControl(Protocol):
     """Ray's control plane; OSError or FabricError where it does not answer."""
 
     async def create(
-        self, group: Group, name: str, labels: Iterable[Mapping[str, str]], timeout_s: float, /
+        self,
+        group: PlacementGroupRecord,
+        name: str,
+        labels: Iterable[Mapping[str, str]],
+        timeout_s: float,
+        /,
     ) -> bool:
         """Ask for a placement group and wait until it has its places; False if it has not by then.
 

@@ -16,7 +16,7 @@ from ...core.resources import Resources
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class MachineView:
     """What a machine says of itself."""
 
     machine: MachineId
@@ -27,7 +27,7 @@ class View:
     """The placement groups that something runs in here."""
 
 
-def view_of(usage: Any) -> View:
+def view_of(usage: Any) -> MachineView:
     """What a machine says of itself, from Ray's `ResourcesData`.
 
     It has `CPU_group_<index>_<id>` for the CPUs of a bundle, `CPU_group_<id>` for those of all its
@@ -46,7 +46,7 @@ def view_of(usage: Any) -> View:
                 in_use.add(group)
         elif index is not None:
             bundles.setdefault((group, index), {})[resource] = amount
-    return View(
+    return MachineView(
         machine=MachineId(usage.node_id.hex()),
         available=offered({name: available.get(name, 0.0) for name in plain}),
         bundles={where: Resources.of(amounts) for where, amounts in bundles.items()},

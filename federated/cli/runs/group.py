@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from fedpilot.fabric.cli.access import Commands
+from fedpilot.fabric.cli.access import CommandGroup
 
 from .control import attach, logs, resume, stop
 from .files import fetch, remove
@@ -13,7 +13,7 @@ from .verification import verify_
 
 
 @click.group(
-    cls=Commands,
+    cls=CommandGroup,
     commands=[list_, show, attach, logs, stop, resume, remove, fetch, verify_],
 )
 def runs() -> None:

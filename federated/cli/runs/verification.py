@@ -20,7 +20,7 @@ from .files import fetch_files
 from .places import FOLDER, folder_here, pointing_here
 
 if TYPE_CHECKING:
-    from ...federation.verify import Outcome
+    from ...federation.verify import Verification
 
 
 @click.command("verify")
@@ -120,14 +120,14 @@ def _verified(
     overrides: Sequence[str],
     watched: Interruptions,
     as_json: bool,
-) -> Outcome:
+) -> Verification:
     """Verify runs of a folder here, and say on the way what is found."""
     with redirect_stdout(sys.stderr):
         from ...federation.federation import Federation
-        from ...federation.verify import Replay, Telling, TextReport, Tools, verify
+        from ...federation.verify import ProgressLine, Replay, TextReport, Tools, verify
 
     text = None if as_json else TextReport(sys.stdout, clients)
-    with redirect_stdout(sys.stderr), Telling(sys.stderr) as telling:
+    with redirect_stdout(sys.stderr), ProgressLine(sys.stderr) as telling:
 
         def say(part: Any) -> None:
             telling.pause()

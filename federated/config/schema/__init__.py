@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from typing import Annotated
 
 from .data import Data
-from .learning import Evaluation, Federation, Hierarchy, Model, Run, Training
+from .learning import Evaluation, FederationConfig, Hierarchy, Model, Run, Training
 from .rules import (
     hierarchy_conflicts,
     late_conflicts,
@@ -29,9 +29,9 @@ from .running import (
     SITES_IN_WORDS,
     Outputs,
     Participation,
-    Resources,
+    ResourcesConfig,
     Robustness,
-    Sites,
+    SitesConfig,
     Traffic,
 )
 from .values import Conflict, Section
@@ -39,16 +39,16 @@ from .values import Conflict, Section
 __all__ = [
     "Data",
     "Evaluation",
-    "Federation",
+    "FederationConfig",
     "Hierarchy",
     "Model",
     "Outputs",
     "Participation",
-    "Resources",
+    "ResourcesConfig",
     "Robustness",
     "Run",
     "RunConfig",
-    "Sites",
+    "SitesConfig",
     "Traffic",
     "Training",
 ]
@@ -58,14 +58,14 @@ class RunConfig(Section):
     """One run, as a config file says it."""
 
     run: Run = Run()
-    federation: Federation = Federation()
+    federation: FederationConfig = FederationConfig()
     hierarchy: Hierarchy | None = None
     model: Model
     data: Data
     training: Training = Training()
     evaluation: Evaluation = Evaluation()
-    resources: Resources = Resources()
-    sites: Annotated[Sites, SITES_IN_WORDS] = Sites()
+    resources: ResourcesConfig = ResourcesConfig()
+    sites: Annotated[SitesConfig, SITES_IN_WORDS] = SitesConfig()
     participation: Participation = Participation()
     robustness: Robustness = Robustness()
     traffic: Traffic = Traffic()

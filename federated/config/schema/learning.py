@@ -43,7 +43,7 @@ class Run(Section):
     refuse to train with them (`strict`)."""
 
 
-class Federation(Section):
+class FederationConfig(Section):
     """Who takes part, how many at a time, and how their updates become one model."""
 
     number_of_clients: Positive | None = Field(default=None, examples=[50])

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from .data import Data
-from .learning import Evaluation, Federation
-from .running import Resources, Robustness, Sites
+from .learning import Evaluation, FederationConfig
+from .running import ResourcesConfig, Robustness, SitesConfig
 from .values import Conflict
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def share_conflicts(robustness: Robustness, sites: int) -> Iterator[Conflict]:
         )
 
 
-def site_conflicts(sites: Sites, resources: Resources) -> Iterator[Conflict]:
+def site_conflicts(sites: SitesConfig, resources: ResourcesConfig) -> Iterator[Conflict]:
     """The rules about where sites are; keys from the top."""
     count, address = sites.count, resources.ray.address
     if count is not None and count > 1 and address is not None:
@@ -119,7 +119,9 @@ def site_conflicts(sites: Sites, resources: Resources) -> Iterator[Conflict]:
         )
 
 
-def site_data_conflicts(data: Data, evaluation: Evaluation, sites: Sites) -> Iterator[Conflict]:
+def site_data_conflicts(
+    data: Data, evaluation: Evaluation, sites: SitesConfig
+) -> Iterator[Conflict]:
     """The rules about data that lies at sites; keys from the top."""
     if data.from_ is None and sites.site_files:
         yield Conflict(
@@ -135,7 +137,7 @@ def site_data_conflicts(data: Data, evaluation: Evaluation, sites: Sites) -> Ite
         )
 
 
-def population_conflicts(federation: Federation, data: Data) -> Iterator[Conflict]:
+def population_conflicts(federation: FederationConfig, data: Data) -> Iterator[Conflict]:
     """The rules about the size of the population, which is said once; keys from the top."""
     kind, asked = data.data_distribution_kind, federation.number_of_clients
     if data.from_ is not None:

@@ -28,7 +28,7 @@ SITES_IN_WORDS = Words(
 )
 
 
-class Ray(Section):
+class RayConfig(Section):
     """Which Ray the run uses."""
 
     address: str | None = Field(default=None, examples=["auto"])
@@ -49,7 +49,7 @@ class Ray(Section):
             )
 
 
-class Resources(Section):
+class ResourcesConfig(Section):
     """The gang: the fixed-size vnodes that are reserved together before anything trains."""
 
     workers: Positive | Literal["auto"] = "auto"
@@ -72,7 +72,7 @@ class Resources(Section):
     """Times that the same clients may lose their worker before the run gives up."""
     node_idle_timeout: PositiveFloat = 300.0
     """Seconds after which a VirtualNode that was materialized by itself gives its place back."""
-    ray: Ray = Ray()
+    ray: RayConfig = RayConfig()
     """Which Ray the run uses."""
 
     @property
@@ -89,7 +89,7 @@ class Resources(Section):
             )
 
 
-class Sites(Section):
+class SitesConfig(Section):
     """The Ray clusters that take part. `sites: 3` is short for `count: 3`, which starts three on
     this machine, called `site_1` to `site_3`, and ends them with the run. They share its CPUs and
     GPUs out evenly, unless `resources.ray` says what each has; `resources.workers` is of each."""

@@ -22,7 +22,7 @@ class Timing:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class TunedExecution:
     """The fastest execution, and what each takes."""
 
     fastest: Execution
@@ -34,7 +34,7 @@ class Disturbed(Exception):
     """The machine is too busy for figures to mean anything."""
 
 
-def judged(timings: Mapping[Execution, Sequence[Timing]]) -> Verdict:
+def judged(timings: Mapping[Execution, Sequence[Timing]]) -> TunedExecution:
     """The execution of the least CPU time; Disturbed where wall and CPU time part."""
     every = [timing for each in timings.values() for timing in each]
     apart = statistics.median(timing.wall_s / max(timing.cpu_s, 1e-9) for timing in every)
@@ -44,4 +44,4 @@ def judged(timings: Mapping[Execution, Sequence[Timing]]) -> Verdict:
             "that means anything: other processes compute here; try again when they have ended"
         )
     seconds = {way: min(timing.cpu_s for timing in each) for way, each in timings.items()}
-    return Verdict(min(seconds, key=seconds.__getitem__), seconds)
+    return TunedExecution(min(seconds, key=seconds.__getitem__), seconds)

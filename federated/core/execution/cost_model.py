@@ -9,7 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from .facts import COPIES, Circumstances, Execution, Kind, LayerKind, ModelFacts, bytes_per_client
+from .facts import (
+    COPIES,
+    Circumstances,
+    Execution,
+    ExecutionKind,
+    LayerKind,
+    ModelFacts,
+    bytes_per_client,
+)
 
 CACHE = 1 << 20
 """Bytes that stay near a core between two operations."""
@@ -17,7 +25,7 @@ LANES = 5
 """Samples that the compiled kernel works on at a time."""
 
 Coefficients = Mapping[str, float]
-Table = Mapping[str, Mapping[Kind, Coefficients]]
+Table = Mapping[str, Mapping[ExecutionKind, Coefficients]]
 """By device and kind."""
 
 
@@ -43,10 +51,10 @@ def cost(
 
 def features(execution: Execution, model: ModelFacts, where: Circumstances) -> dict[str, float]:
     """What a step of one client consists of, this way."""
-    if execution.kind is Kind.COMPILED:
+    if execution.kind is ExecutionKind.COMPILED:
         return _compiled(model, where)
     width, batch = model.itemsize / 4, where.batch_size
-    mates = 1 if execution.kind is Kind.SEQUENTIAL else execution.chunk_size
+    mates = 1 if execution.kind is ExecutionKind.SEQUENTIAL else execution.chunk_size
     calls: dict[str, float] = {
         "step": 1.0,
         f"tensors {where.rule}": float(model.tensors),
@@ -116,7 +124,7 @@ _CUDA_WORK = {
 TABLES: dict[int, Table] = {
     1: {
         "cpu": {
-            Kind.SEQUENTIAL: {
+            ExecutionKind.SEQUENTIAL: {
                 "bag crowd": 0.00279,
                 "bag outputs": 0.1841,
                 "bag parts": 82.62,
@@ -147,7 +155,7 @@ TABLES: dict[int, Table] = {
                 "weights momentum": 0.00249,
                 "weights plain": 0.001843,
             },
-            Kind.FOLDED: {
+            ExecutionKind.FOLDED: {
                 "convolution parts": 184.4,
                 "convolution products": 6.568e-05,
                 "dropout calls": 177.4,
@@ -175,7 +183,7 @@ TABLES: dict[int, Table] = {
                 "weights momentum": 0.002442,
                 "weights plain": 0.001037,
             },
-            Kind.MAPPED: {
+            ExecutionKind.MAPPED: {
                 "attention outputs": 0.06181,
                 "bag calls": 344.9,
                 "bag crowd": 0.0002287,
@@ -203,7 +211,7 @@ TABLES: dict[int, Table] = {
                 "weights momentum": 0.004506,
                 "weights plain": 0.004038,
             },
-            Kind.COMPILED: {
+            ExecutionKind.COMPILED: {
                 "inputs": 0.0008955,
                 "products": 6.6e-05,
                 "rows": 0.00299,
@@ -215,7 +223,7 @@ TABLES: dict[int, Table] = {
             },
         },
         "cuda": {
-            Kind.SEQUENTIAL: {
+            ExecutionKind.SEQUENTIAL: {
                 "step": 200.0,
                 "view calls": 5.0,
                 "tensors plain": 12.0,
@@ -224,7 +232,7 @@ TABLES: dict[int, Table] = {
                 **_CUDA_CALLS,
                 **_CUDA_WORK,
             },
-            Kind.FOLDED: {
+            ExecutionKind.FOLDED: {
                 "step": 300.0,
                 "view calls": 10.0,
                 "tensors plain": 15.0,
@@ -235,7 +243,7 @@ TABLES: dict[int, Table] = {
                 **_CUDA_WORK,
                 "convolution products": 1e-6,
             },
-            Kind.MAPPED: {
+            ExecutionKind.MAPPED: {
                 "step": 600.0,
                 "view calls": 30.0,
                 "tensors plain": 15.0,

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from .cost_model import costs_of
-from .facts import Circumstances, Execution, Kind, ModelFacts, bytes_per_client
+from .facts import Circumstances, Execution, ExecutionKind, ModelFacts, bytes_per_client
 
 WORTH = 1.15
 """How many times cheaper several at once must be."""
@@ -24,10 +24,10 @@ AS_CONFIGURED = "as the configuration says"
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class ExecutionWish:
     """What a configuration names itself."""
 
-    kind: Kind | None = None
+    kind: ExecutionKind | None = None
     """None for `auto`."""
     chunk_size: int | None = None
     model: int | None = None
@@ -45,17 +45,22 @@ class Choice:
 
 
 def decide(
-    model: ModelFacts, where: Circumstances, refused: Mapping[Kind, str], wish: Wish = Wish()
+    model: ModelFacts,
+    where: Circumstances,
+    refused: Mapping[ExecutionKind, str],
+    wish: ExecutionWish = ExecutionWish(),
 ) -> Choice:
     """The cheapest execution by the numbered cost model; one by one unless another is much cheaper.
 
     `refused` are the ways that would give other results than training one by one, and why. What
     the wish names is taken, whatever it costs.
     """
-    if wish.kind is Kind.SEQUENTIAL or (wish.kind is not None and wish.chunk_size is not None):
+    if wish.kind is ExecutionKind.SEQUENTIAL or (
+        wish.kind is not None and wish.chunk_size is not None
+    ):
         size = wish.chunk_size or SEQUENTIAL_CHUNK
         return Choice(Execution(wish.kind, size), AS_CONFIGURED)
-    alone = Execution(Kind.SEQUENTIAL, SEQUENTIAL_CHUNK)
+    alone = Execution(ExecutionKind.SEQUENTIAL, SEQUENTIAL_CHUNK)
     kinds = [wish.kind] if wish.kind else _open(refused)
     looked_at = [Execution(kind, size) for kind in kinds for size in sizes(model, where)]
     costs = costs_of([alone, *looked_at], model, where, wish.model)
@@ -71,10 +76,18 @@ def decide(
     return Choice(best, f"about {gain:.0f}x as fast as one by one", costs)
 
 
-def _open(refused: Mapping[Kind, str]) -> list[Kind]:
+def _open(refused: Mapping[ExecutionKind, str]) -> list[ExecutionKind]:
     """The ways to weigh against one by one; what folds is not mapped, which is slower."""
-    found = [k for k in (Kind.COMPILED, Kind.FOLDED, Kind.MAPPED) if k not in refused]
-    return [kind for kind in found if kind is not Kind.MAPPED or Kind.FOLDED not in found]
+    found = [
+        k
+        for k in (ExecutionKind.COMPILED, ExecutionKind.FOLDED, ExecutionKind.MAPPED)
+        if k not in refused
+    ]
+    return [
+        kind
+        for kind in found
+        if kind is not ExecutionKind.MAPPED or ExecutionKind.FOLDED not in found
+    ]
 
 
 def sizes(model: ModelFacts, where: Circumstances) -> tuple[int, ...]:

@@ -11,7 +11,7 @@ COPIES = {"plain": 2, "momentum": 3, "adam": 4}
 """How often a client's weights are in memory: with gradients and what the optimizer keeps."""
 
 
-class Kind(StrEnum):
+class ExecutionKind(StrEnum):
     """A way of computing a chunk."""
 
     SEQUENTIAL = "sequential"
@@ -28,7 +28,7 @@ class Kind(StrEnum):
 class Execution:
     """The way of a run."""
 
-    kind: Kind
+    kind: ExecutionKind
     chunk_size: int
     """Clients per chunk."""
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from .groups import Groups
+from .groups import ClientGroups
 from .partitions.partition import UnknownClient
 from .sampling import Indices, cohort, evaluation_cohort
 from .shares import Mask, Share, held
@@ -104,7 +104,7 @@ class Membership:
         asked: int,
         seed: int,
         index_of: IndexOf,
-        groups: Groups | None = None,
+        groups: ClientGroups | None = None,
         known: bool = True,
         samples_of: SamplesOf | None = None,
     ) -> None:

@@ -32,7 +32,7 @@ CLIENTS_OF_A_GROUP = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Groups:
+class ClientGroups:
     """Who belongs to which group; groups are numbered from 0 in the order of their places."""
 
     names: tuple[str, ...]
@@ -89,7 +89,7 @@ class Steps:
             return share(members, self.rate)
         return members if self.clients is None else min(members, self.clients)
 
-    def cohort(self, groups: Groups, group: int, step: int) -> Indices:
+    def cohort(self, groups: ClientGroups, group: int, step: int) -> Indices:
         """The clients of a group that train in a step, ascending."""
         members = groups.of(group)
         size = self.size(len(members))
@@ -98,21 +98,21 @@ class Steps:
         draw = stream(self.seed, Purpose.GROUP_COHORT, round=step, key=int(groups.keys[group]))
         return members[np.sort(draw.choice(len(members), size, replace=False))]
 
-    def clients_of_step(self, groups: Groups) -> int:
+    def clients_of_step(self, groups: ClientGroups) -> int:
         """How many clients train in one step of all groups together."""
         return sum(map(self.size, groups.sizes.tolist()))
 
-    def largest(self, groups: Groups) -> int:
+    def largest(self, groups: ClientGroups) -> int:
         """How many train in a step of the largest group."""
         return self.size(int(groups.sizes.max(initial=0)))
 
-    def clients_of_round(self, groups: Groups, round_number: int) -> Indices:
+    def clients_of_round(self, groups: ClientGroups, round_number: int) -> Indices:
         """Whoever trains in some step of a round, ascending."""
         steps = self.of_round(round_number)
         found = [self.cohort(groups, g, step) for g in range(len(groups)) for step in steps]
         return np.unique(np.concatenate([groups.members[:0], *found]))
 
-    def costs(self, groups: Groups, partition: Partition) -> NDArray[np.int64]:
+    def costs(self, groups: ClientGroups, partition: Partition) -> NDArray[np.int64]:
         """About how many samples a round of each group goes through, (groups,).
 
         Of a large group only some clients are looked at: costs decide who trains what when, and
@@ -134,7 +134,7 @@ def _some(members: Indices) -> Indices:
 
 def grouped(
     kinds: NDArray[np.int64], names: Sequence[str], partition: Partition, *, first: int = 0
-) -> Groups:
+) -> ClientGroups:
     """The clients `first`, `first + 1`, ... in groups by their kinds, (clients,).
 
     `names` says what each kind is called; kinds that nobody is of make no group.
@@ -143,7 +143,7 @@ def grouped(
     there, counts = np.unique(kinds, return_counts=True)
     members = order + first
     offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-    return Groups(
+    return ClientGroups(
         names=tuple(names[kind] for kind in there.tolist()),
         members=members,
         offsets=offsets,

@@ -29,7 +29,7 @@ WHOLE = ("finished", "interrupted")
 """When all files are there; of a run that failed the disk may have been the reason."""
 
 
-class Kind(StrEnum):
+class FindingKind(StrEnum):
     """What is wrong."""
 
     UNREADABLE = "unreadable"
@@ -44,7 +44,7 @@ class Kind(StrEnum):
 class Finding:
     """One thing that is wrong with what a run left behind."""
 
-    kind: Kind
+    kind: FindingKind
     file: str
     round_number: int | None
     text: str
@@ -153,16 +153,21 @@ def check(record: Record) -> tuple[Finding, ...]:
 
 def _unreadable(file: str, why: str, round_number: int | None = None) -> Finding:
     return Finding(
-        kind=Kind.UNREADABLE, file=file, round_number=round_number, text=f"cannot be read: {why}"
+        kind=FindingKind.UNREADABLE,
+        file=file,
+        round_number=round_number,
+        text=f"cannot be read: {why}",
     )
 
 
 def _different(file: str, round_number: int | None, text: str, twin: str = "") -> Finding:
-    return Finding(kind=Kind.DIFFERENT, file=file, round_number=round_number, text=text, twin=twin)
+    return Finding(
+        kind=FindingKind.DIFFERENT, file=file, round_number=round_number, text=text, twin=twin
+    )
 
 
 def _missing(file: str, round_number: int | None, text: str) -> Finding:
-    return Finding(kind=Kind.MISSING, file=file, round_number=round_number, text=text)
+    return Finding(kind=FindingKind.MISSING, file=file, round_number=round_number, text=text)
 
 
 def _rows_in_order(record: Record) -> Iterator[Finding]:
@@ -316,7 +321,7 @@ def _table(record: Record) -> Iterator[Finding]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class Reproducibility:
     """Whether a run could be trained again here, and if not, what is in the way."""
 
     reasons: tuple[str, ...] = ()
@@ -329,7 +334,7 @@ class Standing:
 
 def standing(
     recorded: Mapping[str, Any], *, identity: str, code: str, data: str, initial: str
-) -> Standing:
+) -> Reproducibility:
     """Compare a manifest with what config, code and data come to now.
 
     `identity` is that of config.yaml with the code and data that were recorded.
@@ -348,7 +353,7 @@ def standing(
     if not reasons and said != initial:
         text = f"{_short(said)}, now {_short(initial)}"
         reasons.append(f"the model of round 0 is made otherwise here: {text}")
-    return Standing(reasons=tuple(reasons))
+    return Reproducibility(reasons=tuple(reasons))
 
 
 def exact_differences(

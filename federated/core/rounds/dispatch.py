@@ -1,7 +1,7 @@
 """Which worker does which piece of work next, and what a worker's death means: no I/O.
 
 The dispatcher is told what happened (`submit`, `ready`, `done`, `lost`) and answers with what to
-do (`Send`, `Start`, `GiveUp`). Rules:
+do (`Send`, `StartWorker`, `AbandonWork`). Rules:
 
 * Work goes out in the order it came; a worker gets a second piece only while plenty wait, so that
   its next piece lies ready without robbing an idle worker at the end of a round.
@@ -29,14 +29,14 @@ class Send:
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class StartWorker:
     """Start this worker (again)."""
 
     worker: int
 
 
 @dataclass(frozen=True, slots=True)
-class GiveUp:
+class AbandonWork:
     """This piece of work will not be tried again."""
 
     work: WorkId
@@ -44,7 +44,7 @@ class GiveUp:
     reason: str
 
 
-Action = Send | Start | GiveUp
+Action = Send | StartWorker | AbandonWork
 
 
 @dataclass(slots=True)
@@ -81,7 +81,7 @@ class Dispatcher:
 
     def start(self) -> list[Action]:
         """Begin: every worker is to be started."""
-        return [Start(number) for number in range(len(self._slots))]
+        return [StartWorker(number) for number in range(len(self._slots))]
 
     def submit(
         self, works: Iterable[WorkId], worker: int | None = None, *, first: bool = False
@@ -136,16 +136,16 @@ class Dispatcher:
             first = held[0]
             self._losses[first] = self._losses.get(first, 0) + 1
             if self._losses[first] > self._limit:
-                actions.append(GiveUp(first, self._losses[first], reason))
+                actions.append(AbandonWork(first, self._losses[first], reason))
                 self._drop(first)
                 held = held[1:]
         self._waiting.extendleft(reversed(held))
         if slot.losses > self._limit:
             slot.gone = reason
             return [*actions, *self._give_up_hopeless(), *self._hand_out()]
-        return [*actions, Start(worker), *self._hand_out()]
+        return [*actions, StartWorker(worker), *self._hand_out()]
 
-    def _give_up_hopeless(self) -> list[GiveUp]:
+    def _give_up_hopeless(self) -> list[AbandonWork]:
         """Give up what nobody can do any more: what is bound to a worker that is gone, or all."""
         gone = {n: slot for n, slot in enumerate(self._slots) if slot.gone is not None}
         if not gone:
@@ -157,7 +157,7 @@ class Dispatcher:
             if number in gone:
                 self._waiting.remove(work)
                 self._drop(work)
-                given_up.append(GiveUp(work, gone[number].losses, gone[number].gone or ""))
+                given_up.append(AbandonWork(work, gone[number].losses, gone[number].gone or ""))
         return given_up
 
     def _hand_out(self) -> Iterator[Action]:

@@ -104,7 +104,7 @@ class Rules:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class GatherStatus:
     """Where a question stands. Times are seconds of one clock, which `now` is of too."""
 
     started: float
@@ -169,7 +169,7 @@ class Fail:
 Step = Wait | Close | Forgo | Done | Fail
 
 
-def step(standing: Standing, now: float, rules: Rules) -> Step:
+def step(standing: GatherStatus, now: float, rules: Rules) -> Step:
     """What to do now."""
     if standing.closed is not None:
         left = standing.closed + rules.closing_s - now

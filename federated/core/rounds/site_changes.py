@@ -8,7 +8,7 @@ from enum import StrEnum
 from fedpilot.mediator.core.health import SiteState, takes_new_work, works
 
 
-class Move(StrEnum):
+class SiteChange(StrEnum):
     """What to do about one site."""
 
     BRING_IN = "bring_in"
@@ -27,7 +27,7 @@ def moves(
     busy: Collection[str] = (),
     first: Collection[str] = (),
     room: int | None = None,
-) -> dict[str, Move]:
+) -> dict[str, SiteChange]:
     """What to do, by site, for those that are not as they should be.
 
     `there` are the sites that hold a part of the gang, `among` those that may (empty: all), `busy`
@@ -41,13 +41,15 @@ def moves(
             continue
         if site in there:
             if not works(state):
-                found[site] = Move.GIVE_UP
+                found[site] = SiteChange.GIVE_UP
             elif state is SiteState.DRAINING:
-                found[site] = Move.DRAIN
+                found[site] = SiteChange.DRAIN
         elif takes_new_work(state) and (not among or site in among):
             ready.append(site)
     ready.sort(key=lambda site: site not in first)
-    return found | dict.fromkeys(ready if room is None else ready[: max(0, room)], Move.BRING_IN)
+    return found | dict.fromkeys(
+        ready if room is None else ready[: max(0, room)], SiteChange.BRING_IN
+    )
 
 
 def passed_over(

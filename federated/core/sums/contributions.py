@@ -34,7 +34,7 @@ _ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class ContributionLimits:
     """The most that one site may add to a round; None for no limit."""
 
     share: float | None = None
@@ -122,7 +122,7 @@ def reach_of(partial: Partial) -> float:
     )
 
 
-def too_much(found: Sequence[Contribution], limits: Limits) -> dict[str, str]:
+def too_much(found: Sequence[Contribution], limits: ContributionLimits) -> dict[str, str]:
     """The sites whose share is more than the limit, and why in words without their numbers."""
     most = limits.share
     there = [each for each in found if each.share]
@@ -136,7 +136,7 @@ def too_much(found: Sequence[Contribution], limits: Limits) -> dict[str, str]:
     }
 
 
-def norm_problem(norm: float, limits: Limits) -> str:
+def norm_problem(norm: float, limits: ContributionLimits) -> str:
     """Why a mean update of that length is too much; empty if it is not."""
     if limits.norm is None or norm <= limits.norm:
         return ""
@@ -146,7 +146,7 @@ def norm_problem(norm: float, limits: Limits) -> str:
     )
 
 
-def outliers(found: Sequence[Contribution], limits: Limits) -> list[Outlier]:
+def outliers(found: Sequence[Contribution], limits: ContributionLimits) -> list[Outlier]:
     """The sites that stand out by what no limit is set for."""
     told: list[Outlier] = []
     for each in found:

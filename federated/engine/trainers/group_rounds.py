@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from ...algorithms import fedavg
-from ...core.population.groups import Groups, Steps
+from ...core.population.groups import ClientGroups, Steps
 from ...core.population.sampling import Indices
 from ...core.state import Roles, State
 from ...core.sums.partial import COARSER_STEP, COARSEST, Partial, grid
@@ -37,7 +37,7 @@ Train = Callable[[Indices, int, Mapping[str, Tensor]], Iterator[tuple[Chunk, Tra
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Start:
+class GroupStart:
     """Clients that train for the sum of all next."""
 
     clients: Indices
@@ -55,7 +55,7 @@ class GroupRounds:
 
     def __init__(
         self,
-        groups: Groups,
+        groups: ClientGroups,
         steps: Steps,
         resident: ResidentModule,
         roles: Roles,
@@ -78,7 +78,7 @@ class GroupRounds:
         state: State,
         tensors: Mapping[str, Tensor],
         train: Train,
-    ) -> Start:
+    ) -> GroupStart:
         """Train all steps of a group but the last; `state` and `tensors` are the round's model.
 
         FederatedError if its updates are out of any range.
@@ -96,7 +96,7 @@ class GroupRounds:
                 state = self._moved(state, total)
                 tensors = self._resident.laid_out(to_tensors(state, self._device))
         clients = self._cohort(group, last, before)
-        return Start(clients=clients, step=last, tensors=tensors, before=before)
+        return GroupStart(clients=clients, step=last, tensors=tensors, before=before)
 
     def _cohort(self, group: int, step: int, before: Partial) -> Indices:
         clients = self._steps.cohort(self._groups, group, step)

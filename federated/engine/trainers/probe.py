@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from ...config.schema import Training
-from ...core.execution.facts import Execution, Kind
+from ...core.execution.facts import Execution, ExecutionKind
 from ...core.population.partitions.bootstrap import bootstrap
 from ...errors import ClientFailed
 from ..compiled.chain import Dense, chain_of
@@ -68,7 +68,7 @@ def check(
     """
     probe = _Probe(resident.module, training, tuple(like.shape[1:]), like.dtype, device)
     execution = Execution(execution.kind, min(execution.chunk_size, CLIENTS))
-    exact = execution.kind is not Kind.COMPILED
+    exact = execution.kind is not ExecutionKind.COMPILED
     # A compiled chain is known layer by layer, and takes seconds to compile for another type. What
     # is not exact is compared by plain gradients: Adam makes large moves of their rounding errors.
     wide, module = (
@@ -197,7 +197,7 @@ def _check_mates(
 def _alone(probe: _Probe, resident: ResidentModule, model: Mapping[str, Tensor]) -> Results:
     """What some of the clients become one by one; Unchecked if that is nothing to compare with."""
     try:
-        alone = probe.trainer(Execution(Kind.SEQUENTIAL, FEW), resident)
+        alone = probe.trainer(Execution(ExecutionKind.SEQUENTIAL, FEW), resident)
         found = _results(alone, probe.chunk(0, FEW), model)
     except ClientFailed as error:
         raise Unchecked(f"it fails on samples of random numbers: {error.reason}") from error

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from ...config.schema import Training
-from ...core.execution.facts import Execution, Kind
+from ...core.execution.facts import Execution, ExecutionKind
 from ..compiled.chain import chain_of
 from ..compiled.trainer import CompiledTrainer
 from ..stacking import NotStackable, stack
@@ -41,7 +41,7 @@ class TrainerFactory:
     def make(self, execution: Execution) -> ChunkTrainer:
         """The trainer of an execution; NotStackable if the model cannot be trained that way."""
         resident, samples, training = self.resident, self.samples, self.training
-        if execution.kind is Kind.SEQUENTIAL:
+        if execution.kind is ExecutionKind.SEQUENTIAL:
             return SequentialTrainer(
                 resident, samples, training, seed=self.seed, update=self.update
             )
@@ -49,7 +49,7 @@ class TrainerFactory:
         if why_not is not None:
             raise NotStackable(why_not)
         module = resident.module
-        if execution.kind is Kind.COMPILED:
+        if execution.kind is ExecutionKind.COMPILED:
             return self._compiled(module, execution.chunk_size)
         stacked = stack(module, execution.kind, execution.chunk_size, rate=fused_rate(training))
         canonical = first_names(module)

@@ -8,7 +8,7 @@ from contextlib import nullcontext, suppress
 import torch
 from torch import nn
 
-from ...core.execution.facts import Execution, Kind
+from ...core.execution.facts import Execution, ExecutionKind
 from ...errors import ExecutionRefused
 from ..compiled.kernels import being_compiled
 from ..stacking import NotStackable
@@ -54,7 +54,7 @@ class Trainers:
         """The same, once it gave on the probe what training one by one gives; ExecutionRefused."""
         if execution not in self._made:
             try:
-                if execution.kind is not Kind.SEQUENTIAL:
+                if execution.kind is not ExecutionKind.SEQUENTIAL:
                     self._check(execution)
                 self.get(execution)
             except NotStackable as error:
@@ -67,7 +67,7 @@ class Trainers:
             raise NotStackable(why_not)
         made_of = self._factory
         like = made_of.samples.x
-        compiles = execution.kind is Kind.COMPILED
+        compiles = execution.kind is ExecutionKind.COMPILED
         turn = being_compiled(like.dtype) if compiles else nullcontext()
         with turn, suppress(Unchecked):  # then whoever named it answers for it
             check(execution, made_of.resident, made_of.training, like=like, device=made_of.device)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from ...core.execution.kernel import cpu_kind
 from ...core.proof.environment_diff import ALL
 from ...core.randomness import Purpose, torch_seed
-from ...core.state import Array, Role, State, role_of
+from ...core.state import Array, State, TensorRole, role_of
 from ...errors import RunRefused
 from .training_code import resolve_loss
 
@@ -46,7 +46,7 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 """(outputs, labels) -> the mean loss of a batch, a scalar."""
 
 
-def roles_of(module: nn.Module, *, keep_buffers: bool) -> dict[str, Role]:
+def roles_of(module: nn.Module, *, keep_buffers: bool) -> dict[str, TensorRole]:
     """The role of every tensor of the module's state; RunRefused for one NumPy cannot hold."""
     parameters = dict(module.named_parameters(remove_duplicate=False))
     roles = {}

@@ -37,7 +37,7 @@ from .late_orders import LateOrders
 from .participation_record import CountedRounds
 from .round_log import RoundLog
 from .site_limits import SiteLimits
-from .site_orders import SiteOrders
+from .site_orders import OrderSender
 from .traffic_budget import Meter
 from .training import TrainingPhase, UpdateRules
 
@@ -93,7 +93,7 @@ class Coordinator:
         self._log = RoundLog(config, folder, identity)
         self._limits = SiteLimits(config.robustness, folder.journal, emit, told)
         self._late = LateOrders(config.participation, mediator, emit)
-        self._orders = SiteOrders(mediator, emit, asked)
+        self._orders = OrderSender(mediator, emit, asked)
         counted = CountedRounds(folder.journal)
         self._training = TrainingPhase(
             config=config,

@@ -28,7 +28,7 @@ from ..setup.global_model import GlobalModel
 from .gather import Answered, Answers, Part, gather
 from .participation_record import CountedRounds, as_counted
 from .site_limits import SiteLimits
-from .site_orders import EVALUATION, OrderForm, SiteOrders
+from .site_orders import EVALUATION, OrderForm, OrderSender
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +38,7 @@ class EvaluationQuery:
     form: OrderForm
     whole: int
     """Clients that judge it; 1 on the test set."""
-    orders: SiteOrders
+    orders: OrderSender
     limits: SiteLimits
     samples_of: Callable[[Share], Indices] | None
     """How many samples the judges in a share have, -1 if unknown; None where nobody says."""
@@ -97,7 +97,7 @@ class EvaluationPhase:
     """Of the coordinator's own test set."""
     membership: Membership
     mediator: FederationMediator
-    orders: SiteOrders
+    orders: OrderSender
     counted: CountedRounds
     limits: SiteLimits
     emit: Emit

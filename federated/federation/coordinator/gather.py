@@ -26,9 +26,9 @@ from ...core.rounds.participation import (
     Done,
     Fail,
     Forgo,
+    GatherStatus,
     Rules,
     SiteRefused,
-    Standing,
     TooFewSites,
     Wait,
     step,
@@ -202,7 +202,7 @@ class Gather:
         self._waiting = []
         self._waiting_since = None
 
-    def _standing(self) -> Standing:
+    def _standing(self) -> GatherStatus:
         vital = self._mediator.lacking()
         lacking = None
         never = [part for part in self._waiting if self._is_never_answered(part)]
@@ -216,7 +216,7 @@ class Gather:
         if never and not vital:
             refused, sites_left = self._refused(), sorted({part.site for part in never})
             lacking = "; ".join(f"site {site}: {refused[site]}" for site in sites_left)
-        return Standing(
+        return GatherStatus(
             started=self._started,
             open=len(self._open),
             covered=self._covered(),

@@ -20,7 +20,7 @@ from ...core.population.federated_data.declarations import Told
 from ...core.sums.amounts import leaves_range
 from ...core.sums.contributions import (
     Contribution,
-    Limits,
+    ContributionLimits,
     contributions,
     moved_most,
     norm_of,
@@ -38,7 +38,7 @@ FILE = "refusals.jsonl"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
+class RefusedAnswer:
     """A site's answer that did not count."""
 
     round_number: int
@@ -57,13 +57,13 @@ class Refusal:
         }
 
 
-def read_refusals(journal: Path) -> list[Refusal]:
+def read_refusals(journal: Path) -> list[RefusedAnswer]:
     """The refusals of a run, in their order; a half-written last line does not count."""
     path = journal / FILE
     lines = path.read_text().splitlines(keepends=True) if path.exists() else []
     told = [json.loads(line) for line in lines if line.endswith("\n")]
     return [
-        Refusal(
+        RefusedAnswer(
             round_number=each["round"],
             site=each["site"],
             reason=each["reason"],
@@ -73,7 +73,7 @@ def read_refusals(journal: Path) -> list[Refusal]:
     ]
 
 
-def out_for_good(refusals: Sequence[Refusal]) -> dict[str, str]:
+def out_for_good(refusals: Sequence[RefusedAnswer]) -> dict[str, str]:
     """The sites that take no part in a run that is resumed, and why: those that were refused again.
 
     A site whose only refusal is an answer that cannot be right gets one more chance: its admin may
@@ -109,7 +109,9 @@ class SiteLimits:
         told: Callable[[str], Told] = lambda site: Told.EXACT,
     ) -> None:
         """`told` says how a site's share of the samples may be shown."""
-        self._limits = Limits(share=robustness.max_site_share, norm=robustness.max_update_norm)
+        self._limits = ContributionLimits(
+            share=robustness.max_site_share, norm=robustness.max_update_norm
+        )
         self._journal = journal
         self._emit = emit
         self._told = told
@@ -159,7 +161,7 @@ class SiteLimits:
         again = any(
             each.site == site and each.round_number != round_number for each in self._refusals
         )
-        refusal = Refusal(
+        refusal = RefusedAnswer(
             round_number=round_number,
             site=site,
             reason=str(error),

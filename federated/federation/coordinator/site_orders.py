@@ -1,4 +1,4 @@
-"""SiteOrders: sends a run's orders to its sites, each with the model that it is about.
+"""OrderSender: sends a run's orders to its sites, each with the model that it is about.
 
 A model goes to a site once: whatever else is asked about it there names it by its digest. Every
 order is booked under its purpose. While a run goes on, the traffic budget allows each order first.
@@ -52,7 +52,7 @@ class OrderForm:
         return f"{self.kind}/{self.round_number}/{self.model.digest}/{self.variant}/{part}"
 
 
-class SiteOrders:
+class OrderSender:
     """The orders of one run."""
 
     def __init__(self, mediator: FederationMediator, emit: Emit, asked: int) -> None:

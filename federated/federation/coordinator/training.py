@@ -34,7 +34,7 @@ from .late_orders import LateOrders
 from .overflow_proof import partial_of, unproven
 from .participation_record import CountedRounds, as_counted
 from .site_limits import SiteLimits
-from .site_orders import TRAINING, OrderForm, SiteOrders
+from .site_orders import TRAINING, OrderForm, OrderSender
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +57,7 @@ class TrainingQuery:
     form: OrderForm
     whole: int
     """Clients that are asked."""
-    orders: SiteOrders
+    orders: OrderSender
     rules: UpdateRules
 
     @property
@@ -134,7 +134,7 @@ class TrainingQuery:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trained:
+class RoundTraining:
     """What the training of a round came to."""
 
     total: Partial
@@ -160,13 +160,13 @@ class TrainingPhase:
     rules: UpdateRules
     mediator: FederationMediator
     folder: RunFolder
-    orders: SiteOrders
+    orders: OrderSender
     counted: CountedRounds
     late: LateOrders
     emit: Emit
     clock: Callable[[], float]
 
-    def train(self, model: GlobalModel) -> Trained:
+    def train(self, model: GlobalModel) -> RoundTraining:
         """Train the round after this model, on a coarser grid whenever the sum overflows.
 
         Raises NoUsableUpdate where nobody has trained, FederatedError for a sum beyond all grids.
@@ -206,7 +206,7 @@ class TrainingPhase:
         if not trained:
             raise NoUsableUpdate(number, total.refused)
         headers = [each.payload.header for each in answers.all]
-        return Trained(
+        return RoundTraining(
             total=total,
             late=late,
             seconds=sum(header["training_seconds"] for header in headers),

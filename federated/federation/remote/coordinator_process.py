@@ -52,7 +52,7 @@ def main(folder: Path, run: str, user_code: bool = True) -> int:
     with Interruptions() as interruptions:
         try:
             with MediatorConnection(folder, run) as connection:
-                telling = Telling(connection)
+                telling = EventReporter(connection)
                 connection.on_stop(telling.stop)
                 try:
                     place = folder / "runs" / run
@@ -76,7 +76,7 @@ def main(folder: Path, run: str, user_code: bool = True) -> int:
             return FAILED
 
 
-class Telling:
+class EventReporter:
     """Tells the mediator of a run's events, as an observer.
 
     A run that is interrupted goes on with the next coordinator, unless somebody has stopped it: so
@@ -113,7 +113,7 @@ class Telling:
 def _serve(
     place: Path,
     connection: MediatorConnection,
-    telling: Telling,
+    telling: EventReporter,
     interruptions: Interruptions,
     user_code: bool,
 ) -> None:

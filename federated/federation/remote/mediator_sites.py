@@ -29,7 +29,7 @@ from fedpilot.mediator.core.health import SiteState, works
 from fedpilot.mediator.wire.messages import SiteStanding
 
 from ...config.schema import RunConfig
-from ...core.rounds.site_changes import Move, chosen, moves, passed_over
+from ...core.rounds.site_changes import SiteChange, chosen, moves, passed_over
 from ...prepare.user_code import UserCode, attached
 from ..sites.membership_watcher import Following
 from ..sites.sources import Declarations, StartedRun
@@ -195,11 +195,11 @@ class MediatorSites:
                 reason = standings[site].reason
                 log.info("site %s: %s (%s)", site, move, reason)
                 match move:
-                    case Move.GIVE_UP:
+                    case SiteChange.GIVE_UP:
                         mediator.lose(site, reason, round_number=round_number())
-                    case Move.DRAIN:
+                    case SiteChange.DRAIN:
                         begun[site] = mediator.drain(site, reason, round_number=round_number())
-                    case Move.BRING_IN:
+                    case SiteChange.BRING_IN:
                         mediator.add(self._site(site), run.spec_of(site))
                         begun[site] = coming[site] = mediator.readmit(site)
             if set(there) != set(kept := self._before()) and len(there) >= len(kept):

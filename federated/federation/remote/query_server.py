@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from fedpilot.mediator import Payload
-from fedpilot.mediator.coordinator.connection import Question
+from fedpilot.mediator.coordinator.connection import RunQuery
 from fedpilot.mediator.federation.futures import then
 
 from ...errors import FederatedError
@@ -52,7 +52,7 @@ class NotAnswered(FederatedError):
 class _Open:
     """A question that waits."""
 
-    question: Question
+    question: RunQuery
     ends: float
     """By the monotonic clock."""
     so_far: Callable[[], Payload] | None = None
@@ -65,7 +65,7 @@ class Answering:
     def __init__(
         self,
         federation: Federation,
-        questions: queue.Queue[Question],
+        questions: queue.Queue[RunQuery],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._federation = federation
@@ -107,7 +107,7 @@ class Answering:
 
     # -- one question -----------------------------------------------------------------------------
 
-    def _begin(self, question: Question) -> None:
+    def _begin(self, question: RunQuery) -> None:
         """Send what has to be asked of sites; the rest happens once they have answered."""
         kind = question.payload.kind
         open_ = _Open(question, self._clock() + (TELL_S if kind in TELLS else WORK_S))
@@ -171,7 +171,7 @@ class Answering:
                 error = failure
         self._fail(open_.question, error or NotAnswered("nobody knows an answer"))
 
-    def _fail(self, question: Question, error: BaseException) -> None:
+    def _fail(self, question: RunQuery, error: BaseException) -> None:
         try:
             question.fail(error)
         except Exception:

@@ -33,7 +33,7 @@ from ..setup.global_model import CurrentModel, GlobalModel
 from ..setup.loaded_config import LoadedConfig
 from ..sites.gang_session import GangSession
 from .continuing import ROUNDS, Parent, find
-from .run_record import RunRecord, RunResult
+from .run_record import RunAttempt, RunResult
 
 GO_ON = "; a new run can go on to more rounds: `fedpilot run --from`"
 
@@ -122,7 +122,7 @@ class RunDriver:
 
     def _finished_before(self, folder: RunFolder) -> RunResult:
         """A finished run resumed: it stays as it is, and nothing is started."""
-        result = RunRecord(folder, self._events.emit).finished_before()
+        result = RunAttempt(folder, self._events.emit).finished_before()
         if (last := folder.load_checkpoint()) is not None:
             self._model.now = GlobalModel(last.round_number, last.model, last.memory, result.digest)
         return result
@@ -141,7 +141,7 @@ class RunDriver:
     def _run(self, folder: RunFolder, *, resumed: bool, parent: Parent | None = None) -> RunResult:
         started = time.perf_counter()
         events, outputs = self._events, self._loaded.config.outputs
-        record = RunRecord(folder, events.emit)
+        record = RunAttempt(folder, events.emit)
         self._gang.name = folder.run_id
         status, failure, began = "failed", "", False
         finished: Finished | None = None
@@ -192,7 +192,7 @@ class RunDriver:
                     record.never_began(ending)
         return record.result(finished, seconds)
 
-    def _say_started(self, record: RunRecord, parent: Parent | None) -> None:
+    def _say_started(self, record: RunAttempt, parent: Parent | None) -> None:
         from ...engine.training.modules import environment
 
         loaded, materials = self._loaded, self._loaded.materials

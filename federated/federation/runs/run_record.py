@@ -1,4 +1,4 @@
-"""RunRecord: what a run says of itself, to its folder first and then to whoever follows it."""
+"""RunAttempt: what a run says of itself, to its folder first and then to whoever follows it."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class RunResult:
         return float(self.rows[-1].get("accuracy", math.nan)) if self.rows else math.nan
 
 
-class RunRecord:
+class RunAttempt:
     """The record of one attempt at a run, new or resumed."""
 
     def __init__(self, folder: RunFolder, emit: Emit) -> None:

@@ -11,7 +11,7 @@ from ...config.schema import RunConfig
 from ...core.algorithm import Needs
 from ...core.population.cohort_members import Membership
 from ...core.population.federated_data.union import described
-from ...core.population.groups import Groups
+from ...core.population.groups import ClientGroups
 from ...core.population.partitions.summary import PartitionSummary, describe
 from ...core.population.sampling import cohort
 from ...prepare.budgets import rounds_within
@@ -42,7 +42,7 @@ class Population:
         return None if samples is None else int(samples[index])
 
     @property
-    def groups(self) -> Groups | None:
+    def groups(self) -> ClientGroups | None:
         """Who belongs to which group, if there are any and their samples are here."""
         return self.materials.data.groups
 

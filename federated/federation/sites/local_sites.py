@@ -28,7 +28,7 @@ from fedpilot.fabric import (
 from fedpilot.fabric.host.machine import load
 from fedpilot.fabric.ray.home import own_folder, sweep
 from fedpilot.mediator import GangRequest, LinkedSite, Payload, SiteLost, SiteUnreachable
-from fedpilot.mediator.agent.runner.link import CLOSED, Outbox, RunnerLink
+from fedpilot.mediator.agent.runner.link import CLOSED, OrderTensors, RunnerLink
 from fedpilot.mediator.agent.runner.process import RayChoice, RunnerProcess, RunnerSettings
 from fedpilot.mediator.wire.blobs.blob import LARGEST_BLOB
 from fedpilot.mediator.wire.blobs.references import Keeping
@@ -78,7 +78,7 @@ class LocalSites:
             undo.callback(sweep, folder.parent, LINGER_S)  # what a runner that was killed has left
             undo.callback(self._end)
             blobs = folder / "blobs"
-            outbox = Outbox(Keeping(BlobStore(blobs, LARGEST_BLOB), discard=True))
+            outbox = OrderTensors(Keeping(BlobStore(blobs, LARGEST_BLOB), discard=True))
             for number, name in enumerate(names):
                 settings = RunnerSettings(
                     run=RUN,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from .one import Replay
 from .report import TextReport, document
 from .stage import Tools
-from .telling import Telling
-from .verifying import Outcome, verify
+from .telling import ProgressLine
+from .verifying import Verification, verify
 
-__all__ = ["Outcome", "Replay", "Telling", "TextReport", "Tools", "document", "verify"]
+__all__ = ["ProgressLine", "Replay", "TextReport", "Tools", "Verification", "document", "verify"]

@@ -10,7 +10,7 @@ from typing import Any
 from ...core.proof.client_differences import ClientComparison, ClientFacts, compare_clients
 from ...core.proof.run_check import (
     Finding,
-    Standing,
+    Reproducibility,
     check,
     environment_differences,
     exact_differences,
@@ -22,7 +22,7 @@ from ..report.wording import duration
 from ..setup.global_model import GlobalModel
 from ..virtual_node import TrainResult
 from .reading import Reading
-from .stage import Stage, Start, Tools, federation_of, staged, starts
+from .stage import ReplayStart, Stage, Tools, federation_of, staged, starts
 
 SHORT_S = 60.0
 """A run whose rounds took no longer is trained again from the start if it must be."""
@@ -44,7 +44,7 @@ class Checked:
 
     run: Reading
     findings: tuple[Finding, ...]
-    standing: Standing | None = None
+    standing: Reproducibility | None = None
     """Whether it could be trained again here; None if nobody asked."""
 
 
@@ -118,19 +118,19 @@ def replay_run(
         return _replayed(checked, stage, start)
 
 
-def _start(run: Reading, how: Replay) -> Start | str:
+def _start(run: Reading, how: Replay) -> ReplayStart | str:
     """Where to begin, or why there is nothing to train."""
     rounds = run.record.rounds
     if not rounds:
         return "the run has no rounds"
     if how is Replay.ALL:
-        return Start(round_number=0)
+        return ReplayStart(round_number=0)
     found = [s for s in starts(run) if s.checkpoint is not None and s.round_number < rounds]
     if found:
         return found[0]
     took_s = sum(_seconds(row) for row in run.record.rows)
     if took_s <= SHORT_S:
-        return Start(round_number=0)
+        return ReplayStart(round_number=0)
     return (
         f"no sound checkpoint is from before the last round; `--replay all` trains all "
         f"{rounds} rounds again, which took {duration(took_s)}"
@@ -142,7 +142,7 @@ def _seconds(row: Mapping[str, Any]) -> float:
     return said if isinstance(said, int | float) else 0.0
 
 
-def _replayed(checked: Checked, stage: Stage, start: Start) -> Replayed:
+def _replayed(checked: Checked, stage: Stage, start: ReplayStart) -> Replayed:
     run, record = checked.run, checked.run.record
     digests = record.digests()
     located: list[Finding] = []

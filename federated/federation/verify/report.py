@@ -16,7 +16,7 @@ from ...core.proof.state_differences import TensorDifference
 from ..report.wording import counted
 from .one import Checked, Departure, Replayed
 from .two import Localised
-from .verifying import Outcome
+from .verifying import Verification
 
 GOOD, BAD, ASIDE = "✓", "✗", "!"
 TENSORS_SHOWN = 10
@@ -38,7 +38,7 @@ class TextReport:
         self._clients = clients
         self._names: list[str] = []
 
-    def __call__(self, part: Checked | Replayed | Comparison | Localised | Outcome) -> None:
+    def __call__(self, part: Checked | Replayed | Comparison | Localised | Verification) -> None:
         """Print a part."""
         match part:
             case Checked():
@@ -49,7 +49,7 @@ class TextReport:
                 self._compared(part)
             case Localised():
                 self._localised(part)
-            case Outcome():
+            case Verification():
                 self._summed_up(part)
 
     def _line(self, mark: str, name: str, text: str) -> None:
@@ -168,7 +168,7 @@ class TextReport:
         if found.clients is not None:
             self._client_table(found.clients, found.sides)
 
-    def _summed_up(self, outcome: Outcome) -> None:
+    def _summed_up(self, outcome: Verification) -> None:
         if outcome.failure is not None:
             self._line(BAD, "replay", f"training again ended early: {outcome.failure}")
         self._console.print(Text(summary(outcome), style="bold"), soft_wrap=True)
@@ -276,7 +276,7 @@ def _verdict(compared: Comparison) -> str:
             return f"the same up to {before}; from round {number} on they differ"
 
 
-def summary(outcome: Outcome) -> str:
+def summary(outcome: Verification) -> str:
     """The answer in one sentence."""
     if outcome.comparison is not None:
         names = " and ".join(checked.run.name for checked in outcome.checks)
@@ -304,7 +304,7 @@ def summary(outcome: Outcome) -> str:
     return f"{name} is verified"
 
 
-def document(outcome: Outcome, clients: int, exit_code: int) -> dict[str, Any]:
+def document(outcome: Verification, clients: int, exit_code: int) -> dict[str, Any]:
     """The answer as JSON values; all keys are always there."""
     return {
         "runs": [checked.run.name for checked in outcome.checks],

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ...config import RunConfig, identity
-from ...core.proof.run_check import Standing, standing
+from ...core.proof.run_check import Reproducibility, standing
 from ...core.state import digest
 from ...errors import ConfigError, FederatedError
 from ..coordinator.coordinator import Coordinator
@@ -43,7 +43,7 @@ class Tools:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Start:
+class ReplayStart:
     """Where a replay begins: a checkpoint of a run, or without one the start of the run."""
 
     round_number: int
@@ -63,15 +63,15 @@ class Departed(FederatedError):
         return f"trained again here, round {self.round_number} of {self.name} has another model"
 
 
-def federation_of(run: Reading, make: MakeFederation) -> tuple[Federation | None, Standing]:
+def federation_of(run: Reading, make: MakeFederation) -> tuple[Federation | None, Reproducibility]:
     """The federation of a run, not started, and what keeps it from being the one that ran."""
     if run.config is None:
-        return None, Standing(reasons=("config.yaml cannot be read",))
+        return None, Reproducibility(reasons=("config.yaml cannot be read",))
     manifest = run.record.manifest
     try:
         federation = make(run.config, manifest.get("search", ()))
     except ConfigError as error:
-        return None, Standing(reasons=(f"it cannot be made here: {error}",))
+        return None, Reproducibility(reasons=(f"it cannot be made here: {error}",))
     found = standing(
         manifest,
         identity=identity(
@@ -84,20 +84,20 @@ def federation_of(run: Reading, make: MakeFederation) -> tuple[Federation | None
     return federation, found
 
 
-def starts(run: Reading, other: Reading | None = None) -> list[Start]:
+def starts(run: Reading, other: Reading | None = None) -> list[ReplayStart]:
     """Where a replay of a run may begin, earliest first: only models that are what rows say.
 
     The checkpoints of another run count where nobody remembers more than the model.
     """
-    found = [Start(round_number=0), *_checkpoints(run, own=True)]
+    found = [ReplayStart(round_number=0), *_checkpoints(run, own=True)]
     if other is not None and run.is_stateless and other.is_stateless:
         found += _checkpoints(other, own=False)
     return sorted(found, key=lambda start: (start.round_number, start.own))
 
 
-def _checkpoints(run: Reading, *, own: bool) -> list[Start]:
+def _checkpoints(run: Reading, *, own: bool) -> list[ReplayStart]:
     return [
-        Start(round_number=file.round_number, checkpoint=run.path / file.name, own=own)
+        ReplayStart(round_number=file.round_number, checkpoint=run.path / file.name, own=own)
         for file in run.record.sound_files()
         if file.is_checkpoint and file.round_number
     ]
@@ -155,7 +155,9 @@ class Stage:
 
 
 @contextmanager
-def staged(run: Reading, federation: Federation, start: Start, tools: Tools) -> Iterator[Stage]:
+def staged(
+    run: Reading, federation: Federation, start: ReplayStart, tools: Tools
+) -> Iterator[Stage]:
     """Start a run's federation, standing at the start; everything is ended and removed after it."""
     with ExitStack() as undo:
         scratch = RunFolder(Path(undo.enter_context(_scratch())))

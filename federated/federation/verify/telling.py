@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 LINES_APART_S = 10.0
 
 
-class Telling:
+class ProgressLine:
     """A bar while something is done, gone when something is printed."""
 
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:

@@ -27,7 +27,7 @@ from ..setup.global_model import GlobalModel
 from ..virtual_node import TrainResult
 from .one import Replay, facts_of
 from .reading import Reading
-from .stage import Departed, Stage, Start, Tools, federation_of, staged, starts
+from .stage import Departed, ReplayStart, Stage, Tools, federation_of, staged, starts
 
 SPILLED_BYTES = 2 << 30
 """Clients' models that are kept on disk to measure differences; the rest have fingerprints only."""
@@ -249,7 +249,7 @@ class _Search:
         known, target = self._before, self._number - 1
         start = self._start(side, target)
         if known is not None and not known.memory and side.run.is_stateless:
-            start = Start(round_number=0)
+            start = ReplayStart(round_number=0)
         else:
             known = None
         with staged(side.run, side.federation, start, self._tools) as stage:
@@ -262,7 +262,7 @@ class _Search:
             self._before = stage.model
             yield stage
 
-    def _start(self, side: _Side, target: int) -> Start:
+    def _start(self, side: _Side, target: int) -> ReplayStart:
         other = next(each for each in self._sides if each is not side)
         found = [s for s in starts(side.run, other.run) if s.round_number <= target]
         return found[0] if self._how is Replay.ALL else found[-1]

@@ -21,7 +21,7 @@ FAILURES = (FederatedError, FabricError, MediatorError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class Verification:
     """Everything that was found out; parts that were not asked for are None."""
 
     checks: tuple[Checked, ...]
@@ -45,7 +45,7 @@ class Outcome:
         return not all(standing.reproducible for standing in standings)
 
 
-Say = Callable[["Checked | Replayed | Comparison | Localised | Outcome"], None]
+Say = Callable[["Checked | Replayed | Comparison | Localised | Verification"], None]
 
 
 def verify(
@@ -57,7 +57,7 @@ def verify(
     tools: Tools,
     say: Say,
     overrides: Sequence[str] = (),
-) -> Outcome:
+) -> Verification:
     """Verify a run, or two against each other; RunRefused if one is not there or is running.
 
     Differences of `measured` clients are measured. `overrides` say where to train again.
@@ -81,10 +81,10 @@ def verify(
     return found
 
 
-def _one(run: Reading, how: Replay, tools: Tools, say: Say) -> Outcome:
+def _one(run: Reading, how: Replay, tools: Tools, say: Say) -> Verification:
     checked, federation = stand(check_run(run), tools)
     say(checked)
-    outcome = Outcome(checks=(checked,))
+    outcome = Verification(checks=(checked,))
     if federation is None:
         return outcome
     try:
@@ -98,13 +98,13 @@ def _one(run: Reading, how: Replay, tools: Tools, say: Say) -> Outcome:
 
 def _two(
     first: Reading, second: Reading, how: Replay, measured: int, tools: Tools, say: Say
-) -> Outcome:
+) -> Verification:
     checks = check_run(first), check_run(second)
     for checked in checks:
         say(checked)
     comparison = compare_runs(first, second)
     say(comparison)
-    outcome = Outcome(checks=checks, comparison=comparison)
+    outcome = Verification(checks=checks, comparison=comparison)
     if not comparison.parted:
         return outcome
     try:

@@ -16,7 +16,7 @@ from ...config.schema import RunConfig
 from ...core.population.federated_data.declarations import Declared
 from ...core.population.federated_data.errors import UnionError
 from ...core.population.federated_data.place import Place, digest_of_ids, ids_of
-from ...core.population.federated_data.site_partitions import Elsewhere, Held
+from ...core.population.federated_data.site_partitions import Elsewhere, SiteClients
 from ...core.population.federated_data.union import Union, united
 from ...core.population.partitions.disjoint import natural
 from ...core.registry import RegistryError
@@ -83,7 +83,7 @@ def gather_here(
         problem = "its clients are not those that it had when the site joined; join anew"
         raise DataUnusable(site, name, problem)
     called = ids_of(site, ids if declaration.disclose.ids else None, len(ids), place.pattern)
-    held = Held(place.first, place.population, replace(owners, ids=called))
+    held = SiteClients(place.first, place.population, replace(owners, ids=called))
     assert declaration.num_classes is not None  # or it would not be as declared
     nobodys = dataset.x[:0], dataset.y[:0]
     try:

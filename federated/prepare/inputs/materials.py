@@ -9,7 +9,7 @@ from ...config.schema import RunConfig
 from ...core.population.cohort_members import SamplesOf
 from ...core.population.federated_data.declarations import Told
 from ...core.population.federated_data.union import Union
-from ...core.population.groups import Groups
+from ...core.population.groups import ClientGroups
 from ...core.population.partitions.partition import Partition
 from ...core.population.sampling import share
 from ...core.rounds.participation import asked
@@ -33,7 +33,7 @@ class SiteData:
     test_y: Array
     num_classes: int
     partition: Partition
-    groups: Groups | None = None
+    groups: ClientGroups | None = None
     """Of the clients whose samples are here, if the config asks for any."""
 
     @property

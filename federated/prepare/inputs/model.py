@@ -10,7 +10,7 @@ from ...config.schema import RunConfig, Training
 from ...core.population.sampling import Indices
 from ...core.randomness import Purpose
 from ...core.registry import RegistryError
-from ...core.state import Array, Role, Roles
+from ...core.state import Array, Roles, TensorRole
 from ...engine.stacking import NotStackable, stack
 from ...engine.training.client import client_update_function
 from ...engine.training.modules import fitted, loss_function, roles_of, seed_torch, state_of
@@ -44,7 +44,7 @@ def build_model(config: RunConfig, data: SiteData) -> tuple[dict[str, Array], Ro
         initial = state_of(module)
         roles = roles_of(module, keep_buffers=config.model.buffers == "keep")
         module.eval()
-    if Role.TRAINED not in roles.values():
+    if TensorRole.TRAINED not in roles.values():
         found = f"`{name}` has no parameter that requires a gradient"
         raise ConfigError.about("model.model_type", found, fits)
     with blaming("training.loss_function", "`cross_entropy` or `module:function`", RegistryError):

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from ...config.schema import Model, Training
 from ...core.algorithm import Needs
-from ...core.execution.facts import Execution, Kind
+from ...core.execution.facts import Execution, ExecutionKind
 from ...core.population.groups import Steps
 from ...core.population.sampling import Indices
 from ...core.randomness import Purpose
@@ -33,7 +33,7 @@ from ...core.user_code.user_errors import client_failed
 from ...engine.compiled import kernels
 from ...engine.sums.collecting import Collection, Gathering
 from ...engine.sums.summing import RunningSum
-from ...engine.trainers.group_rounds import GroupRounds, Start, Train
+from ...engine.trainers.group_rounds import GroupRounds, GroupStart, Train
 from ...engine.trainers.resident import ResidentModule
 from ...engine.trainers.trainer_factory import TrainerFactory
 from ...engine.trainers.trainers import Trainers
@@ -174,9 +174,9 @@ class FederatedNode:
     def hello(self) -> dict[str, Any]:
         """Who this is: process, machine, what equal bits depend on, and what it has to compile."""
         who = {"pid": os.getpid(), "host": platform.node(), **environment()}
-        if self._settings.training.execution == str(Kind.COMPILED) and not kernels.are_ready(
-            self._samples.x.dtype
-        ):
+        if self._settings.training.execution == str(
+            ExecutionKind.COMPILED
+        ) and not kernels.are_ready(self._samples.x.dtype):
             who["compiles"] = kernels.CHAINS
         return who
 
@@ -239,11 +239,13 @@ class FederatedNode:
 
     def _starts(
         self, attempt: Attempt, clients: Indices, model: _LoadedModel, train: Train
-    ) -> Iterator[Start]:
+    ) -> Iterator[GroupStart]:
         """Who trains for the attempt's sum, and from which model: all together, or by groups."""
         number = attempt.round_number
         if self._group_rounds is None:
-            yield Start(clients=clients, step=number, tensors=model.tensors, before=Partial({}))
+            yield GroupStart(
+                clients=clients, step=number, tensors=model.tensors, before=Partial({})
+            )
             return
         for group in clients.tolist():
             yield self._group_rounds.start(group, number, model.state, model.tensors, train)

@@ -18,7 +18,7 @@ from typing import Any
 from fedpilot.fabric import Gang, NotInstalled, Worker, WorkerFailed, WorkerLost
 
 from ...core.proof.environment_diff import Facts, unlike
-from ...core.rounds.dispatch import Action, Dispatcher, GiveUp, Send, Start
+from ...core.rounds.dispatch import AbandonWork, Action, Dispatcher, Send, StartWorker
 from ...errors import FederatedError, WorkerNotMade, WorkersExhausted
 from ..object_store import INLINE_BYTES
 from .lru import Recent
@@ -42,7 +42,7 @@ class SharedModel:
 
 
 @dataclass(slots=True, kw_only=True)
-class Piece:
+class WorkerCall:
     """One call that some worker shall make."""
 
     method: str
@@ -102,7 +102,7 @@ class WorkerPool:
         self._clock = clock
         self._dispatcher = Dispatcher(len(gang.vnodes), restarts)
         self._seats = [_Seat() for _ in gang.vnodes]
-        self._pieces: dict[int, Piece] = {}
+        self._pieces: dict[int, WorkerCall] = {}
         self._numbers = itertools.count()
         self._inbox: queue.SimpleQueue[Callable[[], list[Action]] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="worker-pool", daemon=True)
@@ -137,7 +137,7 @@ class WorkerPool:
         return self._dispatcher.usable()
 
     def submit(
-        self, pieces: Sequence[Piece], *, worker: int | None = None, first: bool = False
+        self, pieces: Sequence[WorkerCall], *, worker: int | None = None, first: bool = False
     ) -> None:
         """Hand out work, in this order; `worker` binds it to one; `first` passes all that waits."""
         with self._door:
@@ -150,7 +150,7 @@ class WorkerPool:
             for piece in pieces:
                 piece.answer.set_exception(ended)
 
-    def withdraw(self, pieces: Sequence[Piece]) -> None:
+    def withdraw(self, pieces: Sequence[WorkerCall]) -> None:
         """Cancel what has not been sent out yet; what has is still answered."""
         unwanted = {id(piece) for piece in pieces}
         self._inbox.put(lambda: self._withdraw(unwanted))
@@ -219,11 +219,11 @@ class WorkerPool:
     def _perform(self, actions: list[Action]) -> None:
         for action in actions:
             match action:
-                case Start(worker):
+                case StartWorker(worker):
                     self._start_worker(worker)
                 case Send(worker, work):
                     self._send(worker, work)
-                case GiveUp(work, losses, reason):
+                case AbandonWork(work, losses, reason):
                     piece = self._pieces.pop(work)
                     piece.answer.set_exception(WorkersExhausted(piece.what, losses, reason))
 
@@ -324,7 +324,7 @@ class WorkerPool:
             seat.worker.kill()
             seat.worker = None
         actions = self._dispatcher.lost(number, reason)
-        gone = not any(isinstance(action, Start) for action in actions)
+        gone = not any(isinstance(action, StartWorker) for action in actions)
         if gone and not was_up and not self._all_up.done():
             self._all_up.set_exception(WorkersExhausted(f"worker {number}", 1, reason))
         return actions

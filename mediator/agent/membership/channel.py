@@ -1,4 +1,4 @@
-"""Line: the way to the mediator, opened with the certificate that the site has at the moment.
+"""MediatorChannels: the way to the mediator, with the certificate that the site has at the moment.
 
 Control and data have a connection each, so that a heartbeat never waits behind a model: on one
 connection the megabytes that gRPC and the kernel have accepted go first, and at 1 Mbit/s that takes
@@ -32,7 +32,7 @@ OLD_LINE_S = 3_600.0
 """How long calls may go on over a line that has a successor."""
 
 
-class Line:
+class MediatorChannels:
     """Channels to one mediator, the newest of which is used; used within one event loop."""
 
     def __init__(

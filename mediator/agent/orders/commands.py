@@ -26,7 +26,7 @@ READ_BYTES = 64 << 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class CommandOutcome:
     """What a command came to."""
 
     exit_code: int
@@ -71,7 +71,7 @@ def deadline_of(header: Mapping[str, Any], longest_s: float) -> float:
 
 async def run_command(
     arguments: Sequence[str], environment: Mapping[str, str], deadline_s: float, most_bytes: int
-) -> Outcome:
+) -> CommandOutcome:
     """Run `fedpilot` with these arguments; what it printed and how it ended.
 
     BadCommand for one that means to wait longer than that.
@@ -105,7 +105,7 @@ async def run_command(
     await process.wait()
     out, err = await asyncio.gather(*reading)
     code = OUT_OF_TIME if late else process.returncode or 0
-    return Outcome(exit_code=code if code >= 0 else 128 - code, out=out, err=err + late)
+    return CommandOutcome(exit_code=code if code >= 0 else 128 - code, out=out, err=err + late)
 
 
 async def _read(stream: asyncio.StreamReader, most: int) -> str:

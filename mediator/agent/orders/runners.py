@@ -24,7 +24,7 @@ from ...proto import federation_pb2 as pb
 from ...wire.messages import RunId, SiteName
 from ...workload import ENTRY_POINTS
 from ..home import SiteHome
-from ..runner.client import AsyncRunner
+from ..runner.client import RunnerClient
 from ..runner.deaths import AT_ITS_START, Deaths
 from ..runner.errors import BadSettings
 from ..runner.process import RayChoice, RunnerProcess, RunnerSettings
@@ -49,7 +49,7 @@ AtWork = Callable[[RunId], str]
 class Live:
     """A runner that we are connected to."""
 
-    runner: AsyncRunner
+    runner: RunnerClient
     watcher: asyncio.Task[None]
     renewed_at: float
     ending: bool = False
@@ -111,12 +111,12 @@ class Runners:
         """The runs that have a runner here, or are just getting one."""
         return frozenset(self._live) | frozenset(self._turns)
 
-    def of(self, run: RunId) -> AsyncRunner | None:
+    def of(self, run: RunId) -> RunnerClient | None:
         """The runner of a run, if it has one that takes orders."""
         live = self._live.get(run)
         return None if live is None or live.ending else live.runner
 
-    async def settled(self, run: RunId) -> AsyncRunner | None:
+    async def settled(self, run: RunId) -> RunnerClient | None:
         """The same, once one that is just being started is there; none is that has to wait."""
         if (starting := self._turns.get(run)) is not None:
             starting.released.set()
@@ -124,7 +124,7 @@ class Runners:
                 starting.released.clear()
         return self.of(run)
 
-    async def why_gone(self, run: RunId, runner: AsyncRunner, said: str) -> SiteLost:
+    async def why_gone(self, run: RunId, runner: RunnerClient, said: str) -> SiteLost:
         """Why a runner is gone, of which its connection only said this much."""
         live = self._live.get(run)
         if live is None or live.runner is not runner:
@@ -196,7 +196,7 @@ class Runners:
         await asyncio.to_thread(process.end, self._settings.runner_end_s)
         self._ended(run, reason)
 
-    async def ensure(self, run: RunId) -> AsyncRunner:
+    async def ensure(self, run: RunId) -> RunnerClient:
         """The runner of a run, started if there is none.
 
         One that is just ending is waited for: what it held is free then. After one that died the
@@ -319,8 +319,8 @@ class Runners:
             workload=next(iter(installed)) if len(installed) == 1 else "",
         )
 
-    async def _connect(self, run: RunId, folder: Path) -> AsyncRunner:
-        runner = await AsyncRunner.connect(
+    async def _connect(self, run: RunId, folder: Path) -> RunnerClient:
+        runner = await RunnerClient.connect(
             folder,
             lease_s=self.lease_s,
             on_event=lambda event: self._happened(run, event),
@@ -330,7 +330,7 @@ class Runners:
         self._live[run] = Live(runner, watcher, self._clock())
         return runner
 
-    async def _watch(self, run: RunId, runner: AsyncRunner) -> None:
+    async def _watch(self, run: RunId, runner: RunnerClient) -> None:
         """Wait for the end of a runner, or of the connection to it, and clean up after it."""
         gone = await runner.gone()
         live, place = self._live[run], self._at_work(run)

@@ -1,4 +1,4 @@
-"""Spending: bytes of models and updates by day and by round, as far as the policy limits them.
+"""SiteSpending: bytes of models and updates by day and by round, as far as the policy limits them.
 
 What is about to cross is booked before it does, in a file, so that an agent which is killed in
 between has not forgotten it. A blob is booked once for as long as it is on its way: a model until
@@ -34,7 +34,7 @@ LAST = "last"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Crossing:
+class BlobCrossing:
     """A blob on its way in one direction."""
 
     run: RunId
@@ -46,7 +46,7 @@ class Crossing:
     """Bytes that may cross, all attempts together."""
 
 
-class Spending:
+class SiteSpending:
     """The books of one site."""
 
     def __init__(self, path: Path) -> None:
@@ -59,7 +59,7 @@ class Spending:
         as much as any of them had spent, and what was spent on them since."""
         self._orders: dict[str, int] = {}
         """The rounds of orders that are not done."""
-        self._crossings: dict[str, Crossing] = {}
+        self._crossings: dict[str, BlobCrossing] = {}
         self._claims: Counter[str] = Counter()
         """How many orders wait for a crossing in this process."""
         self._crossed: Counter[str] = Counter()
@@ -104,7 +104,7 @@ class Spending:
         name = _crossing(direction, blob.digest)
         found = self._crossings.get(name)
         if _limits(policy) and (found is None or found.size != blob.size):
-            begun = Crossing(run=run, round_number=round_number, size=blob.size)
+            begun = BlobCrossing(run=run, round_number=round_number, size=blob.size)
             if (refused := self._book(policy, direction, name, begun, now)) is not None:
                 return refused
         self._claims[name] += 1
@@ -139,7 +139,7 @@ class Spending:
             del self._claims[name], self._crossed[name]
 
     def _book(
-        self, policy: Policy, direction: Direction, name: str, crossing: Crossing, now: float
+        self, policy: Policy, direction: Direction, name: str, crossing: BlobCrossing, now: float
     ) -> Refused | None:
         day = int(now // DAY_S)
         if day != self._day:
@@ -190,7 +190,7 @@ class Spending:
             past = {str(run): {LAST: 0, **_counts(e)} for run, e in found.get("past", {}).items()}
             orders = _counts(found.get("open", {}))  # an agent before us may have kept none
             crossings = {
-                str(name): Crossing(
+                str(name): BlobCrossing(
                     run=RunId(str(each["run"])),
                     round_number=int(each["round_number"]),
                     size=int(each["size"]),

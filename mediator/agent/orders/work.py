@@ -1,4 +1,4 @@
-"""Work: the orders of a site, from their arrival until the mediator has their answers.
+"""OrderExecutor: the orders of a site, from their arrival until the mediator has their answers.
 
 The agent fetches an order's blob before the order reaches its runner, and brings the answer's blob
 before it sends the answer. Both survive broken sessions, and the runner keeps what the agent would
@@ -49,7 +49,7 @@ from ...wire.messages import (
 from ...wire.payloads import header_json, read
 from ...wire.transfer import BlobClient, TransferFailed, TransferRefused
 from ..errors import AgentFailed, BadCommand
-from ..runner.client import AsyncRunner
+from ..runner.client import RunnerClient
 from ..runner.deaths import place_of
 from ..settings import AgentSettings
 from ..site_config.site_policy import policy_of
@@ -58,7 +58,7 @@ from .commands import arguments_of, deadline_of, run_command
 from .gangs import gang_of
 from .run_blobs import RunBlobs
 from .runners import Runners
-from .traffic import Spending
+from .traffic import SiteSpending
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +72,7 @@ FOR_WHAT_IT_IS = frozenset({grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.
 Send = Callable[[pb.FromSite], None]
 
 
-class Ray(Protocol):
+class SiteRay(Protocol):
     """What work needs to know of the site's machines."""
 
     def trouble(self) -> str:
@@ -83,7 +83,7 @@ class Ray(Protocol):
 
 
 @dataclass(slots=True)
-class Held:
+class HeldOrder:
     """What is kept here for an order until its answer is taken."""
 
     id: OrderId
@@ -104,7 +104,7 @@ class Held:
         return id_message(self.id)
 
 
-class Work:
+class OrderExecutor:
     """All open orders of a site; used within one event loop."""
 
     def __init__(
@@ -113,8 +113,8 @@ class Work:
         runners: Runners,
         store: BlobStore,
         blobs: BlobClient,
-        spending: Spending,
-        ray: Ray,
+        spending: SiteSpending,
+        ray: SiteRay,
         *,
         policy: Path | None,
         settings: AgentSettings,
@@ -125,7 +125,7 @@ class Work:
         self._spending, self._ray = spending, ray
         self._policy_file, self._settings = policy, settings
         self._wall_clock = wall_clock
-        self._orders: dict[OrderId, Held] = {}
+        self._orders: dict[OrderId, HeldOrder] = {}
         self._responder = Responder[OrderId, pb.Answer]()
         self._run_blobs = RunBlobs()
         self._send: Send | None = None
@@ -167,7 +167,7 @@ class Work:
         except BadMessage as error:  # there is nobody to answer to
             log.warning("an order of the mediator is not taken: %s", error)
             return
-        held = Held(id, id.run, order.verb, order.round)
+        held = HeldOrder(id, id.run, order.verb, order.round)
         if id not in self._orders and len(self._orders) >= MOST_HELD:  # nothing of it is kept
             full = BadMessage(f"site {self._site} has {MOST_HELD} open orders; it takes no more")
             if self._send is not None:
@@ -178,12 +178,12 @@ class Work:
         else:
             self._report_again(self._orders[id])
 
-    def adopt(self, run: RunId, runner: AsyncRunner) -> None:
+    def adopt(self, run: RunId, runner: RunnerClient) -> None:
         """Take over the orders that a runner has from an agent before us."""
         for message in (*runner.held.at_work, *runner.held.answered):
             id = order_id(message)
             verb = message.key if message.key in VERBS else ""
-            held = Held(id, run, verb, self._spending.round_of(id), reached=True)
+            held = HeldOrder(id, run, verb, self._spending.round_of(id), reached=True)
             self._responder.adopt(id)
             self._orders[id] = held
             held.task = asyncio.create_task(self._adopted(held, runner))
@@ -230,14 +230,14 @@ class Work:
         self._orders.clear()
         self._responder = Responder()
 
-    async def _work(self, held: Held, order: pb.Order) -> None:
+    async def _work(self, held: HeldOrder, order: pb.Order) -> None:
         try:
             answer = await self._done(held, order)
         except Exception as error:
             answer = self._failed(held, error)
         await self._answer(held, answer)
 
-    async def _adopted(self, held: Held, runner: AsyncRunner) -> None:
+    async def _adopted(self, held: HeldOrder, runner: RunnerClient) -> None:
         try:
             answer = await runner.answer_of(held.message)
         except SiteLost as error:
@@ -247,7 +247,7 @@ class Work:
             answer = self._failed(held, error)
         await self._answer(held, answer)
 
-    async def _done(self, held: Held, order: pb.Order) -> pb.Answer:
+    async def _done(self, held: HeldOrder, order: pb.Order) -> pb.Answer:
         """Have an order worked on, wherever that is."""
         check_order(order)
         if (order.verb == "command") != (held.run == COMMANDS):
@@ -276,7 +276,7 @@ class Work:
         await self._fetch(held, order)
         return await self._asked(held, order, runner)
 
-    async def _prepared(self, held: Held, order: pb.Order) -> pb.Answer:
+    async def _prepared(self, held: HeldOrder, order: pb.Order) -> pb.Answer:
         """Have a runner promise; one that dies before it has is started again within its budget."""
         while True:
             try:
@@ -287,7 +287,7 @@ class Work:
             except RunnerDied as error:
                 log.warning("run %s: %s", held.run, error)
 
-    async def _asked(self, held: Held, order: pb.Order, runner: AsyncRunner) -> pb.Answer:
+    async def _asked(self, held: HeldOrder, order: pb.Order, runner: RunnerClient) -> pb.Answer:
         """Have a runner work on an order. SiteLost with the reason if the runner goes."""
         asking = asyncio.ensure_future(runner.ask(order))
         held.reached = True
@@ -324,7 +324,7 @@ class Work:
         order.header_json = header_json(request.to_json())
         return ""
 
-    async def _command(self, held: Held, order: pb.Order) -> pb.Answer:
+    async def _command(self, held: HeldOrder, order: pb.Order) -> pb.Answer:
         header = read(order.kind, order.header_json, None).header
         arguments = arguments_of(header)
         enforce(self._site, judge_command(self._policy(), arguments))
@@ -349,7 +349,7 @@ class Work:
 
     # -- blobs ------------------------------------------------------------------------------------
 
-    async def _fetch(self, held: Held, order: pb.Order) -> None:
+    async def _fetch(self, held: HeldOrder, order: pb.Order) -> None:
         """Have the order's blob here; it stays until the answer has been taken."""
         blob = blob_of(order.blob)
         if blob is None:
@@ -376,7 +376,7 @@ class Work:
                     raise SiteLost(self._site, str(error)) from error
                 await asyncio.sleep(AGAIN_S)
 
-    async def _answer(self, held: Held, answer: pb.Answer) -> None:
+    async def _answer(self, held: HeldOrder, answer: pb.Answer) -> None:
         """Bring the answer's blob, then send the answer whenever there is a session."""
         try:
             blob = blob_of(answer.done.blob)
@@ -389,11 +389,11 @@ class Work:
             answer = self._failed(held, error)
         self._answered(held, answer)
 
-    def _answered(self, held: Held, answer: pb.Answer) -> None:
+    def _answered(self, held: HeldOrder, answer: pb.Answer) -> None:
         if self._responder.replied(held.id, answer) is Effect.REPLY:
             self._report(held)
 
-    async def _bring(self, held: Held, blob: Blob) -> None:
+    async def _bring(self, held: HeldOrder, blob: Blob) -> None:
         """Upload, however long the link is down; until the mediator says that nobody waits."""
         refused = 0
         while refused < REFUSALS:
@@ -410,7 +410,7 @@ class Work:
             await asyncio.sleep(AGAIN_S)
         raise last
 
-    def _charge(self, held: Held, direction: Direction, blob: Blob) -> None:
+    def _charge(self, held: HeldOrder, direction: Direction, blob: Blob) -> None:
         refused: Refused | None = self._spending.begin(
             self._policy(),
             direction,
@@ -426,15 +426,15 @@ class Work:
         now = self._wall_clock()
         enforce(self._site, self._spending.cross(self._policy, direction, digest, nbytes, now=now))
 
-    def _pin(self, held: Held, digest: str) -> None:
+    def _pin(self, held: HeldOrder, digest: str) -> None:
         self._store.pin(digest)
         held.pins.append(digest)
 
-    def _let_go(self, held: Held) -> None:
+    def _let_go(self, held: HeldOrder) -> None:
         while held.pins:
             self._store.unpin(held.pins.pop())
 
-    def _remove_unneeded(self, held: Held, digests: tuple[str, ...]) -> None:
+    def _remove_unneeded(self, held: HeldOrder, digests: tuple[str, ...]) -> None:
         """Remove what nobody needs of an order's blobs, and of those before it in its run."""
         unneeded = [held.brought] if held.brought else []
         for digest in digests:
@@ -447,7 +447,7 @@ class Work:
 
     # -- answers ----------------------------------------------------------------------------------
 
-    def _report(self, held: Held) -> None:
+    def _report(self, held: HeldOrder) -> None:
         """Tell the mediator how far an order is."""
         if self._send is None:
             return
@@ -456,7 +456,7 @@ class Work:
         elif held.reached:
             self._send(pb.FromSite(taken=pb.Taken(id=held.message)))
 
-    def _report_again(self, held: Held) -> None:
+    def _report_again(self, held: HeldOrder) -> None:
         """Tell a mediator that may know nothing of it; such a one wants an answer's blob first."""
         answer = self._responder.replies().get(held.id)
         blob = None if answer is None else blob_of(answer.done.blob)
@@ -465,14 +465,14 @@ class Work:
         elif held.task is None or held.task.done():
             held.task = asyncio.create_task(self._bring_again(held, answer, blob))
 
-    async def _bring_again(self, held: Held, answer: pb.Answer, blob: Blob) -> None:
+    async def _bring_again(self, held: HeldOrder, answer: pb.Answer, blob: Blob) -> None:
         try:
             await self._bring(held, blob)
         except Exception as error:
             answer = self._failed(held, error)
         self._answered(held, answer)
 
-    def _failed(self, held: Held, error: Exception) -> pb.Answer:
+    def _failed(self, held: HeldOrder, error: Exception) -> pb.Answer:
         """The answer of an order that failed; of what nobody foresaw the details stay here."""
         found = machine_trouble(self._site, error)
         if isinstance(error, PolicyRefused):

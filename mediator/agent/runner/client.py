@@ -1,4 +1,4 @@
-"""AsyncRunner: a driver's end of a runner's socket, for an event loop.
+"""RunnerClient: a driver's end of a runner's socket, for an event loop.
 
 An order that the runner has already is not worked on again: its answer comes to whoever asks with
 its key. When the runner is gone, or another driver has taken over, all that is open fails with
@@ -29,7 +29,7 @@ WELCOME_S = 10.0
 OnEvent = Callable[[pb.Happened], None]
 
 
-class AsyncRunner:
+class RunnerClient:
     """A connection to the runner of a folder; used within one event loop."""
 
     def __init__(

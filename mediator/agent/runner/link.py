@@ -28,7 +28,7 @@ from ...wire.failures import error_of
 from ...wire.messages import BadMessage, blob_message, payload_of
 from ...wire.payloads import BadPayload, header_json, write
 from ...workload import Notify, Payload
-from .client import LISTENS_S, AsyncRunner
+from .client import LISTENS_S, RunnerClient
 from .deaths import AT_ITS_START, Deaths, place_of
 from .process import RunnerProcess
 
@@ -43,7 +43,7 @@ BEGIN = frozenset({"attach", "prepare"})
 T = TypeVar("T")
 
 
-class Outbox:
+class OrderTensors:
     """The blobs of orders on their way to some runners; may be used from any thread.
 
     The same tensors that go to several sites, one after another, are written and hashed once.
@@ -83,7 +83,7 @@ class _Life:
     """One runner, from its start to its end."""
 
     process: RunnerProcess
-    connecting: asyncio.Task[AsyncRunner]
+    connecting: asyncio.Task[RunnerClient]
     ending: asyncio.Task[SiteLost] | None = None
     why: SiteLost | None = None
     """Why it is gone, once that is known."""
@@ -95,7 +95,7 @@ class RunnerLink:
     def __init__(
         self,
         process: RunnerProcess,
-        outbox: Outbox,
+        outbox: OrderTensors,
         *,
         start_next: Callable[[], RunnerProcess] | None = None,
         restarts: RestartSettings | None = None,
@@ -183,7 +183,7 @@ class RunnerLink:
     async def _begun(self, process: RunnerProcess) -> _Life:
         """Begin to connect to a runner that was just started."""
         connecting = asyncio.create_task(
-            AsyncRunner.connect(process.folder, on_event=self._happened, within_s=LISTENS_S)
+            RunnerClient.connect(process.folder, on_event=self._happened, within_s=LISTENS_S)
         )
         return _Life(process, connecting)
 
@@ -196,7 +196,7 @@ class RunnerLink:
         finally:
             runner.release(answer.id)
 
-    async def _answered(self, order: pb.Order) -> tuple[AsyncRunner, pb.Answer]:
+    async def _answered(self, order: pb.Order) -> tuple[RunnerClient, pb.Answer]:
         """The answer to an order; one that begins a site's part survives the runner's death."""
         while True:
             begins = self._start_next if order.verb in BEGIN else None
@@ -221,7 +221,7 @@ class RunnerLink:
                     raise SiteLost(self._settings.site, CLOSED)
                 self._life = await self._begun(await asyncio.to_thread(start))
 
-    async def _answered_once(self, order: pb.Order) -> tuple[AsyncRunner, pb.Answer]:
+    async def _answered_once(self, order: pb.Order) -> tuple[RunnerClient, pb.Answer]:
         life, key = self._life, order.id.key
         self._at_work[key] = order.verb, order.round
         try:
@@ -272,7 +272,7 @@ class RunnerLink:
             self._notify(Payload(kind=event.kind, header=json.loads(event.header_json)))
 
 
-async def _connected(life: _Life) -> AsyncRunner | None:
+async def _connected(life: _Life) -> RunnerClient | None:
     """The runner of a connection that was made, failed or was cancelled; None without one."""
     await asyncio.wait([life.connecting])
     if life.connecting.cancelled() or life.connecting.exception() is not None:

@@ -37,10 +37,10 @@ from ...wire.failures import machine_trouble, told
 from ...wire.messages import done_message, payload_of
 from ...wire.payloads import header_json
 from ...workload import ENTRY_POINTS, Payload, SiteContext
-from .participation import Asked, Part
+from .participation import RunParticipation, WorkloadCheck
 from .policy_filter import PolicedSite
 from .process import RunnerSettings
-from .server import Office
+from .server import RunnerServer
 
 if TYPE_CHECKING:
     from fedpilot.fabric import RayCluster
@@ -62,8 +62,8 @@ class Runner:
         self._keeping = Keeping(
             BlobStore(settings.blobs, settings.blob_limit_bytes), discard=settings.transient
         )
-        self._part = Part(settings.site, self._site, self._notify)
-        self._office = Office(
+        self._part = RunParticipation(settings.site, self._site, self._notify)
+        self._office = RunnerServer(
             folder,
             self,
             run=settings.run,
@@ -121,7 +121,7 @@ class Runner:
     # -- work ---------------------------------------------------------------------------------
 
     def _act(self, order: pb.Order) -> None:
-        asked = Asked(order.kind, order.header_json, order.blob.digest)
+        asked = WorkloadCheck(order.kind, order.header_json, order.blob.digest)
         try:
             payload = payload_of(order, self._keeping.store)
             answer = self._part.act(order.verb, payload, asked)

@@ -1,4 +1,4 @@
-"""Part: a run's part at one site, from its promise to its release, driven by verbs.
+"""RunParticipation: a run's part at one site, from its promise to its release, driven by verbs.
 
 A verb that asks for what holds already changes nothing: a driver that was restarted goes through
 the same verbs again and finds its gang and its workers as they were. What its state forbids is
@@ -22,7 +22,7 @@ from ...workload import Notify, Payload
 from .errors import OutOfOrder, ReservationLapsed
 
 
-class State(StrEnum):
+class ParticipationState(StrEnum):
     """What a site's part of a run has come to."""
 
     FREE = "free"
@@ -32,18 +32,22 @@ class State(StrEnum):
     STARTED = "started"
 
 
-ALLOWED: Mapping[State, frozenset[str]] = {
-    State.FREE: frozenset({"attach", "prepare", "release"}),
-    State.PROMISED: frozenset({"attach", "prepare", "commit", "release"}),
-    State.COMMITTED: frozenset({"attach", "prepare", "commit", "check", "release"}),
-    State.CHECKED: frozenset({"attach", "prepare", "commit", "check", "start", "release"}),
-    State.STARTED: frozenset({"attach", "prepare", "commit", "check", "start", "work", "release"}),
+ALLOWED: Mapping[ParticipationState, frozenset[str]] = {
+    ParticipationState.FREE: frozenset({"attach", "prepare", "release"}),
+    ParticipationState.PROMISED: frozenset({"attach", "prepare", "commit", "release"}),
+    ParticipationState.COMMITTED: frozenset({"attach", "prepare", "commit", "check", "release"}),
+    ParticipationState.CHECKED: frozenset(
+        {"attach", "prepare", "commit", "check", "start", "release"}
+    ),
+    ParticipationState.STARTED: frozenset(
+        {"attach", "prepare", "commit", "check", "start", "work", "release"}
+    ),
 }
 """Which verbs a state takes."""
-VERBS = ALLOWED[State.STARTED]
+VERBS = ALLOWED[ParticipationState.STARTED]
 
 
-class Asked(NamedTuple):
+class WorkloadCheck(NamedTuple):
     """What a workload was checked with: two of them are the same work if they are equal."""
 
     workload: str
@@ -51,7 +55,7 @@ class Asked(NamedTuple):
     digest: str
 
 
-class Part:
+class RunParticipation:
     """What one runner holds; all of it is called from one thread."""
 
     def __init__(self, name: str, attach: Callable[[], Site], notify: Notify) -> None:
@@ -61,25 +65,25 @@ class Part:
         self._site: Site | None = None
         self._request: GangRequest | None = None
         self._promise: Promise | None = None
-        self._asked: Asked | None = None
+        self._asked: WorkloadCheck | None = None
         self._lapsed_s = 0.0
         self._said: list[Payload] = []
         """What the workload told of itself while it started."""
-        self.state = State.FREE
+        self.state = ParticipationState.FREE
 
     @property
     def promise_s(self) -> float | None:
         """The lease of a promise that waits for its commit; None where none does."""
-        if self.state is not State.PROMISED or self._request is None:
+        if self.state is not ParticipationState.PROMISED or self._request is None:
             return None
         return self._request.lease_s
 
-    def act(self, verb: str, payload: Payload, asked: Asked) -> Future[Payload]:
+    def act(self, verb: str, payload: Payload, asked: WorkloadCheck) -> Future[Payload]:
         """Do what a driver asks for. The future fails with what went wrong.
 
         `asked` tells whether a check asks for what was checked before.
         """
-        if verb == "commit" and self.state is State.FREE:
+        if verb == "commit" and self.state is ParticipationState.FREE:
             return done(_fail, ReservationLapsed(self._name, self._lapsed_s))
         if verb not in ALLOWED[self.state]:
             return done(_fail, OutOfOrder(self._name, verb, self.state))
@@ -104,7 +108,7 @@ class Part:
     def release(self) -> Payload:
         """Give back whatever is held; may be called again."""
         self._request = self._promise = self._asked = None
-        self.state = State.FREE
+        self.state = ParticipationState.FREE
         if self._site is not None:
             self._site.release().result()
         return Payload(kind="done")
@@ -132,23 +136,23 @@ class Part:
                 told = {"reason": refused.reason, "unreachable": refused.unreachable}
                 return Payload(kind="refused", header=told)
             self._request, self._promise = request, answer
-            self._lapsed_s, self.state = 0.0, State.PROMISED
+            self._lapsed_s, self.state = 0.0, ParticipationState.PROMISED
         vnodes = 0 if self._promise is None else self._promise.vnodes
         return Payload(kind="promised", header={"vnodes": vnodes})
 
     def _commit(self) -> Payload:
-        if self.state is State.PROMISED:
+        if self.state is ParticipationState.PROMISED:
             self._at_hand.commit().result()
-            self.state = State.COMMITTED
+            self.state = ParticipationState.COMMITTED
         return Payload(kind="done")
 
-    def _check(self, payload: Payload, asked: Asked) -> Payload:
+    def _check(self, payload: Payload, asked: WorkloadCheck) -> Payload:
         if asked == self._asked:
             return Payload(kind="done")
-        if self.state in (State.CHECKED, State.STARTED):
+        if self.state in (ParticipationState.CHECKED, ParticipationState.STARTED):
             self._begin_anew()
         self._at_hand.check(payload.kind, payload).result()
-        self._asked, self.state = asked, State.CHECKED
+        self._asked, self.state = asked, ParticipationState.CHECKED
         return Payload(kind="done")
 
     def _begin_anew(self) -> None:
@@ -160,21 +164,21 @@ class Part:
         self._commit()
 
     def _start(self) -> Payload:
-        if self.state is State.CHECKED:
+        if self.state is ParticipationState.CHECKED:
             self._said = []
             try:
                 self._at_hand.start(self._tell).result()
             except BaseException:
                 self._asked = None
                 raise
-            self.state = State.STARTED
+            self.state = ParticipationState.STARTED
         else:  # whoever asks again was not there when it was told
             for said in self._said:
                 self._notify(said)
         return Payload(kind="done")
 
     def _tell(self, happened: Payload) -> None:
-        if self.state is not State.STARTED:
+        if self.state is not ParticipationState.STARTED:
             self._said.append(happened)
         self._notify(happened)
 

@@ -1,4 +1,4 @@
-"""Office: the thread of a runner that speaks to its driver and watches its leases.
+"""RunnerServer: the thread of a runner that speaks to its driver and watches its leases.
 
 It takes orders, each once, and hands them to the thread that works; what that answers is kept and
 sent until it is taken. There is one driver at a time: who connects last. Only processes of our own
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Protocol
 
 from ...core.exchange import Effect, Responder
-from ...core.leases import Act, Leases
+from ...core.leases import LeaseAct, Leases
 from ...proto import federation_pb2 as pb
 from .errors import BadFrame
 from .process import SOCKET, address
@@ -34,7 +34,7 @@ CLOSE_S = 2.0
 _CREDENTIALS = struct.Struct("3i")
 
 
-class Works(Protocol):
+class OrderHandler(Protocol):
     """Whoever does what comes in; called from the office's thread, and returns at once."""
 
     def work(self, order: pb.Order) -> None:
@@ -50,13 +50,13 @@ class Works(Protocol):
         """Give everything back, and end."""
 
 
-class Office:
+class RunnerServer:
     """The socket of a runner; `answer` and what follows it may be called from any thread."""
 
     def __init__(
         self,
         folder: Path,
-        works: Works,
+        works: OrderHandler,
         *,
         run: str,
         site: str,
@@ -129,10 +129,10 @@ class Office:
             while not self._over:
                 await asyncio.sleep(TICK_S)
                 match self._leases.due(self._clock()):
-                    case (Act.RELEASE, _):
+                    case (LeaseAct.RELEASE, _):
                         self._leases = self._leases.promised(0.0, None)
                         self._works.lapse()
-                    case (Act.END, reason) if not ending:
+                    case (LeaseAct.END, reason) if not ending:
                         ending = True
                         self._works.end(reason)
 

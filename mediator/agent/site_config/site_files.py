@@ -22,7 +22,7 @@ from ...core.rules.policy import (
     ANY_CODE,
     ROLE_PREFIX,
     ByteCaps,
-    Commands,
+    CommandPolicy,
     DatasetRule,
     Policy,
     ResourceCaps,
@@ -266,7 +266,7 @@ def read_policy(path: Path | None) -> Policy:
         bytes_per_round=ByteCaps(**found.bytes_per_round.model_dump()),
         bytes_per_day=ByteCaps(**found.bytes_per_day.model_dump()),
         simulations=_simulations(found.simulations, path.parent),
-        commands=Commands(found.commands),
+        commands=CommandPolicy(found.commands),
     )
 
 

@@ -60,7 +60,7 @@ class Words:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
+class YamlProblem:
     """One thing that is wrong in a file."""
 
     where: str
@@ -83,7 +83,7 @@ class BadFile(MediatorError):
 
     exits_with: ClassVar[int] = BAD_INPUT
 
-    def __init__(self, text: str, problems: Sequence[Problem] = ()) -> None:
+    def __init__(self, text: str, problems: Sequence[YamlProblem] = ()) -> None:
         super().__init__(text)
         self.problems = tuple(problems)
 
@@ -103,7 +103,7 @@ def wrong_value(found: str, allowed: str) -> PydanticCustomError:
     return PydanticCustomError("in_words", "{found}", {"found": found, "allowed": allowed})
 
 
-def _bad(problems: Sequence[Problem]) -> BadFile:
+def _bad(problems: Sequence[YamlProblem]) -> BadFile:
     return BadFile("\n".join(map(str, problems)), problems)
 
 
@@ -137,8 +137,8 @@ def _read(path: Path) -> tuple[Any, dict[Place, int]]:
     return ({} if values is None else values), lines
 
 
-def _about(path: Path, line: int, found: str, allowed: str) -> Problem:
-    return Problem(where=f"{path}:{line}", key="the file", found=found, allowed=allowed)
+def _about(path: Path, line: int, found: str, allowed: str) -> YamlProblem:
+    return YamlProblem(where=f"{path}:{line}", key="the file", found=found, allowed=allowed)
 
 
 def _plain(value: Any, place: Place, lines: dict[Place, int], path: Path) -> Any:
@@ -184,13 +184,13 @@ def _problems(
     values: Any,
     path: Path,
     lines: Mapping[Place, int],
-) -> Iterator[Problem]:
-    told: dict[Place, tuple[bool, Problem]] = {}
+) -> Iterator[YamlProblem]:
+    told: dict[Place, tuple[bool, YamlProblem]] = {}
     misspelt: set[Place] = set()
     for details in error.errors(include_url=False):
         place, annotation, metadata = _follow(details["loc"], kind)
         found, allowed, nearest = _said(details, place, annotation, metadata, values)
-        problem = Problem(
+        problem = YamlProblem(
             where=f"{path}:{_line(place, lines)}",
             key=_dotted(place) or "the file",
             found=found,

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from . import capacity, pinned as all_pinned, round_robin
 from .moving import reassigned, rebalanced, shared_out
-from .records import Assignment, AssignmentStrategy, Move, NotAssignable, SiteCapacity
+from .records import Assignment, AssignmentStrategy, ClientMove, NotAssignable, SiteCapacity
 from .shares import Share, dealt, joined, rest, size
 
 STRATEGIES: Mapping[str, AssignmentStrategy] = {
@@ -47,7 +47,7 @@ __all__ = [
     "STRATEGIES",
     "Assignment",
     "AssignmentStrategy",
-    "Move",
+    "ClientMove",
     "NotAssignable",
     "Share",
     "SiteCapacity",

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from . import capacity
-from .records import Assignment, Move, SiteCapacity
+from .records import Assignment, ClientMove, SiteCapacity
 from .shares import Share, dealt, joined, picked, size
 
 MOVES_KEPT = 256
@@ -38,7 +38,9 @@ def reassigned(
     return _moved(
         assignment,
         [
-            Move(round_number=round_number, origin=lost, to=to, clients=clients, reason=reason)
+            ClientMove(
+                round_number=round_number, origin=lost, to=to, clients=clients, reason=reason
+            )
             for to, clients in shared_out(homeless, others).items()
             if clients
         ],
@@ -76,7 +78,7 @@ def rebalanced(
             its = assignment.movable[site]
             last = picked(its, range(movable[site] - number, movable[site]))
             moves.append(
-                Move(
+                ClientMove(
                     round_number=round_number,
                     origin=site,
                     to=returned,
@@ -87,7 +89,7 @@ def rebalanced(
     return _moved(assignment, moves)
 
 
-def _moved(assignment: Assignment, moves: Sequence[Move]) -> Assignment:
+def _moved(assignment: Assignment, moves: Sequence[ClientMove]) -> Assignment:
     shares: dict[str, Share] = dict(assignment.movable)
     for move in moves:
         shares[move.to] = joined([*shares.get(move.to, ()), *move.clients])
@@ -97,7 +99,7 @@ def _moved(assignment: Assignment, moves: Sequence[Move]) -> Assignment:
     return replace(assignment, movable=shares, moves=kept)
 
 
-def _by_origin(moves: Sequence[Move]) -> Mapping[str, int]:
+def _by_origin(moves: Sequence[ClientMove]) -> Mapping[str, int]:
     gone: dict[str, int] = {}
     for move in moves:
         gone[move.origin] = gone.get(move.origin, 0) + size(move.clients)

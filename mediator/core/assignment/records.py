@@ -34,7 +34,7 @@ class AssignmentStrategy(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Move:
+class ClientMove:
     """Clients that changed their site."""
 
     round_number: int
@@ -57,7 +57,7 @@ class Assignment:
     """Clients whose data is at that site, and stays there."""
     given: Mapping[str, int] = field(default_factory=dict)
     """How many movable clients the strategy gave each site at first."""
-    moves: tuple[Move, ...] = ()
+    moves: tuple[ClientMove, ...] = ()
     """The latest, in their order."""
 
     @property

@@ -22,7 +22,7 @@ BUILT_IN = "none but built-ins, and installed models that `models` names"
 DAY_S = 86_400.0
 
 
-class Commands(StrEnum):
+class CommandPolicy(StrEnum):
     """Which `fedpilot cluster` and `fedpilot job` commands may come through the mediator."""
 
     NONE = "none"
@@ -93,7 +93,7 @@ class Policy:
     """Days of UTC, all runs together."""
     simulations: Simulations | tuple[str, ...] = Simulations.ALL
     """Or the folders, absolute, below which a simulation may read files."""
-    commands: Commands = Commands.NONE
+    commands: CommandPolicy = CommandPolicy.NONE
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values."""

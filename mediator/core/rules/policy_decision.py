@@ -19,7 +19,7 @@ from .policy import (
     ANY_CODE,
     BUILT_IN,
     ROLE_PREFIX,
-    Commands,
+    CommandPolicy,
     Policy,
     Simulations,
     listed,
@@ -245,7 +245,7 @@ def judge_bytes(policy: Policy, direction: Direction, spent: Spent, more: int) -
 def judge_command(policy: Policy, arguments: Sequence[str]) -> Refused | None:
     """Whether a command may be run here; its arguments are those after `fedpilot`."""
     looks = act_of_command(arguments) is Act.LOOK_AT_SITE
-    if policy.commands is Commands.ALL or (policy.commands is Commands.READ and looks):
+    if policy.commands is CommandPolicy.ALL or (policy.commands is CommandPolicy.READ and looks):
         return None
-    allowed = "commands that only look" if policy.commands is Commands.READ else "none"
+    allowed = "commands that only look" if policy.commands is CommandPolicy.READ else "none"
     return Refused(rule="commands", found=f"fedpilot {' '.join(arguments[:2])}", allowed=allowed)

@@ -21,9 +21,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...core.door import (
-    Connection,
-    Limits,
-    Peer,
+    ConnectionLimits,
+    OpenConnection,
+    PeerAddress,
     TurnedAway,
     Why,
     peer_named,
@@ -62,14 +62,14 @@ def descriptors() -> int:
 @dataclass(slots=True)
 class _Open:
     inode: int
-    peer: Peer
+    peer: PeerAddress
     since: float
 
 
 class Door:
     """The connections of one mediator, used within one event loop."""
 
-    def __init__(self, limits: Limits, clock: Callable[[], float]) -> None:
+    def __init__(self, limits: ConnectionLimits, clock: Callable[[], float]) -> None:
         self.limits = limits
         self._clock = clock
         self._ports: frozenset[int] = frozenset()
@@ -77,11 +77,11 @@ class Door:
         """By descriptor; of what is no connection to our ports, nothing."""
         self._others: dict[int, int] = {}
         """The inodes of descriptors that are something else."""
-        self._known: dict[Peer, float] = {}
+        self._known: dict[PeerAddress, float] = {}
         """Connections with an admitted call, and when they were last seen."""
-        self._ended: list[Peer] = []
+        self._ended: list[PeerAddress] = []
         self._turned_away = TurnedAway()
-        self._shut_down: dict[Peer, float] = {}
+        self._shut_down: dict[PeerAddress, float] = {}
         """Whose connections were, and when: their end is counted already."""
         self._said_at = clock() - LINE_S
         self._kernel: socket.socket | None = None
@@ -141,7 +141,7 @@ class Door:
         self._count_ended()
         self._see(now)
         connections = {
-            Connection(each.peer, each.since, each.peer in self._known): descriptor
+            OpenConnection(each.peer, each.since, each.peer in self._known): descriptor
             for descriptor, each in self._open.items()
         }
         for connection, why in to_close(connections, now, self.limits):
@@ -195,7 +195,7 @@ class Door:
         for gone in self._others.keys() - there:
             del self._others[gone]
 
-    def _peer_of(self, descriptor: int) -> Peer | None:
+    def _peer_of(self, descriptor: int) -> PeerAddress | None:
         """Where a connection to one of our ports comes from; None for what is none."""
         try:
             with _copy(descriptor) as copy:
@@ -204,7 +204,7 @@ class Door:
                 if copy.getsockname()[1] not in self._ports:
                     return None
                 host, port, *_ = copy.getpeername()
-                return Peer(plain_address(host), port)
+                return PeerAddress(plain_address(host), port)
         except (OSError, ValueError):
             return None  # it listens, or is closed just now
 
@@ -264,7 +264,7 @@ def _kernel_tells() -> socket.socket:
     return kernel
 
 
-def ended_in(data: bytes) -> list[tuple[int, Peer]]:
+def ended_in(data: bytes) -> list[tuple[int, PeerAddress]]:
     """The connections that ended, as the kernel says it: our port, and whose they were."""
     found, at = [], 0
     while at + _HEAD.size + _IDS.size <= len(data):
@@ -275,9 +275,9 @@ def ended_in(data: bytes) -> list[tuple[int, Peer]]:
             family = data[at + _HEAD.size]
             mine, theirs, _, address = _IDS.unpack_from(data, at + _HEAD.size)
             if theirs and family == socket.AF_INET:
-                found.append((mine, Peer(socket.inet_ntop(family, address[:4]), theirs)))
+                found.append((mine, PeerAddress(socket.inet_ntop(family, address[:4]), theirs)))
             elif theirs and family == socket.AF_INET6:
                 text = plain_address(socket.inet_ntop(family, address))
-                found.append((mine, Peer(text, theirs)))
+                found.append((mine, PeerAddress(text, theirs)))
         at += (length + 3) & ~3
     return found

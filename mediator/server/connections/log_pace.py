@@ -6,7 +6,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 
-from .rate_limiter import Pacing
+from .rate_limiter import RateLimiter
 
 AT_ONCE, PER_S = 30.0, 0.1
 """Lines of one kind: 360 an hour, less than 100 kB, after the first 30."""
@@ -22,12 +22,12 @@ class LogPace(logging.Filter):
     def __init__(self, clock: Callable[[], float]) -> None:
         super().__init__()
         self._clock = clock
-        self._kinds: OrderedDict[Hashable, tuple[Pacing, int]] = OrderedDict()
+        self._kinds: OrderedDict[Hashable, tuple[RateLimiter, int]] = OrderedDict()
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether this line is written."""
         kind, now = (record.name, record.levelno, str(record.msg)), self._clock()
-        pacing, left_out = self._kinds.pop(kind, (Pacing(PER_S, AT_ONCE, now), 0))
+        pacing, left_out = self._kinds.pop(kind, (RateLimiter(PER_S, AT_ONCE, now), 0))
         written = not pacing.pause_s(now)
         if not written:
             pacing.give_back()

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Hashable
 
 
-class Pacing:
+class RateLimiter:
     """So many messages at once, and so many per second after them.
 
     A bucket of tokens that fills by itself.

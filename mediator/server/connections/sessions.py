@@ -38,11 +38,11 @@ from ...wire.messages import (
 )
 from ...wire.payloads import LIMITS
 from ..orders.outbox import Outbox
-from ..orders.sites import Sites
-from ..orders.traffic_accounting import Booking
+from ..orders.sites import SiteRegistry
+from ..orders.traffic_accounting import TrafficAccounting
 from ..settings import ServerSettings
 from .authorization import Guard
-from .rate_limiter import Pacing
+from .rate_limiter import RateLimiter
 
 log = logging.getLogger(__name__)
 
@@ -83,8 +83,8 @@ class SiteSessions:
         *,
         clock: Callable[[], float],
         guard: Guard,
-        sites: Sites,
-        booking: Booking,
+        sites: SiteRegistry,
+        booking: TrafficAccounting,
     ) -> None:
         self._settings = settings
         self._clock = clock
@@ -93,7 +93,7 @@ class SiteSessions:
         self._booking = booking
         self._named: set[str] = set()
         """Unknown fields that were spoken of."""
-        self._beginning: dict[str, Pacing] = {}
+        self._beginning: dict[str, RateLimiter] = {}
         """By the names of sites, as their certificates say them."""
 
     async def session(self, requests: AsyncIterator[bytes], context: Any, peer: Peer) -> None:
@@ -130,11 +130,11 @@ class SiteSessions:
                 task.cancel()
             await asyncio.gather(writing, reading, return_exceptions=True)
 
-    def _pacing_of(self, peer: Peer) -> Pacing:
+    def _pacing_of(self, peer: Peer) -> RateLimiter:
         """How fast a site may begin sessions, whichever connections it does that over."""
         settings = self._settings
         if (found := self._beginning.get(peer.name)) is None:
-            found = Pacing(settings.hellos_per_s, settings.hellos_at_once, self._clock())
+            found = RateLimiter(settings.hellos_per_s, settings.hellos_at_once, self._clock())
             self._beginning[peer.name] = found
         return found
 
@@ -189,7 +189,7 @@ class SiteSessions:
         numbers: Numbering,
         peer: Peer,
     ) -> None:
-        pacing = Pacing(
+        pacing = RateLimiter(
             self._settings.messages_per_s, self._settings.messages_at_once, self._clock()
         )
         async for data in requests:

@@ -1,4 +1,4 @@
-"""Switchboard: which runs go on, and which of their coordinators are attached at the moment."""
+"""CoordinatorRegistry: which runs go on, and which coordinators are attached at the moment."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STEP_S = 1.0
 """How often it is looked whether a coordinator has said something."""
 
 
-class Switchboard:
+class CoordinatorRegistry:
     """Passes messages to coordinators."""
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""OrderDesk: orders on their way to sites, answers on their way back, and what runs hold there.
+"""OrderDispatcher: orders on their way to sites, answers on their way back, what runs hold there.
 
 `site_orders.py` decides what is open and what an answer means, and `order_blobs.py` keeps the
 blobs. Here is what follows: what is sent, who is told, what is counted.
@@ -23,11 +23,11 @@ from ...wire.blobs.blob import Blob
 from ...wire.blobs.store import BlobStore
 from ...wire.failures import told
 from ...wire.messages import COMMANDS, OrderId, RunId, SiteName, id_message
-from .coordinator_registry import Switchboard
+from .coordinator_registry import CoordinatorRegistry
 from .order_blobs import OrderBlobs
 from .site_orders import OpenOrder, blob_of, purpose_of, round_of
 from .site_table import SiteEntry, SiteTable
-from .traffic_accounting import MESSAGE_BYTES, Booking
+from .traffic_accounting import MESSAGE_BYTES, TrafficAccounting
 
 log = logging.getLogger(__name__)
 
@@ -45,15 +45,15 @@ class ForgetUploads(Protocol):
     def __call__(self, run: str, *, site: str = "", key: str = "") -> None: ...
 
 
-class OrderDesk:
+class OrderDispatcher:
     """The orders of all sites."""
 
     def __init__(
         self,
         sites: SiteTable,
         *,
-        switchboard: Switchboard,
-        booking: Booking,
+        switchboard: CoordinatorRegistry,
+        booking: TrafficAccounting,
         blobs: BlobStore,
         clock: Callable[[], float],
         moved: Callable[[SiteEntry], None] = lambda entry: None,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from ...core.health import SiteState, Standing
+from ...core.health import SiteHealth, SiteState
 from ...errors import NoSuchSite
 from ...proto import federation_pb2 as pb
 from ...wire.messages import Capacity, RunId, SiteName
@@ -16,7 +16,7 @@ from .site_orders import SiteOrders
 HELD_BACK_STATES = (SiteState.SUSPECT, SiteState.LOST, SiteState.LEFT)
 
 
-class Session(Protocol):
+class AgentLink(Protocol):
     """A conversation with a site's agent that is going on."""
 
     serial: str
@@ -35,14 +35,14 @@ class SiteEntry:
     """What is known of one site now."""
 
     name: SiteName
-    standing: Standing
+    standing: SiteHealth
     first_joined: float
     capacity: Capacity = field(default_factory=Capacity)
     data_json: str = ""
     agent: str = ""
     version: str = ""
     removed: bool = False
-    session: Session | None = None
+    session: AgentLink | None = None
     orders: SiteOrders = field(default_factory=SiteOrders)
     holding: dict[RunId, int] = field(default_factory=dict)
     """The runs that have something reserved here, and the last round that they asked for."""

@@ -1,4 +1,4 @@
-"""Sites: who has joined, how each stands, and whom to tell.
+"""SiteRegistry: who has joined, how each stands, and whom to tell.
 
 Health is decided in core/health.py; here is what follows: who is told, what is remembered, what
 becomes of the site's orders (order_dispatcher.py). A site whose session ended is not given up by
@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from fedpilot.fabric.core.text.plain_text import plain_line
 
-from ...core.health import SiteEvent, SiteState, Standing, Wish, after, due, joined, works
+from ...core.health import SiteEvent, SiteHealth, SiteState, Wish, after, due, joined, works
 from ...proto import federation_pb2 as pb
 from ...wire.blobs.store import BlobStore
 from ...wire.messages import Capacity, RunId, SiteName, SiteStanding, standing_message
@@ -22,10 +22,10 @@ from ..events import EventLog
 from ..settings import ServerSettings
 from ..store import SiteRecord
 from ..store.database import Database
-from .coordinator_registry import Switchboard
-from .order_dispatcher import OrderDesk
-from .site_table import Session, SiteEntry, SiteTable
-from .traffic_accounting import Booking
+from .coordinator_registry import CoordinatorRegistry
+from .order_dispatcher import OrderDispatcher
+from .site_table import AgentLink, SiteEntry, SiteTable
+from .traffic_accounting import TrafficAccounting
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ LONGEST_REASON = 500
 """Characters of what a site says is wrong with it."""
 
 
-class Sites:
+class SiteRegistry:
     """All sites of the federation."""
 
     def __init__(
@@ -46,8 +46,8 @@ class Sites:
         clock: Callable[[], float],
         database: Database,
         events: EventLog,
-        switchboard: Switchboard,
-        booking: Booking,
+        switchboard: CoordinatorRegistry,
+        booking: TrafficAccounting,
         blobs: BlobStore,
     ) -> None:
         self._settings = settings
@@ -57,7 +57,7 @@ class Sites:
         self._switchboard = switchboard
         self.table = SiteTable()
         """What is known of each."""
-        self.orders = OrderDesk(
+        self.orders = OrderDispatcher(
             self.table,
             switchboard=switchboard,
             booking=booking,
@@ -76,7 +76,7 @@ class Sites:
         for record in await self._database.ask(self._database.store.sites):
             gone = record.removed or record.state in (SiteState.LOST, SiteState.LEFT)
             state = record.state if gone else SiteState.SUSPECT
-            standing = Standing(
+            standing = SiteHealth(
                 state=state,
                 since=record.since if gone else now,
                 heard_at=now,
@@ -98,7 +98,9 @@ class Sites:
 
     # -- what a site says -------------------------------------------------------------------------
 
-    def begin(self, name: SiteName, hello: pb.Hello, capacity: Capacity, session: Session) -> None:
+    def begin(
+        self, name: SiteName, hello: pb.Hello, capacity: Capacity, session: AgentLink
+    ) -> None:
         """A session has begun; it takes the place of the one before."""
         now = self._clock()
         entry = self.table.get(name)
@@ -122,7 +124,7 @@ class Sites:
         self._tell_soon(entry)
         self.orders.send_waiting(entry)
 
-    def over(self, name: SiteName, session: Session) -> None:
+    def over(self, name: SiteName, session: AgentLink) -> None:
         """A session has ended, for whatever reason."""
         entry = self.table.get(name)
         if entry is not None and entry.session is session:

@@ -1,4 +1,4 @@
-"""Booking: bytes that cross the boundaries of sites, for the coordinators and for the store.
+"""TrafficAccounting: bytes across the boundaries of sites, for the coordinators and the store.
 
 Every byte is told to the coordinator of its run once, and added to the store once. What belongs to
 no run, such as heartbeats, is in the store under an empty run.
@@ -21,7 +21,7 @@ SESSION = "session"
 """The purpose of what belongs to no run."""
 
 
-class Booking:
+class TrafficAccounting:
     """Ledgers by run."""
 
     def __init__(self, database: Database) -> None:

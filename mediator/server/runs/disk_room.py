@@ -1,4 +1,4 @@
-"""Room: whether the disk of the mediator's folder has any, and how long a run waits for it."""
+"""DiskRoom: whether the disk of the mediator's folder has any, and how long a run waits for it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 20.0
 """Before a coordinator that found no room is started again: it may have meant another disk."""
 
 
-class Room:
+class DiskRoom:
     """Looks at the disk; the log has a line when it is full, and one when it has room again."""
 
     def __init__(self, folder: Path, space: Callable[[Path], Space]) -> None:

@@ -17,12 +17,12 @@ from ...errors import BadRequest, RequestRefused
 from ...proto import federation_pb2 as pb
 from ...wire.messages import RunId, check_run
 from ..events import EventLog
-from ..orders.coordinator_registry import Switchboard
-from ..orders.sites import Sites
+from ..orders.coordinator_registry import CoordinatorRegistry
+from ..orders.sites import SiteRegistry
 from ..settings import ServerSettings
 from ..store import RunRecord, RunState
 from ..store.database import Database
-from .disk_room import Room
+from .disk_room import DiskRoom
 from .run_folders import RunFolders
 from .run_states import ENDED, GOES_ON, RESUMABLE, RunStates
 from .supervisor import Supervisor
@@ -47,9 +47,9 @@ class Runs:
         clock: Callable[[], float],
         database: Database,
         events: EventLog,
-        switchboard: Switchboard,
-        sites: Sites,
-        room: Room,
+        switchboard: CoordinatorRegistry,
+        sites: SiteRegistry,
+        room: DiskRoom,
     ) -> None:
         self._settings = settings
         self._clock = clock

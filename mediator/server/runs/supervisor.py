@@ -19,12 +19,12 @@ from ...proto import federation_pb2 as pb
 from ...wire.blobs.full_disk import is_full
 from ...wire.messages import RunId
 from ..events import EventLog
-from ..orders.coordinator_registry import Switchboard
-from ..orders.sites import Sites
+from ..orders.coordinator_registry import CoordinatorRegistry
+from ..orders.sites import SiteRegistry
 from ..settings import ServerSettings
 from ..store import RunRecord, RunState, StoreError
 from .coordinator_process import FINISHED, NO_ROOM, STOPPED, CoordinatorProcess
-from .disk_room import LONGEST_PAUSE_S, Room
+from .disk_room import LONGEST_PAUSE_S, DiskRoom
 from .run_folders import LOG, RunFolders
 from .run_states import RunStates
 
@@ -63,9 +63,9 @@ class Supervisor:
         states: RunStates,
         folders: RunFolders,
         events: EventLog,
-        switchboard: Switchboard,
-        sites: Sites,
-        room: Room,
+        switchboard: CoordinatorRegistry,
+        sites: SiteRegistry,
+        room: DiskRoom,
     ) -> None:
         self._settings = settings
         self._clock = clock

@@ -20,7 +20,7 @@ from ...identity.tls import Peer
 from ...proto import federation_pb2 as pb
 from ...wire.messages import check_site
 from ..events import FEDERATION, EventLog
-from ..orders.sites import Sites
+from ..orders.sites import SiteRegistry
 from ..store.database import Database
 from .paging import TOLD_TOGETHER_BYTES, how_many_fit
 
@@ -38,7 +38,7 @@ class Administration:
         authority: Authority,
         database: Database,
         events: EventLog,
-        sites: Sites,
+        sites: SiteRegistry,
         join_address: Callable[[], str],
     ) -> None:
         self._authority = authority

@@ -10,13 +10,13 @@ from ...proto import federation_pb2 as pb
 from ...wire.blobs.blob import Blob
 from ...wire.messages import BadMessage, order_id
 from ..connections.authorization import Guard
-from ..orders.order_dispatcher import OrderDesk
+from ..orders.order_dispatcher import OrderDispatcher
 
 
 class BlobGate:
     """Answers for the guard and the desk."""
 
-    def __init__(self, guard: Guard, orders: OrderDesk) -> None:
+    def __init__(self, guard: Guard, orders: OrderDispatcher) -> None:
         self._guard = guard
         self._orders = orders
 

@@ -18,10 +18,10 @@ from ...wire.messages import BadMessage, RunId, check_order, check_protocol, che
 from ...wire.payloads import LIMITS, BadPayload, header_json, read
 from ..connections.authorization import code_of
 from ..events import LARGEST_EVENT
-from ..orders.coordinator_registry import Switchboard
+from ..orders.coordinator_registry import CoordinatorRegistry
 from ..orders.outbox import Outbox
-from ..orders.sites import Sites
-from ..orders.traffic_accounting import Booking
+from ..orders.sites import SiteRegistry
+from ..orders.traffic_accounting import TrafficAccounting
 from ..runs.supervisor import Supervisor
 from ..settings import ServerSettings
 
@@ -39,9 +39,9 @@ class Coordinators:
         settings: ServerSettings,
         *,
         supervisor: Supervisor,
-        sites: Sites,
-        switchboard: Switchboard,
-        booking: Booking,
+        sites: SiteRegistry,
+        switchboard: CoordinatorRegistry,
+        booking: TrafficAccounting,
     ) -> None:
         self._settings = settings
         self._supervisor = supervisor

@@ -19,8 +19,8 @@ from ...proto import federation_pb2 as pb
 from ...wire.messages import check_site
 from ...wire.payloads import header_json, read
 from ..orders.site_table import SiteEntry
-from ..orders.sites import Sites
-from ..orders.traffic_accounting import Booking
+from ..orders.sites import SiteRegistry
+from ..orders.traffic_accounting import TrafficAccounting
 from ..settings import ServerSettings
 from ..store.database import Database
 
@@ -42,8 +42,8 @@ class UserSites:
     def __init__(
         self,
         settings: ServerSettings,
-        sites: Sites,
-        booking: Booking,
+        sites: SiteRegistry,
+        booking: TrafficAccounting,
         authority: Authority,
         database: Database,
     ) -> None:

@@ -1,4 +1,4 @@
-"""Part: the bytes of a blob that are there so far, and the rest as it comes."""
+"""PartialBlob: the bytes of a blob that are there so far, and the rest as it comes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _BLOCK = 1 << 20
 """Bytes that are read and hashed at a time: what fits into a processor's cache."""
 
 
-class Part:
+class PartialBlob:
     """A blob on its way into a store; one writer at a time, from any thread."""
 
     def __init__(

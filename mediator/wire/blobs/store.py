@@ -24,7 +24,7 @@ from .blob import Blob, check_digest, digest_of, is_digest
 from .errors import BadBlob, NoRoom, NoRoomOnDisk
 from .file_locks import locked, names_held, remove_unused
 from .full_disk import space_of
-from .part import Part
+from .part import PartialBlob
 
 _OWNER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
@@ -84,7 +84,7 @@ class BlobStore:
             return 0
         return size if size <= blob.size else 0
 
-    def open_part(self, blob: Blob, owner: str = "") -> Part:
+    def open_part(self, blob: Blob, owner: str = "") -> PartialBlob:
         """Go on with a blob, or begin it. Reads what is there: not for an event loop.
 
         Parts of different owners are kept apart, so that none can spoil another's. Raises BlobBusy
@@ -100,7 +100,7 @@ class BlobStore:
                 raise
             self._parts[path] = blob.size
         try:
-            return Part(
+            return PartialBlob(
                 blob,
                 path,
                 file,

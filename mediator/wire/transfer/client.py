@@ -23,12 +23,12 @@ from ...errors import MediatorError
 from ...proto import federation_pb2 as pb
 from ..blobs.blob import Blob
 from ..blobs.errors import BadBlob, BlobBusy
-from ..blobs.part import Part
+from ..blobs.part import PartialBlob
 from ..blobs.store import BlobStore
 from ..rpc import NO_ROOM_NOW, SITE, TOO_MANY_CALLS
 from .pieces import BadPiece, ended_early, pack, unpack
 from .settings import USUAL, TransferSettings
-from .streams import Room, opened, receive, send
+from .streams import StreamMemory, opened, receive, send
 
 log = logging.getLogger(__name__)
 
@@ -112,7 +112,7 @@ class BlobClient:
         """`book` is told each piece's direction, digest and bytes; `chance` is in [0, 1)."""
         self._stub, self._store, self._book = stub, store, book
         self._settings, self._chance = settings, chance
-        self._room = Room(settings.waiting_bytes)
+        self._room = StreamMemory(settings.waiting_bytes)
         self._streams = asyncio.Semaphore(settings.at_once)
         self._downloads: dict[Blob, _Shared] = {}
         self._uploads: dict[str, asyncio.Lock] = {}
@@ -156,7 +156,7 @@ class BlobClient:
             self._uploads.pop(blob.digest, None)
 
     async def _download(self, blob: Blob) -> Path:
-        part: Part | None = None
+        part: PartialBlob | None = None
 
         async def once(went_on: Callable[[], None]) -> None:
             nonlocal part

@@ -19,12 +19,12 @@ from ...proto import federation_pb2 as pb
 from ..blobs.blob import Blob, check_digest
 from ..blobs.errors import BadBlob, BlobBusy, NoRoom
 from ..blobs.full_disk import is_full
-from ..blobs.part import Part
+from ..blobs.part import PartialBlob
 from ..blobs.store import BlobStore
 from ..rpc import NO_ROOM_NOW, SITE
 from .pieces import BadPiece, Piece, pack, unpack
 from .settings import USUAL, TransferSettings
-from .streams import Room, opened, receive, send
+from .streams import StreamMemory, opened, receive, send
 
 log = logging.getLogger(__name__)
 
@@ -78,10 +78,10 @@ class BlobService:
         self._store, self._gate = store, gate
         self._largest = largest_bytes
         self._settings = settings
-        self._room = Room(settings.waiting_bytes)
+        self._room = StreamMemory(settings.waiting_bytes)
         self._offers: dict[str, dict[str, _Offer]] = {}
         """By site and digest; the oldest first."""
-        self._pushed: dict[tuple[str, str], Part] = {}
+        self._pushed: dict[tuple[str, str], PartialBlob] = {}
         """Parts that are written at the moment, by site and digest."""
 
     async def fetch(self, request: pb.FetchRequest, context: Context) -> None:
@@ -141,7 +141,7 @@ class BlobService:
         """Take a blob's pieces, from where it was cut."""
         site = self._gate.site_of(context)
         code = grpc.StatusCode
-        part: Part | None = None
+        part: PartialBlob | None = None
         try:
             async with asyncio.timeout(self._settings.piece_s):
                 first = await anext(pieces, None)
@@ -206,7 +206,9 @@ class BlobService:
         finally:
             part.close()
 
-    async def _take(self, site: str, first: Piece, rest: AsyncIterator[Piece], part: Part) -> None:
+    async def _take(
+        self, site: str, first: Piece, rest: AsyncIterator[Piece], part: PartialBlob
+    ) -> None:
         def book(nbytes: int) -> None:
             self._gate.book(site, Direction.FROM_SITE, part.blob.digest, nbytes)
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from ...errors import MediatorError
 from ..blobs.blob import Blob
 from ..blobs.errors import BadBlob
-from ..blobs.part import Part
+from ..blobs.part import PartialBlob
 from ..blobs.store import BlobStore
 from .pieces import Envelope, Piece, check_piece
 from .settings import TransferSettings
@@ -63,7 +63,7 @@ def _read(path: Path, offset: int, nbytes: int) -> bytes:
 
 
 @dataclass(slots=True)
-class Room:
+class StreamMemory:
     """What is left for pieces that wait in memory to be written, over all streams of one end."""
 
     free: int
@@ -76,7 +76,11 @@ class Room:
 
 
 async def receive(
-    pieces: AsyncIterable[Piece], part: Part, book: Book, settings: TransferSettings, room: Room
+    pieces: AsyncIterable[Piece],
+    part: PartialBlob,
+    book: Book,
+    settings: TransferSettings,
+    room: StreamMemory,
 ) -> None:
     """Append pieces to a part until the stream ends. TimeoutError if one does not come in time.
 
@@ -104,7 +108,7 @@ async def receive(
 class _Writer:
     """Has a part written in a thread, while more of it comes."""
 
-    def __init__(self, part: Part, room: Room) -> None:
+    def __init__(self, part: PartialBlob, room: StreamMemory) -> None:
         self._part, self._room = part, room
         self._waiting: list[bytes | memoryview] = []
         self._writing: asyncio.Future[None] | None = None
@@ -144,7 +148,7 @@ class _Writer:
         self._room.free += sum(map(len, pieces))
 
 
-async def opened(store: BlobStore, blob: Blob, owner: str = "") -> Part:
+async def opened(store: BlobStore, blob: Blob, owner: str = "") -> PartialBlob:
     """A part, opened in a thread; not left open when nobody waits for it any more."""
     opening = asyncio.ensure_future(asyncio.to_thread(store.open_part, blob, owner))
     try:
@@ -154,6 +158,6 @@ async def opened(store: BlobStore, blob: Blob, owner: str = "") -> Part:
         raise
 
 
-def _close_opened(opening: asyncio.Future[Part]) -> None:
+def _close_opened(opening: asyncio.Future[PartialBlob]) -> None:
     if opening.exception() is None:
         opening.result().close()

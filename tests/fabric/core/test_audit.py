@@ -8,11 +8,11 @@ import pytest
 
 from fedpilot.fabric import ClusterId, Resources, SchedulingPolicy, VNodeId
 from fedpilot.fabric.core.audit import Running, escapes, jobs_in
-from fedpilot.fabric.core.books import Books, Entry, JobId
+from fedpilot.fabric.core.books import Books, ClusterRecord, JobId
 from fedpilot.fabric.core.ledger import Ledger
-from fedpilot.fabric.core.places.groups import Group, GroupId, Piece
+from fedpilot.fabric.core.places.groups import CarriedBundle, GroupId, PlacementGroupRecord
 from fedpilot.fabric.core.places.request import Request
-from fedpilot.fabric.core.records import ROOT, Cluster, WorkId
+from fedpilot.fabric.core.records import ROOT, PlacedCluster, WorkId
 from fedpilot.fabric.core.routing.work import Work
 from fedpilot.fabric.testing.fake_cluster import fake_machine
 
@@ -26,12 +26,14 @@ def books() -> Books:
     found = Books(Ledger([fake_machine("m", CPU=8)]))
     for name, parent in (("job", ROOT), ("child", ClusterId("job")), ("other", ROOT)):
         id = ClusterId(name)
-        found.ledger.begin(Cluster(id=id, parent=parent), ())
+        found.ledger.begin(PlacedCluster(id=id, parent=parent), ())
         jobs = frozenset({JOB}) if name == "job" else frozenset[JobId]()
-        found.enter(Entry(request=Request(id=id, parent=parent), jobs=jobs, waiting=False))
-        piece = Piece(vnode=VNodeId(f"{name}/0"), resources=ONE)
+        found.enter(ClusterRecord(request=Request(id=id, parent=parent), jobs=jobs, waiting=False))
+        piece = CarriedBundle(vnode=VNodeId(f"{name}/0"), resources=ONE)
         policy = SchedulingPolicy.PACK
-        found.groups.put(Group(id=GroupId(name), cluster=id, policy=policy, pieces=(piece,)))
+        found.groups.put(
+            PlacementGroupRecord(id=GroupId(name), cluster=id, policy=policy, pieces=(piece,))
+        )
     promised = Work(
         id=WorkId("promised"),
         number=1,

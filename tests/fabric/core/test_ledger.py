@@ -12,7 +12,15 @@ from fedpilot.fabric.core.invariants import broken
 from fedpilot.fabric.core.ledger import Ledger, LedgerError
 from fedpilot.fabric.core.places.borrowing import Unmet
 from fedpilot.fabric.core.places.nomination import Admit, apply, place
-from fedpilot.fabric.core.records import ROOT, Cluster, ClusterId, Use, VNode, VNodeKind, WorkId
+from fedpilot.fabric.core.records import (
+    ROOT,
+    ClusterId,
+    PlacedCluster,
+    Use,
+    VNode,
+    VNodeKind,
+    WorkId,
+)
 from fedpilot.fabric.testing.fake_cluster import fake_machine
 from ledgers import STRICT_SPREAD, admit, asks, contents, cpus, group, machines, run, table
 
@@ -72,10 +80,10 @@ class TestTheWalkThroughsOfTheSeed:
         lambda ledger: ledger.grow(VNodeId("job@a"), cpus(2)),
         lambda ledger: ledger.grow(VNodeId("job@a"), cpus(5)),
         lambda ledger: ledger.start(WorkId("w"), Use(vnode=VNodeId("job/0"), resources=cpus(2))),
-        lambda ledger: ledger.begin(Cluster(id=ClusterId("job"), parent=ROOT), ()),
-        lambda ledger: ledger.begin(Cluster(id=ClusterId("x"), parent=ClusterId("y")), ()),
+        lambda ledger: ledger.begin(PlacedCluster(id=ClusterId("job"), parent=ROOT), ()),
+        lambda ledger: ledger.begin(PlacedCluster(id=ClusterId("x"), parent=ClusterId("y")), ()),
         lambda ledger: ledger.begin(
-            Cluster(id=ClusterId("x"), parent=ROOT),
+            PlacedCluster(id=ClusterId("x"), parent=ROOT),
             [
                 VNode(
                     id=VNodeId(f"x/{index}"),

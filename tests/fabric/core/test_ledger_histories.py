@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle as Names, RuleBasedStateMachine, invariant, multiple, rule
 
 from fedpilot.fabric import Bundle, Machine, MachineId, Resources, SchedulingPolicy, VNodeId
-from fedpilot.fabric.core.books import Books, Entry
+from fedpilot.fabric.core.books import Books, ClusterRecord
 from fedpilot.fabric.core.invariants import broken
 from fedpilot.fabric.core.ledger import Ledger
-from fedpilot.fabric.core.places.admission import Expire, QueuePolicy, Wait, decide
+from fedpilot.fabric.core.places.admission import Expire, QueuedAt, QueuePolicy, decide
 from fedpilot.fabric.core.places.borrowing import Growth, borrow, find_growth, give_back
 from fedpilot.fabric.core.places.groups import GroupId, Recut, groups_for, recut
 from fedpilot.fabric.core.places.nomination import Admit, apply
@@ -115,7 +115,7 @@ class Histories(RuleBasedStateMachine):
                     self.holds_what_it_asked(request)
                     for group in groups_for(decision, self.new_id):
                         self.books.groups.put(group)
-                case Wait(request):
+                case QueuedAt(request):
                     left.append(request)
                 case Expire(request):
                     assert request.deadline is not None
@@ -209,7 +209,7 @@ class Histories(RuleBasedStateMachine):
         asked = [each.id for each in self.waiting]
         for request in self.waiting:
             if request.id not in self.books.entries:
-                self.books.enter(Entry(request=request))
+                self.books.enter(ClusterRecord(request=request))
         for id in list(self.books.entries):
             if id not in asked:
                 self.books.strike(id)

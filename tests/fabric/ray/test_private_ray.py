@@ -18,7 +18,7 @@ import pytest
 from fedpilot.fabric.errors import UnsupportedRay
 from fedpilot.fabric.jobs.confine import environment
 from fedpilot.fabric.ray import private_ray
-from fedpilot.fabric.ray.private_ray import FLOOR, NEEDS, TRIED, Part, missing, require
+from fedpilot.fabric.ray.private_ray import FLOOR, NEEDS, TRIED, PrivateName, missing, require
 from real_ray import ENVIRONMENT, REPOSITORY
 
 PRIVATE = re.compile(r"ray\._private|ray\._raylet|ray\.core\.generated")
@@ -79,33 +79,43 @@ def ray_like(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 @pytest.mark.parametrize(
     ("part", "lacks"),
     [
-        pytest.param(Part("like_ray", "function", ("here",)), [], id="a function that is there"),
         pytest.param(
-            Part("like_ray", "function", ("here", "new")),
+            PrivateName("like_ray", "function", ("here",)), [], id="a function that is there"
+        ),
+        pytest.param(
+            PrivateName("like_ray", "function", ("here", "new")),
             ["like_ray.function(new)"],
             id="a parameter that is not",
         ),
-        pytest.param(Part("like_ray", "Thing.method", ("any",)), [], id="it takes whatever comes"),
-        pytest.param(Part("like_ray", "Thing.gone"), ["like_ray.Thing.gone"], id="no such method"),
         pytest.param(
-            Part("like_ray", "Message", ("here", "gone")),
+            PrivateName("like_ray", "Thing.method", ("any",)), [], id="it takes whatever comes"
+        ),
+        pytest.param(
+            PrivateName("like_ray", "Thing.gone"), ["like_ray.Thing.gone"], id="no such method"
+        ),
+        pytest.param(
+            PrivateName("like_ray", "Message", ("here", "gone")),
             ["like_ray.Message(gone)"],
             id="no such field",
         ),
         pytest.param(
-            Part("like_ray", "compiled", in_python=True),
+            PrivateName("like_ray", "compiled", in_python=True),
             ["like_ray.compiled as a function in Python"],
             id="its code cannot be replaced",
         ),
-        pytest.param(Part("like_ray.gone", "any"), ["like_ray.gone.any"], id="no such module"),
+        pytest.param(
+            PrivateName("like_ray.gone", "any"), ["like_ray.gone.any"], id="no such module"
+        ),
     ],
 )
-def test_what_is_missing_is_named(ray_like: ModuleType, part: Part, lacks: list[str]) -> None:
+def test_what_is_missing_is_named(
+    ray_like: ModuleType, part: PrivateName, lacks: list[str]
+) -> None:
     assert part.lacks() == lacks
 
 
 def test_a_ray_that_lacks_something_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    needs: Mapping[str, Any] = {"tests": (Part("ray._private.gone", "init"),)}
+    needs: Mapping[str, Any] = {"tests": (PrivateName("ray._private.gone", "init"),)}
     monkeypatch.setattr(private_ray, "NEEDS", needs)
     with pytest.raises(UnsupportedRay) as refused:
         require("tests")

@@ -13,12 +13,12 @@ from hypothesis import given, settings, strategies as st
 
 from fedpilot.federated.algorithms import algorithm_of, median, trimmed_mean
 from fedpilot.federated.algorithms.coordinatewise import NARROWEST, cut
-from fedpilot.federated.config.schema import Federation
+from fedpilot.federated.config.schema import FederationConfig
 from fedpilot.federated.core.algorithm import Algorithm, Needs
-from fedpilot.federated.core.state import Array, Role, digest
+from fedpilot.federated.core.state import Array, TensorRole, digest
 from fedpilot.federated.core.sums.partial import Partial, Reference, Tally
 
-ROLES = {"w": Role.TRAINED, "statistic": Role.STATISTIC}
+ROLES = {"w": TensorRole.TRAINED, "statistic": TensorRole.STATISTIC}
 
 
 def zeros(width: int, dtype: str = "float32") -> dict[str, Array]:
@@ -142,7 +142,7 @@ def test_a_sum_is_not_enough() -> None:
     ],
 )
 def test_the_config_chooses(keys: dict[str, object], name: str, needs: Needs) -> None:
-    algorithm = algorithm_of(Federation.model_validate({**keys, "server_learning_rate": 0.5}))
+    algorithm = algorithm_of(FederationConfig.model_validate({**keys, "server_learning_rate": 0.5}))
     assert (algorithm.name, algorithm.needs) == (name, needs)
     new, _ = algorithm.apply(zeros(1), ROLES, {}, {"w": np.ones(1), "statistic": np.ones(())})
     assert new["w"].tolist() == [0.5]

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from fedpilot.federated.algorithms import fedavg
-from fedpilot.federated.core.state import Role, digest
+from fedpilot.federated.core.state import TensorRole, digest
 from fedpilot.federated.core.sums.partial import Partial, Reference, Tally
 
 ROLES = {
-    "w": Role.TRAINED,
-    "statistic": Role.STATISTIC,
-    "count": Role.COUNTER,
-    "frozen": Role.CONSTANT,
+    "w": TensorRole.TRAINED,
+    "statistic": TensorRole.STATISTIC,
+    "count": TensorRole.COUNTER,
+    "frozen": TensorRole.CONSTANT,
 }
 
 
@@ -62,7 +62,7 @@ def test_types_and_shapes_stay_and_the_old_model_is_not_touched() -> None:
 def test_the_step_is_made_in_float64_and_rounded_once() -> None:
     old = {"w": np.array([1.0], dtype=np.float32)}
     tiny = 2.0**-24  # half of the last bit of 1: rounds to even, unless something came before it
-    roles = {"w": Role.TRAINED}
+    roles = {"w": TensorRole.TRAINED}
     assert fedavg().apply(old, roles, {}, {"w": np.array([tiny])})[0]["w"] == 1.0
     above = tiny * (1 + 2.0**-20)
     assert fedavg().apply(old, roles, {}, {"w": np.array([above])})[0]["w"] > 1.0
@@ -72,7 +72,7 @@ def test_clients_that_all_return_the_same_model_give_that_model() -> None:
     rng = np.random.default_rng(3)
     start = {"w": rng.normal(size=50).astype(np.float32)}
     end = {"w": start["w"] + rng.normal(size=50).astype(np.float32)}
-    roles = {"w": Role.TRAINED}
+    roles = {"w": TensorRole.TRAINED}
     reference = Reference.of(start, roles)
     partial = Partial(reference.exponents)
     for client in range(7):
@@ -83,6 +83,6 @@ def test_clients_that_all_return_the_same_model_give_that_model() -> None:
 
 def test_a_model_of_zero_dimensions_keeps_its_shape() -> None:
     old = {"scale": np.array(1.0, dtype=np.float32)}
-    new, _ = fedavg().apply(old, {"scale": Role.TRAINED}, {}, {"scale": np.array(0.5)})
+    new, _ = fedavg().apply(old, {"scale": TensorRole.TRAINED}, {}, {"scale": np.array(0.5)})
     assert isinstance(new["scale"], np.ndarray)
     assert (new["scale"].shape, new["scale"].dtype, float(new["scale"])) == ((), np.float32, 1.5)

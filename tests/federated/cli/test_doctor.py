@@ -14,7 +14,7 @@ from packaging.requirements import Requirement
 from fedpilot.fabric.host.machine import Load
 from fedpilot.fabric.ray.machine_check import ClusterReport, MachineReport
 from fedpilot.federated.cli import doctor
-from fedpilot.federated.cli.doctor import GIB, Finding, examine
+from fedpilot.federated.cli.doctor import GIB, CheckResult, examine
 
 ROOT = Path(__file__).parents[3]
 
@@ -136,7 +136,7 @@ CHECKS = [
 
 
 @pytest.mark.parametrize(("finding", "status", "found"), CHECKS)
-def test_a_check_judges_the_facts(finding: Finding, status: str, found: str) -> None:
+def test_a_check_judges_the_facts(finding: CheckResult, status: str, found: str) -> None:
     assert finding.status == status
     assert found in finding.found
     assert finding.advice or status == "ok", "what is not well comes with advice"

@@ -10,9 +10,9 @@ from hypothesis import given, strategies as st
 
 from fedpilot.federated.core.lifecycle import (
     TRANSITIONS,
-    Ledger,
     NodeEvent,
     NodeRecord,
+    NodeRecords,
     NodeState,
     Visit,
     after,
@@ -64,14 +64,14 @@ def test_from_every_state_a_request_leads_to_work() -> None:
 
 
 def test_a_node_nobody_touched_is_virtual_and_costs_nothing() -> None:
-    ledger = Ledger()
+    ledger = NodeRecords()
     record = ledger.record(999_999)
     assert (record.state, record.worker, record.trail) == (S.VIRTUAL, "", ())
     assert len(ledger) == 0
 
 
 def test_a_record_tells_where_why_and_since_when() -> None:
-    ledger = Ledger()
+    ledger = NodeRecords()
     ledger.apply([5], E.REQUEST, now=1.0, reason="needed")
     ledger.apply([5], E.BIND, now=2.0, reason="its worker", worker="worker 1")
     ledger.apply([5], E.BIND, now=3.0, reason="its worker", worker="worker 1")
@@ -90,14 +90,14 @@ def test_a_record_tells_where_why_and_since_when() -> None:
 
 
 def test_the_trail_keeps_the_latest_events() -> None:
-    ledger = Ledger()
+    ledger = NodeRecords()
     for now in range(30):
         ledger.apply([0], E.REQUEST, now=float(now), reason=str(now))
     assert [why for _, _, why in ledger.record(0).trail] == [str(n) for n in range(22, 30)]
 
 
 def test_many_nodes_take_one_event_together() -> None:
-    ledger = Ledger()
+    ledger = NodeRecords()
     ledger.apply(range(100), E.REQUEST, now=0.0, reason="a round")
     ledger.apply(range(50), E.BIND, now=1.0, reason="a chunk", worker="worker 0")
     assert ledger.in_state(S.MATERIALIZED) == tuple(range(50))
@@ -106,7 +106,7 @@ def test_many_nodes_take_one_event_together() -> None:
 
 
 def test_an_event_that_does_not_fit_is_refused_and_changes_that_node_not() -> None:
-    ledger = Ledger()
+    ledger = NodeRecords()
     ledger.apply([1], E.REQUEST, now=0.0, reason="")
     with pytest.raises(InvalidTransition, match="node 2"):
         ledger.apply([2], E.BIND, now=1.0, reason="")
@@ -115,7 +115,7 @@ def test_an_event_that_does_not_fit_is_refused_and_changes_that_node_not() -> No
 
 
 def test_the_longest_settled_are_forgotten_first_and_are_virtual_again() -> None:
-    ledger = Ledger(keep=3)
+    ledger = NodeRecords(keep=3)
     for index in range(5):
         ledger.apply([index], E.REQUEST, now=float(index), reason="")
         ledger.apply([index], E.RELEASE, now=float(index), reason="")
@@ -124,7 +124,7 @@ def test_the_longest_settled_are_forgotten_first_and_are_virtual_again() -> None
 
 
 def test_nodes_that_are_in_use_are_never_forgotten() -> None:
-    ledger = Ledger(keep=2)
+    ledger = NodeRecords(keep=2)
     ledger.apply(range(4), E.REQUEST, now=0.0, reason="")
     ledger.apply([9], E.REQUEST, now=1.0, reason="")
     ledger.apply([9], E.FAIL, now=1.0, reason="")
@@ -134,7 +134,7 @@ def test_nodes_that_are_in_use_are_never_forgotten() -> None:
 
 
 def test_a_forgotten_node_lives_again() -> None:
-    ledger = Ledger(keep=1)
+    ledger = NodeRecords(keep=1)
     for index in (0, 1):
         ledger.apply([index], E.REQUEST, now=0.0, reason="")
         ledger.apply([index], E.RELEASE, now=0.0, reason="")
@@ -147,7 +147,7 @@ def test_a_forgotten_node_lives_again() -> None:
 def test_whatever_happens_memory_is_bounded_by_the_nodes_in_use(
     history: list[tuple[int, NodeEvent]],
 ) -> None:
-    ledger = Ledger(keep=4)
+    ledger = NodeRecords(keep=4)
     for now, (index, event) in enumerate(history):
         state = ledger.record(index).state
         if event in TRANSITIONS[state]:
@@ -158,14 +158,14 @@ def test_whatever_happens_memory_is_bounded_by_the_nodes_in_use(
             assert ledger.record(index).state is state
         in_use = ledger.in_state(S.PENDING, S.MATERIALIZED)
         assert len(ledger) <= max(4, len(in_use))
-        assert len(ledger.record(index).trail) <= Ledger.TRAIL
+        assert len(ledger.record(index).trail) <= NodeRecords.TRAIL
 
 
 # -- visits -----------------------------------------------------------------------------------
 
 
 def untouched() -> NodeRecord:
-    return Ledger().record(0)
+    return NodeRecords().record(0)
 
 
 def visit(*events: tuple[float, NodeEvent, str], nodes: tuple[int, ...] = (2, 5, 9)) -> Visit:
@@ -237,7 +237,7 @@ def test_the_latest_of_two_rounds_counts_and_both_are_told() -> None:
 
 
 def test_what_a_node_did_by_itself_is_told_in_order_with_its_rounds() -> None:
-    ledger = Ledger()
+    ledger = NodeRecords()
     ledger.apply([5], E.REQUEST, now=0.0, reason="train() was called")
     ledger.apply([5], E.BIND, now=0.5, reason="its worker", worker="worker 7")
     ledger.apply([5], E.RELEASE, now=0.7, reason="release() was called")
@@ -255,5 +255,5 @@ def test_what_a_node_did_by_itself_is_told_in_order_with_its_rounds() -> None:
 def test_a_joined_trail_keeps_the_latest_events() -> None:
     many = [visit((float(n), E.REQUEST, ""), (n + 0.5, E.RELEASE, "")) for n in range(20)]
     found = joined(untouched(), many)
-    assert len(found.trail) == Ledger.TRAIL
+    assert len(found.trail) == NodeRecords.TRAIL
     assert found.trail[-1][0] == 19.5

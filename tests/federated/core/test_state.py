@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedpilot.federated.core.state import Role, averaged, counters, digest, nbytes, role_of
+from fedpilot.federated.core.state import TensorRole, averaged, counters, digest, nbytes, role_of
 from fedpilot.federated.engine.training.modules import roles_of, state_of, to_tensors
 from fedpilot.federated.errors import RunRefused
 
@@ -43,15 +43,15 @@ class Odds(nn.Module):
 
 
 ODDS = {
-    "trained": Role.TRAINED,
-    "small_floats": Role.TRAINED,
-    "scale": Role.TRAINED,
-    "frozen": Role.CONSTANT,
-    "table": Role.CONSTANT,
-    "mask": Role.CONSTANT,
-    "count": Role.COUNTER,
-    "small": Role.COUNTER,
-    "running": Role.STATISTIC,
+    "trained": TensorRole.TRAINED,
+    "small_floats": TensorRole.TRAINED,
+    "scale": TensorRole.TRAINED,
+    "frozen": TensorRole.CONSTANT,
+    "table": TensorRole.CONSTANT,
+    "mask": TensorRole.CONSTANT,
+    "count": TensorRole.COUNTER,
+    "small": TensorRole.COUNTER,
+    "running": TensorRole.STATISTIC,
 }
 
 
@@ -63,22 +63,22 @@ def test_every_kind_of_tensor_has_its_role() -> None:
 
 
 def test_statistics_that_are_kept_are_constants() -> None:
-    assert roles_of(Odds(), keep_buffers=True) == ODDS | {"running": Role.CONSTANT}
+    assert roles_of(Odds(), keep_buffers=True) == ODDS | {"running": TensorRole.CONSTANT}
 
 
 def test_batch_norm_has_weights_statistics_and_a_counter() -> None:
     assert roles_of(nn.BatchNorm1d(2), keep_buffers=False) == {
-        "weight": Role.TRAINED,
-        "bias": Role.TRAINED,
-        "running_mean": Role.STATISTIC,
-        "running_var": Role.STATISTIC,
-        "num_batches_tracked": Role.COUNTER,
+        "weight": TensorRole.TRAINED,
+        "bias": TensorRole.TRAINED,
+        "running_mean": TensorRole.STATISTIC,
+        "running_var": TensorRole.STATISTIC,
+        "num_batches_tracked": TensorRole.COUNTER,
     }
 
 
 def test_tied_weights_are_trained_under_both_names() -> None:
     roles = roles_of(Tied(), keep_buffers=False)
-    assert roles == {"encoder.weight": Role.TRAINED, "decoder.weight": Role.TRAINED}
+    assert roles == {"encoder.weight": TensorRole.TRAINED, "decoder.weight": TensorRole.TRAINED}
     state = state_of(Tied())
     assert np.array_equal(state["encoder.weight"], state["decoder.weight"])
 
@@ -87,7 +87,10 @@ def test_a_frozen_layer_is_constant() -> None:
     module = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     module[0].requires_grad_(False)
     roles = roles_of(module, keep_buffers=False)
-    assert {name for name, role in roles.items() if role is Role.TRAINED} == {"1.weight", "1.bias"}
+    assert {name for name, role in roles.items() if role is TensorRole.TRAINED} == {
+        "1.weight",
+        "1.bias",
+    }
 
 
 @pytest.mark.parametrize("kind", "fiubc")
@@ -99,8 +102,8 @@ def test_every_combination_has_a_role(
 ) -> None:
     role = role_of(parameter=parameter, requires_grad=requires_grad, kind=kind, keep_buffers=keep)
     if kind != "f":
-        assert role is not Role.TRAINED
-        assert role is not Role.STATISTIC
+        assert role is not TensorRole.TRAINED
+        assert role is not TensorRole.STATISTIC
 
 
 @pytest.mark.parametrize(

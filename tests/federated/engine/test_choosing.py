@@ -12,8 +12,13 @@ from torch import Tensor, nn
 
 from clients import CLASSES, CPU, FEATURES, Clients, dense, tokens
 from fedpilot.federated.config.schema import Training
-from fedpilot.federated.core.execution.execution import SEQUENTIAL_CHUNK, Choice, Wish
-from fedpilot.federated.core.execution.facts import Circumstances, Execution, Kind, LayerKind
+from fedpilot.federated.core.execution.execution import SEQUENTIAL_CHUNK, Choice, ExecutionWish
+from fedpilot.federated.core.execution.facts import (
+    Circumstances,
+    Execution,
+    ExecutionKind,
+    LayerKind,
+)
 from fedpilot.federated.engine import choosing
 from fedpilot.federated.engine.choosing import choose
 from fedpilot.federated.engine.stacking import NotStackable
@@ -24,7 +29,7 @@ from fedpilot.federated.engine.training.modules import loss_function
 from fedpilot.federated.errors import ExecutionRefused
 
 Make = Callable[[], nn.Module]
-ALONE = Execution(Kind.SEQUENTIAL, SEQUENTIAL_CHUNK)
+ALONE = Execution(ExecutionKind.SEQUENTIAL, SEQUENTIAL_CHUNK)
 
 
 def chosen(
@@ -47,7 +52,7 @@ def chosen(
         make(),
         settings,
         Circumstances(settings.batch_size, "plain", cohort, memory, device),
-        Wish(None if kind is None else Kind(kind), chunk_size),
+        ExecutionWish(None if kind is None else ExecutionKind(kind), chunk_size),
         input_shape=input_shape,
         dtype=dtype,
         loss=loss or loss_function("cross_entropy"),
@@ -166,15 +171,29 @@ class Raising(nn.Module):
 @pytest.mark.parametrize(
     ("make", "shape", "dtype", "execution"),
     [
-        pytest.param(dense, (FEATURES,), torch.float32, Execution(Kind.COMPILED, 8), id="a chain"),
-        pytest.param(leaky, (FEATURES,), torch.float32, Execution(Kind.FOLDED, 8), id="leaky ReLU"),
         pytest.param(
-            Unused, (FEATURES,), torch.float32, Execution(Kind.MAPPED, 8), id="an unused layer"
+            dense, (FEATURES,), torch.float32, Execution(ExecutionKind.COMPILED, 8), id="a chain"
         ),
-        pytest.param(Bag, (6,), torch.int64, Execution(Kind.MAPPED, 8), id="an embedding bag"),
+        pytest.param(
+            leaky, (FEATURES,), torch.float32, Execution(ExecutionKind.FOLDED, 8), id="leaky ReLU"
+        ),
+        pytest.param(
+            Unused,
+            (FEATURES,),
+            torch.float32,
+            Execution(ExecutionKind.MAPPED, 8),
+            id="an unused layer",
+        ),
+        pytest.param(
+            Bag, (6,), torch.int64, Execution(ExecutionKind.MAPPED, 8), id="an embedding bag"
+        ),
         pytest.param(Recurrent, (5, 3), torch.float32, ALONE, id="a GRU"),
         pytest.param(
-            convolutions, (1, 8, 8), torch.float32, Execution(Kind.FOLDED, 8), id="convolutions"
+            convolutions,
+            (1, 8, 8),
+            torch.float32,
+            Execution(ExecutionKind.FOLDED, 8),
+            id="convolutions",
         ),
         pytest.param(batch_norm, (FEATURES,), torch.float32, ALONE, id="batch norm"),
     ],
@@ -251,7 +270,7 @@ def test_what_would_come_out_otherwise_is_trained_one_by_one(make: Make, words: 
 
 
 def test_what_is_cheapest_and_wrong_gives_way_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[Kind] = []
+    asked: list[ExecutionKind] = []
 
     def refuse(execution: Execution, *_: Any) -> None:
         asked.append(execution.kind)
@@ -259,7 +278,7 @@ def test_what_is_cheapest_and_wrong_gives_way_to_the_next(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(choosing, "_check", refuse)
     found = chosen(dense)
-    assert asked == [Kind.COMPILED, Kind.FOLDED, Kind.MAPPED]
+    assert asked == [ExecutionKind.COMPILED, ExecutionKind.FOLDED, ExecutionKind.MAPPED]
     assert found == Choice(ALONE, "compiled: no 1; folded: no 2; mapped: no 3")
 
 
@@ -281,7 +300,7 @@ class Pretending(nn.Module):
 
 
 def test_what_only_pretends_to_be_a_chain_is_not_compiled() -> None:
-    assert chosen(Pretending).execution.kind is Kind.FOLDED
+    assert chosen(Pretending).execution.kind is ExecutionKind.FOLDED
     with pytest.raises(ExecutionRefused, match="something else than the chain"):
         chosen(Pretending, "compiled")
 
@@ -294,7 +313,7 @@ def test_code_that_does_not_take_the_probe_is_trained_one_by_one() -> None:
 
 def test_code_that_does_not_take_the_probe_may_be_named() -> None:
     """Whoever names the way answers for it: nothing was found against it."""
-    assert chosen(Raising, "folded", 4).execution == Execution(Kind.FOLDED, 4)
+    assert chosen(Raising, "folded", 4).execution == Execution(ExecutionKind.FOLDED, 4)
     torch.manual_seed(1)
     clients = Clients(Raising)
     with pytest.raises(Unchecked):
@@ -320,7 +339,9 @@ def test_own_code_that_sees_one_client(own: dict[str, Any], word: str, kind: str
 
 
 def test_for_a_gpu_nothing_is_compiled() -> None:
-    assert chosen(dense, device="cuda", cohort=500).execution == Execution(Kind.FOLDED, 500)
+    assert chosen(dense, device="cuda", cohort=500).execution == Execution(
+        ExecutionKind.FOLDED, 500
+    )
     with pytest.raises(ExecutionRefused, match="for the CPU"):
         chosen(dense, "compiled", device="cuda")
 
@@ -331,7 +352,7 @@ def test_for_a_gpu_nothing_is_compiled() -> None:
 @pytest.mark.parametrize("kind", ["sequential", "folded", "mapped", "compiled"])
 def test_a_way_that_is_named_is_taken(kind: str) -> None:
     found = chosen(dense, kind, 5)
-    assert found == Choice(Execution(Kind(kind), 5), "as the configuration says")
+    assert found == Choice(Execution(ExecutionKind(kind), 5), "as the configuration says")
 
 
 @pytest.mark.parametrize("kind", ["folded", "mapped", "compiled"])
@@ -345,7 +366,7 @@ def test_a_way_that_is_named_and_wrong_is_refused(kind: str, make: Make) -> None
 
 
 def check_of(clients: Clients, kind: str, chunk_size: int = 4) -> None:
-    execution = Execution(Kind(kind), chunk_size)
+    execution = Execution(ExecutionKind(kind), chunk_size)
     check(execution, clients.resident, clients.settings, like=clients.samples.x, device=CPU)
 
 
@@ -354,7 +375,7 @@ def test_a_worker_that_finds_otherwise_fails_by_name(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clients = Clients(dense)
-    way = Execution(Kind(kind), 4)
+    way = Execution(ExecutionKind(kind), 4)
     assert clients.trainers.checked(way) is clients.trainers.get(way)
 
     def differ(*_: Any) -> None:
@@ -389,7 +410,7 @@ def test_what_comes_after_is_as_without_a_check(make: Make) -> None:
     checked = Clients(make, sizes=sizes)
     for kind in ("folded", "mapped", "compiled"):
         try:
-            checked.trainers.checked(Execution(Kind(kind), 3))
+            checked.trainers.checked(Execution(ExecutionKind(kind), 3))
         except ExecutionRefused:
             continue
     assert {c: after.bits for c, after in checked.train().items()} == expected

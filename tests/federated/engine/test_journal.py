@@ -9,7 +9,7 @@ import pytest
 
 from fedpilot.fabric.testing.fake_cluster import ManualClock
 from fedpilot.federated.core.rounds.journaling import LEAST_S, SHARE
-from fedpilot.federated.core.state import Role, digest
+from fedpilot.federated.core.state import TensorRole, digest
 from fedpilot.federated.core.sums.partial import Partial, Reference, Tally
 from fedpilot.federated.engine.journal import (
     ASSUMED_BYTES_PER_S,
@@ -18,7 +18,7 @@ from fedpilot.federated.engine.journal import (
     RoundKey,
 )
 
-ROLES = {"w": Role.TRAINED, "b": Role.STATISTIC, "n": Role.COUNTER}
+ROLES = {"w": TensorRole.TRAINED, "b": TensorRole.STATISTIC, "n": TensorRole.COUNTER}
 START = {
     "w": np.array([[0.5, 1.0]], dtype=np.float32),
     "b": np.array(0.25, dtype=np.float32).reshape(1),

@@ -11,10 +11,10 @@ from click.testing import CliRunner
 from fedpilot.federated.cli.tune import tune
 from fedpilot.federated.config import load_config
 from fedpilot.federated.core.execution.autotune import Disturbed, Timing, judged
-from fedpilot.federated.core.execution.facts import Execution, Kind
+from fedpilot.federated.core.execution.facts import Execution, ExecutionKind
 from fedpilot.federated.prepare import tuning
 
-ALONE, FOLDED = Execution(Kind.SEQUENTIAL, 64), Execution(Kind.FOLDED, 8)
+ALONE, FOLDED = Execution(ExecutionKind.SEQUENTIAL, 64), Execution(ExecutionKind.FOLDED, 8)
 CONFIG = """\
 # mine
 federation:

@@ -8,7 +8,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from fedpilot.federated.core.execution.facts import Execution, Kind
+from fedpilot.federated.core.execution.facts import Execution, ExecutionKind
 from fedpilot.federated.core.population.shares import unpacked
 from fedpilot.federated.core.sums.partial import Partial
 from fedpilot.federated.engine.journal import Journal, RoundKey
@@ -16,7 +16,7 @@ from fedpilot.federated.site.cohorts import Cohort
 from fedpilot.federated.site.node_placement import Hosting
 from fedpilot.federated.site.rounds import Pace, RoundQueue, SiteRound, Surroundings
 from fedpilot.federated.site.workers.attempt import Attempt, PieceResult
-from fedpilot.federated.site.workers.pool import Piece, SharedModel, WorkerPool
+from fedpilot.federated.site.workers.pool import SharedModel, WorkerCall, WorkerPool
 
 MODEL = SharedModel("m", None)
 NOBODY = np.empty(0, dtype=np.int64)
@@ -29,12 +29,12 @@ class Workers:
     size = 2
 
     def __init__(self) -> None:
-        self.sent: list[tuple[Piece, int]] = []
+        self.sent: list[tuple[WorkerCall, int]] = []
         """Pieces in the order of sending, and their workers."""
-        self.withdrawn: list[Piece] = []
+        self.withdrawn: list[WorkerCall] = []
 
     def submit(
-        self, pieces: Sequence[Piece], *, worker: int | None = None, first: bool = False
+        self, pieces: Sequence[WorkerCall], *, worker: int | None = None, first: bool = False
     ) -> None:
         assert first is (worker is not None)
         for number, piece in enumerate(pieces):
@@ -43,7 +43,7 @@ class Workers:
             if piece.on_sent is not None:
                 piece.on_sent(where)
 
-    def withdraw(self, pieces: Sequence[Piece]) -> None:
+    def withdraw(self, pieces: Sequence[WorkerCall]) -> None:
         """The last that is not done waits yet; the others are being trained."""
         waiting = [piece for piece in pieces if not piece.answer.done()][self.size :]
         self.withdrawn += waiting
@@ -53,17 +53,17 @@ class Workers:
     def meanwhile(self, act: Callable[[], None]) -> None:
         act()
 
-    def asked(self, method: str) -> list[tuple[Piece, int]]:
+    def asked(self, method: str) -> list[tuple[WorkerCall, int]]:
         return [(piece, where) for piece, where in self.sent if piece.method == method]
 
-    def trained(self, piece: Piece) -> None:
+    def trained(self, piece: WorkerCall) -> None:
         """A piece is done; its sum stays at the worker."""
         clients = piece.args[1]
         piece.answer.set_result(
             PieceResult(partial=None, covered=NOBODY, clients=len(clients), samples=len(clients))
         )
 
-    def hand_up(self, piece: Piece, *clients: int) -> None:
+    def hand_up(self, piece: WorkerCall, *clients: int) -> None:
         total = Partial(GRID, weight=len(clients), clients=len(clients))
         covered = np.array(clients, dtype=np.int64)
         piece.answer.set_result(PieceResult(partial=total, covered=covered))
@@ -90,7 +90,7 @@ class Site:
 
     def order(self, number: int, *, late_for: int = 1, least: int = 1) -> SiteRound:
         clients = np.arange(4, dtype=np.int64)
-        execution = Execution(Kind.SEQUENTIAL, 1)
+        execution = Execution(ExecutionKind.SEQUENTIAL, 1)
         made = SiteRound(
             Attempt(number=number, round_number=number, exponents=GRID, execution=execution),
             RoundKey(number, f"model {number}", 0),

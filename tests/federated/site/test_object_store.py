@@ -21,7 +21,7 @@ from hypothesis.stateful import (
 
 from fedpilot.federated.core.state import State, digest, nbytes
 from fedpilot.federated.errors import FederatedError
-from fedpilot.federated.site.object_store import INLINE_BYTES, GlobalObjectStore, Hold
+from fedpilot.federated.site.object_store import INLINE_BYTES, GlobalObjectStore, StateReference
 
 KB = 1000
 
@@ -290,7 +290,7 @@ class AgainstDicts(RuleBasedStateMachine):
         self.fabric = Fabric()
         self.store = GlobalObjectStore(self.fabric.put, limit_bytes=LIMIT)
         self.keys: dict[str, int] = {}
-        self.held: list[Hold] = []
+        self.held: list[StateReference] = []
         self.handles: dict[str, str] = {}
 
     def present(self) -> set[str]:
@@ -316,7 +316,7 @@ class AgainstDicts(RuleBasedStateMachine):
                 self.store.get(key)
 
     @rule(target=holds, name=st.sampled_from(NAMES))
-    def hold(self, name: str) -> Hold | None:
+    def hold(self, name: str) -> StateReference | None:
         if name not in self.present():
             with pytest.raises(FederatedError):
                 self.store.hold(name)
@@ -325,7 +325,7 @@ class AgainstDicts(RuleBasedStateMachine):
         return self.held[-1]
 
     @rule(hold=consumes(holds), times=st.integers(1, 2))
-    def release(self, hold: Hold | None, times: int) -> None:
+    def release(self, hold: StateReference | None, times: int) -> None:
         if hold is not None:
             for _ in range(times):
                 hold.release()

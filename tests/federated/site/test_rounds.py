@@ -13,7 +13,7 @@ from federations import Lab
 from fedpilot.federated.engine.journal import RoundKey
 from fedpilot.federated.site.cohorts import Cohort
 from fedpilot.federated.site.rounds import Pace, RoundQueue, SiteRound
-from fedpilot.federated.site.workers.pool import Piece, SharedModel, WorkerPool
+from fedpilot.federated.site.workers.pool import SharedModel, WorkerCall, WorkerPool
 from fedpilot.mediator import Payload
 
 MODEL = SharedModel("m", None)
@@ -123,10 +123,10 @@ def test_a_worker_hands_its_sum_up_with_its_only_piece(
         "fedpilot.federated.site.rounds.pieces",
         lambda costs, workers, pace: np.array_split(np.arange(len(costs)), parts),
     )
-    sent: list[Piece] = []
+    sent: list[WorkerCall] = []
     submit = WorkerPool.submit
 
-    def submitting(pool: WorkerPool, pieces: Sequence[Piece], **how: Any) -> None:
+    def submitting(pool: WorkerPool, pieces: Sequence[WorkerCall], **how: Any) -> None:
         sent.extend(piece for piece in pieces if piece.method == "train")
         submit(pool, pieces, **how)
 

@@ -15,12 +15,12 @@ from fedpilot.mediator.agent import session as sessions
 from fedpilot.mediator.agent.errors import SessionBroken
 from fedpilot.mediator.agent.home import SiteHome
 from fedpilot.mediator.agent.orders import work as works
-from fedpilot.mediator.agent.orders.commands import Outcome
+from fedpilot.mediator.agent.orders.commands import CommandOutcome
 from fedpilot.mediator.agent.orders.runners import Runners
-from fedpilot.mediator.agent.orders.traffic import Spending
-from fedpilot.mediator.agent.orders.work import Work
+from fedpilot.mediator.agent.orders.traffic import SiteSpending
+from fedpilot.mediator.agent.orders.work import OrderExecutor
 from fedpilot.mediator.agent.runner.process import RayChoice, RunnerProcess, RunnerSettings
-from fedpilot.mediator.agent.session import Session
+from fedpilot.mediator.agent.session import AgentSession
 from fedpilot.mediator.agent.text import in_short, one_line
 from fedpilot.mediator.proto import federation_pb2 as pb
 from fedpilot.mediator.wire.blobs.store import BlobStore
@@ -51,12 +51,12 @@ def test_orders_beyond_the_most_are_refused_and_not_kept(
     sent: list[pb.FromSite] = []
 
     async def flood() -> None:
-        work = Work(
+        work = OrderExecutor(
             PARIS,
             runners(tmp_path),
             BlobStore(tmp_path / "blobs", 1 << 20),
             None,  # type: ignore[arg-type]
-            Spending(tmp_path / "traffic.json"),
+            SiteSpending(tmp_path / "traffic.json"),
             None,  # type: ignore[arg-type]
             policy=None,
             settings=QUICK,
@@ -83,11 +83,11 @@ def test_commands_run_some_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyP
         def environment(self) -> dict[str, str]:
             return {"RAY_ADDRESS": "127.0.0.1:1"}
 
-    async def run_command(*_: object) -> Outcome:
+    async def run_command(*_: object) -> CommandOutcome:
         at_once.append(at_once[-1] + 1)
         await asyncio.sleep(0.01)
         at_once.append(at_once[-1] - 1)
-        return Outcome(exit_code=0, out="", err="")
+        return CommandOutcome(exit_code=0, out="", err="")
 
     monkeypatch.setattr(works, "run_command", run_command)
     policy = tmp_path / "policy.yaml"
@@ -95,12 +95,12 @@ def test_commands_run_some_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     async def flood() -> int:
         sent: list[pb.FromSite] = []
-        work = Work(
+        work = OrderExecutor(
             PARIS,
             runners(tmp_path),
             BlobStore(tmp_path / "blobs", 1 << 20),
             None,  # type: ignore[arg-type]
-            Spending(tmp_path / "traffic.json"),
+            SiteSpending(tmp_path / "traffic.json"),
             Ray(),
             policy=policy,
             settings=replace(QUICK, most_commands=2),
@@ -136,7 +136,7 @@ def test_a_mediator_that_reads_nothing_is_left(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(sessions, "MOST_WAITING", 3)
 
     async def fill() -> None:
-        session = Session(None, None, QUICK, lambda: 0.0)  # type: ignore[arg-type]
+        session = AgentSession(None, None, QUICK, lambda: 0.0)  # type: ignore[arg-type]
         for _ in range(3):
             session.send(pb.FromSite(heartbeat=pb.Heartbeat()))
         assert not session._left.is_set()

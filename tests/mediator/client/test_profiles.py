@@ -12,7 +12,13 @@ from click.testing import CliRunner, Result
 from fedpilot.cli import main
 from fedpilot.mediator import MediatorError
 from fedpilot.mediator.client import profile_file
-from fedpilot.mediator.client.profiles import Asked, Profile, Profiles, check_address, choose
+from fedpilot.mediator.client.profiles import (
+    ConnectionOptions,
+    Profile,
+    Profiles,
+    check_address,
+    choose,
+)
 from fedpilot.mediator.errors import ProfileError
 from fedpilot.mediator.identity import Authority, Role
 
@@ -29,27 +35,33 @@ TWO = Profiles().with_profile(made("one")).with_profile(made("two"))
 @pytest.mark.parametrize(
     ("asked", "name", "address", "folder"),
     [
-        pytest.param(Asked(), "one", "one:7461", "/one", id="the default"),
-        pytest.param(Asked(variable="two"), "two", "two:7461", "/two", id="FEDPILOT_PROFILE"),
+        pytest.param(ConnectionOptions(), "one", "one:7461", "/one", id="the default"),
         pytest.param(
-            Asked(profile="one", variable="two"), "one", "one:7461", "/one", id="--profile wins"
+            ConnectionOptions(variable="two"), "two", "two:7461", "/two", id="FEDPILOT_PROFILE"
         ),
         pytest.param(
-            Asked(mediator="x:1", credentials="/me", variable="two"),
+            ConnectionOptions(profile="one", variable="two"),
+            "one",
+            "one:7461",
+            "/one",
+            id="--profile wins",
+        ),
+        pytest.param(
+            ConnectionOptions(mediator="x:1", credentials="/me", variable="two"),
             "",
             "x:1",
             "/me",
             id="--mediator with --credentials wins over all",
         ),
         pytest.param(
-            Asked(mediator="two:7461"),
+            ConnectionOptions(mediator="two:7461"),
             "two",
             "two:7461",
             "/two",
             id="--mediator alone has the credentials of its profile",
         ),
         pytest.param(
-            Asked(profile="two", credentials="/bob"),
+            ConnectionOptions(profile="two", credentials="/bob"),
             "two",
             "two:7461",
             "/bob",
@@ -58,7 +70,7 @@ TWO = Profiles().with_profile(made("one")).with_profile(made("two"))
     ],
 )
 def test_what_is_said_most_clearly_counts(
-    asked: Asked, name: str, address: str, folder: str
+    asked: ConnectionOptions, name: str, address: str, folder: str
 ) -> None:
     found = choose(TWO, asked)
     assert found == Profile(name=name, address=address, credentials=Path(folder))
@@ -67,23 +79,38 @@ def test_what_is_said_most_clearly_counts(
 @pytest.mark.parametrize(
     ("profiles", "asked", "said"),
     [
-        pytest.param(TWO, Asked(profile="tow"), "did you mean two", id="a misspelt profile"),
-        pytest.param(Profiles(), Asked(profile="a"), "fedpilot profile add", id="no profile"),
-        pytest.param(TWO, Asked(variable="nobody"), "'nobody'", id="a wrong variable"),
-        pytest.param(TWO, Asked(mediator="a:1", profile="one"), "one of them", id="two ways"),
-        pytest.param(TWO, Asked(mediator="else:1"), "--credentials DIR", id="nobody's address"),
+        pytest.param(
+            TWO, ConnectionOptions(profile="tow"), "did you mean two", id="a misspelt profile"
+        ),
+        pytest.param(
+            Profiles(), ConnectionOptions(profile="a"), "fedpilot profile add", id="no profile"
+        ),
+        pytest.param(TWO, ConnectionOptions(variable="nobody"), "'nobody'", id="a wrong variable"),
+        pytest.param(
+            TWO, ConnectionOptions(mediator="a:1", profile="one"), "one of them", id="two ways"
+        ),
+        pytest.param(
+            TWO, ConnectionOptions(mediator="else:1"), "--credentials DIR", id="nobody's address"
+        ),
         pytest.param(
             TWO.with_profile(made("too", "two:7461", "/other")),
-            Asked(mediator="two:7461"),
+            ConnectionOptions(mediator="two:7461"),
             "too, two differ",
             id="an address with several credentials",
         ),
-        pytest.param(Profiles(), Asked(credentials="/me"), "--mediator too", id="who but not whom"),
-        pytest.param(TWO, Asked(mediator="nowhere"), "HOST:PORT", id="an address without a port"),
+        pytest.param(
+            Profiles(),
+            ConnectionOptions(credentials="/me"),
+            "--mediator too",
+            id="who but not whom",
+        ),
+        pytest.param(
+            TWO, ConnectionOptions(mediator="nowhere"), "HOST:PORT", id="an address without a port"
+        ),
     ],
 )
 def test_what_does_not_fit_together_is_refused_in_words(
-    profiles: Profiles, asked: Asked, said: str
+    profiles: Profiles, asked: ConnectionOptions, said: str
 ) -> None:
     with pytest.raises(ProfileError, match=said) as caught:
         choose(profiles, asked)
@@ -91,8 +118,8 @@ def test_what_does_not_fit_together_is_refused_in_words(
 
 
 def test_without_a_profile_nothing_is_chosen() -> None:
-    assert choose(Profiles(), Asked()) is None
-    assert choose(TWO.without("one"), Asked()) is None
+    assert choose(Profiles(), ConnectionOptions()) is None
+    assert choose(TWO.without("one"), ConnectionOptions()) is None
 
 
 @pytest.mark.parametrize(

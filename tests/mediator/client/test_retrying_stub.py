@@ -10,7 +10,7 @@ import grpc
 import pytest
 
 from fedpilot.mediator.client.client import MediatorClient
-from fedpilot.mediator.client.retrying_stub import Patience
+from fedpilot.mediator.client.retrying_stub import ClientTimeouts
 from fedpilot.mediator.errors import (
     MediatorUnreachable,
     NoSuchRun,
@@ -24,7 +24,7 @@ Code = grpc.StatusCode
 
 def test_a_mediator_that_is_not_there_is_given_up_within_the_budget(served: Served) -> None:
     credentials = Credentials.read(served.credentials)
-    patience = Patience(again_s=0.3, first_pause_s=0.01, longest_pause_s=0.05)
+    patience = ClientTimeouts(again_s=0.3, first_pause_s=0.01, longest_pause_s=0.05)
     begun = time.monotonic()
     with (
         MediatorClient("127.0.0.1:1", credentials, patience=patience) as client,
@@ -38,7 +38,7 @@ def test_credentials_of_another_authority_are_not_trusted(served: Served, tmp_pa
     other = Authority.create(tmp_path / "other", now=time.time())
     credentials = other.issue("mallory", Role.ADMIN, now=time.time())
     with (
-        MediatorClient(served.address, credentials, patience=Patience(again_s=0)) as client,
+        MediatorClient(served.address, credentials, patience=ClientTimeouts(again_s=0)) as client,
         pytest.raises(MediatorUnreachable),
     ):
         client.list_runs()

@@ -9,9 +9,9 @@ from hypothesis import given, strategies as st
 
 from fedpilot.mediator.core.door import (
     MOST_ADDRESSES,
-    Connection,
-    Limits,
-    Peer,
+    ConnectionLimits,
+    OpenConnection,
+    PeerAddress,
     Places,
     TurnedAway,
     Why,
@@ -20,11 +20,14 @@ from fedpilot.mediator.core.door import (
     to_close,
 )
 
-LIMITS = Limits(strangers=4, of_address=3, stranger_s=30)
+LIMITS = ConnectionLimits(strangers=4, of_address=3, stranger_s=30)
 
 
-def connections(*told: tuple[str, int, float, bool]) -> list[Connection]:
-    return [Connection(Peer(address, port), since, known) for address, port, since, known in told]
+def connections(*told: tuple[str, int, float, bool]) -> list[OpenConnection]:
+    return [
+        OpenConnection(PeerAddress(address, port), since, known)
+        for address, port, since, known in told
+    ]
 
 
 def closed(*told: tuple[str, int, float, bool], now: float = 20.0) -> list[tuple[str, int, Why]]:
@@ -123,17 +126,17 @@ def test_a_million_addresses_are_no_million_counts() -> None:
 @pytest.mark.parametrize(
     ("text", "peer"),
     [
-        ("ipv4:127.0.0.1:4711", Peer("127.0.0.1", 4711)),
-        ("ipv6:%5B::1%5D:80", Peer("::1", 80)),
-        ("ipv6:[2001:db8:0::1]:80", Peer("2001:db8::1", 80)),
-        ("ipv6:%5B::ffff:10.0.0.1%5D:80", Peer("10.0.0.1", 80)),
+        ("ipv4:127.0.0.1:4711", PeerAddress("127.0.0.1", 4711)),
+        ("ipv6:%5B::1%5D:80", PeerAddress("::1", 80)),
+        ("ipv6:[2001:db8:0::1]:80", PeerAddress("2001:db8::1", 80)),
+        ("ipv6:%5B::ffff:10.0.0.1%5D:80", PeerAddress("10.0.0.1", 80)),
         ("unix:/tmp/x", None),
         ("ipv4:nobody:80", None),
         ("ipv4:127.0.0.1", None),
         ("", None),
     ],
 )
-def test_a_peer_is_read_as_grpc_says_it(text: str, peer: Peer | None) -> None:
+def test_a_peer_is_read_as_grpc_says_it(text: str, peer: PeerAddress | None) -> None:
     assert peer_named(text) == peer
 
 

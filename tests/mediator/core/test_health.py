@@ -11,8 +11,8 @@ from fedpilot.mediator.core.health import (
     TABLE,
     HealthSettings,
     SiteEvent,
+    SiteHealth,
     SiteState,
-    Standing,
     Wish,
     after,
     due,
@@ -25,11 +25,11 @@ S, E = SiteState, SiteEvent
 SETTINGS = HealthSettings(heartbeat_s=2, silent_after_s=6, grace_s=15, stabilization_s=10)
 
 
-def standing(state: SiteState, wish: Wish = Wish.OPEN, *, was_lost: bool = False) -> Standing:
-    return Standing(state=state, since=0, heard_at=0, reason="", wish=wish, was_lost=was_lost)
+def standing(state: SiteState, wish: Wish = Wish.OPEN, *, was_lost: bool = False) -> SiteHealth:
+    return SiteHealth(state=state, since=0, heard_at=0, reason="", wish=wish, was_lost=was_lost)
 
 
-def told(start: Standing, *events: SiteEvent, now: float = 1.0) -> Standing:
+def told(start: SiteHealth, *events: SiteEvent, now: float = 1.0) -> SiteHealth:
     for event in events:
         start = after(start, event, now, str(event))
     return start
@@ -94,7 +94,7 @@ def test_every_pair_is_decided(state: SiteState, event: SiteEvent) -> None:
     ],
 )  # fmt: skip
 def test_what_becomes_of_a_site(
-    before: Standing, events: list[SiteEvent], state: SiteState
+    before: SiteHealth, events: list[SiteEvent], state: SiteState
 ) -> None:
     assert told(before, *events).state is state
 
@@ -124,7 +124,7 @@ def test_what_becomes_of_a_site(
         ),
     ],
 )  # fmt: skip
-def test_what_time_brings(before: Standing, now: float, event: SiteEvent | None) -> None:
+def test_what_time_brings(before: SiteHealth, now: float, event: SiteEvent | None) -> None:
     found = due(before, now, SETTINGS)
     assert (found[0] if found else None) is event
 

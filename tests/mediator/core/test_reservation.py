@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from fedpilot.mediator import Promise, Refusal
-from fedpilot.mediator.core.reservation import Answer, Outcome, Verb, reserve
+from fedpilot.mediator.core.reservation import Answer, ReservationOutcome, Verb, reserve
 
 SITES = ("a", "b", "c")
 P, C, R = Verb.PREPARE, Verb.COMMIT, Verb.RELEASE
@@ -21,7 +21,7 @@ def talk(
     min_sites: int = 3,
     required: Collection[str] = (),
     commits: Mapping[str, Answer] | None = None,
-) -> tuple[list[tuple[Verb, str]], Outcome]:
+) -> tuple[list[tuple[Verb, str]], ReservationOutcome]:
     """Answer every question; what was asked, and how it ended."""
     asked: list[tuple[Verb, str]] = []
     conversation = reserve(sites, min_sites=min_sites, required=required)

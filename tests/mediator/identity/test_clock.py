@@ -13,7 +13,7 @@ import pytest
 
 from fedpilot.mediator.agent.membership.joining import join
 from fedpilot.mediator.client.client import MediatorClient
-from fedpilot.mediator.client.retrying_stub import Patience
+from fedpilot.mediator.client.retrying_stub import ClientTimeouts
 from fedpilot.mediator.errors import MediatorUnreachable
 from fedpilot.mediator.identity import Authority, Credentials, IdentityError, Role, Token
 from fedpilot.mediator.identity.clock import too_early, too_early_for
@@ -86,7 +86,7 @@ def test_a_user_whose_clock_is_before_the_mediators_certificate_is_told(
     authority: Authority, tomorrows: str
 ) -> None:
     shown = authority.issue("otto", Role.OPERATOR, now=NOW, valid_s=DAY_S)
-    patience = Patience(call_s=5.0, again_s=0.0)
+    patience = ClientTimeouts(call_s=5.0, again_s=0.0)
     with (
         MediatorClient(tomorrows, shown, patience=patience) as client,
         pytest.raises(MediatorUnreachable, match=r"the mediator's certificate is valid from"),

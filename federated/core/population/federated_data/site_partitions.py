@@ -16,11 +16,11 @@ from ...randomness import UInt64s
 from ..partitions.disjoint import Disjoint
 from ..partitions.partition import Int64s, PartitionKind, UnknownClient
 from .errors import NotHere
-from .union import Part, Union
+from .union import ClientsOfPlace, Union
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Held:
+class SiteClients:
     """What a site knows of the population's partition: its own clients, and no others."""
 
     first: int
@@ -110,7 +110,7 @@ class Elsewhere:
     def keys(self, indices: ArrayLike) -> UInt64s:
         raise NotHere(self._one_of(indices))
 
-    def _part_of(self, index: int) -> Part:
+    def _part_of(self, index: int) -> ClientsOfPlace:
         for part in self.union.parts:
             if index in part.indices:
                 return part

@@ -23,7 +23,7 @@ from .place import Place, digest_of_ids, ids_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class ClientsOfPlace:
     """Clients with samples at the same place."""
 
     sites: tuple[str, ...]
@@ -47,7 +47,7 @@ class Union:
 
     dataset: str
     schema: Schema
-    parts: tuple[Part, ...]
+    parts: tuple[ClientsOfPlace, ...]
     pattern: str
     without_ids: tuple[str, ...]
     """Sites that keep the ids of their clients to themselves."""
@@ -116,7 +116,7 @@ def united(dataset: str, declared: Mapping[str, Declared], *, pattern: str) -> U
     _check_alike(dataset, declared)
     names = sorted(declared)
     first = declared[names[0]]
-    parts: list[Part] = []
+    parts: list[ClientsOfPlace] = []
     if len(names) > 1 and _is_shared(declared):
         parts.append(_part(tuple(names), 0, first, pattern))
     else:
@@ -141,8 +141,8 @@ def described(union: Union) -> PartitionSummary:
     return summary_of(PartitionKind.NATURAL, union.population, union.samples(), None)
 
 
-def _part(sites: tuple[str, ...], first: int, declared: Declared, pattern: str) -> Part:
-    return Part(
+def _part(sites: tuple[str, ...], first: int, declared: Declared, pattern: str) -> ClientsOfPlace:
+    return ClientsOfPlace(
         sites=sites,
         first=first,
         ids=ids_of(sites[0], declared.ids, declared.clients, pattern),

@@ -8,7 +8,7 @@ from dataclasses import replace
 from hypothesis import given, strategies as st
 
 from fedpilot.fabric.core.ledger import Ledger
-from fedpilot.fabric.core.places.admission import Decision, Expire, QueuePolicy, Wait, decide
+from fedpilot.fabric.core.places.admission import Decision, Expire, QueuedAt, QueuePolicy, decide
 from fedpilot.fabric.core.places.nomination import Admit, apply, never, place
 from fedpilot.fabric.core.places.request import Request
 from fedpilot.fabric.core.records import ROOT, ClusterId
@@ -95,7 +95,7 @@ def one_after_the_other(
             made.append(Expire(request, f"its deadline is over; {reason}"))
         else:
             queue.append(request.id)
-            made.append(Wait(request, len(queue), reason))
+            made.append(QueuedAt(request, len(queue), reason))
     return made
 
 
@@ -121,7 +121,7 @@ def test_those_behind_the_first_are_not_looked_at_one_by_one() -> None:
     waiting = [asks(f"r{number}", group(1)) for number in range(10_000)]
     found = decide(machines(a=0.5), waiting, 0.0)
     assert list(found.made) == ["r0"]
-    assert list(found)[-1] == Wait(waiting[-1], 10_000, "r0 is before it")
+    assert list(found)[-1] == QueuedAt(waiting[-1], 10_000, "r0 is before it")
 
 
 def reasons(decisions: Iterable[Decision]) -> list[str]:

@@ -15,7 +15,7 @@ from fedpilot.fabric.core.places.borrowing import (
     give_back,
     obtainable,
 )
-from fedpilot.fabric.core.records import ROOT, Cluster, ClusterId, Use, WorkId
+from fedpilot.fabric.core.records import ROOT, ClusterId, PlacedCluster, Use, WorkId
 from fedpilot.fabric.core.resources import UNIT
 from fedpilot.fabric.testing.fake_cluster import fake_machine
 from ledgers import admit, asks, cpus, machines, table
@@ -30,7 +30,7 @@ def tree(**limits: dict[str, int]) -> Ledger:
     for name, most in limits.items():
         id = ClusterId(name)
         units = {resource: amount * UNIT for resource, amount in most.items()}
-        ledger.begin(Cluster(id=id, parent=parent, limits=units, flexible=True), ())
+        ledger.begin(PlacedCluster(id=id, parent=parent, limits=units, flexible=True), ())
         parent = id
     return ledger
 

@@ -9,9 +9,9 @@ from fedpilot.fabric.core.ledger import Ledger
 from fedpilot.fabric.core.places.admission import decide
 from fedpilot.fabric.core.places.borrowing import Growth, Step, Unmet, borrow, find_growth
 from fedpilot.fabric.core.places.gpus import free_gpus
-from fedpilot.fabric.core.places.nomination import Admit, NoRoom, apply, place
+from fedpilot.fabric.core.places.nomination import Admit, DoesNotFit, apply, place
 from fedpilot.fabric.core.places.request import Request
-from fedpilot.fabric.core.records import ROOT, BundleGroup, Cluster, ClusterId
+from fedpilot.fabric.core.records import ROOT, BundleGroup, ClusterId, PlacedCluster
 from fedpilot.fabric.core.resources import UNIT
 from fedpilot.fabric.testing.fake_cluster import fake_machine
 from ledgers import NEVER, PACK, admit, told
@@ -37,9 +37,9 @@ class TestGpus:
         admit(ledger, self.asks("job", 0.6, 0.6, 0.6))
         assert free_gpus(ledger, ["a"]) == {"a": (4000, 4000, 4000)}
         found = place(ledger, self.asks("whole", 1))
-        assert isinstance(found, NoRoom)
+        assert isinstance(found, DoesNotFit)
         assert found.reason == "one node needs 1 GPU, and the GPUs are free in parts only"
-        assert isinstance(place(ledger, self.asks("flexible", least=1)), NoRoom)
+        assert isinstance(place(ledger, self.asks("flexible", least=1)), DoesNotFit)
         admit(ledger, self.asks("parts", 0.4, 0.4, 0.4))
 
     def test_shares_lie_on_as_few_as_they_can(self) -> None:
@@ -65,7 +65,7 @@ class TestGpus:
     def test_the_same_holds_inside_a_virtual_cluster(self) -> None:
         ledger = Ledger([fake_machine("a", GPU=2)])
         admit(ledger, self.asks("job", 2), self.asks("parts", 0.6, 0.6, inside="job"))
-        assert isinstance(place(ledger, self.asks("half", 0.5, inside="job")), NoRoom)
+        assert isinstance(place(ledger, self.asks("half", 0.5, inside="job")), DoesNotFit)
         assert isinstance(place(ledger, self.asks("less", 0.4, 0.4, inside="job")), Admit)
 
     def test_nobody_grows_by_what_is_in_parts(self) -> None:
@@ -94,7 +94,7 @@ class TestGpus:
                 ledger.end(ClusterId(f"c{number}"))
         rest = Resources.of({"GPU": others})
         if others and rest.fits(ledger.free(MachineId("a"))):
-            ledger.begin(Cluster(id=ClusterId("default"), parent=ROOT), ())
+            ledger.begin(PlacedCluster(id=ClusterId("default"), parent=ROOT), ())
             borrow(ledger, Growth(MachineId("a"), (_step("default", rest),)), NEVER)
         (parts,) = free_gpus(ledger, [MachineId("a")]).values()
         assert sum(parts) == ledger.free(MachineId("a"))["GPU"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fedpilot.fabric import MachineId, Resources, VNodeId
 from fedpilot.fabric.core.ledger import Ledger
-from fedpilot.fabric.core.places.nomination import Admit, NoRoom, apply, never, place, refill
+from fedpilot.fabric.core.places.nomination import Admit, DoesNotFit, apply, never, place, refill
 from fedpilot.fabric.core.records import ROOT, ClusterId
 from fedpilot.fabric.core.resources import UNIT
 from fedpilot.fabric.testing.fake_cluster import fake_machine
@@ -23,7 +23,7 @@ class TestPlaces:
     def test_all_or_nothing(self) -> None:
         ledger = machines(a=4)
         found = place(ledger, asks("job", group(3), least=2))
-        assert isinstance(found, NoRoom)
+        assert isinstance(found, DoesNotFit)
         assert "no more than nothing of the 2 CPU" in found.reason or "1 CPU" in found.reason
         assert table(ledger) == {"a": (ROOT, 4, 4)}
 
@@ -33,7 +33,7 @@ class TestPlaces:
         admit(ledger, asks("part", group(1, 1, policy=STRICT_SPREAD), inside="job"))
         assert {each.parent for each in ledger.of(ClusterId("part"))} == {"job/0", "job/1"}
         found = place(ledger, asks("more", group(1, 1, 1, policy=STRICT_SPREAD), inside="job"))
-        assert isinstance(found, NoRoom)
+        assert isinstance(found, DoesNotFit)
         assert found.most == 2
 
     def test_labels_are_inherited_and_chosen_by(self) -> None:
@@ -55,7 +55,7 @@ class TestPlaces:
         admit(ledger, asks("pg", group(2), inside="job"))
         assert table(ledger)["job@a"] == ("job", 3, 0)
         found = place(ledger, asks("more", group(1), inside="job"))
-        assert isinstance(found, NoRoom)
+        assert isinstance(found, DoesNotFit)
 
     def test_what_was_lost_is_looked_for_where_the_rest_can_grow(self) -> None:
         ledger = machines(a=8, b=4)
@@ -67,7 +67,7 @@ class TestPlaces:
         }
         ledger.machine_down(MachineId("b"))
         lost = cpus(3)
-        assert isinstance(refill(ledger, request, (), lost), NoRoom)  # there is one in job/1
+        assert isinstance(refill(ledger, request, (), lost), DoesNotFit)  # there is one in job/1
         ledger.machine_up(fake_machine("c", CPU=3))
         found = refill(ledger, asks("job", group(3, 3, 3), flexible=False), [2], Resources())
         assert isinstance(found, Admit)
@@ -97,7 +97,7 @@ class TestWhatIsNeverRefused:
         amount = sum(bundle.resources["CPU"] for bundle in self.HARD.bundles) / UNIT / 12
         ledger = machines(**{f"m{n:02}": amount * 1.0005 for n in range(12)})
         found = place(ledger, asks("hard", self.HARD))
-        assert isinstance(found, NoRoom)
+        assert isinstance(found, DoesNotFit)
         assert not found.proven
         assert "no places were found for more than" in found.reason
         assert never(ledger, asks("hard", self.HARD)) is None
@@ -105,7 +105,7 @@ class TestWhatIsNeverRefused:
     def test_one_arrangement_that_leaves_too_little_is_no_proof(self) -> None:
         ledger = machines(a=1, b=1.5)
         request = asks("job", group(0.5), least=2)
-        assert isinstance(place(ledger, request), NoRoom)
+        assert isinstance(place(ledger, request), DoesNotFit)
         assert never(ledger, request) is None
 
     def test_more_than_there_is_in_all_is_proof(self) -> None:

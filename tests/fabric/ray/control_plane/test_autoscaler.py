@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, strategies as st
 
-from fedpilot.fabric.core.demand import Asked, merged
+from fedpilot.fabric.core.demand import PublishedDemand, merged
 from fedpilot.fabric.core.resources import Resources
 from fedpilot.fabric.manager.files.ledger_file import LedgerFile
 from fedpilot.fabric.ray.control_plane.autoscaler import Autoscaler
@@ -125,7 +125,7 @@ def test_there_is_always_their_part_and_ours(
 ) -> None:
     there: list[str] = []
     theirs: list[str] = []
-    last = Asked()
+    last = PublishedDemand()
     for ours, replaced in steps:
         if replaced is not None and sorted(replaced) not in (
             sorted(last.all),  # nobody can tell that from what we wrote

@@ -16,7 +16,7 @@ from fedpilot.federated.core.execution.execution import (
     MEMORY_SHARE,
     SEQUENTIAL_CHUNK,
     Choice,
-    Wish,
+    ExecutionWish,
     decide,
     how_many_fit,
 )
@@ -25,14 +25,14 @@ from fedpilot.federated.core.execution.facts import (
     FIGURED_MEMORY,
     Circumstances,
     Execution,
-    Kind,
+    ExecutionKind,
     Layer,
     LayerKind,
     ModelFacts,
 )
 
-ALONE = Execution(Kind.SEQUENTIAL, SEQUENTIAL_CHUNK)
-NO = {kind: "no" for kind in (Kind.COMPILED, Kind.FOLDED, Kind.MAPPED)}
+ALONE = Execution(ExecutionKind.SEQUENTIAL, SEQUENTIAL_CHUNK)
+NO = {kind: "no" for kind in (ExecutionKind.COMPILED, ExecutionKind.FOLDED, ExecutionKind.MAPPED)}
 
 
 def mlp(*widths: int, activation: LayerKind = LayerKind.POINTWISE) -> ModelFacts:
@@ -68,31 +68,43 @@ DIGITS, WHERE = mlp(64, 128, 10), Circumstances(batch_size=10, rule="momentum", 
 @pytest.mark.parametrize(
     ("model", "refused", "execution"),
     [
-        pytest.param(DIGITS, (), Execution(Kind.COMPILED, 25), id="a chain"),
-        pytest.param(DIGITS, (Kind.COMPILED,), Execution(Kind.FOLDED, 25), id="no kernel"),
+        pytest.param(DIGITS, (), Execution(ExecutionKind.COMPILED, 25), id="a chain"),
         pytest.param(
-            DIGITS, (Kind.COMPILED, Kind.FOLDED), Execution(Kind.MAPPED, 25), id="nor folded"
+            DIGITS, (ExecutionKind.COMPILED,), Execution(ExecutionKind.FOLDED, 25), id="no kernel"
+        ),
+        pytest.param(
+            DIGITS,
+            (ExecutionKind.COMPILED, ExecutionKind.FOLDED),
+            Execution(ExecutionKind.MAPPED, 25),
+            id="nor folded",
         ),
         pytest.param(DIGITS, tuple(NO), ALONE, id="nothing but one by one"),
-        pytest.param(large_cnn(), (Kind.COMPILED, Kind.MAPPED), ALONE, id="work enough"),
+        pytest.param(
+            large_cnn(), (ExecutionKind.COMPILED, ExecutionKind.MAPPED), ALONE, id="work enough"
+        ),
     ],
 )
-def test_what_is_chosen(model: ModelFacts, refused: tuple[Kind, ...], execution: Execution) -> None:
+def test_what_is_chosen(
+    model: ModelFacts, refused: tuple[ExecutionKind, ...], execution: Execution
+) -> None:
     assert decide(model, WHERE, dict.fromkeys(refused, "no")).execution == execution
 
 
 def test_reasons() -> None:
     assert decide(DIGITS, WHERE, NO).reason == "compiled: no; folded: no; mapped: no"
     assert decide(DIGITS, WHERE, {}).reason.endswith("x as fast as one by one")
-    assert "several at once would cost" in decide(large_cnn(), WHERE, {Kind.COMPILED: ""}).reason
+    assert (
+        "several at once would cost"
+        in decide(large_cnn(), WHERE, {ExecutionKind.COMPILED: ""}).reason
+    )
 
 
-@pytest.mark.parametrize("kind", Kind)
-def test_what_is_named_is_taken_whatever_it_costs(kind: Kind) -> None:
-    wish = Wish(kind, 7)
+@pytest.mark.parametrize("kind", ExecutionKind)
+def test_what_is_named_is_taken_whatever_it_costs(kind: ExecutionKind) -> None:
+    wish = ExecutionWish(kind, 7)
     assert decide(large_cnn(), WHERE, {}, wish) == Choice(Execution(kind, 7), AS_CONFIGURED)
-    size = decide(DIGITS, WHERE, {}, Wish(kind)).execution.chunk_size
-    assert size == SEQUENTIAL_CHUNK if kind is Kind.SEQUENTIAL else size <= WHERE.cohort
+    size = decide(DIGITS, WHERE, {}, ExecutionWish(kind)).execution.chunk_size
+    assert size == SEQUENTIAL_CHUNK if kind is ExecutionKind.SEQUENTIAL else size <= WHERE.cohort
 
 
 @given(
@@ -107,10 +119,10 @@ def test_a_chunk_can_be_filled_and_fits(
     widths: list[int], batch: int, rule: str, cohort: int, memory: int, device: str
 ) -> None:
     where = Circumstances(batch, rule, cohort, memory, device)
-    refused = {} if device == "cpu" else {Kind.COMPILED: "a GPU"}
+    refused = {} if device == "cpu" else {ExecutionKind.COMPILED: "a GPU"}
     choice = decide(mlp(*widths), where, refused)
     assert choice == decide(mlp(*widths), where, refused), "nothing else decides"
-    if choice.execution.kind is not Kind.SEQUENTIAL:
+    if choice.execution.kind is not ExecutionKind.SEQUENTIAL:
         assert 1 <= choice.execution.chunk_size <= min(LARGEST[device], cohort)
     assert all(cost > 0 for cost in choice.costs.values())
 
@@ -132,14 +144,14 @@ def test_a_cost_model_that_has_a_number_is_never_changed() -> None:
     }
     assert digests == {1: "be4105027aa26519"}
     facts = [DIGITS, mlp(784, 200, 200, 10, activation=LayerKind.SMOOTH), large_cnn()]
-    ways = [Execution(kind, size) for kind in Kind for size in (1, 16)]
+    ways = [Execution(kind, size) for kind in ExecutionKind for size in (1, 16)]
     found = [
         round(cost, 6)
         for model in facts
         for device in ("cpu", "cuda")
         for where in (Circumstances(10, "adam", 20, FIGURED_MEMORY, device),)
         for way in ways
-        if way.kind is not Kind.COMPILED or device == "cpu"
+        if way.kind is not ExecutionKind.COMPILED or device == "cpu"
         for cost in costs_of([way], model, where, 1).values()
     ]
     text = json.dumps(found)

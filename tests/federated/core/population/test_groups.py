@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from fedpilot.federated.core.population.federated_data.site_partitions import Held
+from fedpilot.federated.core.population.federated_data.site_partitions import SiteClients
 from fedpilot.federated.core.population.groups import (
-    Groups,
+    ClientGroups,
     Steps,
     blocks,
     grouped,
@@ -34,7 +34,7 @@ def people(count: int) -> Partition:
     return natural(np.array([f"c{i:02}" for i in range(count)]))
 
 
-def of(kinds: list[int]) -> Groups:
+def of(kinds: list[int]) -> ClientGroups:
     return grouped(np.array(kinds), [f"kind {k}" for k in range(5)], people(len(kinds)))
 
 
@@ -100,7 +100,7 @@ def test_clients_are_looked_at_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_site_groups_its_own_clients_in_their_places() -> None:
     own, y = owning([0], [1], [0], [1, 1])
-    held = Held(10, 30, own)  # type: ignore[arg-type]
+    held = SiteClients(10, 30, own)  # type: ignore[arg-type]
     kinds = most_frequent(y, held, held.here)
     groups = grouped(kinds, ["a", "b"], held, first=10)
     assert [groups.of(number).tolist() for number in range(2)] == [[10, 12], [11, 13]]

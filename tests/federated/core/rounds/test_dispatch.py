@@ -8,7 +8,13 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from fedpilot.federated.core.rounds.dispatch import Action, Dispatcher, GiveUp, Send, Start
+from fedpilot.federated.core.rounds.dispatch import (
+    AbandonWork,
+    Action,
+    Dispatcher,
+    Send,
+    StartWorker,
+)
 
 
 def up(workers: int, limit: int = 3) -> Dispatcher:
@@ -24,14 +30,14 @@ def sent(actions: Iterable[Action]) -> list[tuple[int, int]]:
 
 
 def given_up(actions: Iterable[Action]) -> list[int]:
-    return [a.work for a in actions if isinstance(a, GiveUp)]
+    return [a.work for a in actions if isinstance(a, AbandonWork)]
 
 
 # -- tables -----------------------------------------------------------------------------------
 
 
 def test_it_begins_by_starting_every_worker() -> None:
-    assert Dispatcher(3, 1).start() == [Start(0), Start(1), Start(2)]
+    assert Dispatcher(3, 1).start() == [StartWorker(0), StartWorker(1), StartWorker(2)]
 
 
 def test_work_waits_until_a_worker_is_up() -> None:
@@ -77,7 +83,7 @@ def test_a_lost_workers_pieces_go_back_to_the_head_of_the_line() -> None:
     dispatcher = up(1)
     dispatcher.submit(range(4))
     assert dispatcher.doing(0) == (0, 1)
-    assert dispatcher.lost(0, "died") == [Start(0)]
+    assert dispatcher.lost(0, "died") == [StartWorker(0)]
     assert sent(dispatcher.ready(0)) == [(0, 0), (0, 1)]
 
 
@@ -104,7 +110,9 @@ def test_a_piece_is_given_up_when_it_lost_more_workers_than_it_may(limit: int) -
         losses += 1
         actions = dispatcher.lost(holder, "it ate too much")
     assert losses == limit + 1
-    assert [a for a in actions if isinstance(a, GiveUp)] == [GiveUp(9, losses, "it ate too much")]
+    assert [a for a in actions if isinstance(a, AbandonWork)] == [
+        AbandonWork(9, losses, "it ate too much")
+    ]
 
 
 @pytest.mark.parametrize("limit", [0, 2])
@@ -115,10 +123,10 @@ def test_a_worker_that_never_comes_up_is_started_so_often_and_then_all_is_given_
     dispatcher.start()
     dispatcher.submit([4, 5])
     for _ in range(limit):
-        assert dispatcher.lost(0, "no") == [Start(0)]
+        assert dispatcher.lost(0, "no") == [StartWorker(0)]
     actions = dispatcher.lost(0, "no")
     assert given_up(actions) == [4, 5]
-    assert Start(0) not in actions
+    assert StartWorker(0) not in actions
     assert dispatcher.idle
 
 
@@ -126,7 +134,7 @@ def test_a_worker_that_finishes_something_may_die_as_often_again() -> None:
     dispatcher = up(1, limit=1)
     dispatcher.submit(range(6))
     for work in range(6):
-        assert Start(0) in dispatcher.lost(0, "died")
+        assert StartWorker(0) in dispatcher.lost(0, "died")
         dispatcher.ready(0)
         assert dispatcher.doing(0)[0] == work
         dispatcher.done(0, work)
@@ -213,7 +221,7 @@ class Pool(RuleBasedStateMachine):
     def perform(self, actions: list[Action]) -> None:
         for action in actions:
             match action:
-                case Start(worker):
+                case StartWorker(worker):
                     assert worker not in self.alive | self.starting
                     assert self.deaths[worker] <= self.LIMIT
                     self.starting.add(worker)
@@ -223,7 +231,7 @@ class Pool(RuleBasedStateMachine):
                     assert self.pinned.get(work, worker) == worker
                     self.waiting.remove(work)
                     self.holding[worker].append(work)
-                case GiveUp(work, _, _):
+                case AbandonWork(work, _, _):
                     assert work in self.waiting, "a piece ends once"
                     self.waiting.remove(work)
                     self.ended[work] = "given up"
@@ -273,7 +281,7 @@ class Pool(RuleBasedStateMachine):
             self.losses[held[0]] = self.losses.get(held[0], 0) + 1
         actions = self.dispatcher.lost(worker, "died")
         for action in actions:
-            if isinstance(action, GiveUp) and worker not in self.gone:
+            if isinstance(action, AbandonWork) and worker not in self.gone:
                 assert self.losses[action.work] == action.losses == self.LIMIT + 1
         self.perform(actions)
         if held and self.losses[held[0]] > self.LIMIT:
@@ -341,7 +349,7 @@ def test_everything_is_done_once_if_nobody_dies_too_often(
             worker = data.draw(st.sampled_from(busy))
             deaths += 1
             starting.add(worker)
-            assert Start(worker) in dispatcher.lost(worker, "died")
+            assert StartWorker(worker) in dispatcher.lost(worker, "died")
         else:
             worker = data.draw(st.sampled_from(busy))
             work = dispatcher.doing(worker)[0]

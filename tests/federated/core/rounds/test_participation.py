@@ -22,8 +22,8 @@ from fedpilot.federated.core.rounds.participation import (
     Done,
     Fail,
     Forgo,
+    GatherStatus,
     Rules,
-    Standing,
     Step,
     Wait,
     asked,
@@ -60,8 +60,8 @@ TIMED = Rules(whole=10, enough=10, least=4, deadline_s=30.0, wait_s=60.0, closin
 MORE = Rules(whole=12, enough=10, least=10)
 
 
-def at(**facts: Any) -> Standing:
-    return Standing(**{"started": 0.0, "open": 1, "covered": 0, "reported": 0, **facts})
+def at(**facts: Any) -> GatherStatus:
+    return GatherStatus(**{"started": 0.0, "open": 1, "covered": 0, "reported": 0, **facts})
 
 
 GONE: dict[str, Any] = {"lacking": "west is gone", "lacking_since": 20.0}
@@ -148,7 +148,7 @@ LEFT_OUT: dict[str, Any] = {**GONE, "lacking": "west lies", "some_never": True, 
     ],
 )
 def test_what_a_question_does_now(
-    rules: Rules, standing: Standing, now: float, expected: Step
+    rules: Rules, standing: GatherStatus, now: float, expected: Step
 ) -> None:
     assert step(standing, now, rules) == expected
 

@@ -8,7 +8,7 @@ from hypothesis import given, strategies as st
 
 from fedpilot.federated.core.algorithm import Needs
 from fedpilot.federated.core.rounds.round_costs import Costs, Judges, fitting
-from fedpilot.federated.core.state import Role, Roles, State
+from fedpilot.federated.core.state import Roles, State, TensorRole
 from fedpilot.mediator.core.traffic import Budget, Crossing
 
 MODEL: State = {
@@ -18,10 +18,10 @@ MODEL: State = {
     "steps": np.zeros((), dtype=np.int64),
 }
 ROLES: Roles = {
-    "weight": Role.TRAINED,
-    "half": Role.STATISTIC,
-    "mask": Role.CONSTANT,
-    "steps": Role.COUNTER,
+    "weight": TensorRole.TRAINED,
+    "half": TensorRole.STATISTIC,
+    "mask": TensorRole.CONSTANT,
+    "steps": TensorRole.COUNTER,
 }
 BYTES = 3 * 4 * 4 + 5 * 2 + 7 + 8
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fedpilot.federated.core.rounds.site_changes import Move, chosen, moves, passed_over
+from fedpilot.federated.core.rounds.site_changes import SiteChange, chosen, moves, passed_over
 from fedpilot.mediator.core.health import SiteState
 
 READY, LOST, CORDONED = SiteState.READY, SiteState.LOST, SiteState.CORDONED
@@ -14,15 +14,15 @@ BEGAN = ("oslo", "paris", "tokyo")
 
 def test_a_run_that_lacks_a_site_takes_another_that_is_ready() -> None:
     found = moves(FOUR, ["oslo", "tokyo"], first=BEGAN, room=1)
-    assert found == {"bergen": Move.BRING_IN}
+    assert found == {"bergen": SiteChange.BRING_IN}
 
 
 def test_the_one_that_it_began_with_is_preferred() -> None:
     states = {**FOUR, "paris": READY}
-    assert moves(states, ["oslo", "tokyo"], first=BEGAN, room=1) == {"paris": Move.BRING_IN}
+    assert moves(states, ["oslo", "tokyo"], first=BEGAN, room=1) == {"paris": SiteChange.BRING_IN}
     assert moves(states, ["oslo", "tokyo"], first=BEGAN, room=2) == {
-        "paris": Move.BRING_IN,
-        "bergen": Move.BRING_IN,
+        "paris": SiteChange.BRING_IN,
+        "bergen": SiteChange.BRING_IN,
     }
 
 
@@ -33,7 +33,7 @@ def test_a_run_that_lacks_none_takes_none(room: int) -> None:
 
 
 def test_a_lost_site_is_given_up_whether_there_is_room_or_not() -> None:
-    assert moves(FOUR, BEGAN, first=BEGAN, room=0) == {"paris": Move.GIVE_UP}
+    assert moves(FOUR, BEGAN, first=BEGAN, room=0) == {"paris": SiteChange.GIVE_UP}
 
 
 def test_sites_that_may_not_take_part_are_named_where_some_are_lacking() -> None:

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, strategies as st
 
 from fedpilot.federated.core.population.federated_data.declarations import Told
-from fedpilot.federated.core.state import Role, Roles, State
+from fedpilot.federated.core.state import Roles, State, TensorRole
 from fedpilot.federated.core.sums.contributions import (
     Contribution,
-    Limits,
+    ContributionLimits,
     contributions,
     moved_most,
     norm_of,
@@ -24,7 +24,7 @@ from fedpilot.federated.core.sums.contributions import (
 )
 from fedpilot.federated.core.sums.partial import Partial, Reference, Tally
 
-ROLES: Roles = {"w": Role.TRAINED, "b": Role.TRAINED}
+ROLES: Roles = {"w": TensorRole.TRAINED, "b": TensorRole.TRAINED}
 MODEL: State = {"w": np.linspace(-1, 1, 6, dtype=np.float32).reshape(2, 3), "b": np.zeros(2, "f4")}
 
 
@@ -130,7 +130,7 @@ def part(site: str, share: float, norm: float = 1.0) -> Contribution:
 )
 def test_a_limit_on_shares(shares: list[float], most: float | None, left_out: list[str]) -> None:
     found = [part(site, share) for site, share in zip("abc", shares, strict=False)]
-    assert list(too_much(found, Limits(share=most))) == left_out
+    assert list(too_much(found, ContributionLimits(share=most))) == left_out
 
 
 @pytest.mark.parametrize(
@@ -138,34 +138,42 @@ def test_a_limit_on_shares(shares: list[float], most: float | None, left_out: li
     [(5.0, None, True), (5.0, 5.0, True), (5.1, 5.0, False), (math.inf, 5.0, False)],
 )
 def test_a_limit_on_norms(norm: float, most: float | None, fine: bool) -> None:
-    assert (norm_problem(norm, Limits(norm=most)) == "") is fine
+    assert (norm_problem(norm, ContributionLimits(norm=most)) == "") is fine
 
 
 @pytest.mark.parametrize(
     ("found", "limits", "by"),
     [
-        pytest.param([part("a", 1.0, 1e9)], Limits(), [], id="nobody to compare with"),
-        pytest.param([part("a", 0.5), part("b", 0.5)], Limits(), [], id="alike"),
-        pytest.param([part("a", 0.5, 11.0), part("b", 0.5)], Limits(), [("a", "norm")], id="far"),
-        pytest.param([part("a", 0.5, 11.0), part("b", 0.5)], Limits(norm=20.0), [], id="allowed"),
-        pytest.param([part("a", 0.95), part("b", 0.05)], Limits(), [("a", "share")], id="large"),
-        pytest.param([part("a", 0.8), part("b", 0.2)], Limits(), [], id="the larger of two"),
+        pytest.param([part("a", 1.0, 1e9)], ContributionLimits(), [], id="nobody to compare with"),
+        pytest.param([part("a", 0.5), part("b", 0.5)], ContributionLimits(), [], id="alike"),
+        pytest.param(
+            [part("a", 0.5, 11.0), part("b", 0.5)], ContributionLimits(), [("a", "norm")], id="far"
+        ),
+        pytest.param(
+            [part("a", 0.5, 11.0), part("b", 0.5)], ContributionLimits(norm=20.0), [], id="allowed"
+        ),
+        pytest.param(
+            [part("a", 0.95), part("b", 0.05)], ContributionLimits(), [("a", "share")], id="large"
+        ),
+        pytest.param(
+            [part("a", 0.8), part("b", 0.2)], ContributionLimits(), [], id="the larger of two"
+        ),
         pytest.param(
             [part("a", 0.6), *(part(site, 0.1) for site in "bcde")],
-            Limits(),
+            ContributionLimits(),
             [],
             id="just three times an equal share",
         ),
         pytest.param(
             [part("a", 0.65), *(part(site, 0.05) for site in "bcdefgh")],
-            Limits(),
+            ContributionLimits(),
             [("a", "share")],
             id="much more than an equal share",
         ),
     ],
 )
 def test_who_stands_out_is_named_where_there_is_no_limit(
-    found: list[Contribution], limits: Limits, by: list[tuple[str, str]]
+    found: list[Contribution], limits: ContributionLimits, by: list[tuple[str, str]]
 ) -> None:
     assert [(each.site, each.by) for each in outliers(found, limits)] == by
 

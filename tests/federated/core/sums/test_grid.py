@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from fedpilot.federated.core.state import Role
+from fedpilot.federated.core.state import TensorRole
 from fedpilot.federated.core.sums.partial import (
     FRACTION_BITS,
     SMALLEST_EXPONENT,
@@ -32,13 +32,13 @@ from partial_sums import ROLES, Update, model, partial_of
 )
 def test_the_grid_comes_from_the_largest_weight(largest: float, exponent: int) -> None:
     state = {"w": np.array([0.0, largest])}
-    assert grid(state, {"w": Role.TRAINED}) == {"w": exponent}
-    assert grid(state, {"w": Role.TRAINED}, coarser=8) == {"w": exponent - 8}
+    assert grid(state, {"w": TensorRole.TRAINED}) == {"w": exponent}
+    assert grid(state, {"w": TensorRole.TRAINED}, coarser=8) == {"w": exponent - 8}
 
 
 @pytest.mark.parametrize("weight", [math.inf, -math.inf, math.nan])
 def test_a_model_that_is_not_finite_has_some_grid(weight: float) -> None:
-    assert set(grid({"w": np.array([weight])}, {"w": Role.TRAINED})) == {"w"}
+    assert set(grid({"w": np.array([weight])}, {"w": TensorRole.TRAINED})) == {"w"}
 
 
 def test_only_what_is_averaged_has_a_grid() -> None:
@@ -64,7 +64,7 @@ def test_only_what_is_averaged_has_a_grid() -> None:
 def test_extreme_tensors_have_their_mean(
     before: list[float], after: list[float], dtype: str
 ) -> None:
-    roles = {"w": Role.TRAINED}
+    roles = {"w": TensorRole.TRAINED}
     start = {"w": np.array(before, dtype=dtype)}
     end = {"w": np.array(after, dtype=dtype)}
     reference = Reference.of(start, roles)
@@ -80,7 +80,7 @@ def test_extreme_tensors_have_their_mean(
 
 
 def test_a_move_that_its_own_type_cannot_hold_is_refused_as_not_finite() -> None:
-    reference = Reference.of({"w": np.array([3e38], dtype=np.float32)}, {"w": Role.TRAINED})
+    reference = Reference.of({"w": np.array([3e38], dtype=np.float32)}, {"w": TensorRole.TRAINED})
     partial = Partial(reference.exponents)
     away = {"w": np.array([-3e38], dtype=np.float32)}
     assert not partial.add("a", away, 1, Tally(), reference)
@@ -96,7 +96,7 @@ def test_a_move_without_weight_counts_nothing_however_far_it_goes() -> None:
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 def test_a_trained_scalar_is_summed_like_any_tensor(dtype: str) -> None:
-    roles = {"scale": Role.TRAINED}
+    roles = {"scale": TensorRole.TRAINED}
     start = {"scale": np.array(1.0, dtype=dtype)}
     reference = Reference.of(start, roles)
     parts = []

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from fedpilot.federated.core.state import Role, digest
+from fedpilot.federated.core.state import TensorRole, digest
 from fedpilot.federated.core.sums.partial import RANGE_BITS, Partial, Reference, Tally
 from fedpilot.federated.engine.tensor_files import read_tensors, write_tensors
 from partial_sums import ROLES, Update, everything, finite32, model, partial_of, updates
@@ -159,7 +159,7 @@ def test_partials_of_different_grids_are_not_merged() -> None:
 
 
 def test_counters_take_the_elementwise_largest() -> None:
-    roles = {"w": Role.TRAINED, "scalar": Role.COUNTER, "vector": Role.COUNTER}
+    roles = {"w": TensorRole.TRAINED, "scalar": TensorRole.COUNTER, "vector": TensorRole.COUNTER}
     start = {"w": np.zeros(1), "scalar": np.array(0), "vector": np.array([0, 0])}
     reference = Reference.of(start, roles)
     states = [

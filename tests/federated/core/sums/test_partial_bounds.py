@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedpilot.federated.core.state import Role
+from fedpilot.federated.core.state import TensorRole
 from fedpilot.federated.core.sums.partial import Partial, Reference, Tally
 from partial_sums import ROLES, Update, everything, model, partial_of
 
 
 def test_a_sum_overflows_when_its_bound_reaches_the_range_and_not_before() -> None:
-    roles = {"w": Role.TRAINED}
+    roles = {"w": TensorRole.TRAINED}
     start = {"w": np.zeros(2)}
     reference = Reference.of(start, roles)
     unit = math.ldexp(1.0, -reference.exponents["w"])
@@ -27,7 +27,7 @@ def test_a_sum_overflows_when_its_bound_reaches_the_range_and_not_before() -> No
 
 
 def test_updates_that_cancel_overflow_all_the_same() -> None:
-    roles = {"w": Role.TRAINED}
+    roles = {"w": TensorRole.TRAINED}
     reference = Reference.of({"w": np.zeros(1)}, roles)
     up, down = (Update(n, {"w": np.array([v])}, 1, Tally()) for n, v in (("a", 1e9), ("b", -1e9)))
     parts = [[up, down, up, down]], [[up], [down], [up], [down]], [[up, up], [down, down]]
@@ -90,7 +90,7 @@ def test_a_loss_that_is_not_finite_refuses_the_update() -> None:
 
 
 def test_a_loss_that_is_not_finite_refuses_an_update_even_of_a_model_that_is_all_frozen() -> None:
-    reference = Reference.of({"w": np.zeros(1)}, {"w": Role.CONSTANT})
+    reference = Reference.of({"w": np.zeros(1)}, {"w": TensorRole.CONSTANT})
     partial = Partial(reference.exponents)
     assert not partial.add("a", {"w": np.zeros(1)}, 2, Tally().add(2, 0, math.inf), reference)
 
@@ -112,7 +112,7 @@ def test_frozen_tensors_may_hold_anything() -> None:
 def test_a_difference_that_float64_cannot_hold_is_refused_in_silence(
     before: float, after: float
 ) -> None:
-    reference = Reference.of({"w": np.array([before])}, {"w": Role.TRAINED})
+    reference = Reference.of({"w": np.array([before])}, {"w": TensorRole.TRAINED})
     partial = Partial(reference.exponents)
     assert not partial.add("a", {"w": np.array([after])}, 1, Tally(), reference)
     assert partial.refused == ["a"]

@@ -14,7 +14,7 @@ from hypothesis import given, strategies as st
 from fedpilot.federated.core.population.cohort_members import Members, Membership
 from fedpilot.federated.core.population.partitions.client_ids import PatternIds
 from fedpilot.federated.core.population.shares import packed
-from fedpilot.federated.core.state import Role
+from fedpilot.federated.core.state import TensorRole
 from fedpilot.federated.core.sums.partial import Partial, Reference, Tally, grid
 from fedpilot.federated.core.sums.partial_check import (
     AnswerRefused,
@@ -29,7 +29,7 @@ MODEL = {
     "b": np.zeros(3, np.float32),
     "steps": np.array(4),
 }
-ROLES = {"w": Role.TRAINED, "b": Role.TRAINED, "steps": Role.COUNTER}
+ROLES = {"w": TensorRole.TRAINED, "b": TensorRole.TRAINED, "steps": TensorRole.COUNTER}
 IDS = PatternIds("client_{index}", 20)
 WHOLE = np.array([0, 1, 2, 9])
 """The cohort; client 9 is another site's."""

@@ -15,19 +15,19 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
-from fedpilot.federated.core.state import Array, Role, State, digest
+from fedpilot.federated.core.state import Array, State, TensorRole, digest
 from fedpilot.federated.core.sums.partial import Partial, Reference, Tally, grid
 from fedpilot.federated.core.sums.updates import bytes_of_one
 from fedpilot.federated.engine.sums.collecting import Collection
 from fedpilot.federated.engine.tensor_files import read_tensors, write_tensors
 
 ROLES = {
-    "weight": Role.TRAINED,
-    "half": Role.TRAINED,
-    "scale": Role.TRAINED,
-    "statistic": Role.STATISTIC,
-    "batches": Role.COUNTER,
-    "frozen": Role.CONSTANT,
+    "weight": TensorRole.TRAINED,
+    "half": TensorRole.TRAINED,
+    "scale": TensorRole.TRAINED,
+    "statistic": TensorRole.STATISTIC,
+    "batches": TensorRole.COUNTER,
+    "frozen": TensorRole.CONSTANT,
 }
 KEPT = ("half", "scale", "statistic", "weight")
 

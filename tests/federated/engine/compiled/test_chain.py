@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from clients import CLASSES, CPU, FEATURES, Clients, dense, labels, numbers, tokens
-from fedpilot.federated.core.execution.facts import Execution, Kind
+from fedpilot.federated.core.execution.facts import Execution, ExecutionKind
 from fedpilot.federated.core.state import Array
 from fedpilot.federated.engine.stacking import NotStackable
 from fedpilot.federated.engine.trainers.trainer_factory import TrainerFactory
@@ -20,7 +20,7 @@ from fedpilot.federated.engine.trainers.trainers import Trainers
 from fedpilot.federated.engine.training.samples import Samples
 from module_builders import SIZES, TOTAL, Make, code, layers, linear, tied
 
-COMPILED = Kind.COMPILED
+COMPILED = ExecutionKind.COMPILED
 
 IMAGES = numbers(TOTAL, (2, 3, 4))
 NO_PART = "is no part of a chain of dense layers"

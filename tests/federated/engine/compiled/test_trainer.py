@@ -11,7 +11,7 @@ from torch.nn import functional
 
 import module_builders
 from clients import CLASSES, FEATURES, Clients, apart, dense, labels, mean_of, numbers
-from fedpilot.federated.core.execution.facts import Execution, Kind
+from fedpilot.federated.core.execution.facts import Execution, ExecutionKind
 from fedpilot.federated.core.state import Array, digest
 from fedpilot.federated.core.sums.partial import grid
 from fedpilot.federated.engine.stacking import NotStackable
@@ -22,7 +22,7 @@ from module_builders import SIZES, TOTAL, Case, Make, builtin, code, layers, lin
 
 IMAGE = (2, 3, 4)
 PIXELS = 24
-COMPILED = Kind.COMPILED
+COMPILED = ExecutionKind.COMPILED
 
 OPTIMIZERS = module_builders.OPTIMIZERS | {
     "only momentum": {"optimizer": "sgd", "learning_rate": 0.05, "momentum": 0.5},

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from clients import CLASSES, FEATURES, Clients, dense
-from fedpilot.federated.core.execution.facts import Execution, Kind
+from fedpilot.federated.core.execution.facts import Execution, ExecutionKind
 from fedpilot.federated.engine.stacking import FoldedModule, NotStackable
 from fedpilot.federated.errors import ClientFailed
 from module_builders import code, layers, linear
@@ -116,7 +116,7 @@ def test_the_module_itself_is_left_as_it_is() -> None:
 
     clients = Clients(Counting)
     for kind in ("folded", "mapped"):
-        clients.trainers.get(Execution(Kind(kind), 4))
+        clients.trainers.get(Execution(ExecutionKind(kind), 4))
     assert float(clients.module.seen) == 0.0
     assert [name for name, _ in clients.module.named_modules()] == ["", "linear"]
     assert type(clients.module.linear) is nn.Linear

@@ -11,7 +11,7 @@ from hypothesis import given, settings, strategies as st
 from torch import Tensor, nn
 
 from clients import CLASSES, FEATURES, Clients, apart, mean_of
-from fedpilot.federated.core.execution.facts import Execution, Kind
+from fedpilot.federated.core.execution.facts import Execution, ExecutionKind
 from fedpilot.federated.errors import ExecutionRefused
 from module_builders import OPTIMIZERS, SIZES, builtin, layers, linear
 from stackable_modules import CASES, LENGTH, STACKED, WORDS, Case, images, words
@@ -76,7 +76,7 @@ CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose2d)
 def refused_by_a_worker(clients: Clients, kind: str) -> str:
     """Why a worker refuses an execution; empty if it does not."""
     try:
-        clients.trainers.checked(Execution(Kind(kind), len(clients.sizes)))
+        clients.trainers.checked(Execution(ExecutionKind(kind), len(clients.sizes)))
     except ExecutionRefused as error:
         return error.reason
     return ""

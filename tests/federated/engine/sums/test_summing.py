@@ -13,7 +13,7 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
-from fedpilot.federated.core.state import Array, Role
+from fedpilot.federated.core.state import Array, TensorRole
 from fedpilot.federated.core.sums.partial import RANGE_BITS, Partial, Reference, Tally, grid
 from fedpilot.federated.engine.compiled import sums as compiled_sums
 from fedpilot.federated.engine.compiled.sums import BLOCK
@@ -21,11 +21,11 @@ from fedpilot.federated.engine.sums import device_sums, summing
 from fedpilot.federated.engine.sums.summing import EXACT, RunningSum
 
 ROLES = {
-    "weight": Role.TRAINED,
-    "scale": Role.TRAINED,
-    "statistic": Role.STATISTIC,
-    "batches": Role.COUNTER,
-    "frozen": Role.CONSTANT,
+    "weight": TensorRole.TRAINED,
+    "scale": TensorRole.TRAINED,
+    "statistic": TensorRole.STATISTIC,
+    "batches": TensorRole.COUNTER,
+    "frozen": TensorRole.CONSTANT,
 }
 SHAPES = {"weight": (2, 3), "scale": (), "statistic": (4,), "batches": (), "frozen": (2,)}
 
@@ -323,7 +323,7 @@ def test_what_was_taken_does_not_change_afterwards() -> None:
 
 def test_channels_last_tensors_are_summed_in_their_own_order() -> None:
     torch.manual_seed(0)
-    roles = {"w": Role.TRAINED}
+    roles = {"w": TensorRole.TRAINED}
     start = torch.randn(4, 3, 2, 2).to(memory_format=torch.channels_last)
     trained = torch.randn(5, 4, 3, 2, 2)
     weights, losses = np.arange(1, 6), np.zeros(5)

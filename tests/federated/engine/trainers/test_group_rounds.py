@@ -15,7 +15,7 @@ from fedpilot.federated.core.population.partitions.disjoint import natural
 from fedpilot.federated.core.population.sampling import Indices
 from fedpilot.federated.core.sums.partial import grid
 from fedpilot.federated.engine.sums.summing import RunningSum
-from fedpilot.federated.engine.trainers.group_rounds import GroupRounds, Start
+from fedpilot.federated.engine.trainers.group_rounds import GroupRounds, GroupStart
 from fedpilot.federated.engine.trainers.resident import ResidentModule
 from fedpilot.federated.engine.training.modules import loss_function, roles_of, state_of
 from fedpilot.federated.engine.training.samples import Chunk
@@ -57,7 +57,7 @@ class Pulling:
         losses = sizes.astype(np.float64) * step
         yield chunk, Trained(slice(0, len(clients)), {"weight": moved}, losses, 0.0)
 
-    def start(self, group: int, per_round: int) -> Start:
+    def start(self, group: int, per_round: int) -> GroupStart:
         rounds = GroupRounds(
             self.groups,
             Steps(per_round=per_round, seed=1),

@@ -14,7 +14,7 @@ from hypothesis import given, strategies as st
 from federations import Log
 from fedpilot.federated import Event, RunRefused
 from fedpilot.federated.config.schema import Participation
-from fedpilot.federated.core.state import Role, Roles, State
+from fedpilot.federated.core.state import Roles, State, TensorRole
 from fedpilot.federated.core.sums.partial import Partial, Reference, Tally
 from fedpilot.federated.core.sums.partial_check import AnswerRefused, LimitExceeded
 from fedpilot.federated.core.sums.staleness import Late, as_late, weight_of, with_late
@@ -23,7 +23,7 @@ from fedpilot.federated.federation.coordinator.late_orders import LateOrders, re
 from fedpilot.federated.federation.events import event
 from fedpilot.mediator import FederationMediator, Payload, Share
 
-ROLES: Roles = {"w": Role.TRAINED, "steps": Role.COUNTER}
+ROLES: Roles = {"w": TensorRole.TRAINED, "steps": TensorRole.COUNTER}
 OLD: State = {"w": np.linspace(-1, 1, 6, dtype=np.float32), "steps": np.array(0)}
 NEW: State = {"w": np.linspace(-2, 3, 6, dtype=np.float32), "steps": np.array(4)}
 

@@ -21,7 +21,7 @@ from fedpilot.federated.cli.runs.group import runs
 from fedpilot.federated.core.rounds.participation import SiteRefused, TooFewSites
 from fedpilot.federated.errors import ConfigError, ModelNotFinite
 from fedpilot.federated.federation.coordinator.site_limits import (
-    Refusal,
+    RefusedAnswer,
     out_for_good,
     read_refusals,
 )
@@ -236,7 +236,7 @@ LIMIT, LIE = False, True
 )
 def test_which_sites_a_resumed_run_does_without(refusals: list[tuple[int, bool]], out: str) -> None:
     kept = [
-        Refusal(round_number=number, site="mallory", reason="no", quarantined=quarantined)
+        RefusedAnswer(round_number=number, site="mallory", reason="no", quarantined=quarantined)
         for number, quarantined in refusals
     ]
     found = out_for_good(kept)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fedpilot.federated.federation.events import event
-from fedpilot.federated.federation.remote.coordinator_process import Telling
+from fedpilot.federated.federation.remote.coordinator_process import EventReporter
 from fedpilot.federated.federation.report.wording import remark
 
 
@@ -33,9 +33,9 @@ def line() -> Line:
 
 
 @pytest.fixture
-def telling(line: Line) -> Telling:
+def telling(line: Line) -> EventReporter:
     connection: Any = line
-    return Telling(connection)
+    return EventReporter(connection)
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def telling(line: Line) -> Telling:
     ],
 )
 def test_a_run_that_will_go_on_is_told_as_waiting(
-    failure: str, reason: str, telling: Telling, line: Line
+    failure: str, reason: str, telling: EventReporter, line: Line
 ) -> None:
     telling(ended("interrupted", failure))
     assert line.told == [{"event": "run_waiting", "run_id": "r", "reason": reason}]
@@ -59,7 +59,7 @@ def test_a_run_that_will_go_on_is_told_as_waiting(
 
 
 def test_a_run_that_somebody_stopped_has_ended(
-    telling: Telling, line: Line, monkeypatch: pytest.MonkeyPatch
+    telling: EventReporter, line: Line, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     signals: list[int] = []
     monkeypatch.setattr("os.kill", lambda pid, number: signals.append(number))
@@ -71,6 +71,6 @@ def test_a_run_that_somebody_stopped_has_ended(
 
 
 @pytest.mark.parametrize("status", ["finished", "failed"])
-def test_other_ends_are_told_as_they_are(status: str, telling: Telling, line: Line) -> None:
+def test_other_ends_are_told_as_they_are(status: str, telling: EventReporter, line: Line) -> None:
     telling(ended(status))
     assert [(each["event"], each["status"]) for each in line.told] == [("run_finished", status)]

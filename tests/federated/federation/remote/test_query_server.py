@@ -21,7 +21,7 @@ from fedpilot.federated.federation.remote.query_server import (
     NotAnswered,
 )
 from fedpilot.mediator import Payload
-from fedpilot.mediator.coordinator.connection import Question
+from fedpilot.mediator.coordinator.connection import RunQuery
 
 SOON_S = 60.0
 SHOWN = {"state": "materialized", "worker": "", "reason": "", "samples": 3, "trail": []}
@@ -82,7 +82,7 @@ class Asker:
     def __init__(self) -> None:
         self.nodes: Any = Nodes()
         self.clock = ManualClock()
-        self.questions: queue.Queue[Question] = queue.Queue()
+        self.questions: queue.Queue[RunQuery] = queue.Queue()
 
     def ask(self, kind: str, failing: bool = False, **header: Any) -> list[Any]:
         told: list[Any] = []
@@ -93,7 +93,7 @@ class Asker:
             told.append(payload)
 
         payload = Payload(kind=kind, header=header)
-        self.questions.put(Question(payload, answer, told.append))
+        self.questions.put(RunQuery(payload, answer, told.append))
         return told
 
 

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from federations import ROUNDS
 from fedpilot.cli import main
-from fedpilot.federated.federation.verify.telling import Telling
+from fedpilot.federated.federation.verify.telling import ProgressLine
 from records import Archive, edit_manifest, flip
 
 
@@ -52,7 +52,7 @@ def test_the_command_prints_one_document(archive: Archive, base: Path) -> None:
 
 def test_progress_is_told_now_and_then() -> None:
     now, out = [0.0], io.StringIO()
-    with Telling(out, clock=lambda: now[0]) as telling:
+    with ProgressLine(out, clock=lambda: now[0]) as telling:
         for second in range(25):
             now[0] = float(second)
             telling("training rounds again", second, 30)

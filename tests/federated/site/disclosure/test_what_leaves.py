@@ -23,7 +23,7 @@ from fedpilot.federated.prepare.inputs.data_at_sites import disclosed_by
 from fedpilot.federated.prepare.user_sources import digest_of
 from fedpilot.federated.site.disclosure.disclosure_gate import IN_THE_LOG
 from fedpilot.mediator import LinkedSite, Notify, Payload, Site, SiteContext
-from fedpilot.mediator.agent.runner.participation import Asked, Part
+from fedpilot.mediator.agent.runner.participation import RunParticipation, WorkloadCheck
 from fedpilot.mediator.agent.runner.policy_filter import PolicedSite
 from fedpilot.mediator.agent.site_config.site_files import read_site_file
 from fedpilot.mediator.errors import PolicyRefused
@@ -82,12 +82,12 @@ class Wire:
 class WatchedLink:
     """A runner's part behind a link; what it answers goes over the wire as it would be sent."""
 
-    def __init__(self, name: str, part: Part, wire: Wire) -> None:
+    def __init__(self, name: str, part: RunParticipation, wire: Wire) -> None:
         self._name, self._part, self._wire = name, part, wire
 
     def ask(self, verb: str, payload: Payload, **_: Any) -> Future[Payload]:
         sent: Future[Payload] = Future()
-        asked = Asked(payload.kind, header_json(payload.header), "")
+        asked = WorkloadCheck(payload.kind, header_json(payload.header), "")
 
         def send(done: Future[Payload]) -> None:
             try:
@@ -121,7 +121,9 @@ class WatchedSites(OneRay):
     def _link(self, site: Site) -> WatchedLink:
         context = SiteContext(name=site.name, data=self.data_at[site.name])
         policed = PolicedSite(site, context, self._policy)
-        part = Part(site.name, lambda: policed, lambda event: link.notify(self._wire.take(event)))
+        part = RunParticipation(
+            site.name, lambda: policed, lambda event: link.notify(self._wire.take(event))
+        )
         link = WatchedLink(site.name, part, self._wire)
         return link
 

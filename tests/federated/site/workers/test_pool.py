@@ -24,7 +24,7 @@ from fedpilot.fabric.testing.fake_cluster import FakeCluster, ManualClock, fake_
 from fedpilot.federated.errors import ClientFailed, FederatedError, WorkersExhausted
 from fedpilot.federated.site.object_store import INLINE_BYTES
 from fedpilot.federated.site.workers import pool as pool_module
-from fedpilot.federated.site.workers.pool import Piece, WorkerPool
+from fedpilot.federated.site.workers.pool import WorkerCall, WorkerPool
 
 SOON_S = 60.0
 pytestmark = pytest.mark.timeout(30)
@@ -112,11 +112,11 @@ def setting(monkeypatch: pytest.MonkeyPatch) -> Iterator[Setting]:
         yield Setting(undo)
 
 
-def piece(method: str = "double", *args: Any, **fields: Any) -> Piece:
-    return Piece(method=method, args=args, what=f"doing {method}", **fields)
+def piece(method: str = "double", *args: Any, **fields: Any) -> WorkerCall:
+    return WorkerCall(method=method, args=args, what=f"doing {method}", **fields)
 
 
-def answers(pieces: list[Piece]) -> list[Any]:
+def answers(pieces: list[WorkerCall]) -> list[Any]:
     return [each.answer.result(SOON_S) for each in pieces]
 
 
@@ -247,7 +247,7 @@ def test_a_worker_may_die_as_soon_as_it_is_up(killer: str, setting: Setting) -> 
 def test_a_model_goes_to_a_worker_once(nbytes: int, setting: Setting) -> None:
     pool = setting.pool(1)
     model = pool.share("k", {"w": 1}, nbytes)
-    pieces = [Piece(method="model", args=(), what="x", model=model) for _ in range(3)]
+    pieces = [WorkerCall(method="model", args=(), what="x", model=model) for _ in range(3)]
     pool.submit(pieces)
     assert answers(pieces) == [(True, {"w": 1}), (False, {"w": 1}), (False, {"w": 1})]
 
@@ -255,11 +255,11 @@ def test_a_model_goes_to_a_worker_once(nbytes: int, setting: Setting) -> None:
 def test_a_worker_that_was_started_again_gets_its_model_again(setting: Setting) -> None:
     pool = setting.pool(1)
     model = pool.share("k", "state", 1)
-    first = Piece(method="model", args=(), what="x", model=model)
+    first = WorkerCall(method="model", args=(), what="x", model=model)
     pool.submit([first])
     answers([first])
     setting.kill(0, 0)
-    again = Piece(method="model", args=(), what="x", model=model)
+    again = WorkerCall(method="model", args=(), what="x", model=model)
     pool.submit([again])
     assert again.answer.result(SOON_S) == (True, "state")
 
@@ -268,7 +268,7 @@ def test_a_pool_and_its_worker_forget_the_same_models(setting: Setting) -> None:
     pool = setting.pool(1)
     models = {key: pool.share(key, key, 1) for key in "abc"}
     order = "abacabcbacab" * 3
-    pieces = [Piece(method="model", args=(), what="x", model=models[key]) for key in order]
+    pieces = [WorkerCall(method="model", args=(), what="x", model=models[key]) for key in order]
     pool.submit(pieces)
     assert [state for _, state in answers(pieces)] == list(order)
 
@@ -347,7 +347,7 @@ def test_closing_fails_what_is_undone_and_may_be_done_twice(setting: Setting) ->
     pool.close()
 
 
-def refused(submit: Callable[[Piece], None]) -> None:
+def refused(submit: Callable[[WorkerCall], None]) -> None:
     """Work that nobody can do is refused at once: raised, or as its answer."""
     late = piece("double", 1)
 

@@ -14,7 +14,7 @@ import site_agents
 from fake_mediator import FakeMediator, fake_mediator
 from fedpilot.mediator.agent.home import SiteHome
 from fedpilot.mediator.agent.membership import renewal
-from fedpilot.mediator.agent.membership.channel import Line
+from fedpilot.mediator.agent.membership.channel import MediatorChannels
 from fedpilot.mediator.agent.membership.renewal import DUE, SPREAD, due_at, pause_s
 from fedpilot.mediator.core.rules.roles import Role
 from fedpilot.mediator.identity import CertificateExpired, Credentials, IdentityError
@@ -195,7 +195,7 @@ def test_a_transfer_outlives_the_line_that_it_began_on(
             hold = asyncio.Event()
             mediator.held.append(hold)
             old = due(mediator)
-            line = Line(mediator.address, old, old_line_s=old_line_s)
+            line = MediatorChannels(mediator.address, old, old_line_s=old_line_s)
             store = BlobStore(tmp_path / "site", 1 << 30)
             settings = TransferSettings(first_pause_s=0.05)
             blobs = BlobClient(line.blobs, store, lambda *_: None, settings)

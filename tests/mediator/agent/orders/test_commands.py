@@ -13,7 +13,12 @@ import psutil
 import pytest
 
 from fedpilot.mediator.agent.errors import BadCommand
-from fedpilot.mediator.agent.orders.commands import Outcome, arguments_of, deadline_of, run_command
+from fedpilot.mediator.agent.orders.commands import (
+    CommandOutcome,
+    arguments_of,
+    deadline_of,
+    run_command,
+)
 from fedpilot.mediator.core.rules.site_commands import OUT_OF_TIME
 
 
@@ -78,7 +83,7 @@ def test_a_deadline_is_asked_for_within_bounds(header: Mapping[str, Any], second
 
 def played(
     program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deadline_s: float = 20.0
-) -> Outcome:
+) -> CommandOutcome:
     """What becomes of a program in the place of `python -m fedpilot`."""
     script = tmp_path / "python"
     script.write_text(f"#!{sys.executable}\n{program}")
@@ -99,7 +104,7 @@ def test_it_gets_the_sites_ray_and_nothing_to_read(
     )
     outcome = played(program, tmp_path, monkeypatch)
     said = "10.0.0.1:6379 ['-m', 'fedpilot', 'cluster', 'list'] ''\n"
-    assert outcome == Outcome(exit_code=3, out=said, err="trouble\n")
+    assert outcome == CommandOutcome(exit_code=3, out=said, err="trouble\n")
 
 
 def test_what_it_prints_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

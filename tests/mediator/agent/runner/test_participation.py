@@ -9,14 +9,20 @@ import pytest
 from fedpilot.fabric import ClusterUnreachable
 from fedpilot.mediator import GangRequest, Notify, Payload, Promise, Refusal
 from fedpilot.mediator.agent.runner.errors import OutOfOrder, ReservationLapsed
-from fedpilot.mediator.agent.runner.participation import ALLOWED, VERBS, Asked, Part, State
+from fedpilot.mediator.agent.runner.participation import (
+    ALLOWED,
+    VERBS,
+    ParticipationState,
+    RunParticipation,
+    WorkloadCheck,
+)
 from fedpilot.mediator.core.reservation import Answer
 from fedpilot.mediator.federation.futures import done
 
 REQUEST = GangRequest(name="g", resources={"CPU": 1.0}, workers=2, lease_s=7.0)
 WAY = ("prepare", "commit", "check", "start")
 READY = Payload(kind="worker_ready")
-LEADS_TO = dict(zip(WAY, list(State)[1:], strict=True))
+LEADS_TO = dict(zip(WAY, list(ParticipationState)[1:], strict=True))
 """What a verb leads to, unless it is so or more already."""
 
 
@@ -66,7 +72,7 @@ class Lab:
         self.site = FakeSite()
         self.attached = 0
         self.told: list[Payload] = []
-        self.part = Part("s", self._attach, self.told.append)
+        self.part = RunParticipation("s", self._attach, self.told.append)
 
     def _attach(self) -> FakeSite:
         self.attached += 1
@@ -75,10 +81,10 @@ class Lab:
     def ask(self, verb: str, request: GangRequest = REQUEST, spec: str = "{}") -> Payload:
         header = request.to_json() if verb == "prepare" else {}
         payload = Payload(kind="w" if verb == "check" else verb, header=header)
-        return self.part.act(verb, payload, Asked("w", spec, "")).result()
+        return self.part.act(verb, payload, WorkloadCheck("w", spec, "")).result()
 
-    def come_to(self, state: State) -> None:
-        for verb in WAY[: list(State).index(state)]:
+    def come_to(self, state: ParticipationState) -> None:
+        for verb in WAY[: list(ParticipationState).index(state)]:
             self.ask(verb)
         assert self.part.state is state
 
@@ -88,17 +94,17 @@ def lab() -> Lab:
     return Lab()
 
 
-@pytest.mark.parametrize("state", State)
+@pytest.mark.parametrize("state", ParticipationState)
 @pytest.mark.parametrize("verb", [*sorted(VERBS), "fly"])
-def test_every_pair_is_decided(lab: Lab, state: State, verb: str) -> None:
+def test_every_pair_is_decided(lab: Lab, state: ParticipationState, verb: str) -> None:
     lab.come_to(state)
     before = list(lab.site.log)
     if verb in ALLOWED[state]:
         lab.ask(verb)
         assert lab.part.state is (
-            State.FREE
+            ParticipationState.FREE
             if verb == "release"
-            else max(state, LEADS_TO.get(verb, state), key=list(State).index)
+            else max(state, LEADS_TO.get(verb, state), key=list(ParticipationState).index)
         )
     else:
         with pytest.raises((OutOfOrder, ReservationLapsed)):
@@ -107,19 +113,19 @@ def test_every_pair_is_decided(lab: Lab, state: State, verb: str) -> None:
 
 
 def test_a_driver_that_begins_again_finds_everything_as_it_was(lab: Lab) -> None:
-    lab.come_to(State.STARTED)
+    lab.come_to(ParticipationState.STARTED)
     before = list(lab.site.log)
     again = GangRequest(name="another", resources={"CPU": 1.0}, workers=2)
     assert lab.ask("prepare", again).header == {"vnodes": 2}
     for verb in WAY[1:]:
         lab.ask(verb)
-    assert lab.part.state is State.STARTED
+    assert lab.part.state is ParticipationState.STARTED
     assert lab.site.log == before
     assert lab.attached == 1
 
 
 def test_who_begins_again_is_told_what_there_is_and_not_what_has_happened(lab: Lab) -> None:
-    lab.come_to(State.STARTED)
+    lab.come_to(ParticipationState.STARTED)
     lab.site.tell(Payload(kind="clients_done"))
     lab.told.clear()
     lab.ask("start")
@@ -132,23 +138,23 @@ def test_who_begins_again_is_told_what_there_is_and_not_what_has_happened(lab: L
 
 
 def test_a_gang_of_another_size_takes_the_place_of_the_old_one(lab: Lab) -> None:
-    lab.come_to(State.STARTED)
+    lab.come_to(ParticipationState.STARTED)
     lab.site.log.clear()
     lab.ask("prepare", GangRequest(name="g", resources={"CPU": 2.0}, workers=2))
     assert lab.site.log == ["release", "prepare"]
-    assert lab.part.state is State.PROMISED
+    assert lab.part.state is ParticipationState.PROMISED
 
 
 def test_other_work_begins_with_a_fresh_gang(lab: Lab) -> None:
-    lab.come_to(State.STARTED)
+    lab.come_to(ParticipationState.STARTED)
     lab.site.log.clear()
     lab.ask("check", spec='{"other": 1}')
     assert lab.site.log == ["release", "prepare", "commit", "check w"]
-    assert lab.part.state is State.CHECKED
+    assert lab.part.state is ParticipationState.CHECKED
 
 
 def test_a_start_that_failed_is_begun_anew(lab: Lab) -> None:
-    lab.come_to(State.CHECKED)
+    lab.come_to(ParticipationState.CHECKED)
     lab.site.fail_on["start"] = RuntimeError("no")
     with pytest.raises(RuntimeError):
         lab.ask("start")
@@ -165,16 +171,16 @@ def test_a_refusal_leaves_nothing(lab: Lab) -> None:
         "refused",
         {"reason": "it is full", "unreachable": False},
     )
-    assert lab.part.state is State.FREE
+    assert lab.part.state is ParticipationState.FREE
 
 
 def test_a_ray_that_cannot_be_reached_is_a_refusal() -> None:
     def attach() -> FakeSite:
         raise ClusterUnreachable("10.0.0.1:6379", "nobody listens")
 
-    part = Part("s", attach, lambda payload: None)
+    part = RunParticipation("s", attach, lambda payload: None)
     payload = Payload(kind="gang", header=REQUEST.to_json())
-    answer = part.act("prepare", payload, Asked("", "", "")).result()
+    answer = part.act("prepare", payload, WorkloadCheck("", "", "")).result()
     assert answer.kind == "refused"
     assert "nobody listens" in answer.header["reason"]
 
@@ -189,15 +195,15 @@ def test_a_promise_that_lapses_cannot_be_committed(lab: Lab) -> None:
         lab.ask("commit")
     lab.ask("prepare")
     lab.ask("commit")
-    assert lab.part.state is State.COMMITTED
+    assert lab.part.state is ParticipationState.COMMITTED
 
 
 def test_what_is_committed_does_not_lapse(lab: Lab) -> None:
-    lab.come_to(State.COMMITTED)
+    lab.come_to(ParticipationState.COMMITTED)
     assert lab.part.promise_s is None
     before = list(lab.site.log)
     lab.part.lapse()
-    assert (lab.part.state, lab.site.log) == (State.COMMITTED, before)
+    assert (lab.part.state, lab.site.log) == (ParticipationState.COMMITTED, before)
 
 
 def test_ray_is_attached_to_when_it_is_needed(lab: Lab) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from fedpilot.mediator import GangRequest, LinkedSite, Payload, Refusal, SiteLost
 from fedpilot.mediator.agent.runner.errors import OutOfOrder, ReservationLapsed, RunnerExists
-from fedpilot.mediator.agent.runner.link import Outbox, RunnerLink
+from fedpilot.mediator.agent.runner.link import OrderTensors, RunnerLink
 from fedpilot.mediator.agent.runner.process import (
     LOCK,
     LOG,
@@ -55,7 +55,7 @@ def runner(tmp_path: Path) -> Iterator[RunnerProcess]:
 @pytest.fixture
 def link(runner: RunnerProcess) -> Iterator[RunnerLink]:
     store = BlobStore(runner.settings.blobs, 1 << 30)
-    made = RunnerLink(runner, Outbox(Keeping(store, discard=True)))
+    made = RunnerLink(runner, OrderTensors(Keeping(store, discard=True)))
     yield made
     made.close()
 
@@ -112,7 +112,7 @@ def test_with_no_room_for_its_log_it_answers_and_ends_all_the_same(tmp_path: Pat
     (tmp_path / "r" / LOG).symlink_to("/dev/full")
     runner = RunnerProcess.start(tmp_path / "r", settings(tmp_path), environment=PATHS)
     store = BlobStore(runner.settings.blobs, 1 << 30)
-    link = RunnerLink(runner, Outbox(Keeping(store, discard=True)))
+    link = RunnerLink(runner, OrderTensors(Keeping(store, discard=True)))
     try:
         with pytest.raises(OutOfOrder, match="`work`"):
             ask(link, "work")
@@ -175,7 +175,7 @@ def test_one_that_cannot_even_start_is_a_lost_site_that_says_why(tmp_path: Path)
     without_data = replace(settings(tmp_path), data={})  # its log stays at the site otherwise
     started = RunnerProcess.start(tmp_path / "r", without_data, environment=broken)
     store = BlobStore(tmp_path / "blobs", 1 << 20)
-    link = RunnerLink(started, Outbox(Keeping(store, discard=True)))
+    link = RunnerLink(started, OrderTensors(Keeping(store, discard=True)))
     try:
         with pytest.raises(SiteLost, match=r"ended with exit code 1; the last of .*runner\.log: "):
             ask(link, "release")

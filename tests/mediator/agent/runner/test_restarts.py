@@ -9,7 +9,7 @@ import pytest
 
 import fake_runner
 from fedpilot.mediator import GangRequest, Payload, RunnerDied, RunnersSpent, SiteLost
-from fedpilot.mediator.agent.runner.link import Outbox, RunnerLink
+from fedpilot.mediator.agent.runner.link import OrderTensors, RunnerLink
 from fedpilot.mediator.agent.runner.process import RunnerProcess, RunnerSettings
 from fedpilot.mediator.core.restarts import RestartSettings
 from fedpilot.mediator.wire.blobs.references import Keeping
@@ -33,7 +33,7 @@ class Owner:
         self.doomed = 0
         """How many of the next ones are killed as soon as they are started."""
         self.orders = 0
-        outbox = Outbox(Keeping(BlobStore(self.settings.blobs, 1 << 30), discard=True))
+        outbox = OrderTensors(Keeping(BlobStore(self.settings.blobs, 1 << 30), discard=True))
         self.link = RunnerLink(self.start(), outbox, start_next=self.start, restarts=restarts)
 
     def start(self) -> RunnerProcess:

@@ -25,7 +25,7 @@ from fedpilot.mediator.agent.runner.errors import BadFrame, ReservationLapsed
 from fedpilot.mediator.agent.runner.main_loop import Runner
 from fedpilot.mediator.agent.runner.process import RunnerSettings
 from fedpilot.mediator.agent.runner.protocol import LARGEST_MESSAGE, Frames, framed
-from fedpilot.mediator.core.leases import Act, Leases
+from fedpilot.mediator.core.leases import LeaseAct, Leases
 from fedpilot.mediator.errors import AnswerUnreadable, PolicyRefused, RaysUnusable
 from fedpilot.mediator.proto import federation_pb2 as pb
 from fedpilot.mediator.wire.blobs.errors import NoRoom, NoRoomOnDisk
@@ -94,24 +94,27 @@ HELD = Leases(lease_s=30, orphan_s=10, renewed_at=100, alone_since=None)
     ("leases", "now", "due"),
     [
         pytest.param(HELD, 129.9, None, id="a lease that goes on"),
-        pytest.param(HELD, 130, Act.END, id="a lease that lapses"),
+        pytest.param(HELD, 130, LeaseAct.END, id="a lease that lapses"),
         pytest.param(HELD.renewed(129, 30), 158.9, None, id="a renewed one"),
-        pytest.param(HELD.renewed(129, 5), 134, Act.END, id="one that was renewed for less"),
+        pytest.param(HELD.renewed(129, 5), 134, LeaseAct.END, id="one that was renewed for less"),
         pytest.param(HELD.renewed(100, 0), 1e9, None, id="no lease but the connection"),
         pytest.param(HELD.left(105), 114.9, None, id="a driver that is away"),
-        pytest.param(HELD.left(105), 115, Act.END, id="a driver that does not come back"),
+        pytest.param(HELD.left(105), 115, LeaseAct.END, id="a driver that does not come back"),
         pytest.param(HELD.left(105).joined(), 129.9, None, id="one that comes back"),
         pytest.param(HELD.promised(105, 10), 114.9, None, id="a promise that goes on"),
-        pytest.param(HELD.promised(105, 10), 115, Act.RELEASE, id="a promise that lapses"),
+        pytest.param(HELD.promised(105, 10), 115, LeaseAct.RELEASE, id="a promise that lapses"),
         pytest.param(
             HELD.promised(105, 10).promised(110, None), 115, None, id="a promise that is committed"
         ),
         pytest.param(
-            HELD.promised(105, 10).left(105), 115, Act.END, id="the end gives back promises too"
+            HELD.promised(105, 10).left(105),
+            115,
+            LeaseAct.END,
+            id="the end gives back promises too",
         ),
     ],
 )
-def test_what_is_due(leases: Leases, now: float, due: Act | None) -> None:
+def test_what_is_due(leases: Leases, now: float, due: LeaseAct | None) -> None:
     found = leases.due(now)
     assert (found and found[0]) == due
     if found is not None:

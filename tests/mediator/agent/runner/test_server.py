@@ -18,8 +18,8 @@ import pytest
 from fedpilot.fabric import GangTimeout
 from fedpilot.fabric.testing.fake_cluster import ManualClock
 from fedpilot.mediator import LinkedSite, Payload, Refusal, SiteLost, WorkFailed
-from fedpilot.mediator.agent.runner.client import AsyncRunner
-from fedpilot.mediator.agent.runner.link import Outbox, RunnerLink
+from fedpilot.mediator.agent.runner.client import RunnerClient
+from fedpilot.mediator.agent.runner.link import OrderTensors, RunnerLink
 from fedpilot.mediator.agent.runner.process import (
     LOCK,
     SETTINGS,
@@ -28,7 +28,7 @@ from fedpilot.mediator.agent.runner.process import (
     address,
 )
 from fedpilot.mediator.agent.runner.protocol import framed
-from fedpilot.mediator.agent.runner.server import Office
+from fedpilot.mediator.agent.runner.server import RunnerServer
 from fedpilot.mediator.proto import federation_pb2 as pb
 from fedpilot.mediator.wire.blobs.references import Keeping
 from fedpilot.mediator.wire.blobs.store import BlobStore
@@ -57,7 +57,7 @@ class FakeRunner:
         """What an order is answered with; None to leave it at work."""
         self.lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT)
         fcntl.flock(self.lock, fcntl.LOCK_EX)
-        self.office = Office(
+        self.office = RunnerServer(
             folder,
             self,
             run="r",
@@ -128,7 +128,7 @@ def ran(story: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 def test_an_order_is_answered_and_worked_on_once(runner: FakeRunner) -> None:
     async def story() -> None:
-        driver = await AsyncRunner.connect(runner.folder)
+        driver = await RunnerClient.connect(runner.folder)
         first, second = await asyncio.gather(driver.ask(order("a")), driver.ask(order("a")))
         assert first == second
         assert first.done.kind == "k"
@@ -144,7 +144,7 @@ def test_an_order_is_answered_and_worked_on_once(runner: FakeRunner) -> None:
 
 def test_a_successor_gets_the_answers_of_its_predecessor(runner: FakeRunner) -> None:
     async def story() -> None:
-        driver = await AsyncRunner.connect(runner.folder)
+        driver = await RunnerClient.connect(runner.folder)
         assert (driver.held.run, driver.held.site) == ("r", "paris")
         answered = await driver.ask(order("done"))
         runner.make = None
@@ -156,7 +156,7 @@ def test_a_successor_gets_the_answers_of_its_predecessor(runner: FakeRunner) -> 
             await waiting
 
         runner.answer("at work")
-        successor = await AsyncRunner.connect(runner.folder)
+        successor = await RunnerClient.connect(runner.folder)
         held = [*successor.held.at_work, *successor.held.answered]
         assert sorted(id.key for id in held) == ["at work", "done"]
         found = {id.key: await successor.answer_of(id) for id in held}
@@ -168,7 +168,7 @@ def test_a_successor_gets_the_answers_of_its_predecessor(runner: FakeRunner) -> 
             successor.release(id)
         await successor.close()
 
-        third = await AsyncRunner.connect(runner.folder)
+        third = await RunnerClient.connect(runner.folder)
         assert not [*third.held.at_work, *third.held.answered]
         await third.close()
 
@@ -177,8 +177,8 @@ def test_a_successor_gets_the_answers_of_its_predecessor(runner: FakeRunner) -> 
 
 def test_the_newest_driver_takes_over(runner: FakeRunner) -> None:
     async def story() -> None:
-        old = await AsyncRunner.connect(runner.folder)
-        new = await AsyncRunner.connect(runner.folder)
+        old = await RunnerClient.connect(runner.folder)
+        new = await RunnerClient.connect(runner.folder)
         assert "another driver has taken over" in (await old.gone()).reason
         with pytest.raises(SiteLost, match="taken over"):
             await old.ask(order("a"))
@@ -192,7 +192,7 @@ def test_events_reach_whoever_is_connected(runner: FakeRunner) -> None:
     async def story() -> None:
         told: asyncio.Queue[pb.Happened] = asyncio.Queue()
         runner.office.happened(pb.Happened(run="r", kind="nobody listens"))
-        driver = await AsyncRunner.connect(runner.folder, on_event=told.put_nowait)
+        driver = await RunnerClient.connect(runner.folder, on_event=told.put_nowait)
         runner.office.happened(pb.Happened(run="r", kind="worker_ready", header_json="{}"))
         assert (await told.get()).kind == "worker_ready"
         await driver.close()
@@ -202,7 +202,7 @@ def test_events_reach_whoever_is_connected(runner: FakeRunner) -> None:
 
 def test_a_farewell_ends_the_runner(runner: FakeRunner) -> None:
     async def story() -> None:
-        driver = await AsyncRunner.connect(runner.folder)
+        driver = await RunnerClient.connect(runner.folder)
         driver.end("the run was stopped")
         while not runner.ended:
             await asyncio.sleep(0.01)
@@ -220,7 +220,7 @@ def test_no_runner_is_a_lost_site_at_once(runner: FakeRunner) -> None:
 
     async def story() -> None:
         with pytest.raises(SiteLost, match="RuntimeError: no Ray"):
-            await AsyncRunner.connect(runner.folder)
+            await RunnerClient.connect(runner.folder)
 
     ran(story)
 
@@ -230,7 +230,7 @@ def test_a_folder_may_lie_deep(tmp_path: Path) -> None:
     made = FakeRunner(deep)
 
     async def story() -> None:
-        driver = await AsyncRunner.connect(deep)
+        driver = await RunnerClient.connect(deep)
         assert (await driver.ask(order("a"))).done.kind == "k"
         await driver.close()
 
@@ -247,7 +247,7 @@ def test_a_lease_goes_on_as_long_as_it_is_renewed(tmp_path: Path) -> None:
     runner = FakeRunner(tmp_path / "runner", lease_s=30, orphan_s=1000)
 
     async def story() -> None:
-        driver = await AsyncRunner.connect(runner.folder, lease_s=30)
+        driver = await RunnerClient.connect(runner.folder, lease_s=30)
         runner.clock.advance(29)
         driver.renew(50)
         await driver.ask(order("after the renewal"))
@@ -278,7 +278,7 @@ def test_a_promise_lapses_and_the_runner_goes_on(runner: FakeRunner) -> None:
     runner.office.promised(7.0)
 
     async def story() -> None:
-        driver = await AsyncRunner.connect(runner.folder)
+        driver = await RunnerClient.connect(runner.folder)
         await driver.ask(order("after the promise"))
         runner.clock.advance(7)
         while not runner.lapsed:
@@ -304,7 +304,7 @@ def test_a_promise_lapses_and_the_runner_goes_on(runner: FakeRunner) -> None:
 )
 def test_a_stranger_is_left_and_disturbs_nobody(runner: FakeRunner, data: bytes) -> None:
     async def story() -> None:
-        driver = await AsyncRunner.connect(runner.folder)
+        driver = await RunnerClient.connect(runner.folder)
         with address(runner.folder) as path:
             reader, writer = await asyncio.open_unix_connection(path)
         writer.write(data)
@@ -326,7 +326,9 @@ class Linked:
     def __init__(self, runner: FakeRunner) -> None:
         self.runner = runner
         store = BlobStore(runner.folder / "blobs", 1 << 30)
-        self.link = RunnerLink(RunnerProcess(runner.folder), Outbox(Keeping(store, discard=True)))
+        self.link = RunnerLink(
+            RunnerProcess(runner.folder), OrderTensors(Keeping(store, discard=True))
+        )
 
     def ask(self, payload: Payload, key: str = "k") -> Future[Payload]:
         return self.link.ask("work", payload, key=key, round_number=3, purpose="training")

@@ -11,7 +11,7 @@ from fedpilot.mediator.agent.site_config.strict_yaml import BadFile
 from fedpilot.mediator.core.rules.disclosure import Disclosure, Residency
 from fedpilot.mediator.core.rules.policy import (
     ByteCaps,
-    Commands,
+    CommandPolicy,
     DatasetRule,
     Policy,
     ResourceCaps,
@@ -73,7 +73,7 @@ def test_a_policy_is_what_its_file_says(tmp_path: Path) -> None:
         bytes_per_round=ByteCaps(to_site=10**9),
         bytes_per_day=ByteCaps(from_site=1024),
         simulations=(str(tmp_path / "open"), "/srv/more"),
-        commands=Commands.READ,
+        commands=CommandPolicy.READ,
     )
 
 

@@ -9,7 +9,7 @@ from hypothesis import given, strategies as st
 
 from fedpilot.mediator.core.rules.policy import (
     ByteCaps,
-    Commands,
+    CommandPolicy,
     DatasetRule,
     Policy,
     ResourceCaps,
@@ -197,14 +197,16 @@ def test_answers_stand_for_enough_clients(clients: int, allowed: bool) -> None:
 @pytest.mark.parametrize(
     ("commands", "arguments", "allowed"),
     [
-        pytest.param(Commands.NONE, ["cluster", "list"], False, id="none"),
-        pytest.param(Commands.READ, ["cluster", "list"], True, id="one that looks"),
-        pytest.param(Commands.READ, ["cluster", "delete", "x"], False, id="one that changes"),
-        pytest.param(Commands.READ, ["job", "submit", "list"], False, id="list as an argument"),
-        pytest.param(Commands.ALL, ["job", "submit", "x"], True, id="all"),
+        pytest.param(CommandPolicy.NONE, ["cluster", "list"], False, id="none"),
+        pytest.param(CommandPolicy.READ, ["cluster", "list"], True, id="one that looks"),
+        pytest.param(CommandPolicy.READ, ["cluster", "delete", "x"], False, id="one that changes"),
+        pytest.param(
+            CommandPolicy.READ, ["job", "submit", "list"], False, id="list as an argument"
+        ),
+        pytest.param(CommandPolicy.ALL, ["job", "submit", "x"], True, id="all"),
     ],
 )
-def test_commands(commands: Commands, arguments: list[str], allowed: bool) -> None:
+def test_commands(commands: CommandPolicy, arguments: list[str], allowed: bool) -> None:
     assert (judge_command(Policy(commands=commands), arguments) is None) is allowed
 
 

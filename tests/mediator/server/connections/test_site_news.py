@@ -12,10 +12,10 @@ import pytest
 
 from fedpilot.mediator.core.health import SiteEvent, SiteState
 from fedpilot.mediator.proto import federation_pb2 as pb
-from fedpilot.mediator.server.orders.coordinator_registry import Switchboard
+from fedpilot.mediator.server.orders.coordinator_registry import CoordinatorRegistry
 from fedpilot.mediator.server.orders.outbox import Outbox
-from fedpilot.mediator.server.orders.sites import Sites
-from fedpilot.mediator.server.orders.traffic_accounting import Booking
+from fedpilot.mediator.server.orders.sites import SiteRegistry
+from fedpilot.mediator.server.orders.traffic_accounting import TrafficAccounting
 from fedpilot.mediator.server.settings import ServerSettings
 from fedpilot.mediator.server.store import SiteRecord
 from fedpilot.mediator.wire.blobs.store import BlobStore
@@ -72,16 +72,16 @@ class World:
         self.now = 1_000.0
         self.written, self.said = Written(), Said()
         self.line: Outbox[pb.ToCoordinator] = Outbox(1_000)
-        switchboard, run = Switchboard(), RunId("run")
+        switchboard, run = CoordinatorRegistry(), RunId("run")
         switchboard.begin(run)
         switchboard.attach(run, self.line)
-        self.sites = Sites(
+        self.sites = SiteRegistry(
             ServerSettings(folder=folder),
             clock=lambda: self.now,
             database=self.written,  # type: ignore[arg-type]
             events=self.said,  # type: ignore[arg-type]
             switchboard=switchboard,
-            booking=Booking(None),  # type: ignore[arg-type]
+            booking=TrafficAccounting(None),  # type: ignore[arg-type]
             blobs=BlobStore(folder / "blobs", 1 << 20),
         )
 

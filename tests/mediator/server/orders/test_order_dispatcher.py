@@ -15,11 +15,11 @@ from fedpilot.mediator.errors import AnswerUnreadable
 from fedpilot.mediator.proto import federation_pb2 as pb
 from fedpilot.mediator.server.connections.sessions import LARGEST_ANSWER, passable
 from fedpilot.mediator.server.orders import site_orders
-from fedpilot.mediator.server.orders.coordinator_registry import Switchboard
-from fedpilot.mediator.server.orders.order_dispatcher import LARGEST_HAPPENED, OrderDesk
+from fedpilot.mediator.server.orders.coordinator_registry import CoordinatorRegistry
+from fedpilot.mediator.server.orders.order_dispatcher import LARGEST_HAPPENED, OrderDispatcher
 from fedpilot.mediator.server.orders.outbox import Outbox
 from fedpilot.mediator.server.orders.site_table import SiteEntry, SiteTable
-from fedpilot.mediator.server.orders.traffic_accounting import Booking
+from fedpilot.mediator.server.orders.traffic_accounting import TrafficAccounting
 from fedpilot.mediator.wire.blobs.blob import Blob
 from fedpilot.mediator.wire.blobs.store import BlobStore
 from fedpilot.mediator.wire.failures import error_of
@@ -78,7 +78,7 @@ class World:
         self.blobs = BlobStore(folder / "blobs", 1 << 20)
         self.now = 0.0
         self.moved: list[str] = []
-        self.switchboard = Switchboard()
+        self.switchboard = CoordinatorRegistry()
         self.lines = {run: Line() for run in (RUN, OTHER)}
         for run, line in self.lines.items():
             self.switchboard.begin(run)
@@ -87,8 +87,8 @@ class World:
         self.session = self.site.session = Session()
         table = SiteTable()
         table.add(self.site)
-        booking = Booking(None)  # type: ignore[arg-type]
-        self.desk = OrderDesk(
+        booking = TrafficAccounting(None)  # type: ignore[arg-type]
+        self.desk = OrderDispatcher(
             table,
             switchboard=self.switchboard,
             booking=booking,

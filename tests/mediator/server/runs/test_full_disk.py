@@ -19,7 +19,7 @@ from fedpilot.mediator import Payload
 from fedpilot.mediator.core.disk import Space
 from fedpilot.mediator.proto import federation_pb2 as pb
 from fedpilot.mediator.server.runs.run_folders import RunFolders
-from fedpilot.mediator.wire.blobs.part import Part
+from fedpilot.mediator.wire.blobs.part import PartialBlob
 from mediators import Here, mediating
 
 
@@ -113,9 +113,9 @@ def test_a_site_brings_its_answer_once_the_mediator_has_room_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refused = 0
-    write = Part.write
+    write = PartialBlob.write
 
-    def full(part: Part, *data: bytes | memoryview) -> None:
+    def full(part: PartialBlob, *data: bytes | memoryview) -> None:
         nonlocal refused
         if part._path.is_relative_to(tmp_path / "m") and refused < 7:
             refused += 1
@@ -128,7 +128,7 @@ def test_a_site_brings_its_answer_once_the_mediator_has_room_for_it(
         tensors = {name: np.asarray(each) * 2 for name, each in payload.tensors.items()}
         return Payload(kind="done", tensors=tensors)
 
-    monkeypatch.setattr(Part, "write", full)
+    monkeypatch.setattr(PartialBlob, "write", full)
     monkeypatch.setattr("fake_agents.QUICK", replace(QUICK, longest_pause_s=0.05))
 
     async def test() -> None:

@@ -13,7 +13,7 @@ import pytest
 from fedpilot.mediator.core.restarts import RestartSettings
 from fedpilot.mediator.proto import federation_pb2 as pb
 from fedpilot.mediator.server.orders import coordinator_registry as module
-from fedpilot.mediator.server.orders.coordinator_registry import Switchboard
+from fedpilot.mediator.server.orders.coordinator_registry import CoordinatorRegistry
 from fedpilot.mediator.server.orders.outbox import Outbox
 from fedpilot.mediator.server.services.coordinators import LARGEST_ORDER, Coordinators
 from fedpilot.mediator.server.settings import ServerSettings
@@ -21,28 +21,30 @@ from fedpilot.mediator.wire.messages import PROTOCOL, RunId
 from mediators import mediating
 
 RUN = RunId("run")
-Life = Callable[[Switchboard, Callable[[float], Awaitable[None]]], Awaitable[None]]
+Life = Callable[[CoordinatorRegistry, Callable[[float], Awaitable[None]]], Awaitable[None]]
 
 
-async def stays_away(board: Switchboard, wait: Callable[[float], Awaitable[None]]) -> None:
+async def stays_away(board: CoordinatorRegistry, wait: Callable[[float], Awaitable[None]]) -> None:
     pass
 
 
 async def attaches_and_is_mute(
-    board: Switchboard, wait: Callable[[float], Awaitable[None]]
+    board: CoordinatorRegistry, wait: Callable[[float], Awaitable[None]]
 ) -> None:
     await wait(50)
     board.attach(RUN, Outbox[pb.ToCoordinator](10))
 
 
-async def speaks_for_a_while(board: Switchboard, wait: Callable[[float], Awaitable[None]]) -> None:
+async def speaks_for_a_while(
+    board: CoordinatorRegistry, wait: Callable[[float], Awaitable[None]]
+) -> None:
     await attaches_and_is_mute(board, wait)
     for _ in range(100):
         await wait(15)
         board.heard(RUN)
 
 
-async def leaves(board: Switchboard, wait: Callable[[float], Awaitable[None]]) -> None:
+async def leaves(board: CoordinatorRegistry, wait: Callable[[float], Awaitable[None]]) -> None:
     line = Outbox[pb.ToCoordinator](10)
     board.attach(RUN, line)
     await wait(15)
@@ -75,7 +77,7 @@ def test_a_coordinator_falls_silent(
             await turn(0)
 
     async def test() -> None:
-        board = Switchboard()
+        board = CoordinatorRegistry()
         board.begin(RUN)
         living = asyncio.create_task(life(board, wait))
         assert await board.falls_silent(RUN, attach_s=60, alive_s=20) == what
@@ -86,7 +88,7 @@ def test_a_coordinator_falls_silent(
     assert now == pytest.approx(end_s, abs=2)
 
 
-class Listening(Switchboard):
+class Listening(CoordinatorRegistry):
     """Remembers whom it has heard."""
 
     def __init__(self) -> None:

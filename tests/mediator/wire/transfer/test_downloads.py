@@ -16,7 +16,7 @@ from hypothesis import given, strategies as st
 from broken_transfers import DATA, QUICK, Code, World, blob_of, in_a_world, put
 from fedpilot.mediator.core.traffic import Direction
 from fedpilot.mediator.wire.blobs.errors import NoRoom
-from fedpilot.mediator.wire.blobs.part import Part
+from fedpilot.mediator.wire.blobs.part import PartialBlob
 from fedpilot.mediator.wire.blobs.store import BlobStore
 from fedpilot.mediator.wire.rpc import TOO_MANY_CALLS
 from fedpilot.mediator.wire.transfer import (
@@ -111,9 +111,9 @@ def test_each_byte_further_renews_the_budget_of_attempts(tmp_path: Path) -> None
 def test_a_blob_that_has_just_come_does_not_make_room_for_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    finish = Part.finish
+    finish = PartialBlob.finish
 
-    def finishing(part: Part) -> Path:
+    def finishing(part: PartialBlob) -> Path:
         path = finish(part)
         # Another process of the site needs the whole folder now.
         with pytest.raises(NoRoom):
@@ -122,7 +122,7 @@ def test_a_blob_that_has_just_come_does_not_make_room_for_another(
 
     async def act(there: World) -> None:
         blob = put(there.mediator, DATA)
-        monkeypatch.setattr(Part, "finish", finishing)
+        monkeypatch.setattr(PartialBlob, "finish", finishing)
         assert (await there.client.download(blob)).read_bytes() == DATA
 
     in_a_world(tmp_path, act)

@@ -15,10 +15,10 @@ from hypothesis import given, strategies as st
 from broken_transfers import DATA, QUICK, blob_of
 from fedpilot.mediator.wire.blobs.blob import Blob
 from fedpilot.mediator.wire.blobs.errors import BlobBusy
-from fedpilot.mediator.wire.blobs.part import Part
+from fedpilot.mediator.wire.blobs.part import PartialBlob
 from fedpilot.mediator.wire.transfer import Piece, TransferSettings
 from fedpilot.mediator.wire.transfer.pieces import BadPiece
-from fedpilot.mediator.wire.transfer.streams import Room, receive
+from fedpilot.mediator.wire.transfer.streams import StreamMemory, receive
 
 PIECE = 10
 SETTINGS = TransferSettings(piece_bytes=PIECE)
@@ -65,8 +65,8 @@ def streams(count: int, pieces: int, disk: threading.Event) -> list[tuple[Stream
     return [(Stream(blob), SlowPart(blob, disk)) for blob in blobs]
 
 
-def received(stream: Stream, part: SlowPart, room: Room) -> Any:
-    return receive(stream.pieces(), cast(Part, part), lambda nbytes: None, SETTINGS, room)
+def received(stream: Stream, part: SlowPart, room: StreamMemory) -> Any:
+    return receive(stream.pieces(), cast(PartialBlob, part), lambda nbytes: None, SETTINGS, room)
 
 
 async def everybody_waits() -> None:
@@ -75,7 +75,7 @@ async def everybody_waits() -> None:
         await asyncio.sleep(0)
 
 
-async def given_back(space: Room, nbytes: int) -> None:
+async def given_back(space: StreamMemory, nbytes: int) -> None:
     """Wait for it: a thread may still write for a stream that is over."""
     async with asyncio.timeout(30):
         while space.free != nbytes:
@@ -93,7 +93,7 @@ async def given_back(space: Room, nbytes: int) -> None:
 def test_what_waits_to_be_written_is_bounded(count: int, room: int, most: int) -> None:
     async def go() -> None:
         disk = threading.Event()
-        here, space = streams(count, 20, disk), Room(room * PIECE)
+        here, space = streams(count, 20, disk), StreamMemory(room * PIECE)
         doing = [asyncio.create_task(received(*each, space)) for each in here]
         await everybody_waits()
         taken = [stream.taken for stream, _ in here]
@@ -115,7 +115,7 @@ def test_room_is_given_back_however_a_stream_ends(
         disk = threading.Event()
         ((stream, part),) = streams(1, 8, disk)
         stream.spoiled_at, part.fails = spoiled_at, fails
-        space = Room(room * PIECE)
+        space = StreamMemory(room * PIECE)
         doing = asyncio.create_task(received(stream, part, space))
         await everybody_waits()
         if cancelled:
@@ -144,7 +144,7 @@ def test_what_has_come_is_written_in_its_order_though_the_stream_is_given_up(
     # Whoever does not wait for the disk is ahead of it.
     blob = blob_of(DATA)
     part = SlowPart(blob, threading.Event(), pause_s=0.05)
-    room = Room(room_bytes)
+    room = StreamMemory(room_bytes)
     taken = 0
 
     async def pieces() -> AsyncIterator[Piece]:
@@ -159,7 +159,7 @@ def test_what_has_come_is_written_in_its_order_though_the_stream_is_given_up(
 
     async def act() -> None:
         receiving = asyncio.create_task(
-            receive(pieces(), cast("Part", part), lambda _: None, QUICK, room)
+            receive(pieces(), cast("PartialBlob", part), lambda _: None, QUICK, room)
         )
         await asyncio.to_thread(part.writing.wait, 60)
         for _ in range(100):

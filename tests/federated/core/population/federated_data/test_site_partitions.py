@@ -7,16 +7,16 @@ import pytest
 
 from fedpilot.federated.core.population.federated_data.errors import NotHere
 from fedpilot.federated.core.population.federated_data.place import Place
-from fedpilot.federated.core.population.federated_data.site_partitions import Elsewhere, Held
+from fedpilot.federated.core.population.federated_data.site_partitions import Elsewhere, SiteClients
 from fedpilot.federated.core.population.partitions.disjoint import natural
 from fedpilot.federated.core.population.partitions.partition import UnknownClient
 from fedpilot.federated.core.randomness import client_key
 from unions import union_of
 
 
-def held(place: Place) -> Held:
+def held(place: Place) -> SiteClients:
     own = natural(np.array(["c", "a", "a", "b"]))
-    return Held(place.first, place.population, own)
+    return SiteClients(place.first, place.population, own)
 
 
 def test_a_site_knows_its_own_clients_and_no_others() -> None:
