@@ -182,20 +182,17 @@ class Mediator:
         clock = steady_clock()
         blobs = BlobStore(settings.blobs, settings.blobs_bytes)
         await asyncio.to_thread(blobs.clean, now=time.time(), stale_after_s=STALE_S)
-        events, switchboard, booking = (
-            EventLog(database, clock),
-            CoordinatorRegistry(),
-            TrafficAccounting(database),
-        )
+        events = EventLog(database, clock)
+        registry, accounting = CoordinatorRegistry(), TrafficAccounting(database)
         undo.push_async_callback(events.close)
-        undo.callback(booking.write, last=True)
+        undo.callback(accounting.write, last=True)
         sites = SiteRegistry(
             settings,
             clock=clock,
             database=database,
             events=events,
-            switchboard=switchboard,
-            booking=booking,
+            registry=registry,
+            accounting=accounting,
             blobs=blobs,
         )
         room = DiskRoom(settings.folder, space_of)
@@ -204,7 +201,7 @@ class Mediator:
             clock=clock,
             database=database,
             events=events,
-            switchboard=switchboard,
+            registry=registry,
             sites=sites,
             room=room,
         )
@@ -212,8 +209,8 @@ class Mediator:
             settings,
             supervisor=runs.supervisor,
             sites=sites,
-            switchboard=switchboard,
-            booking=booking,
+            registry=registry,
+            accounting=accounting,
         )
         self.sites, self.runs = sites, runs
         await sites.load()
@@ -227,7 +224,9 @@ class Mediator:
 
         door, fits = _door(settings, clock)
         guard = Guard(authority, database, settings, admitted=door.admitted)
-        sessions = SiteSessions(settings, clock=clock, guard=guard, sites=sites, booking=booking)
+        sessions = SiteSessions(
+            settings, clock=clock, guard=guard, sites=sites, accounting=accounting
+        )
         transfers = BlobService(
             blobs,
             BlobGate(guard, sites.orders),
@@ -237,7 +236,7 @@ class Mediator:
         sites.orders.forget_uploads = transfers.forget
         users = (
             UserRuns(settings, runs, database, events),
-            UserSites(settings, sites, booking, authority, database),
+            UserSites(settings, sites, accounting, authority, database),
             Administration(authority, database, events, sites, lambda: self.ready.join_address),
             Questions(settings, runs=runs, coordinators=coordinators, blobs=blobs),
         )
@@ -287,7 +286,7 @@ class Mediator:
         await entry.start()
 
         ticking = asyncio.create_task(
-            self._tick(own, sites, coordinators, booking, database, events, room)
+            self._tick(own, sites, coordinators, accounting, database, events, room)
         )
         undo.push_async_callback(_cancelled, ticking)
         retaining = Retaining(settings.retention, runs=runs, database=database)
@@ -300,7 +299,7 @@ class Mediator:
         own: OwnIdentity,
         sites: SiteRegistry,
         coordinators: Coordinators,
-        booking: TrafficAccounting,
+        accounting: TrafficAccounting,
         database: Database,
         events: EventLog,
         room: DiskRoom,
@@ -319,7 +318,7 @@ class Mediator:
                 if time.monotonic() - told_at >= 1.0:
                     told_at = time.monotonic()
                     coordinators.tell_bytes()
-                    booking.write()
+                    accounting.write()
                     await room.look_and_say(events)
                     for each in database.absences():
                         lost = {"dropped": each.dropped} if each.dropped else {}

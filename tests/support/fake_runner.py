@@ -1,4 +1,4 @@
-"""A runner without Ray: `python fake_runner.py FOLDER LOCK`, with the real one's office and desk.
+"""A runner without Ray: `python fake_runner.py FOLDER LOCK`, with the real one's server.
 
 Its orders say what it does: `echo` what came, `train` it by adding one, `wait` for a file called
 `go` in its folder, `die`, be `killed`.
@@ -62,7 +62,7 @@ class Puppet:
         self.settings = RunnerSettings.read(folder)
         self.store = BlobStore(self.settings.blobs, 1 << 30)
         self.over = threading.Event()
-        self.office = RunnerServer(
+        self.server = RunnerServer(
             folder,
             self,
             run=self.settings.run,
@@ -94,11 +94,11 @@ class Puppet:
             case "gang":
                 payload = Payload(kind="promised", header={"vnodes": payload.header["at_most"]})
             case "tell":
-                self.office.happened(
+                self.server.happened(
                     pb.Happened(run=self.settings.run, kind="told", header_json="{}")
                 )
         done = done_message(payload, self.store)
-        self.office.answer(pb.Answer(id=order.id, done=done))
+        self.server.answer(pb.Answer(id=order.id, done=done))
 
     def taken(self, answer: pb.Answer) -> None:
         with (self.folder / "taken").open("a") as file:
@@ -115,6 +115,6 @@ if __name__ == "__main__":
     os.set_inheritable(int(sys.argv[2]), False)
     os.write(int(sys.argv[2]), f"{os.getpid()}\n".encode())
     puppet = Puppet(Path(sys.argv[1]))
-    puppet.office.open()
+    puppet.server.open()
     puppet.over.wait()
-    puppet.office.close("it was told to end")
+    puppet.server.close("it was told to end")

@@ -63,7 +63,7 @@ class Runner:
             BlobStore(settings.blobs, settings.blob_limit_bytes), discard=settings.transient
         )
         self._part = RunParticipation(settings.site, self._site, self._notify)
-        self._office = RunnerServer(
+        self._server = RunnerServer(
             folder,
             self,
             run=settings.run,
@@ -77,7 +77,7 @@ class Runner:
         """Work until the end."""
         with Interruptions() as interruptions:
             try:
-                self._office.open()
+                self._server.open()
                 self._begin_ray()
                 # An interrupted import may leave a lock behind, which Ray's imports wait for.
                 with interruptions.held():
@@ -90,11 +90,11 @@ class Runner:
                 interruptions.shield()
                 _give_up_after(END_S)
                 with ExitStack() as closing:
-                    closing.callback(lambda: self._office.close(self._reason))
+                    closing.callback(lambda: self._server.close(self._reason))
                     closing.callback(self._undo.close)
                     closing.callback(self._part.release)
 
-    # -- Works, called by the office ----------------------------------------------------------
+    # -- OrderHandler, called by the server -----------------------------------------------------
 
     def work(self, order: pb.Order) -> None:
         """Work on an order when those before it are begun."""
@@ -129,7 +129,7 @@ class Runner:
             self._failed(order.id, error)
         else:
             answer.add_done_callback(partial(self._answered, order.id))
-        self._office.promised(self._part.promise_s)
+        self._server.promised(self._part.promise_s)
 
     def _lapse(self) -> None:
         self._part.lapse()
@@ -141,17 +141,17 @@ class Runner:
         except BaseException as error:
             self._failed(id, error)
         else:
-            self._office.answer(pb.Answer(id=id, done=done))
+            self._server.answer(pb.Answer(id=id, done=done))
 
     def _failed(self, id: pb.OrderId, error: BaseException) -> None:
         _log("".join(traceback.format_exception(error)))
         failure = told(machine_trouble(self._settings.site, error))
-        self._office.answer(pb.Answer(id=id, failure=failure))
+        self._server.answer(pb.Answer(id=id, failure=failure))
 
     def _notify(self, event: Payload) -> None:
         header = header_json(event.header)
         run = self._settings.run
-        self._office.happened(pb.Happened(run=run, kind=event.kind, header_json=header))
+        self._server.happened(pb.Happened(run=run, kind=event.kind, header_json=header))
 
     # -- Ray ----------------------------------------------------------------------------------
 

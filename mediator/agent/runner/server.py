@@ -35,7 +35,7 @@ _CREDENTIALS = struct.Struct("3i")
 
 
 class OrderHandler(Protocol):
-    """Whoever does what comes in; called from the office's thread, and returns at once."""
+    """Whoever does what comes in; called from the server's thread, and returns at once."""
 
     def work(self, order: pb.Order) -> None:
         """Do a new order, and `answer` it some time."""
@@ -74,7 +74,7 @@ class RunnerServer:
         self._over = False
         self._loop = asyncio.new_event_loop()
         self._listening: Future[None] = Future()
-        self._thread = threading.Thread(target=self._live, name="office", daemon=True)
+        self._thread = threading.Thread(target=self._live, name="server", daemon=True)
 
     def open(self) -> None:
         """Listen from now on. OSError if the socket cannot be bound."""

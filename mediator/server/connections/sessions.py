@@ -84,13 +84,13 @@ class SiteSessions:
         clock: Callable[[], float],
         guard: Guard,
         sites: SiteRegistry,
-        booking: TrafficAccounting,
+        accounting: TrafficAccounting,
     ) -> None:
         self._settings = settings
         self._clock = clock
         self._guard = guard
         self._sites = sites
-        self._booking = booking
+        self._accounting = accounting
         self._named: set[str] = set()
         """Unknown fields that were spoken of."""
         self._beginning: dict[str, RateLimiter] = {}
@@ -160,7 +160,7 @@ class SiteSessions:
             if len(text) > 100 or not text.isprintable():
                 raise BadMessage("a version or an agent's id is plain text of up to 100 characters")
         capacity = capacity_of(hello.capacity)
-        self._booking.session(name, Direction.FROM_SITE, nbytes)
+        self._accounting.session(name, Direction.FROM_SITE, nbytes)
         session = SiteSession(name, hello.agent, peer.serial, self._settings.held_back)
         settings = self._settings
         welcome = pb.Welcome(
@@ -208,7 +208,7 @@ class SiteSessions:
                     session.end(objection, final=peer.expires_at > time.time())
                     return
                 beat = message.heartbeat
-                self._booking.session(name, Direction.FROM_SITE, nbytes)
+                self._accounting.session(name, Direction.FROM_SITE, nbytes)
                 runs = sites.heartbeat(name, capacity_of(beat.capacity), beat.trouble)
                 self._send(session, pb.ToSite(renewal=pb.Renewal(runs=runs)))
             case "taken":
@@ -231,7 +231,7 @@ class SiteSessions:
             case "hello":
                 raise BadMessage("a session has one hello, at its beginning")
             case _:
-                self._booking.session(name, Direction.FROM_SITE, nbytes)  # of a newer protocol
+                self._accounting.session(name, Direction.FROM_SITE, nbytes)  # of a newer protocol
 
     def _message(self, data: bytes, numbers: Numbering) -> pb.FromSite:
         message: pb.FromSite = parsed(pb.FromSite, data)
@@ -244,7 +244,7 @@ class SiteSessions:
 
     def _send(self, session: SiteSession, message: pb.ToSite) -> None:
         session.send(message)
-        self._booking.session(session.name, Direction.TO_SITE, message.ByteSize())
+        self._accounting.session(session.name, Direction.TO_SITE, message.ByteSize())
 
     async def _refuse(
         self, session: SiteSession, error: BaseException, writing: asyncio.Task[None]

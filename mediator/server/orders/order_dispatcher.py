@@ -52,8 +52,8 @@ class OrderDispatcher:
         self,
         sites: SiteTable,
         *,
-        switchboard: CoordinatorRegistry,
-        booking: TrafficAccounting,
+        registry: CoordinatorRegistry,
+        accounting: TrafficAccounting,
         blobs: BlobStore,
         clock: Callable[[], float],
         moved: Callable[[SiteEntry], None] = lambda entry: None,
@@ -61,8 +61,8 @@ class OrderDispatcher:
         """`moved` is told of each site that bytes of a blob went to or came from."""
         self._sites = sites
         self._moved = moved
-        self._switchboard = switchboard
-        self._booking = booking
+        self._registry = registry
+        self._accounting = accounting
         self._blobs = blobs
         self._order_blobs = OrderBlobs(blobs, clock)
         self._commands: dict[OrderId, asyncio.Future[pb.Answer]] = {}
@@ -74,7 +74,7 @@ class OrderDispatcher:
     def reconnected(self, entry: SiteEntry, hello: pb.Hello) -> None:
         """A session has begun, with what the site has open."""
         held = [OrderId(RunId(each.run), each.key) for each in hello.held]
-        found = entry.orders.reconnected(held, self._switchboard.goes_on)
+        found = entry.orders.reconnected(held, self._registry.goes_on)
         for released in found.released:
             self._acknowledge(entry, released)
         for order in found.forgotten:
@@ -94,7 +94,7 @@ class OrderDispatcher:
         entry.claimed = (entry.claimed & runs) | (runs - entry.holding.keys() - entry.owed)
         given_up = not works(entry.standing.state)
         for run in runs:
-            if given_up or run in entry.owed or not self._switchboard.goes_on(run):
+            if given_up or run in entry.owed or not self._registry.goes_on(run):
                 entry.owed.add(run)
             else:
                 entry.holding.setdefault(run, 0)
@@ -117,12 +117,12 @@ class OrderDispatcher:
         if entry.session is None or not works(entry.standing.state):
             return
         for run in sorted(entry.owed):
-            if self._switchboard.goes_on(run) and entry.standing.wish is Wish.OPEN:
+            if self._registry.goes_on(run) and entry.standing.wish is Wish.OPEN:
                 continue
             id = pb.OrderId(run=run, key=RELEASE)
             release = pb.Order(id=id, verb="release", kind="release", header_json="{}")
             message = pb.ToSite(order=release)
-            self._booking.session(entry.name, Direction.TO_SITE, message.ByteSize())
+            self._accounting.session(entry.name, Direction.TO_SITE, message.ByteSize())
             entry.session.send(message)
 
     def send_waiting(self, entry: SiteEntry) -> None:
@@ -164,7 +164,7 @@ class OrderDispatcher:
             self._acknowledge(entry, id)
         elif effect is Effect.DELIVER:
             self._pass_on(entry, order)
-        elif id.run == COMMANDS or not self._switchboard.goes_on(id.run):
+        elif id.run == COMMANDS or not self._registry.goes_on(id.run):
             self._end(entry, id)
         return ""
 
@@ -197,12 +197,12 @@ class OrderDispatcher:
         if run not in entry.holding or run in entry.claimed:
             return
         flow = Flow(entry.holding[run], name, Direction.FROM_SITE, EVENTS)
-        self._booking.book(run, flow, nbytes + MESSAGE_BYTES)
+        self._accounting.book(run, flow, nbytes + MESSAGE_BYTES)
         if (size := happened.ByteSize()) > LARGEST_HAPPENED:
             log.warning("dropped %d bytes in which site %s says what happened", size, name)
             return
         told_ = pb.SiteHappened(site=name, happened=happened)
-        self._switchboard.tell_in_passing(run, pb.ToCoordinator(happened=told_))
+        self._registry.tell_in_passing(run, pb.ToCoordinator(happened=told_))
 
     # -- blobs ------------------------------------------------------------------------------------
 
@@ -241,7 +241,7 @@ class OrderDispatcher:
             bringing = self._order_blobs.bringing(entry.name, digest)
             order = None if bringing is None else entry.orders.open.get(bringing)
         if order is None:
-            self._booking.session(name, direction, nbytes)
+            self._accounting.session(name, direction, nbytes)
         else:
             self._book(entry, order, direction, nbytes)
             seconds = self._order_blobs.got_further(entry.name, order.key)
@@ -254,7 +254,7 @@ class OrderDispatcher:
     def _took(self, entry: SiteEntry, order: OpenOrder, nbytes: int, seconds: float | None) -> None:
         if seconds is not None:
             use = LinkUse(round_of(order), entry.name, nbytes, seconds)
-            self._booking.took(order.key.run, use)
+            self._accounting.took(order.key.run, use)
 
     # -- what coordinators ask --------------------------------------------------------------------
 
@@ -300,7 +300,7 @@ class OrderDispatcher:
                 self._end(entry, id)
             self.collect(entry)
         self.forget_uploads(run)
-        self._booking.forget(run)
+        self._accounting.forget(run)
 
     async def command(self, name: str, kind: str, header_json: str, timeout_s: float) -> pb.Answer:
         """Have a site's agent run a command beside it; TimeoutError, NoSuchSite, SiteLost."""
@@ -335,10 +335,10 @@ class OrderDispatcher:
                 command.set_result(order.reply)
             return
         self._note(entry, order)
-        if (counted := self._booking.tell(order.key.run)) is not None:
-            self._switchboard.tell(order.key.run, counted)
+        if (counted := self._accounting.tell(order.key.run)) is not None:
+            self._registry.tell(order.key.run, counted)
         answer = pb.SiteAnswer(site=entry.name, answer=order.reply)
-        self._switchboard.tell(order.key.run, pb.ToCoordinator(answer=answer))
+        self._registry.tell(order.key.run, pb.ToCoordinator(answer=answer))
 
     def _note(self, entry: SiteEntry, order: OpenOrder) -> None:
         """Whether the site holds something for the run now."""
@@ -351,7 +351,7 @@ class OrderDispatcher:
     def _fail(self, id: OrderId, error: SiteLost | WorkFailed) -> None:
         answered = pb.Answer(id=id_message(id), failure=told(error))
         answer = pb.SiteAnswer(site=error.site, answer=answered)
-        self._switchboard.tell(id.run, pb.ToCoordinator(answer=answer))
+        self._registry.tell(id.run, pb.ToCoordinator(answer=answer))
 
     def _end(self, entry: SiteEntry, id: OrderId) -> None:
         """Nobody needs an order's answer, or needs it any longer: the site may forget it."""
@@ -369,8 +369,8 @@ class OrderDispatcher:
         if entry.session is not None:
             message = pb.ToSite(answer_taken=pb.AnswerTaken(id=id_message(id)))
             entry.session.send(message)
-            self._booking.session(entry.name, Direction.TO_SITE, message.ByteSize())
+            self._accounting.session(entry.name, Direction.TO_SITE, message.ByteSize())
 
     def _book(self, entry: SiteEntry, order: OpenOrder, direction: Direction, nbytes: int) -> None:
         flow = Flow(round_of(order), entry.name, direction, purpose_of(order))
-        self._booking.book(order.key.run, flow, nbytes + MESSAGE_BYTES)
+        self._accounting.book(order.key.run, flow, nbytes + MESSAGE_BYTES)

@@ -47,7 +47,7 @@ class Runs:
         clock: Callable[[], float],
         database: Database,
         events: EventLog,
-        switchboard: CoordinatorRegistry,
+        registry: CoordinatorRegistry,
         sites: SiteRegistry,
         room: DiskRoom,
     ) -> None:
@@ -64,7 +64,7 @@ class Runs:
             states=self._states,
             folders=self._folders,
             events=events,
-            switchboard=switchboard,
+            registry=registry,
             sites=sites,
             room=room,
         )

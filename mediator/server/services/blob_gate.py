@@ -14,7 +14,7 @@ from ..orders.order_dispatcher import OrderDispatcher
 
 
 class BlobGate:
-    """Answers for the guard and the desk."""
+    """Answers for the guard and the dispatcher."""
 
     def __init__(self, guard: Guard, orders: OrderDispatcher) -> None:
         self._guard = guard

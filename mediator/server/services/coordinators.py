@@ -40,14 +40,14 @@ class Coordinators:
         *,
         supervisor: Supervisor,
         sites: SiteRegistry,
-        switchboard: CoordinatorRegistry,
-        booking: TrafficAccounting,
+        registry: CoordinatorRegistry,
+        accounting: TrafficAccounting,
     ) -> None:
         self._settings = settings
         self._supervisor = supervisor
         self._sites = sites
-        self._switchboard = switchboard
-        self._booking = booking
+        self._registry = registry
+        self._accounting = accounting
         self._asked: dict[str, tuple[RunId, asyncio.Future[pb.Reply]]] = {}
 
     async def session(self, messages: AsyncIterator[pb.FromCoordinator], context: Any) -> None:
@@ -59,7 +59,7 @@ class Coordinators:
             async with asyncio.timeout(self._settings.hello_s):
                 first = await anext(messages, None)
             run = self._attached(first)
-            self._switchboard.attach(run, outbox)
+            self._registry.attach(run, outbox)
             log.info("the coordinator of run %s is attached", run)
             for message in self._sites.standings():
                 outbox.put(message)
@@ -77,7 +77,7 @@ class Coordinators:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            if run is not None and self._switchboard.detach(run, outbox):
+            if run is not None and self._registry.detach(run, outbox):
                 log.info("the coordinator of run %s is gone", run)
                 self._detached(run)
 
@@ -88,13 +88,13 @@ class Coordinators:
             first.attach.protocol, here="this mediator", there=f"coordinator {first.attach.run}"
         )
         run = check_run(first.attach.run)
-        if not self._switchboard.goes_on(run):
+        if not self._registry.goes_on(run):
             raise RequestRefused(f"run {run} is not going on")
         return run
 
     async def _read(self, run: RunId, messages: AsyncIterator[pb.FromCoordinator]) -> None:
         async for message in messages:
-            self._switchboard.heard(run)
+            self._registry.heard(run)
             match message.WhichOneof("content"):
                 case "order":
                     order = message.order.order
@@ -143,7 +143,7 @@ class Coordinators:
         """
         try:
             async with asyncio.timeout(timeout_s):
-                if not await self._switchboard.listens(run):
+                if not await self._registry.listens(run):
                     raise RequestRefused(f"run {run} does not go on: nobody can be asked")
                 return await self._reply(run, request)
         except TimeoutError:
@@ -154,7 +154,7 @@ class Coordinators:
         reply: asyncio.Future[pb.Reply] = asyncio.get_running_loop().create_future()
         self._asked[request.id] = (run, reply)
         try:
-            if not self._switchboard.tell(run, pb.ToCoordinator(request=request)):
+            if not self._registry.tell(run, pb.ToCoordinator(request=request)):
                 raise RequestRefused(f"the coordinator of run {run} takes no more questions now")
             return await reply
         finally:
@@ -162,9 +162,9 @@ class Coordinators:
 
     def tell_bytes(self) -> None:
         """Tell every coordinator what was counted since the last time."""
-        for run in self._switchboard.attached_runs():
-            if (counted := self._booking.tell(run)) is not None:
-                self._switchboard.tell(run, counted)
+        for run in self._registry.attached_runs():
+            if (counted := self._accounting.tell(run)) is not None:
+                self._registry.tell(run, counted)
 
 
 async def _write(outbox: Outbox[pb.ToCoordinator], context: Any) -> None:

@@ -43,13 +43,13 @@ class UserSites:
         self,
         settings: ServerSettings,
         sites: SiteRegistry,
-        booking: TrafficAccounting,
+        accounting: TrafficAccounting,
         authority: Authority,
         database: Database,
     ) -> None:
         self._settings = settings
         self._sites = sites
-        self._booking = booking
+        self._accounting = accounting
         self._authority = authority
         self._database = database
 
@@ -134,7 +134,7 @@ class UserSites:
                 "capacity": entry.capacity.to_json(),
                 "runs": sorted(run for run in entry.holding if run),
                 "orders": len(entry.orders.open),
-                "bytes": self._booking.total(entry.name),
+                "bytes": self._accounting.total(entry.name),
                 "removed": standing.state is SiteState.LEFT,
             },
             ensure_ascii=False,  # no longer than what the site has said

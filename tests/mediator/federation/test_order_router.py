@@ -70,7 +70,9 @@ def test_an_answer_is_booked_by_the_time_it_is_there() -> None:
     a = FakeSite("a")
     pending: Future[Payload] = Future()
     waiter_may_go = threading.Event()
-    pending.add_done_callback(lambda _: waiter_may_go.wait(2))  # a slow thread, before any booking
+    pending.add_done_callback(
+        lambda _: waiter_may_go.wait(2)
+    )  # a slow thread, before any accounting
     a.make_answer = lambda _: pending
     mediator = mediator_of(a)
     mediator.reserve(REQUEST)

@@ -278,7 +278,7 @@ def test_a_disk_in_trouble_is_the_sites_and_not_the_works(error: Exception, lost
 def test_a_runner_tells_of_a_full_disk_as_a_lost_site(tmp_path: Path) -> None:
     runner = Runner(tmp_path, RunnerSettings(run="r", site="paris", blobs=tmp_path / "blobs"))
     told_: list[pb.Answer] = []
-    runner._office.answer = told_.append  # type: ignore[method-assign]
+    runner._server.answer = told_.append  # type: ignore[method-assign]
     runner._failed(pb.OrderId(run="r", key="k"), OSError(errno.ENOSPC, "No space left"))
-    runner._office._loop.close()
+    runner._server._loop.close()
     assert isinstance(error_of("paris", told_[0].failure), SiteLost)

@@ -40,7 +40,7 @@ SOON_S = 60.0
 
 
 class FakeRunner:
-    """An office in this process, and a hand that works on what it is told to."""
+    """A server in this process, and a hand that works on what it is told to."""
 
     def __init__(self, folder: Path, lease_s: float = 0.0, orphan_s: float = 60.0) -> None:
         folder.mkdir(parents=True)
@@ -57,7 +57,7 @@ class FakeRunner:
         """What an order is answered with; None to leave it at work."""
         self.lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT)
         fcntl.flock(self.lock, fcntl.LOCK_EX)
-        self.office = RunnerServer(
+        self.server = RunnerServer(
             folder,
             self,
             run="r",
@@ -66,7 +66,7 @@ class FakeRunner:
             orphan_s=orphan_s,
             clock=self.clock,
         )
-        self.office.open()
+        self.server.open()
 
     def work(self, order: pb.Order) -> None:
         self.orders.append(order)
@@ -76,13 +76,13 @@ class FakeRunner:
             made = self.make(payload_of(order, self.keeping.store))
             done = self.keeping.keep(lambda store: done_message(made, store))
         except Exception as error:
-            self.office.answer(pb.Answer(id=order.id, failure=told(error)))
+            self.server.answer(pb.Answer(id=order.id, failure=told(error)))
         else:
-            self.office.answer(pb.Answer(id=order.id, done=done))
+            self.server.answer(pb.Answer(id=order.id, done=done))
 
     def answer(self, key: str, kind: str = "late") -> None:
         done = pb.Done(kind=kind, header_json="{}")
-        self.office.answer(pb.Answer(id=pb.OrderId(run="r", key=key), done=done))
+        self.server.answer(pb.Answer(id=pb.OrderId(run="r", key=key), done=done))
 
     def taken(self, answer: pb.Answer) -> None:
         if answer.done.blob.digest:
@@ -95,7 +95,7 @@ class FakeRunner:
         self.ended.append(reason)
 
     def die(self) -> None:
-        self.office.close("it dies")
+        self.server.close("it dies")
         if self.lock >= 0:
             os.close(self.lock)
             self.lock = -1
@@ -191,9 +191,9 @@ def test_the_newest_driver_takes_over(runner: FakeRunner) -> None:
 def test_events_reach_whoever_is_connected(runner: FakeRunner) -> None:
     async def story() -> None:
         told: asyncio.Queue[pb.Happened] = asyncio.Queue()
-        runner.office.happened(pb.Happened(run="r", kind="nobody listens"))
+        runner.server.happened(pb.Happened(run="r", kind="nobody listens"))
         driver = await RunnerClient.connect(runner.folder, on_event=told.put_nowait)
-        runner.office.happened(pb.Happened(run="r", kind="worker_ready", header_json="{}"))
+        runner.server.happened(pb.Happened(run="r", kind="worker_ready", header_json="{}"))
         assert (await told.get()).kind == "worker_ready"
         await driver.close()
 
@@ -207,7 +207,7 @@ def test_a_farewell_ends_the_runner(runner: FakeRunner) -> None:
         while not runner.ended:
             await asyncio.sleep(0.01)
         assert runner.ended == ["the run was stopped"]
-        runner.office.close("it has ended in order")
+        runner.server.close("it has ended in order")
         assert "it has ended in order" in (await driver.gone()).reason
         await driver.close()
 
@@ -275,7 +275,7 @@ def test_nobody_comes(tmp_path: Path) -> None:
 
 
 def test_a_promise_lapses_and_the_runner_goes_on(runner: FakeRunner) -> None:
-    runner.office.promised(7.0)
+    runner.server.promised(7.0)
 
     async def story() -> None:
         driver = await RunnerClient.connect(runner.folder)
@@ -436,6 +436,6 @@ def test_events_are_told(linked: Linked) -> None:
     linked.link.listen(listen)
     linked.ask(Payload(kind="x")).result(SOON_S)
     event = pb.Happened(run="r", kind="worker_ready", header_json='{"worker": 1}')
-    linked.runner.office.happened(event)
+    linked.runner.server.happened(event)
     assert heard.wait(SOON_S)
     assert told == [Payload(kind="worker_ready", header={"worker": 1})]

@@ -72,16 +72,16 @@ class World:
         self.now = 1_000.0
         self.written, self.said = Written(), Said()
         self.line: Outbox[pb.ToCoordinator] = Outbox(1_000)
-        switchboard, run = CoordinatorRegistry(), RunId("run")
-        switchboard.begin(run)
-        switchboard.attach(run, self.line)
+        registry, run = CoordinatorRegistry(), RunId("run")
+        registry.begin(run)
+        registry.attach(run, self.line)
         self.sites = SiteRegistry(
             ServerSettings(folder=folder),
             clock=lambda: self.now,
             database=self.written,  # type: ignore[arg-type]
             events=self.said,  # type: ignore[arg-type]
-            switchboard=switchboard,
-            booking=TrafficAccounting(None),  # type: ignore[arg-type]
+            registry=registry,
+            accounting=TrafficAccounting(None),  # type: ignore[arg-type]
             blobs=BlobStore(folder / "blobs", 1 << 20),
         )
 

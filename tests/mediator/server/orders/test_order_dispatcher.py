@@ -67,7 +67,7 @@ def written(path: Path, data: bytes) -> Path:
 
 def told_of(world: World) -> pb.Bytes:
     """What the coordinator is told of bytes."""
-    told = world.desk._booking.tell(RUN)
+    told = world.dispatcher._accounting.tell(RUN)
     return pb.Bytes() if told is None else told.bytes
 
 
@@ -78,38 +78,38 @@ class World:
         self.blobs = BlobStore(folder / "blobs", 1 << 20)
         self.now = 0.0
         self.moved: list[str] = []
-        self.switchboard = CoordinatorRegistry()
+        self.registry = CoordinatorRegistry()
         self.lines = {run: Line() for run in (RUN, OTHER)}
         for run, line in self.lines.items():
-            self.switchboard.begin(run)
-            self.switchboard.attach(run, line)
+            self.registry.begin(run)
+            self.registry.attach(run, line)
         self.site = SiteEntry(name=PARIS, standing=joined(0.0), first_joined=0.0)
         self.session = self.site.session = Session()
         table = SiteTable()
         table.add(self.site)
-        booking = TrafficAccounting(None)  # type: ignore[arg-type]
-        self.desk = OrderDispatcher(
+        accounting = TrafficAccounting(None)  # type: ignore[arg-type]
+        self.dispatcher = OrderDispatcher(
             table,
-            switchboard=self.switchboard,
-            booking=booking,
+            registry=self.registry,
+            accounting=accounting,
             blobs=self.blobs,
             clock=lambda: self.now,
             moved=lambda entry: self.moved.append(entry.name),
         )
 
     def hello(self, *runs: RunId, held: tuple[OrderId, ...] = ()) -> None:
-        self.desk.reconnected(self.site, pb.Hello(runs=runs, held=map(id_message, held)))
+        self.dispatcher.reconnected(self.site, pb.Hello(runs=runs, held=map(id_message, held)))
 
     def ask(self, id: OrderId = ID) -> None:
-        self.desk.ask(PARIS, pb.Order(id=id_message(id), verb="work", round=1), id)
+        self.dispatcher.ask(PARIS, pb.Order(id=id_message(id), verb="work", round=1), id)
 
     def over(self, run: RunId) -> None:
-        self.switchboard.end(run)
-        self.desk.run_over(run)
+        self.registry.end(run)
+        self.dispatcher.run_over(run)
 
     def say(self, run: RunId, header_json: str = "{}") -> None:
         happened = pb.Happened(run=run, kind="noise", header_json=header_json)
-        self.desk.happened(PARIS, happened, 10)
+        self.dispatcher.happened(PARIS, happened, 10)
 
 
 @pytest.fixture
@@ -173,16 +173,16 @@ def test_a_coordinator_is_told_how_long_models_and_sums_take_over_a_link(world: 
     model = world.blobs.adopt(written(world.blobs.folder / "model", b"m" * 300))
     order = pb.Order(id=id_message(ID), verb="work", round=3)
     order.blob.CopyFrom(pb.Blob(digest=model.digest, size=model.size))
-    world.desk.ask(PARIS, order, ID)
+    world.dispatcher.ask(PARIS, order, ID)
     for now in (2.0, 4.0):
         world.now = now
-        world.desk.book_blob(PARIS, Direction.TO_SITE, model.digest, 150)
+        world.dispatcher.book_blob(PARIS, Direction.TO_SITE, model.digest, 150)
     world.now = 5.0  # what the kernel had taken is there
-    world.desk.taken(PARIS, ID, 10)
+    world.dispatcher.taken(PARIS, ID, 10)
     world.now = 100.0  # it has worked for long
-    assert world.desk.refuses_push(PARIS, ID, BLOB) == ""
+    assert world.dispatcher.refuses_push(PARIS, ID, BLOB) == ""
     world.now = 107.0
-    world.desk.book_blob(PARIS, Direction.FROM_SITE, BLOB.digest, BLOB.size)
+    world.dispatcher.book_blob(PARIS, Direction.FROM_SITE, BLOB.digest, BLOB.size)
     (took,) = told_of(world).links
     assert (took.round, took.site, took.bytes, took.seconds) == (3, PARIS, 900, 12.0)
     assert world.moved == [PARIS] * 3
@@ -191,7 +191,7 @@ def test_a_coordinator_is_told_how_long_models_and_sums_take_over_a_link(world: 
 
 def test_blobs_of_orders_that_nobody_has_asked_for_are_let_go_with_them(world: World) -> None:
     world.hello(held=(ID,))
-    assert world.desk.refuses_push(PARIS, ID, BLOB) == ""
+    assert world.dispatcher.refuses_push(PARIS, ID, BLOB) == ""
     world.hello()
     assert world.site.orders.open == {}
     with pytest.raises(ValueError, match="not pinned"):
@@ -209,15 +209,15 @@ def test_what_does_not_fit_before_anybody_asks_is_asked_for_then(
     )
     third = OrderId(RUN, "round/3")
     world.hello(held=(ID, other, third))
-    assert world.desk.refuses_push(PARIS, ID, BLOB) == ""
-    assert "bring its blob later" in world.desk.refuses_push(PARIS, third, BIG)
-    assert "nobody has asked" in world.desk.answered(PARIS, large, other, 1_000)
+    assert world.dispatcher.refuses_push(PARIS, ID, BLOB) == ""
+    assert "bring its blob later" in world.dispatcher.refuses_push(PARIS, third, BIG)
+    assert "nobody has asked" in world.dispatcher.answered(PARIS, large, other, 1_000)
     assert world.session.of("answer_taken") == []  # the site keeps it
     world.ask(other)
     world.ask(third)
     assert [each.id.key for each in world.session.of("order")] == ["round/2", "round/3"]
-    assert world.desk.refuses_push(PARIS, third, BIG) == ""
-    assert world.desk.answered(PARIS, large, other, 1_000) == ""
+    assert world.dispatcher.refuses_push(PARIS, third, BIG) == ""
+    assert world.dispatcher.answered(PARIS, large, other, 1_000) == ""
     assert [each.answer for each in world.lines[RUN].of("answer")] == [large]
 
 
@@ -235,7 +235,7 @@ def test_an_answer_too_large_to_be_passed_on_has_failed() -> None:
 def test_a_command_that_nobody_answers_ends_with_its_time_and_leaves_nothing(world: World) -> None:
     world.hello()
     with pytest.raises(TimeoutError, match=r"site paris did not answer within 0\.05 s"):
-        asyncio.run(world.desk.command(PARIS, "cluster.list", "{}", timeout_s=0.05))
+        asyncio.run(world.dispatcher.command(PARIS, "cluster.list", "{}", timeout_s=0.05))
     (asked,) = world.session.of("order")
     assert (asked.verb, asked.kind) == ("command", "cluster.list")
     assert world.site.orders.open == {}
@@ -246,13 +246,15 @@ def test_a_command_is_answered_once_its_site_has(world: World) -> None:
     world.hello()
 
     async def act() -> pb.Answer:
-        asking = asyncio.create_task(world.desk.command(PARIS, "cluster.list", "{}", timeout_s=60))
+        asking = asyncio.create_task(
+            world.dispatcher.command(PARIS, "cluster.list", "{}", timeout_s=60)
+        )
         while not world.session.of("order"):
             await asyncio.sleep(0)
         (order,) = world.session.of("order")
         answer = pb.Answer(id=order.id, done=pb.Done(kind="listed"))
         id = OrderId(RunId(order.id.run), order.id.key)
-        assert world.desk.answered(PARIS, answer, id, 10) == ""
+        assert world.dispatcher.answered(PARIS, answer, id, 10) == ""
         return await asking
 
     assert asyncio.run(act()).done.kind == "listed"

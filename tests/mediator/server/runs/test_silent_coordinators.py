@@ -146,8 +146,8 @@ def test_whatever_a_coordinator_says_is_heard(
             ServerSettings(folder=tmp_path),
             supervisor=None,  # type: ignore[arg-type]
             sites=NoSites(),  # type: ignore[arg-type]
-            switchboard=board,
-            booking=None,  # type: ignore[arg-type]
+            registry=board,
+            accounting=None,  # type: ignore[arg-type]
         )
         coordinators._detached = lambda run: None  # type: ignore[method-assign]
         await coordinators.session(messages(), context)
