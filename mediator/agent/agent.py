@@ -14,6 +14,7 @@ import secrets
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -32,13 +33,15 @@ from .errors import SessionBroken, SessionLeft, SiteDismissed
 from .home import SiteHome
 from .membership.channel import MediatorChannels
 from .membership.renewal import due_at, pause_s as renewal_pause_s, renewed
+from .orders.order_executor import OrderExecutor
+from .orders.order_transfers import OrderTransfers
 from .orders.runners import Runners, Start
 from .orders.traffic import SiteSpending
-from .orders.work import OrderExecutor
 from .runner.process import RayChoice, RunnerProcess
 from .scans.ray_watchdog import Look, Watch
 from .session import AgentSession, Greeting, hello_message
 from .settings import AgentSettings, pause_s
+from .site_config.site_policy import policy_of
 from .text import in_short
 
 log = logging.getLogger(__name__)
@@ -120,6 +123,7 @@ class SiteAgent:
             start=start,
         )
         self._work: OrderExecutor | None = None
+        self._transfers: OrderTransfers | None = None
         self._session: AgentSession | None = None
         self._connected = False
         self._machines = home.machines()
@@ -137,16 +141,17 @@ class SiteAgent:
             line = MediatorChannels(self._site.mediator, self._credentials)
             undo.push_async_callback(line.close)
             blobs = BlobClient(line.blobs, store, self._crossed, chance=self._chance)
-            work = OrderExecutor(
-                self._site.name,
-                self._runners,
+            name, policy = self._site.name, partial(policy_of, self._site.name, self._site.policy)
+            self._transfers = OrderTransfers(
+                name,
                 store,
                 blobs,
                 SiteSpending(self._home.traffic),
-                self,
-                policy=self._site.policy,
-                settings=settings,
+                policy=policy,
                 wall_clock=self._wall_clock,
+            )
+            work = OrderExecutor(
+                name, self._runners, self._transfers, self, policy=policy, settings=settings
             )
             self._work = work
             try:
@@ -403,8 +408,8 @@ class SiteAgent:
     def _crossed(self, direction: Direction, digest: str, nbytes: int) -> None:
         if self._session is not None:
             self._session.moved()
-        if self._work is not None:
-            self._work.crossed(direction, digest, nbytes)
+        if self._transfers is not None:
+            self._transfers.crossed(direction, digest, nbytes)
 
     def _ended(self, run: RunId, reason: str) -> None:
         self._say("runner_ended", run=run, reason=reason)

@@ -6,6 +6,7 @@ import asyncio
 import json
 import threading
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +15,16 @@ import pytest
 from fedpilot.mediator.agent import session as sessions
 from fedpilot.mediator.agent.errors import SessionBroken
 from fedpilot.mediator.agent.home import SiteHome
-from fedpilot.mediator.agent.orders import work as works
+from fedpilot.mediator.agent.orders import order_executor
 from fedpilot.mediator.agent.orders.commands import CommandOutcome
+from fedpilot.mediator.agent.orders.order_executor import OrderExecutor
+from fedpilot.mediator.agent.orders.order_transfers import OrderTransfers
 from fedpilot.mediator.agent.orders.runners import Runners
 from fedpilot.mediator.agent.orders.traffic import SiteSpending
-from fedpilot.mediator.agent.orders.work import OrderExecutor
 from fedpilot.mediator.agent.runner.process import RayChoice, RunnerProcess, RunnerSettings
 from fedpilot.mediator.agent.session import AgentSession
 from fedpilot.mediator.agent.text import in_short, one_line
+from fedpilot.mediator.core.rules.policy import CommandPolicy, Policy
 from fedpilot.mediator.proto import federation_pb2 as pb
 from fedpilot.mediator.wire.blobs.store import BlobStore
 from fedpilot.mediator.wire.messages import RunId
@@ -44,23 +47,31 @@ def runners(folder: Path, **options: Any) -> Runners:
     )
 
 
+def transfers(folder: Path) -> OrderTransfers:
+    return OrderTransfers(
+        PARIS,
+        BlobStore(folder / "blobs", 1 << 20),
+        None,  # type: ignore[arg-type]
+        SiteSpending(folder / "traffic.json"),
+        policy=Policy,
+        wall_clock=lambda: 0.0,
+    )
+
+
 def test_orders_beyond_the_most_are_refused_and_not_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(works, "MOST_HELD", 2)
+    monkeypatch.setattr(order_executor, "MOST_HELD", 2)
     sent: list[pb.FromSite] = []
 
     async def flood() -> None:
         work = OrderExecutor(
             PARIS,
             runners(tmp_path),
-            BlobStore(tmp_path / "blobs", 1 << 20),
+            transfers(tmp_path),
             None,  # type: ignore[arg-type]
-            SiteSpending(tmp_path / "traffic.json"),
-            None,  # type: ignore[arg-type]
-            policy=None,
+            policy=Policy,
             settings=QUICK,
-            wall_clock=lambda: 0.0,
         )
         work.begin(sent.append)
         for number in range(5):
@@ -89,22 +100,17 @@ def test_commands_run_some_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyP
         at_once.append(at_once[-1] - 1)
         return CommandOutcome(exit_code=0, out="", err="")
 
-    monkeypatch.setattr(works, "run_command", run_command)
-    policy = tmp_path / "policy.yaml"
-    policy.write_text("commands: all")
+    monkeypatch.setattr(order_executor, "run_command", run_command)
 
     async def flood() -> int:
         sent: list[pb.FromSite] = []
         work = OrderExecutor(
             PARIS,
             runners(tmp_path),
-            BlobStore(tmp_path / "blobs", 1 << 20),
-            None,  # type: ignore[arg-type]
-            SiteSpending(tmp_path / "traffic.json"),
+            transfers(tmp_path),
             Ray(),
-            policy=policy,
+            policy=partial(Policy, commands=CommandPolicy.ALL),
             settings=replace(QUICK, most_commands=2),
-            wall_clock=lambda: 0.0,
         )
         work.begin(sent.append)
         header = json.dumps({"arguments": ["cluster", "list"], "user": "mary"})

@@ -1,9 +1,7 @@
 """OrderExecutor: the orders of a site, from their arrival until the mediator has their answers.
 
-The agent fetches an order's blob before the order reaches its runner, and brings the answer's blob
-before it sends the answer. Both survive broken sessions, and the runner keeps what the agent would
-lose by dying. The site's own policy is asked here about
-resources, bytes and commands; about the rest the runner asks it.
+The runner of an order keeps what the agent would lose by dying. The agent asks the site's policy
+about resources, bytes and commands; about the rest the runner asks it.
 """
 
 from __future__ import annotations
@@ -11,27 +9,20 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
-
-import grpc
-import grpc.aio
 
 from ...core.exchange import Effect, Responder
 from ...core.rules.policy import Policy
 from ...core.rules.policy_decision import (
-    Refused,
     enforce,
     judge_command,
     judge_resources,
     most_vnodes,
 )
-from ...core.traffic import Direction
 from ...errors import MediatorError, PolicyRefused, RunnerDied, RunnersSpent, SiteLost
 from ...proto import federation_pb2 as pb
 from ...wire.blobs.blob import Blob
-from ...wire.blobs.store import BlobStore
 from ...wire.failures import machine_trouble, told
 from ...wire.messages import (
     COMMANDS,
@@ -47,27 +38,17 @@ from ...wire.messages import (
     order_id,
 )
 from ...wire.payloads import header_json, read
-from ...wire.transfer import BlobClient, TransferFailed, TransferRefused
 from ..errors import AgentFailed, BadCommand
 from ..runner.client import RunnerClient
 from ..runner.deaths import place_of
 from ..settings import AgentSettings
-from ..site_config.site_policy import policy_of
 from ..text import in_short, one_line
 from .commands import arguments_of, deadline_of, run_command
 from .gangs import gang_of
-from .run_blobs import RunBlobs
+from .order_transfers import OrderTransfers
 from .runners import Runners
-from .traffic import SiteSpending
 
 log = logging.getLogger(__name__)
-
-REFUSED_S = 60.0
-"""A mediator that was restarted gives a blob once the coordinator has asked again."""
-AGAIN_S = 2.0
-REFUSALS = 5
-"""Times that a blob may be refused for what it is."""
-FOR_WHAT_IT_IS = frozenset({grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.INVALID_ARGUMENT})
 
 Send = Callable[[pb.FromSite], None]
 
@@ -94,9 +75,6 @@ class HeldOrder:
     task: asyncio.Task[None] | None = None
     reached: bool = False
     """Whether whoever works on it has it."""
-    pins: list[str] = field(default_factory=list)
-    brought: str = ""
-    """The digest of the answer's blob, from when it is booked until the answer is taken."""
 
     @property
     def message(self) -> pb.OrderId:
@@ -111,27 +89,20 @@ class OrderExecutor:
         self,
         site: SiteName,
         runners: Runners,
-        store: BlobStore,
-        blobs: BlobClient,
-        spending: SiteSpending,
+        transfers: OrderTransfers,
         ray: SiteRay,
         *,
-        policy: Path | None,
+        policy: Callable[[], Policy],
         settings: AgentSettings,
-        wall_clock: Callable[[], float],
     ) -> None:
+        """`policy` gives the site's rules as they are now: its admin may have changed them."""
         self._site, self._runners = site, runners
-        self._store, self._blobs = store, blobs
-        self._spending, self._ray = spending, ray
-        self._policy_file, self._settings = policy, settings
-        self._wall_clock = wall_clock
+        self._transfers, self._ray = transfers, ray
+        self._policy, self._settings = policy, settings
         self._orders: dict[OrderId, HeldOrder] = {}
         self._responder = Responder[OrderId, pb.Answer]()
-        self._run_blobs = RunBlobs()
         self._send: Send | None = None
         self._commands = asyncio.Semaphore(settings.most_commands)
-        self._session = asyncio.Event()
-        """Set while there is one."""
         self._beside: set[asyncio.Task[None]] = set()
         """What is done for orders that are no more."""
 
@@ -144,14 +115,14 @@ class OrderExecutor:
     def begin(self, send: Send) -> None:
         """A session has begun: what the mediator may not have is sent again."""
         self._send = send
-        self._session.set()
+        self._transfers.session.set()
         for held in self._orders.values():
             self._report_again(held)
 
     def pause(self) -> None:
         """The session has ended."""
         self._send = None
-        self._session.clear()
+        self._transfers.session.clear()
 
     def happened(self, run: RunId, event: pb.Happened) -> None:
         """Pass on what a runner tells, if there is a session."""
@@ -183,7 +154,7 @@ class OrderExecutor:
         for message in (*runner.held.at_work, *runner.held.answered):
             id = order_id(message)
             verb = message.key if message.key in VERBS else ""
-            held = HeldOrder(id, run, verb, self._spending.round_of(id), reached=True)
+            held = HeldOrder(id, run, verb, self._transfers.round_of(id), reached=True)
             self._responder.adopt(id)
             self._orders[id] = held
             held.task = asyncio.create_task(self._adopted(held, runner))
@@ -202,12 +173,7 @@ class OrderExecutor:
             self._responder.stopped(id)
         if held.task is not None:
             held.task.cancel()
-        pinned = tuple(held.pins)
-        self._let_go(held)
-        self._remove_unneeded(held, pinned)
-        self._spending.done(held.id)
-        if held.brought:
-            self._spending.end(Direction.FROM_SITE, held.brought)
+        self._transfers.taken(id, ends_run=held.verb == "release")
         if (runner := self._runners.of(held.run)) is not None:
             runner.release(held.message)
             if held.verb == "release" and effect is Effect.FORGET:
@@ -225,8 +191,7 @@ class OrderExecutor:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for held in self._orders.values():
-            self._let_go(held)
+        self._transfers.close()
         self._orders.clear()
         self._responder = Responder()
 
@@ -272,8 +237,8 @@ class OrderExecutor:
                 raise self._runners.why_none(held.run)
             runner = there
         if order.verb == "work":
-            self._spending.take(self._policy(), held.id, held.round_number)
-        await self._fetch(held, order)
+            self._transfers.begin_work(held.id, held.round_number)
+        await self._transfers.fetch(held.id, blob_of(order.blob), held.round_number)
         return await self._asked(held, order, runner)
 
     async def _prepared(self, held: HeldOrder, order: pb.Order) -> pb.Answer:
@@ -347,44 +312,13 @@ class OrderExecutor:
         done = pb.Done(kind="command", header_json=header_json(outcome.to_json()))
         return pb.Answer(id=held.message, done=done)
 
-    # -- blobs ------------------------------------------------------------------------------------
-
-    async def _fetch(self, held: HeldOrder, order: pb.Order) -> None:
-        """Have the order's blob here; it stays until the answer has been taken."""
-        blob = blob_of(order.blob)
-        if blob is None:
-            return
-        self._pin(held, blob.digest)
-        if self._store.has(blob):
-            return
-        self._charge(held, Direction.TO_SITE, blob)
-        try:
-            await self._download(blob)
-        finally:
-            self._spending.end(Direction.TO_SITE, blob.digest)
-
-    async def _download(self, blob: Blob) -> None:
-        until = asyncio.get_running_loop().time() + REFUSED_S
-        while True:
-            try:
-                await self._blobs.download(blob)
-                return
-            except TransferFailed as error:
-                raise SiteLost(self._site, str(error)) from error
-            except TransferRefused as error:
-                if asyncio.get_running_loop().time() > until:
-                    raise SiteLost(self._site, str(error)) from error
-                await asyncio.sleep(AGAIN_S)
+    # -- answers ----------------------------------------------------------------------------------
 
     async def _answer(self, held: HeldOrder, answer: pb.Answer) -> None:
         """Bring the answer's blob, then send the answer whenever there is a session."""
         try:
             blob = blob_of(answer.done.blob)
-            if blob is not None:
-                self._pin(held, blob.digest)
-                self._charge(held, Direction.FROM_SITE, blob)
-                held.brought = blob.digest
-                await self._bring(held, blob)
+            await self._transfers.bring(held.id, blob, held.round_number)
         except Exception as error:  # whatever it is, somebody waits to be told
             answer = self._failed(held, error)
         self._answered(held, answer)
@@ -392,60 +326,6 @@ class OrderExecutor:
     def _answered(self, held: HeldOrder, answer: pb.Answer) -> None:
         if self._responder.replied(held.id, answer) is Effect.REPLY:
             self._report(held)
-
-    async def _bring(self, held: HeldOrder, blob: Blob) -> None:
-        """Upload, however long the link is down; until the mediator says that nobody waits."""
-        refused = 0
-        while refused < REFUSALS:
-            await self._session.wait()
-            try:
-                await self._blobs.upload(blob, run=held.id.run, key=held.id.key)
-                return
-            except (TransferFailed, TransferRefused) as error:
-                # Nobody waits for it now: AnswerTaken ends this, or the next session needs it.
-                log.info("the answer of %s is brought again later: %s", held.id.key, error)
-                last, cause = error, error.__cause__
-                if isinstance(cause, grpc.aio.AioRpcError) and cause.code() in FOR_WHAT_IT_IS:
-                    refused += 1
-            await asyncio.sleep(AGAIN_S)
-        raise last
-
-    def _charge(self, held: HeldOrder, direction: Direction, blob: Blob) -> None:
-        refused: Refused | None = self._spending.begin(
-            self._policy(),
-            direction,
-            held.run,
-            blob,
-            round_number=held.round_number,
-            now=self._wall_clock(),
-        )
-        enforce(self._site, refused)
-
-    def crossed(self, direction: Direction, digest: str, nbytes: int) -> None:
-        """Bytes of a blob have crossed; PolicyRefused where that is more than may."""
-        now = self._wall_clock()
-        enforce(self._site, self._spending.cross(self._policy, direction, digest, nbytes, now=now))
-
-    def _pin(self, held: HeldOrder, digest: str) -> None:
-        self._store.pin(digest)
-        held.pins.append(digest)
-
-    def _let_go(self, held: HeldOrder) -> None:
-        while held.pins:
-            self._store.unpin(held.pins.pop())
-
-    def _remove_unneeded(self, held: HeldOrder, digests: tuple[str, ...]) -> None:
-        """Remove what nobody needs of an order's blobs, and of those before it in its run."""
-        unneeded = [held.brought] if held.brought else []
-        for digest in digests:
-            if digest != held.brought:
-                unneeded += self._run_blobs.used(held.run, digest)
-        if held.verb == "release":
-            unneeded += self._run_blobs.ended(held.run)
-        for digest in unneeded:
-            self._store.remove(digest)
-
-    # -- answers ----------------------------------------------------------------------------------
 
     def _report(self, held: HeldOrder) -> None:
         """Tell the mediator how far an order is."""
@@ -467,7 +347,7 @@ class OrderExecutor:
 
     async def _bring_again(self, held: HeldOrder, answer: pb.Answer, blob: Blob) -> None:
         try:
-            await self._bring(held, blob)
+            await self._transfers.bring_again(held.id, blob)
         except Exception as error:
             answer = self._failed(held, error)
         self._answered(held, answer)
@@ -485,10 +365,6 @@ class OrderExecutor:
             broken = SiteLost if isinstance(error, OSError) else AgentFailed
             error = broken(self._site, f"{in_short(error)}; its own log says more")
         return pb.Answer(id=held.message, failure=told(error))
-
-    def _policy(self) -> Policy:
-        """As the file is now: its admin may have changed it."""
-        return policy_of(self._site, self._policy_file)
 
 
 def _fields(event: pb.Happened) -> dict[str, Any]:

@@ -1,0 +1,173 @@
+"""OrderTransfers: an agent's blobs of orders and answers, on their way, within the site's policy.
+
+An order's blob is fetched before the order reaches its runner, and an answer's blob is brought
+before the answer is sent. Both go on over broken sessions. A blob stays until the answer has been
+taken, and longer where its run still needs it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import grpc
+import grpc.aio
+
+from ...core.rules.policy import Policy
+from ...core.rules.policy_decision import Refused, enforce
+from ...core.traffic import Direction
+from ...errors import SiteLost
+from ...wire.blobs.blob import Blob
+from ...wire.blobs.store import BlobStore
+from ...wire.messages import OrderId, SiteName
+from ...wire.transfer import BlobClient, TransferFailed, TransferRefused
+from .run_blobs import RunBlobs
+from .traffic import SiteSpending
+
+log = logging.getLogger(__name__)
+
+REFUSED_S = 60.0
+"""A mediator that was restarted gives a blob once the coordinator has asked again."""
+AGAIN_S = 2.0
+REFUSALS = 5
+"""Times that a blob may be refused for what it is."""
+FOR_WHAT_IT_IS = frozenset({grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.INVALID_ARGUMENT})
+
+
+@dataclass(slots=True)
+class _Kept:
+    """The blobs that are kept for one order."""
+
+    pins: list[str] = field(default_factory=list)
+    brought: str = ""
+    """The digest of the answer's blob, from when it is booked until the answer is taken."""
+
+
+class OrderTransfers:
+    """The blobs of all open orders of a site; used within one event loop."""
+
+    def __init__(
+        self,
+        site: SiteName,
+        store: BlobStore,
+        blobs: BlobClient,
+        spending: SiteSpending,
+        *,
+        policy: Callable[[], Policy],
+        wall_clock: Callable[[], float],
+    ) -> None:
+        self._site, self._store, self._blobs = site, store, blobs
+        self._spending, self._policy, self._wall_clock = spending, policy, wall_clock
+        self._run_blobs = RunBlobs()
+        self._kept: defaultdict[OrderId, _Kept] = defaultdict(_Kept)
+        self.session = asyncio.Event()
+        """Set while there is one: answers are brought only then."""
+
+    def begin_work(self, id: OrderId, round_number: int) -> None:
+        """Count work against the policy's budget; PolicyRefused where that is spent."""
+        self._spending.take(self._policy(), id, round_number)
+
+    def round_of(self, id: OrderId) -> int:
+        """The round that an order was counted under by an agent before us; 0 if it was not."""
+        return self._spending.round_of(id)
+
+    async def fetch(self, id: OrderId, blob: Blob | None, round_number: int) -> None:
+        """Have an order's blob here. PolicyRefused, SiteLost."""
+        if blob is None:
+            return
+        self._pin(id, blob.digest)
+        if self._store.has(blob):
+            return
+        self._charge(id, Direction.TO_SITE, blob, round_number)
+        try:
+            await self._download(blob)
+        finally:
+            self._spending.end(Direction.TO_SITE, blob.digest)
+
+    async def _download(self, blob: Blob) -> None:
+        until = asyncio.get_running_loop().time() + REFUSED_S
+        while True:
+            try:
+                await self._blobs.download(blob)
+                return
+            except TransferFailed as error:
+                raise SiteLost(self._site, str(error)) from error
+            except TransferRefused as error:
+                if asyncio.get_running_loop().time() > until:
+                    raise SiteLost(self._site, str(error)) from error
+                await asyncio.sleep(AGAIN_S)
+
+    async def bring(self, id: OrderId, blob: Blob | None, round_number: int) -> None:
+        """Bring an answer's blob. PolicyRefused; what the mediator refuses it for."""
+        if blob is None:
+            return
+        self._pin(id, blob.digest)
+        self._charge(id, Direction.FROM_SITE, blob, round_number)
+        self._kept[id].brought = blob.digest
+        await self.bring_again(id, blob)
+
+    async def bring_again(self, id: OrderId, blob: Blob) -> None:
+        """Upload, however long the link is down; until the mediator says that nobody waits."""
+        refused = 0
+        while refused < REFUSALS:
+            await self.session.wait()
+            try:
+                await self._blobs.upload(blob, run=id.run, key=id.key)
+                return
+            except (TransferFailed, TransferRefused) as error:
+                # Nobody waits for it now: AnswerTaken ends this, or the next session needs it.
+                log.info("the answer of %s is brought again later: %s", id.key, error)
+                last, cause = error, error.__cause__
+                if isinstance(cause, grpc.aio.AioRpcError) and cause.code() in FOR_WHAT_IT_IS:
+                    refused += 1
+            await asyncio.sleep(AGAIN_S)
+        raise last
+
+    def crossed(self, direction: Direction, digest: str, nbytes: int) -> None:
+        """Bytes of a blob have crossed; PolicyRefused where that is more than may."""
+        now = self._wall_clock()
+        enforce(self._site, self._spending.cross(self._policy, direction, digest, nbytes, now=now))
+
+    def taken(self, id: OrderId, *, ends_run: bool) -> None:
+        """The answer is where it belongs, or nobody wants it: remove what nobody needs."""
+        kept = self._let_go(id)
+        unneeded = [kept.brought] if kept.brought else []
+        for digest in kept.pins:
+            if digest != kept.brought:
+                unneeded += self._run_blobs.used(id.run, digest)
+        if ends_run:
+            unneeded += self._run_blobs.ended(id.run)
+        for digest in unneeded:
+            self._store.remove(digest)
+        self._spending.done(id)
+        if kept.brought:
+            self._spending.end(Direction.FROM_SITE, kept.brought)
+
+    def close(self) -> None:
+        """Let go of all blobs, which stay."""
+        for id in list(self._kept):
+            self._let_go(id)
+
+    def _let_go(self, id: OrderId) -> _Kept:
+        kept = self._kept.pop(id, _Kept())
+        for digest in kept.pins:
+            self._store.unpin(digest)
+        return kept
+
+    def _pin(self, id: OrderId, digest: str) -> None:
+        self._store.pin(digest)
+        self._kept[id].pins.append(digest)
+
+    def _charge(self, id: OrderId, direction: Direction, blob: Blob, round_number: int) -> None:
+        refused: Refused | None = self._spending.begin(
+            self._policy(),
+            direction,
+            id.run,
+            blob,
+            round_number=round_number,
+            now=self._wall_clock(),
+        )
+        enforce(self._site, refused)
