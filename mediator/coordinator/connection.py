@@ -13,8 +13,6 @@ import os
 import queue
 import signal
 import threading
-import time
-from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
@@ -26,10 +24,9 @@ from typing import Any, Self
 import grpc
 
 from ..agent.runner.link import OrderTensors
-from ..core.health import SiteState, takes_new_work
 from ..core.links import LinkUse
 from ..core.traffic import Direction, Flow, TrafficLedger
-from ..errors import AnswerUnreadable, MediatorError, MediatorUnreachable, ReservationRefused
+from ..errors import AnswerUnreadable, MediatorError, MediatorUnreachable
 from ..proto import federation_pb2 as pb
 from ..wire.blobs.blob import LARGEST_BLOB
 from ..wire.blobs.references import Keeping
@@ -45,7 +42,6 @@ from ..wire.messages import (
     SiteStanding,
     check_run,
     check_site,
-    done_message,
     id_message,
     order_id,
     payload_of,
@@ -54,6 +50,8 @@ from ..wire.messages import (
 from ..wire.payloads import BadPayload, header_json, read
 from ..wire.rpc import COORDINATOR, LOCAL_OPTIONS, Stub
 from ..workload import Notify, Payload
+from .reply_blobs import ReplyBlobs
+from .site_board import SiteBoard
 
 log = logging.getLogger(__name__)
 
@@ -66,13 +64,8 @@ SEND_S = 60.0
 JOIN_S = 5.0
 ALIVE_S = 15.0
 """How often the mediator hears that this process lives."""
-REPLIES_KEPT, REPLIED_BYTES = 64, 1 << 30
-"""Replies whose tensors stay for the mediator to read, and bytes of them; of large ones, fewer."""
-FEWEST_REPLIES = 16
 LONGEST_HAPPENED = 64 << 10
 """Characters in which a site says that something happened; honest ones need some hundreds."""
-COMING = (SiteState.JOINING, SiteState.SUSPECT)
-"""Whoever is in them is ready soon, or lost."""
 
 
 def terminate_this_process(reason: str) -> None:
@@ -122,18 +115,14 @@ class MediatorConnection:
         self._lock = threading.Lock()
         self._waiting: dict[tuple[str, str], _Waiting] = {}
         self._listening: dict[str, Notify] = {}
-        self._standings: dict[SiteName, SiteStanding] = {}
-        self._changed = threading.Condition(self._lock)
-        self._told = threading.Event()
-        """Set once the sites are known."""
+        self._board = SiteBoard()
         self._ledger = TrafficLedger()
-        self._on_site: Callable[[SiteStanding], None] = lambda standing: None
         self._on_link: Callable[[LinkUse], None] = lambda use: None
         self._on_stop: Callable[[str], None] = lambda reason: None
         self._stop_reason: str | None = None
         self._over = ""
         self._closing = False
-        self._replied: deque[pb.Blob] = deque()
+        self._replies = ReplyBlobs(self._keeping)
         self.questions: queue.Queue[RunQuery] = queue.Queue()
         """What users ask of this run, in the order in which they asked."""
         self._socket = LocalSocket(folder)
@@ -155,7 +144,7 @@ class MediatorConnection:
         )
         self._reader.start()
         self._living.start()
-        if not self._told.wait(CONNECT_S) or self._over:
+        if not self._board.told.wait(CONNECT_S) or self._over:
             why = self._over or f"no word within {CONNECT_S:g} s"
             raise MediatorUnreachable(self._socket.address, why)
 
@@ -164,8 +153,7 @@ class MediatorConnection:
     @property
     def sites(self) -> Mapping[SiteName, SiteStanding]:
         """All sites as they stand now, by name."""
-        with self._lock:
-            return dict(self._standings)
+        return self._board.sites
 
     def link(self, site: str) -> SiteLink:
         """The way to a site's part of this run, whether it is there at the moment or not."""
@@ -180,48 +168,12 @@ class MediatorConnection:
         among: Collection[str] = (),
         settled: bool = False,
     ) -> tuple[SiteStanding, ...]:
-        """The sites that take new work, once they are enough and the required ones among them.
-
-        `among` leaves all others out. `settled` waits for those too that may be ready in a moment,
-        as all are that a mediator knows when it is started again. ReservationRefused, with what is
-        wrong, after the timeout.
-        """
-        deadline = time.monotonic() + timeout_s
-        with self._changed:
-            while True:
-                ready = [
-                    each
-                    for name, each in sorted(self._standings.items())
-                    if takes_new_work(each.state) and (not among or name in among)
-                ]
-                missing = sorted({*required} - {each.name for each in ready})
-                coming = settled and any(
-                    each.state in COMING and (not among or name in among)
-                    for name, each in self._standings.items()
-                )
-                rest = deadline - time.monotonic()
-                if len(ready) >= min_sites and not missing and (not coming or rest <= 0):
-                    return tuple(ready)
-                if self._over or rest <= 0:
-                    raise ReservationRefused(self._why_not(min_sites, len(ready), missing))
-                self._changed.wait(rest)
-
-    def _why_not(self, min_sites: int, ready: int, missing: list[str]) -> dict[str, str]:
-        """What each site that is wanted lacks; the lock is held."""
-        if self._over:
-            return {ReservationRefused.NO_SITE: f"the mediator is gone: {self._over}"}
-        others = {
-            str(name): f"{each.state}: {each.reason}"
-            for name, each in self._standings.items()
-            if not takes_new_work(each.state)
-        }
-        unknown = {name: "it has not joined" for name in missing if name not in others}
-        wanted = {ReservationRefused.NO_SITE: f"{min_sites} sites are needed, {ready} are ready"}
-        return (wanted if ready < min_sites else {}) | others | unknown
+        """The sites that take new work, once they are enough: see `SiteBoard.wait_for`."""
+        return self._board.wait_for(min_sites, required, timeout_s, among=among, settled=settled)
 
     def on_site_change(self, callback: Callable[[SiteStanding], None]) -> None:
         """Call this with each site that changes from now on; it must not wait for an answer."""
-        self._on_site = callback
+        self._board.on_change = callback
 
     def on_link_use(self, callback: Callable[[LinkUse], None]) -> None:
         """Call this with what blobs have used of sites' links, about once a second."""
@@ -341,14 +293,14 @@ class MediatorConnection:
             reason = f"{type(error).__name__}: {error}"
         broken = not self._closing
         self._end(reason)
-        if broken and self._told.is_set():
+        if broken and self._board.told.is_set():
             self._on_broken(reason)
-        self._told.set()
+        self._board.told.set()
 
     def _take(self, message: pb.ToCoordinator) -> None:
         match message.WhichOneof("content"):
             case "sites":
-                self._take_sites(message.sites)
+                self._board.update(standing_of(each) for each in message.sites.sites)
             case "answer":
                 self._take_answer(message.answer)
             case "happened":
@@ -368,18 +320,6 @@ class MediatorConnection:
                         )
                 for used in message.bytes.links:
                     self._on_link(LinkUse(used.round, used.site, used.bytes, used.seconds))
-
-    def _take_sites(self, sites: pb.Sites) -> None:
-        changed = [standing_of(each) for each in sites.sites]
-        with self._changed:
-            for standing in changed:
-                self._standings[standing.name] = standing
-            callback = self._on_site
-            self._changed.notify_all()
-        if self._told.is_set():
-            for standing in changed:
-                callback(standing)
-        self._told.set()
 
     def _take_answer(self, answer: pb.SiteAnswer) -> None:
         id = order_id(answer.answer.id)
@@ -425,7 +365,7 @@ class MediatorConnection:
             self._put(pb.FromCoordinator(reply=pb.Reply(id=id, **result)))
 
         def answer(payload: Payload) -> None:
-            reply(done=self._kept(payload))
+            reply(done=self._replies.keep(payload))
 
         def fail(error: BaseException) -> None:
             reply(failure=told(error))
@@ -437,33 +377,14 @@ class MediatorConnection:
             return
         self.questions.put(RunQuery(payload, answer, fail))
 
-    def _kept(self, payload: Payload) -> pb.Done:
-        """A reply whose blob stays until enough others were given: the mediator reads it soon."""
-        done = self._keeping.keep(lambda store: done_message(payload, store))
-        if done.blob.digest:
-            over: list[str] = []
-            with self._lock:
-                self._replied.append(done.blob)
-                while self._too_many_replied():
-                    over.append(self._replied.popleft().digest)
-            for digest in over:
-                self._keeping.let_go(digest)
-        return done
-
-    def _too_many_replied(self) -> bool:
-        if len(self._replied) <= FEWEST_REPLIES:
-            return False
-        nbytes = sum(blob.size for blob in self._replied)
-        return len(self._replied) > REPLIES_KEPT or nbytes > REPLIED_BYTES
-
     def _end(self, reason: str) -> None:
         """Nothing more comes; whoever waits is told so, once."""
-        with self._changed:
+        with self._lock:
             if self._over:
                 return
             self._over = reason
             waiting, self._waiting = self._waiting, {}
-            self._changed.notify_all()
+        self._board.end(reason)
         with suppress(queue.Full):
             self._outgoing.put_nowait(None)
         error: MediatorError = MediatorUnreachable(self._socket.address, reason)

@@ -22,7 +22,7 @@ from fedpilot.mediator import (
     ReservationRefused,
     SiteLost,
 )
-from fedpilot.mediator.coordinator import connection as coordinator_link
+from fedpilot.mediator.coordinator import connection as coordinator_link, reply_blobs
 from fedpilot.mediator.coordinator.connection import LONGEST_HAPPENED, MediatorConnection
 from fedpilot.mediator.core.health import SiteState
 from fedpilot.mediator.core.links import LinkUse
@@ -328,8 +328,8 @@ def test_the_tensors_of_replies_stay_for_a_while(
     room_bytes: int,
     kept: int,
 ) -> None:
-    monkeypatch.setattr(coordinator_link, "REPLIED_BYTES", room_bytes)
-    monkeypatch.setattr(coordinator_link, "FEWEST_REPLIES", 2)
+    monkeypatch.setattr(reply_blobs, "MOST_BYTES", room_bytes)
+    monkeypatch.setattr(reply_blobs, "FEWEST", 2)
     for number in range(6):
         request = pb.Request(id=str(number), kind="node.train", header_json="{}")
         mediator.say.put(pb.ToCoordinator(request=request))

@@ -1,0 +1,47 @@
+"""ReplyBlobs: the tensors of a coordinator's replies to users, kept until the mediator has them.
+
+The mediator reads a reply's blob soon after the reply. So a blob stays until enough others have
+been given; of large ones, fewer stay.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+
+from ..proto import federation_pb2 as pb
+from ..wire.blobs.references import Keeping
+from ..wire.messages import done_message
+from ..workload import Payload
+
+MOST, MOST_BYTES = 64, 1 << 30
+"""Replies whose blobs stay, and bytes of them."""
+FEWEST = 16
+"""Replies whose blobs stay, however large they are."""
+
+
+class ReplyBlobs:
+    """The blobs of the last replies; used from any thread."""
+
+    def __init__(self, keeping: Keeping) -> None:
+        self._keeping = keeping
+        self._lock = threading.Lock()
+        self._last: deque[pb.Blob] = deque()
+
+    def keep(self, payload: Payload) -> pb.Done:
+        """A reply as it is sent, its blob written and kept."""
+        done = self._keeping.keep(lambda store: done_message(payload, store))
+        if done.blob.digest:
+            over: list[str] = []
+            with self._lock:
+                self._last.append(done.blob)
+                while self._too_many():
+                    over.append(self._last.popleft().digest)
+            for digest in over:
+                self._keeping.let_go(digest)
+        return done
+
+    def _too_many(self) -> bool:
+        if len(self._last) <= FEWEST:
+            return False
+        return len(self._last) > MOST or sum(blob.size for blob in self._last) > MOST_BYTES
