@@ -35,8 +35,8 @@ def credentials(mediator: FakeMediator, *, age_s: float, valid_s: float) -> Cred
 
 
 def due(mediator: FakeMediator) -> Credentials:
-    """Those whose time is nearly over."""
-    return credentials(mediator, age_s=700.0, valid_s=1_000.0)
+    """Those whose time is nearly over: due whatever `chance` adds."""
+    return credentials(mediator, age_s=(DUE + SPREAD) * 1_000.0, valid_s=1_000.0)
 
 
 class Said(list[tuple[str, dict[str, Any]]]):
