@@ -133,7 +133,7 @@ def cost(waiting: Sequence[int], blocks: int = BLOCKS) -> Run:
 
 def desk(waiting: int, kinds: int = 1) -> Callable[[], None]:
     """A manager's books with so many tasks that wait; each call ends one, and one more comes."""
-    from fedpilot.fabric.core.books import ClusterRecord
+    from fedpilot.fabric.core.books import Entry
     from fedpilot.fabric.core.places.groups import GroupId
     from fedpilot.fabric.core.places.request import Request
     from fedpilot.fabric.core.records import ROOT, ClusterId, ProcessId, WorkId
@@ -141,7 +141,7 @@ def desk(waiting: int, kinds: int = 1) -> Callable[[], None]:
     from fedpilot.fabric.core.selectors import parse
     from fedpilot.fabric.manager.files.ledger_file import LedgerFile
     from fedpilot.fabric.manager.reconciler import Reconciler
-    from fedpilot.fabric.manager.routing.messages import Submission
+    from fedpilot.fabric.manager.routing.messages import Ask
     from fedpilot.fabric.testing.fake_cluster import ManualClock, fake_machine
     from fedpilot.fabric.testing.fake_gcs import FakeRay
 
@@ -156,7 +156,7 @@ def desk(waiting: int, kinds: int = 1) -> Callable[[], None]:
     def submit() -> None:
         number = next(works)
         reconciler.router.place(
-            Submission(
+            Ask(
                 id=WorkId(f"w{number}"),
                 cluster=request.id,
                 demand=Resources.of({"CPU": 1}),
@@ -168,7 +168,7 @@ def desk(waiting: int, kinds: int = 1) -> Callable[[], None]:
 
     async def begin() -> None:
         await reconciler.start()
-        await reconciler.create(ClusterRecord(request=request))
+        await reconciler.create(Entry(request=request))
         for _ in range(waiting + 8):
             submit()
 

@@ -21,7 +21,7 @@ JobId = NewType("JobId", str)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterRecord:
+class Entry:
     """A virtual cluster from the moment that it was asked for until it ends."""
 
     request: Request
@@ -51,16 +51,14 @@ class Books:
     def __init__(
         self,
         ledger: Ledger | None = None,
-        entries: Iterable[ClusterRecord] = (),
+        entries: Iterable[Entry] = (),
         groups: Iterable[PlacementGroupRecord] = (),
         works: Iterable[Work] = (),
     ) -> None:
         self.ledger = ledger or Ledger()
         self.groups = PlacementGroups(groups)
         self.works = WorkTable(works)
-        self.entries: dict[ClusterId, ClusterRecord] = {
-            entry.request.id: entry for entry in entries
-        }
+        self.entries: dict[ClusterId, Entry] = {entry.request.id: entry for entry in entries}
         """In the order in which they asked."""
         self._changed: set[ClusterId] = set()
         self.answers: dict[str, tuple[str, ...]] = {}
@@ -72,7 +70,7 @@ class Books:
         """Who waits, in the order in which they asked."""
         return [entry.request for entry in self.entries.values() if entry.waiting]
 
-    def within(self, cluster: ClusterId) -> list[ClusterRecord]:
+    def within(self, cluster: ClusterId) -> list[Entry]:
         """The virtual cluster itself and all that is or waits inside it."""
         found = {cluster: self.entries[cluster]}
         todo = [cluster]
@@ -82,7 +80,7 @@ class Books:
             todo += inside
         return list(found.values())
 
-    def enter(self, entry: ClusterRecord) -> None:
+    def enter(self, entry: Entry) -> None:
         """Somebody asks for a virtual cluster."""
         self.entries[entry.request.id] = entry
         self._changed.add(entry.request.id)
@@ -91,7 +89,7 @@ class Books:
         """It has its places now; or waits again, where it stood before."""
         self.enter(replace(self.entries[cluster], waiting=waiting))
 
-    def strike(self, cluster: ClusterId) -> ClusterRecord | None:
+    def strike(self, cluster: ClusterId) -> Entry | None:
         """It is no longer wanted."""
         self._changed.add(cluster)
         return self.entries.pop(cluster, None)

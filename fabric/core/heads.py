@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from .books import ClusterRecord
+from .books import Entry
 from .records import ROOT, ClusterId
 
 TOLD_S = 86400.0
@@ -49,7 +49,7 @@ class HeadRecord:
         return not self.clusters and not self.gone
 
 
-def remembered(entries: Iterable[ClusterRecord]) -> tuple[Remembered, ...]:
+def remembered(entries: Iterable[Entry]) -> tuple[Remembered, ...]:
     """What is to be recorded of the virtual clusters of a head, parents before their children.
 
     A placement group that was asked for inside a job is the job's own business.

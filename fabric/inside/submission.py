@@ -14,7 +14,7 @@ from ..core.resources import Resources
 from ..core.routing.work import alike
 from ..core.selectors import Condition, DoesNotExist, Exists, In, parse
 from ..errors import SpecError, TooLarge
-from ..manager.routing.messages import Placed, Submission
+from ..manager.routing.messages import Ask, Placed
 from ..ray.private_ray import captures
 from .context import current_id, is_placement_group, own_bundle, own_group
 from .introspection import attainable_of
@@ -186,7 +186,7 @@ def _place_in_burst(
     if (promised := promises.take(kind)) is not None:
         return promised
     id, *more = (_new_work(ClusterId(cluster)) for _ in range(1 + promises.wanted(kind)))
-    asked = Submission(
+    asked = Ask(
         id=id,
         cluster=ClusterId(cluster),
         demand=demand,
@@ -236,7 +236,7 @@ def _place(
     affinity: Mapping[str, Condition],
     inside: tuple[GroupId, int] | None = None,
 ) -> Placed | None:
-    asked = Submission(
+    asked = Ask(
         id=id,
         cluster=ClusterId(cluster),
         demand=demand,

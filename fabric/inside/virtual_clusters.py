@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..core.books import ClusterRecord, JobId
+from ..core.books import Entry, JobId
 from ..core.places.groups import GroupId
 from ..core.records import ROOT, ClusterId, ProcessId
 from ..errors import FabricError, ManagerAway, ManagerGone
@@ -62,7 +62,7 @@ class VirtualClusters:
         SpecError, NameTaken, NoSuchCluster for the parent, NeverFits, NotInTime.
         """
         now = time.time()
-        entry = ClusterRecord(
+        entry = Entry(
             request=spec.request(
                 name,
                 parent=ClusterId(parent),
@@ -78,7 +78,7 @@ class VirtualClusters:
         )
         return self._ask_again(entry, time.monotonic() + wait_s)
 
-    def _ask_again(self, entry: ClusterRecord, end: float) -> Mapping[str, Any]:
+    def _ask_again(self, entry: Entry, end: float) -> Mapping[str, Any]:
         """Ask for the same until it has its places or time is up; it is asked for once."""
         while True:
             left = max(0.0, end - time.monotonic())

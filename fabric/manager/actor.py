@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..core.books import ClusterRecord, JobId
+from ..core.books import Entry, JobId
 from ..core.places.groups import GroupId, group_id
 from ..core.places.request import Request
 from ..core.records import ClusterId, ProcessId, WorkId
@@ -32,8 +32,8 @@ from .files.head_file import HeadFile, file_of, state_folder
 from .files.ledger_file import LedgerFile, own
 from .reconciler import Reconciler
 from .restore import restore
-from .routing.messages import Placed, Submission
-from .rpc import ManagerAddress, Port
+from .routing.messages import Ask, Placed
+from .rpc import Address, Port
 from .settings import KeeperSettings
 from .snapshot import Snapshot
 
@@ -56,7 +56,7 @@ class ManagerActor:
 
         self._folder, self._settings = Path(folder), settings
         self._begun: asyncio.Future[Reconciler] | None = None
-        self._address: ManagerAddress | None = None
+        self._address: Address | None = None
         self._head: HeadFile | None = None
         self._lock: int | None = None
         # The loop exists once there is a call: this one comes without anybody asking.
@@ -66,12 +66,12 @@ class ManagerActor:
         """Read the books and keep them from now on, unless that has begun."""
         await self._reconciler()
 
-    async def address(self) -> ManagerAddress | None:
+    async def address(self) -> Address | None:
         """Where it listens for calls that do not come through Ray, if anywhere."""
         await self._reconciler()
         return self._address
 
-    async def create(self, entry: ClusterRecord, wait_s: float) -> Mapping[str, Any]:
+    async def create(self, entry: Entry, wait_s: float) -> Mapping[str, Any]:
         """Let a virtual cluster in, or have it wait; its state after `wait_s`."""
         reconciler = await self._reconciler()
         await reconciler.create(entry, wait_s=wait_s)
@@ -131,13 +131,13 @@ class ManagerActor:
             return document
         return {**document, "head": self._head.document(reconciler.books.entries, time.time())}
 
-    async def place(self, ask: Submission) -> Placed | None:
+    async def place(self, ask: Ask) -> Placed | None:
         """Say where a task or an actor runs; None if it may not wait and there is no room."""
         reconciler = await self._reconciler()
         work = await reconciler.place(ask)
         return None if work is None else reconciler.router.placed(work)
 
-    async def place_all(self, ask: Submission, more: Sequence[WorkId]) -> list[Placed]:
+    async def place_all(self, ask: Ask, more: Sequence[WorkId]) -> list[Placed]:
         """Say where a task runs, and promise places to as many of these like it as can wait."""
         reconciler = await self._reconciler()
         return [reconciler.router.placed(work) for work in await reconciler.place_all(ask, more)]

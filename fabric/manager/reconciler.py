@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 from ..core.audit import Escape, escapes, jobs_in
-from ..core.books import ClusterRecord, JobId
+from ..core.books import Entry, JobId
 from ..core.ledger import LedgerError
 from ..core.places.groups import CarriedBundle, GroupId, PlacementGroupRecord
 from ..core.records import (
@@ -40,7 +40,7 @@ from .admission.bundler import Bundler
 from .admission.controller import AdmissionController, has_places
 from .files.ledger_file import LedgerFile
 from .group_provisioner import GroupProvisioner
-from .routing.messages import Submission
+from .routing.messages import Ask
 from .routing.router import Router
 from .routing.task_times import PROOF_S
 from .settings import KeeperSettings
@@ -94,7 +94,7 @@ class Reconciler:
         self.admission.resume()
         await self.turn(everything=True)
 
-    async def create(self, entry: ClusterRecord, *, wait_s: float = 0.0) -> str:
+    async def create(self, entry: Entry, *, wait_s: float = 0.0) -> str:
         """Let a virtual cluster in, or have it wait; says in which state it is after `wait_s`.
 
         Asking again for the same is answered like the first time. NameTaken, NoSuchCluster for its
@@ -151,7 +151,7 @@ class Reconciler:
         self.books.enter(replace(entry, jobs=entry.jobs | {job}))
         self.admission.commit()
 
-    async def place(self, ask: Submission) -> Work | None:
+    async def place(self, ask: Ask) -> Work | None:
         """Say where work runs; None if it may not wait and there is no room."""
         if (first_ends := self.router.to_be_seen(ask)) is not None:
             with contextlib.suppress(TimeoutError):
@@ -160,7 +160,7 @@ class Reconciler:
         self.admission.commit()
         return work
 
-    async def place_all(self, ask: Submission, more: Sequence[WorkId]) -> list[Work]:
+    async def place_all(self, ask: Ask, more: Sequence[WorkId]) -> list[Work]:
         """Say where a task runs, and promise places to so many like it, or to fewer."""
         first = await self.place(ask)
         also = self.router.place_also(ask, more)
@@ -289,7 +289,7 @@ class Reconciler:
             self.admission.commit()
         # Else it has begun at most: who comes after one that dies now finds that out again.
 
-    def _see_jobs(self, seen: Observed, before: Mapping[ClusterId, ClusterRecord]) -> None:
+    def _see_jobs(self, seen: Observed, before: Mapping[ClusterId, Entry]) -> None:
         """End what belongs to jobs that are over; what was not there `before` may be too new."""
         for id, entry in before.items():
             now = self.books.entries.get(id)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..core.books import ClusterRecord
+from ..core.books import Entry
 from ..core.heads import HeadRecord, Remembered, gone_of, restorable
 from ..core.records import ClusterId
 from ..errors import FabricError, NoSuchCluster
@@ -44,11 +44,11 @@ def restore(
     return {"restored": [brief(ClusterId(name)) for name in restored], "refused": refused}
 
 
-def _entry(lost: Remembered, now: float) -> ClusterRecord:
+def _entry(lost: Remembered, now: float) -> Entry:
     request = VirtualCluster.from_dict(lost.spec).request(
         lost.id,
         parent=lost.parent,
         priority=lost.priority,
         deadline=lost.deadline,
     )
-    return ClusterRecord(request=request, spec=lost.spec, user=lost.user, asked_at=now)
+    return Entry(request=request, spec=lost.spec, user=lost.user, asked_at=now)

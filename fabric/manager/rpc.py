@@ -45,7 +45,7 @@ KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
 
 @travels
 @dataclass(frozen=True, slots=True)
-class ManagerAddress:
+class Address:
     """Where the manager listens, and what to say there."""
 
     host: str
@@ -62,7 +62,7 @@ class Port:
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
 
-    async def open(self, host: str) -> ManagerAddress | None:
+    async def open(self, host: str) -> Address | None:
         """Listen; None where that cannot be, or Ray itself encrypts what it sends."""
         if os.environ.get("RAY_USE_TLS", "0").lower() in ("1", "true"):
             return None
@@ -70,7 +70,7 @@ class Port:
             self._server = await asyncio.start_server(self._serve, host, 0)
         except OSError:
             return None
-        return ManagerAddress(host, self._server.sockets[0].getsockname()[1], self._token)
+        return Address(host, self._server.sockets[0].getsockname()[1], self._token)
 
     def close(self) -> None:
         """Answer nobody any more."""
@@ -115,7 +115,7 @@ class ManagerConnections:
         """Ask where it listens, and wait for nothing."""
         self._manager = manager
         self._asked = manager.address.remote()
-        self._address: ManagerAddress | None = None
+        self._address: Address | None = None
         self._idle: list[socket.socket] = []
         self._lock = threading.Lock()
         self._pid = os.getpid()

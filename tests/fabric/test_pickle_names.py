@@ -28,12 +28,12 @@ from fedpilot.fabric import (
     SchedulingPolicy,
     VirtualCluster,
 )
-from fedpilot.fabric.core.books import ClusterRecord, JobId
+from fedpilot.fabric.core.books import Entry, JobId
 from fedpilot.fabric.core.places.groups import GroupId
 from fedpilot.fabric.core.records import ClusterId, ProcessId, WorkId
 from fedpilot.fabric.manager.actor import ManagerActor
-from fedpilot.fabric.manager.routing.messages import Placed, Submission
-from fedpilot.fabric.manager.rpc import ManagerAddress
+from fedpilot.fabric.manager.routing.messages import Ask, Placed
+from fedpilot.fabric.manager.rpc import Address
 from fedpilot.fabric.pickle_names import NAMED
 
 THEIRS = {
@@ -52,7 +52,7 @@ SPEC = VirtualCluster(
     flex_resource_max={"CPU": 2},
 )
 REQUEST = SPEC.request("mine", priority=3, deadline=60.0)
-ASK = Submission(
+ASK = Ask(
     id=WorkId("ab"),
     cluster=ClusterId("mine"),
     demand=Resources.of({"CPU": 1}),
@@ -64,16 +64,14 @@ OURS: dict[str, Any] = {
     "create": (
         "create",
         (
-            ClusterRecord(
-                request=REQUEST, spec=SPEC.to_dict(), owner=JobId("01000000"), user="alice"
-            ),
+            Entry(request=REQUEST, spec=SPEC.to_dict(), owner=JobId("01000000"), user="alice"),
             5.0,
         ),
     ),
     "check": ("check", (REQUEST,)),
     "place": ("place", (ASK,)),
     "placed": (Placed(GroupId("12" * 18), 0, ({"CPU": 1.0},), "active"), None),
-    "address": ManagerAddress("127.0.0.1", 7461, b"token"),
+    "address": Address("127.0.0.1", 7461, b"token"),
     "never_fits": (None, NeverFits("mine", "there is no room", 2)),
 }
 

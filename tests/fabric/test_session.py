@@ -10,7 +10,7 @@ import pytest
 
 from fedpilot import fabric
 from fedpilot.fabric import VirtualCluster
-from fedpilot.fabric.core.books import ClusterRecord
+from fedpilot.fabric.core.books import Entry
 from fedpilot.fabric.core.records import ROOT
 from fedpilot.fabric.errors import NameTaken, NoSuchCluster, NotInTime, SpecError
 from fedpilot.fabric.inside import context, session
@@ -41,7 +41,7 @@ class Manager(VirtualClusters):
 
     def __init__(self, clock: Clock, placed_at: float, ends_at: float = float("inf")) -> None:
         self.clock, self.placed_at, self.ends_at = clock, placed_at, ends_at
-        self.entries: list[ClusterRecord] = []
+        self.entries: list[Entry] = []
         self.waits: list[float] = []
         self.refuses: Exception | None = None
         self.deleted: list[str] = []
@@ -59,7 +59,7 @@ class Manager(VirtualClusters):
         state = "active" if self.clock.now >= self.placed_at else "waiting"
         return {"state": state, "reason": "no room"}
 
-    def _create(self, entry: ClusterRecord, wait_s: float) -> Mapping[str, Any]:
+    def _create(self, entry: Entry, wait_s: float) -> Mapping[str, Any]:
         if self.refuses is not None:
             raise self.refuses
         self.entries.append(entry)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from fedpilot.fabric import Bundle, Machine, Resources, SchedulingPolicy, VNodeId
-from fedpilot.fabric.core.books import Books, ClusterRecord, JobId
+from fedpilot.fabric.core.books import Books, Entry, JobId
 from fedpilot.fabric.core.invariants import broken
 from fedpilot.fabric.core.places.groups import GroupId
 from fedpilot.fabric.core.places.request import Request
@@ -96,7 +96,7 @@ class World:
                 self.clock.advance(0.1)
         return task.result()
 
-    async def create(self, *entries: ClusterRecord) -> list[str]:
+    async def create(self, *entries: Entry) -> list[str]:
         return [await self.do(self.reconciler.create(each)) for each in entries]
 
     async def delete(self, name: str) -> tuple[str, ...]:
@@ -202,7 +202,7 @@ def asks(
     process: str | None = None,
     group: str | None = None,
     **more: Any,
-) -> ClusterRecord:
+) -> Entry:
     request = Request(
         id=ClusterId(name),
         parent=ClusterId(inside),
@@ -213,7 +213,7 @@ def asks(
         **more,
     )
     job = None if owner is None else JobId(owner)
-    return ClusterRecord(
+    return Entry(
         request=request,
         spec={"of": repr(request)},
         owner=job,
@@ -227,6 +227,6 @@ async def answer_of(task: asyncio.Future[Answer]) -> Answer:
     return await task
 
 
-def _but_begun(entries: Mapping[ClusterId, ClusterRecord]) -> dict[ClusterId, ClusterRecord]:
+def _but_begun(entries: Mapping[ClusterId, Entry]) -> dict[ClusterId, Entry]:
     """Entries, but for whether they have begun, which the file learns of a little later."""
     return {id: replace(entry, begun=False) for id, entry in entries.items()}

@@ -35,7 +35,7 @@ from fedpilot.fabric.core.records import (
 )
 from fedpilot.fabric.core.routing.work import Work, WorkState
 from fedpilot.fabric.core.selectors import Selector
-from fedpilot.fabric.manager.routing.messages import Submission
+from fedpilot.fabric.manager.routing.messages import Ask
 from fedpilot.fabric.manager.routing.router import Router
 from fedpilot.fabric.manager.settings import KeeperSettings
 from fedpilot.fabric.testing.fake_cluster import ManualClock, fake_machine
@@ -221,8 +221,8 @@ class Bench:
         wait: bool = True,
         where: Selector | None = None,
         function: str = "",
-    ) -> Submission:
-        return Submission(
+    ) -> Ask:
+        return Ask(
             id=WorkId(f"w{next(self.ids)}"),
             cluster=ClusterId(cluster),
             demand=Resources.of({"CPU": demand}),

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from ...core.books import ClusterRecord
+from ...core.books import Entry
 from ...core.ledger import LedgerError
 from ...core.places.admission import Expire, QueuedAt, decide
 from ...core.places.borrowing import give_back
@@ -121,7 +121,7 @@ class AdmissionController:
         if request.parent != ROOT and request.parent not in there:
             raise NoSuchCluster(request.parent, sorted(there))
 
-    def enter(self, entry: ClusterRecord) -> None:
+    def enter(self, entry: Entry) -> None:
         """Somebody asks for a virtual cluster of a new name: it is let in, or waits.
 
         NameTaken, NoSuchCluster for its parent, NeverFits; NotInTime if it is asked for again that
@@ -296,7 +296,7 @@ class AdmissionController:
                 if isinstance(found, Admit):
                     self._let_in(found)
 
-    def _begin_anew(self, entry: ClusterRecord) -> None:
+    def _begin_anew(self, entry: Entry) -> None:
         """Have all of a placement group made again that somebody asked for, under the id he knows.
 
         Ray cannot mend a part of it, so that waits until nothing runs in the rest.
@@ -387,6 +387,6 @@ def has_places(group: PlacementGroupRecord, found: Seen) -> bool:
     )
 
 
-def _asking(entry: ClusterRecord) -> str:
+def _asking(entry: Entry) -> str:
     """What tells a request that is made again from another for the same name."""
     return f"{entry.request.id} asked at {entry.asked_at!r}"

@@ -19,7 +19,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ...core.books import ClusterRecord
+from ...core.books import Entry
 from ...core.heads import HeadRecord, Remembered, gone_of, remembered, succeed, update
 from ...core.records import ClusterId
 from ...host.whole_files import replacing
@@ -87,7 +87,7 @@ class HeadFile:
         self._path = path
         self._written = written
         """What is on disk, or was to be when that failed."""
-        self._kept: tuple[ClusterRecord, ...] | None = None
+        self._kept: tuple[Entry, ...] | None = None
         self._writing: asyncio.Future[None] | None = None
         self._failed = False
 
@@ -103,7 +103,7 @@ class HeadFile:
 
     async def keep(
         self,
-        entries: Mapping[ClusterId, ClusterRecord],
+        entries: Mapping[ClusterId, Entry],
         now: float,
         *,
         drop: Collection[str] = (),

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ...core.books import ClusterRecord
+from ...core.books import Entry
 from ...core.ledger import Ledger
 from ...core.places.groups import CarriedBundle, GroupId, PlacementGroupRecord
 from ...core.places.request import Request
@@ -109,7 +109,7 @@ def use(what: Mapping[str, Any]) -> Use:
     return Use(vnode=VNodeId(what["vnode"]), resources=_resources(what["resources"]))
 
 
-def entry_row(asked: Mapping[ClusterId, int], entry: ClusterRecord) -> dict[str, Any]:
+def entry_row(asked: Mapping[ClusterId, int], entry: Entry) -> dict[str, Any]:
     request = entry.request
     return {
         "asked": asked[request.id],
@@ -141,7 +141,7 @@ def _selector_row(selector: Selector) -> dict[str, str]:
     return {label: str(condition) for label, condition in selector.items()}
 
 
-def entry(id: str, what: Mapping[str, Any]) -> ClusterRecord:
+def entry(id: str, what: Mapping[str, Any]) -> Entry:
     request = Request(
         id=ClusterId(id),
         parent=ClusterId(what["parent"]),
@@ -153,7 +153,7 @@ def entry(id: str, what: Mapping[str, Any]) -> ClusterRecord:
         priority=what["priority"],
         deadline=what["deadline"],
     )
-    return ClusterRecord(
+    return Entry(
         request=request,
         spec=what["spec"],
         owner=what["owner"],

@@ -14,7 +14,7 @@ from ...pickle_names import travels
 
 @travels
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Submission:
+class Ask:
     """A task or an actor that is about to be submitted."""
 
     id: WorkId

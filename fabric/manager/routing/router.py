@@ -27,7 +27,7 @@ from ...errors import NoSuchCluster, TooLarge
 from ...spec import ACTORS
 from ..settings import KeeperSettings
 from .batches import Batches
-from .messages import Placed, Submission
+from .messages import Ask, Placed
 from .reconstruction import Reconstruction
 from .scheduler import TRIES, Scheduler
 from .task_times import TaskTimes, kind_of
@@ -66,7 +66,7 @@ class Router:
             max((work.number for work in self._books.works), default=0) + 1
         )
 
-    def place(self, ask: Submission) -> Work | None:
+    def place(self, ask: Ask) -> Work | None:
         """Say where work runs; None if it may not wait and there is no room.
 
         Asking again is answered like the first time. NoSuchCluster; TooLarge for what could never
@@ -104,12 +104,12 @@ class Router:
                 return None
         return books.works[ask.id]
 
-    def _may_share(self, ask: Submission) -> bool:
+    def _may_share(self, ask: Ask) -> bool:
         """Whether an actor may go where others are: not before those who wait for that piece."""
         held = self._books.works.count(ask.cluster, WorkState.HELD)
         return ask.actor and not held
 
-    def _check_actors(self, ask: Submission) -> None:
+    def _check_actors(self, ask: Ask) -> None:
         """TooLarge for an actor without resources, if there are as many as there may be."""
         most = self._bundles.settings.actors_without_resources
         whose = "`actors_without_resources` of the manager"
@@ -126,7 +126,7 @@ class Router:
                 "a part of a CPU"
             )
 
-    def place_also(self, like: Submission, ids: Sequence[WorkId]) -> list[Work]:
+    def place_also(self, like: Ask, ids: Sequence[WorkId]) -> list[Work]:
         """Promise places to tasks like one that waits; to as many as can wait where it does.
 
         Nothing is made for them, and no room taken that others could have.
@@ -145,7 +145,7 @@ class Router:
             promised.append(works[id])
         return promised
 
-    def _work(self, ask: Submission) -> Work:
+    def _work(self, ask: Ask) -> Work:
         return Work(
             id=ask.id,
             number=next(self._numbers),
@@ -164,7 +164,7 @@ class Router:
         sizes = [piece.resources.to_ray() for piece in known.pieces] if known else []
         return Placed(work.group, work.bundle, tuple(sizes), str(work.state))
 
-    def to_be_seen(self, ask: Submission) -> asyncio.Event | None:
+    def to_be_seen(self, ask: Ask) -> asyncio.Event | None:
         """What a task had better wait for: the end of the first of its kind, which has just begun.
 
         Only then is known whether it may wait in the queue of a piece, or had better be held. None

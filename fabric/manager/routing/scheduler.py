@@ -12,7 +12,7 @@ from ...core.routing.pace import SOON_S
 from ...core.routing.scheduling import Apart, AwaitGroup, Into, Queue, choose, shortest_queue
 from ...core.routing.work import WorkState
 from ..settings import KeeperSettings
-from .messages import Submission
+from .messages import Ask
 from .task_times import TaskTimes, kind_of
 
 TRIES = 16
@@ -28,7 +28,7 @@ class Scheduler:
         self._settings = settings
 
     def choose(
-        self, ask: Submission, *, lasting: bool = False
+        self, ask: Ask, *, lasting: bool = False
     ) -> Into | Apart | Queue | AwaitGroup | Never:
         """Where work runs; `lasting`: an actor, which had better have a piece for itself."""
         books = self._books
@@ -46,7 +46,7 @@ class Scheduler:
             machines_come=self._settings.machines_come,
         )
 
-    def queue(self, ask: Submission) -> Queue | None:
+    def queue(self, ask: Ask) -> Queue | None:
         """Where a task waits, since it is known that there is no room."""
         return shortest_queue(
             self._books.ledger,
@@ -59,7 +59,7 @@ class Scheduler:
             self._soon_s(ask),
         )
 
-    def _soon_s(self, ask: Submission) -> float:
+    def _soon_s(self, ask: Ask) -> float:
         """How long a task may wait for a flexible piece that others use.
 
         Not at all, unless its like are known to be short and nobody is held who could run if the

@@ -16,7 +16,7 @@ from ...core.resources import Resources
 from ...core.routing.pace import Paces
 from ...core.routing.scheduling import slots
 from ...core.routing.work import Work, alike
-from .messages import Submission
+from .messages import Ask
 
 PROOF_S = 0.1
 """How long the first of a kind may take to end before its like are no longer taken to be short: as
@@ -25,7 +25,7 @@ long as it takes Ray to make a placement group for them."""
 Kind = tuple[ClusterId, str, Hashable]
 
 
-def kind_of(work: Work | Submission) -> Kind:
+def kind_of(work: Work | Ask) -> Kind:
     """What is the same for all tasks that are taken to last alike."""
     return work.cluster, work.function, alike(work.demand, work.selector)
 
@@ -45,7 +45,7 @@ class TaskTimes:
         """How long tasks of a kind last; None before the first has ended."""
         return self._paces.task_s(kind)
 
-    def waits(self, ask: Submission) -> Callable[[PlacementGroupRecord], float]:
+    def waits(self, ask: Ask) -> Callable[[PlacementGroupRecord], float]:
         """How long a task waits in the queue of a group."""
         works, kind, now = self._books.works, kind_of(ask), self._clock()
 

@@ -8,7 +8,7 @@ import pytest
 
 from fedpilot.fabric import ClusterId, Resources, SchedulingPolicy, VNodeId
 from fedpilot.fabric.core.audit import Running, escapes, jobs_in
-from fedpilot.fabric.core.books import Books, ClusterRecord, JobId
+from fedpilot.fabric.core.books import Books, Entry, JobId
 from fedpilot.fabric.core.ledger import Ledger
 from fedpilot.fabric.core.places.groups import CarriedBundle, GroupId, PlacementGroupRecord
 from fedpilot.fabric.core.places.request import Request
@@ -28,7 +28,7 @@ def books() -> Books:
         id = ClusterId(name)
         found.ledger.begin(PlacedCluster(id=id, parent=parent), ())
         jobs = frozenset({JOB}) if name == "job" else frozenset[JobId]()
-        found.enter(ClusterRecord(request=Request(id=id, parent=parent), jobs=jobs, waiting=False))
+        found.enter(Entry(request=Request(id=id, parent=parent), jobs=jobs, waiting=False))
         piece = CarriedBundle(vnode=VNodeId(f"{name}/0"), resources=ONE)
         policy = SchedulingPolicy.PACK
         found.groups.put(

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fedpilot.fabric import VirtualCluster
-from fedpilot.fabric.core.books import ClusterRecord, JobId
+from fedpilot.fabric.core.books import Entry, JobId
 from fedpilot.fabric.core.heads import (
     TOLD_S,
     HeadRecord,
@@ -36,10 +36,10 @@ def lost(name: str, inside: str = ROOT, **more: object) -> Remembered:
     return replace(Remembered(id=ClusterId(name), parent=ClusterId(inside), spec=spec), **more)  # type: ignore[arg-type]
 
 
-def entry(name: str, cpus: float = 1, inside: str = ROOT, **more: object) -> ClusterRecord:
+def entry(name: str, cpus: float = 1, inside: str = ROOT, **more: object) -> Entry:
     spec = VirtualCluster(flex_resource_min={"CPU": cpus})
     request = spec.request(name, parent=ClusterId(inside), deadline=NOW + 60)
-    return replace(ClusterRecord(request=request, spec=spec.to_dict(), user="alice"), **more)  # type: ignore[arg-type]
+    return replace(Entry(request=request, spec=spec.to_dict(), user="alice"), **more)  # type: ignore[arg-type]
 
 
 class TestRecord:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle as Names, RuleBasedStateMachine, invariant, multiple, rule
 
 from fedpilot.fabric import Bundle, Machine, MachineId, Resources, SchedulingPolicy, VNodeId
-from fedpilot.fabric.core.books import Books, ClusterRecord
+from fedpilot.fabric.core.books import Books, Entry
 from fedpilot.fabric.core.invariants import broken
 from fedpilot.fabric.core.ledger import Ledger
 from fedpilot.fabric.core.places.admission import Expire, QueuedAt, QueuePolicy, decide
@@ -209,7 +209,7 @@ class Histories(RuleBasedStateMachine):
         asked = [each.id for each in self.waiting]
         for request in self.waiting:
             if request.id not in self.books.entries:
-                self.books.enter(ClusterRecord(request=request))
+                self.books.enter(Entry(request=request))
         for id in list(self.books.entries):
             if id not in asked:
                 self.books.strike(id)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedpilot.fabric import Resources
-from fedpilot.fabric.core.books import ClusterRecord
+from fedpilot.fabric.core.books import Entry
 from fedpilot.fabric.core.records import DEFAULT, ROOT, ClusterId
 from fedpilot.fabric.errors import NameTaken, NeverFits, NoSuchCluster
 from fedpilot.fabric.manager.settings import KeeperSettings
@@ -66,9 +66,7 @@ class TestCreate:
         ],
     )
     @story
-    async def test_a_name_is_taken_by_whoever_asked_first(
-        self, world: World, other: ClusterRecord
-    ) -> None:
+    async def test_a_name_is_taken_by_whoever_asked_first(self, world: World, other: Entry) -> None:
         await world.begins(*two())
         world.ray.job_up("j1")
         await world.create(asks("up", least=2), asks("job", nodes(2)))
@@ -97,7 +95,7 @@ class TestCreate:
     )
     @story
     async def test_what_can_never_be_is_refused_at_once(
-        self, world: World, asked: ClusterRecord, why: str
+        self, world: World, asked: Entry, why: str
     ) -> None:
         await world.begins(*two())
         await world.create(asks("up", least=2, most=2))

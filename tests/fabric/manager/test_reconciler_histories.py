@@ -13,12 +13,12 @@ from pathlib import Path
 from hypothesis import HealthCheck, example, given, settings, strategies as st
 
 from fedpilot.fabric import Resources
-from fedpilot.fabric.core.books import ClusterRecord, JobId
+from fedpilot.fabric.core.books import Entry, JobId
 from fedpilot.fabric.core.invariants import broken
 from fedpilot.fabric.core.records import DEFAULT, ROOT, ClusterId, ProcessId, WorkId
 from fedpilot.fabric.core.routing.work import Work, WorkState
 from fedpilot.fabric.errors import NeverFits, NoSuchCluster, TooLarge
-from fedpilot.fabric.manager.routing.messages import Submission
+from fedpilot.fabric.manager.routing.messages import Ask
 from fedpilot.fabric.manager.settings import KeeperSettings
 from fedpilot.fabric.testing.fake_cluster import fake_machine
 from reconciler_world import STRICT_SPREAD, World, answer_of, asks, nodes, steps
@@ -26,7 +26,7 @@ from reconciler_world import STRICT_SPREAD, World, answer_of, asks, nodes, steps
 JOBS = ("j0", "j1")
 PROCESSES = ("p0", "p1")
 CALLS = ("create", "wait", "look", "remove")
-SHAPES: tuple[Callable[[str, str], ClusterRecord], ...] = (
+SHAPES: tuple[Callable[[str, str], Entry], ...] = (
     lambda name, inside: asks(name, nodes(1), inside=inside),
     lambda name, inside: asks(name, nodes(2, 2, policy=STRICT_SPREAD), inside=inside),
     lambda name, inside: asks(name, least=2, inside=inside),
@@ -133,7 +133,7 @@ class Chronicle:
                 self.there.add(name)
 
     async def _submit(self, cluster: ClusterId, process: int, cpus: int) -> None:
-        ask = Submission(
+        ask = Ask(
             id=WorkId(f"w{next(self.numbers)}"),
             cluster=cluster,
             demand=Resources.of({"CPU": cpus}),

@@ -6,7 +6,7 @@ from fedpilot.fabric import Resources
 from fedpilot.fabric.core.places.groups import GroupId, group_id
 from fedpilot.fabric.core.records import ClusterId, ProcessId, WorkId
 from fedpilot.fabric.core.routing.work import Work, WorkState
-from fedpilot.fabric.manager.routing.messages import Submission
+from fedpilot.fabric.manager.routing.messages import Ask
 from fedpilot.fabric.testing.fake_cluster import fake_machine
 from reconciler_world import STRICT_SPREAD, World, asks, nodes, story, two
 
@@ -109,7 +109,7 @@ def submits(
     inside: tuple[GroupId, int] | None = None,
 ) -> Work:
     """Work that was sent somewhere."""
-    ask = Submission(
+    ask = Ask(
         id=WorkId(id),
         cluster=ClusterId(cluster),
         demand=Resources.of({"CPU": cpus}),

@@ -29,7 +29,7 @@ from fedpilot.fabric.errors import (
 from fedpilot.fabric.inside import virtual_clusters
 from fedpilot.fabric.inside.virtual_clusters import VirtualClusters
 from fedpilot.fabric.manager import actor, rpc
-from fedpilot.fabric.manager.rpc import LENGTH, TOKEN_BYTES, ManagerAddress, Port, call, hang_up
+from fedpilot.fabric.manager.rpc import LENGTH, TOKEN_BYTES, Address, Port, call, hang_up
 
 HOST = "127.0.0.1"
 PATIENCE_S = 60.0
@@ -39,7 +39,7 @@ PATIENCE_S = 60.0
 class Manager:
     """What a manager answers, through Ray or not; both say which way it was."""
 
-    address_told: ManagerAddress | None = None
+    address_told: Address | None = None
     asked: list[str] = field(default_factory=list)
     raises: list[Exception] = field(default_factory=list)
     """What comes of the next calls instead of an answer."""

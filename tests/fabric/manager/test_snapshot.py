@@ -6,13 +6,13 @@ from collections.abc import ItemsView, Iterator
 from pathlib import Path
 from typing import Any
 
-from fedpilot.fabric.core.books import ClusterRecord
+from fedpilot.fabric.core.books import Entry
 from fedpilot.fabric.core.records import DEFAULT, ROOT, ClusterId
 from fedpilot.fabric.manager.snapshot import Snapshot
 from reconciler_world import World, asks, nodes, story, two
 
 
-class Entries(dict[ClusterId, ClusterRecord]):
+class Entries(dict[ClusterId, Entry]):
     """Counts how often all of them are looked at."""
 
     looks = 0
@@ -21,7 +21,7 @@ class Entries(dict[ClusterId, ClusterRecord]):
         self.looks += 1
         return super().__iter__()
 
-    def items(self) -> ItemsView[ClusterId, ClusterRecord]:  # type: ignore[override]
+    def items(self) -> ItemsView[ClusterId, Entry]:  # type: ignore[override]
         self.looks += 1
         return super().items()
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from fedpilot.fabric import Bundle, ClusterId, FabricError, Resources, SchedulingPolicy
-from fedpilot.fabric.core.books import Books, ClusterRecord, JobId
+from fedpilot.fabric.core.books import Books, Entry, JobId
 from fedpilot.fabric.core.ledger import Ledger
 from fedpilot.fabric.core.places.groups import GroupId, groups_for
 from fedpilot.fabric.core.places.nomination import Admit, apply, place
@@ -47,10 +47,8 @@ ONE = Request(
 
 TWO = replace(ONE, id=ClusterId("two"))
 ENTRIES = (
-    ClusterRecord(
-        request=ONE, spec={"flex_resource_min": {"CPU": 1}}, owner=JobId("01"), waiting=False
-    ),
-    ClusterRecord(request=TWO, asked_at=12.5, user="alice"),
+    Entry(request=ONE, spec={"flex_resource_min": {"CPU": 1}}, owner=JobId("01"), waiting=False),
+    Entry(request=TWO, asked_at=12.5, user="alice"),
 )
 
 
@@ -116,7 +114,7 @@ def test_who_asks_after_a_restart_stands_behind_those_of_before(tmp_path: Path) 
     file.close()
     file = LedgerFile(path)
     books = file.load()
-    books.enter(ClusterRecord(request=replace(ONE, id=ClusterId("three"))))
+    books.enter(Entry(request=replace(ONE, id=ClusterId("three"))))
     file.save(books)
     books.admit(ClusterId("two"), waiting=False)
     file.save(books)

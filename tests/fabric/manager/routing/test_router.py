@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from fedpilot.fabric import NoSuchCluster, TooLarge, VNodeId
-from fedpilot.fabric.core.books import ClusterRecord
+from fedpilot.fabric.core.books import Entry
 from fedpilot.fabric.core.records import NODE_LABEL, ClusterId, WorkId
 from fedpilot.fabric.core.routing.scheduling import ANY
 from fedpilot.fabric.core.selectors import In, Selector
-from fedpilot.fabric.manager.routing.messages import Submission
+from fedpilot.fabric.manager.routing.messages import Ask
 from fedpilot.fabric.manager.routing.router import SILENCE_S
 from fedpilot.fabric.testing.fake_cluster import fake_machine
 from router_bench import HELD, PLACED, QUEUED, Bench, cpus
@@ -228,7 +228,7 @@ class TestActorsWithoutResources:
         for name, most in (("strict", 1), ("generous", 9)):
             bench.begin(name, least=1)
             spec = {"max_actors_without_resources": most}
-            bench.books.enter(ClusterRecord(request=bench.requests[ClusterId(name)], spec=spec))
+            bench.books.enter(Entry(request=bench.requests[ClusterId(name)], spec=spec))
         assert bench.runs("strict", 0, actor=True).state is PLACED
         with pytest.raises(TooLarge, match=r"may have 1 .`max_actors_without_resources` of its"):
             bench.submit("strict", 0, actor=True)
@@ -241,9 +241,7 @@ class TestActorsWithoutResources:
 class TestAccount:
     def test_asking_twice_is_answered_alike(self, bench: Bench) -> None:
         bench.begin("job", 2)
-        ask = Submission(
-            id=WorkId("w"), cluster=ClusterId("job"), demand=cpus(1), selector={}, owner="me"
-        )
+        ask = Ask(id=WorkId("w"), cluster=ClusterId("job"), demand=cpus(1), selector={}, owner="me")
         assert bench.router.place(ask) == bench.router.place(ask)
         assert len(bench.books.works) == 1
 
