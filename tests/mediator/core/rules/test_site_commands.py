@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import click
 import pytest
 
-from fedpilot.cli import ABLE_AT_SITES, loaded
+from fedpilot.cli import ABLE_AT_SITES, COMMANDS, loaded
 from fedpilot.mediator.core.rules.site_commands import (
     FLAGS,
     OWN_MEDIATOR,
@@ -17,7 +17,6 @@ from fedpilot.mediator.core.rules.site_commands import (
     objection,
     too_long,
 )
-from fedpilot.mediator.wire.messages import COMMANDS
 
 SUBMIT = ("job", "submit", "--no-wait")
 
