@@ -10,7 +10,7 @@ import pytest
 from click.testing import Result
 
 from command_line import GOOD, invoke
-from fedpilot.mediator.wire.messages import COMMANDS
+from fedpilot.cli import COMMANDS
 
 pytestmark = pytest.mark.usefixtures("own_folder")
 
