@@ -58,7 +58,7 @@ class CommandGroup(click.Group):
             (name, command.get_short_help_str(LONGEST_SENTENCE))
             for name, command in sorted(self.commands.items())
         ]
-        with formatter.section("CommandGroup"):
+        with formatter.section("Commands"):
             formatter.write_dl(rows)
 
 

@@ -111,6 +111,8 @@ def contents(ledger: Ledger) -> Mapping[str, Any]:
 def told(decisions: Iterable[Decision]) -> list[str]:
     said = []
     for each in decisions:
-        position = f" {each.position}" if isinstance(each, QueuedAt) else ""
-        said.append(f"{type(each).__name__.lower()} {each.request.id}{position}")
+        if isinstance(each, QueuedAt):
+            said.append(f"wait {each.request.id} {each.position}")
+        else:
+            said.append(f"{type(each).__name__.lower()} {each.request.id}")
     return said

@@ -129,7 +129,7 @@ def test_a_ray_that_changed_can_be_imported_and_is_refused_by_init(tmp_path: Pat
     script = tmp_path / "script.py"
     script.write_text(
         "import fedpilot.fabric.ray.private_ray as parts\n"
-        "gone = parts.Part('ray._private.state', 'gone_in_this_ray')\n"
+        "gone = parts.PrivateName('ray._private.state', 'gone_in_this_ray')\n"
         "parts.NEEDS[parts.INSIDE] = (*parts.NEEDS[parts.INSIDE], gone)\n"
         "import ray\n"
         "print('imported', ray.__version__)\n"
