@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import defaultdict
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -101,6 +102,8 @@ class OrderExecutor:
         self._policy, self._settings = policy, settings
         self._orders: dict[OrderId, HeldOrder] = {}
         self._responder = Responder[OrderId, pb.Answer]()
+        self._turns: defaultdict[RunId, asyncio.Lock] = defaultdict(asyncio.Lock)
+        """Runs' work reaches their runners in the order in which it came."""
         self._send: Send | None = None
         self._commands = asyncio.Semaphore(settings.most_commands)
         self._beside: set[asyncio.Task[None]] = set()
@@ -177,6 +180,7 @@ class OrderExecutor:
         if (runner := self._runners.of(held.run)) is not None:
             runner.release(held.message)
             if held.verb == "release" and effect is Effect.FORGET:
+                self._turns.pop(held.run, None)
                 self._aside(self._runners.end(held.run, "its run has released it"))
 
     def _aside(self, doing: Coroutine[Any, Any, None]) -> None:
@@ -236,27 +240,39 @@ class OrderExecutor:
             if there is None:
                 raise self._runners.why_none(held.run)
             runner = there
-        if order.verb == "work":
-            self._transfers.begin_work(held.id, held.round_number)
-        await self._transfers.fetch(held.id, blob_of(order.blob), held.round_number)
-        return await self._asked(held, order, runner)
+        if order.verb != "work":
+            await self._transfers.fetch(held.id, blob_of(order.blob), held.round_number)
+            return await self._asked(held, self._handed_over(held, order, runner), runner)
+        self._transfers.begin_work(held.id, held.round_number)
+        async with self._turns[held.run]:  # it may need the model that work before it brings
+            await self._transfers.fetch(held.id, blob_of(order.blob), held.round_number)
+            asking = self._handed_over(held, order, runner)
+        return await self._asked(held, asking, runner)
 
     async def _prepared(self, held: HeldOrder, order: pb.Order) -> pb.Answer:
         """Have a runner promise; one that dies before it has is started again within its budget."""
         while True:
             try:
                 runner = await self._runners.ensure(held.run)
-                return await self._asked(held, order, runner)
+                return await self._asked(held, self._handed_over(held, order, runner), runner)
             except RunnersSpent:
                 raise
             except RunnerDied as error:
                 log.warning("run %s: %s", held.run, error)
 
-    async def _asked(self, held: HeldOrder, order: pb.Order, runner: RunnerClient) -> pb.Answer:
-        """Have a runner work on an order. SiteLost with the reason if the runner goes."""
+    def _handed_over(
+        self, held: HeldOrder, order: pb.Order, runner: RunnerClient
+    ) -> asyncio.Future[pb.Answer]:
+        """Give an order to its runner, after those that were given to it before."""
         asking = asyncio.ensure_future(runner.ask(order))
         held.reached = True
         self._report(held)
+        return asking
+
+    async def _asked(
+        self, held: HeldOrder, asking: asyncio.Future[pb.Answer], runner: RunnerClient
+    ) -> pb.Answer:
+        """What a runner answers. SiteLost with the reason if the runner goes."""
         try:
             return await asking
         except SiteLost as error:

@@ -57,6 +57,30 @@ def test_an_order_that_comes_again_is_worked_on_once_and_answered_again(tmp_path
     played(tmp_path, play)
 
 
+def test_work_reaches_its_runner_in_the_order_in_which_it_came(tmp_path: Path) -> None:
+    """The second needs the model that the first brings."""
+
+    async def play(lab: Lab) -> None:
+        agent = lab.agent()
+        async with running(agent):
+            session = await lab.mediator.next_session()
+            await lab.prepared(session)
+            store, slow = lab.mediator.store, asyncio.Event()
+            lab.mediator.held.append(slow)
+            await session.order(RUN, "work/1", "work", work("echo", **MODEL), store)
+            await until(lambda: lab.mediator.offsets != [], "its model is on its way")
+            await session.order(RUN, "work/2", "work", work("echo"), store)
+            await until(lambda: len(agent._at_work.held()) == 2, "both are there")
+            await asyncio.sleep(0.2)
+            assert [key for key in lab.worked() if key.startswith("work/")] == []
+            slow.set()
+            for key in ("work/1", "work/2"):
+                await session.wait_for("answer", key=key)
+            assert lab.worked()[-2:] == ["work/1", "work/2"]
+
+    played(tmp_path, play)
+
+
 def test_a_model_that_several_orders_name_comes_once(tmp_path: Path) -> None:
     async def play(lab: Lab) -> None:
         async with running(lab.agent()):
