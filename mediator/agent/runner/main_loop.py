@@ -88,7 +88,7 @@ class Runner:
                 pass  # this is how it ends
             finally:
                 interruptions.shield()
-                _give_up_after(END_S)
+                _give_up()
                 with ExitStack() as closing:
                     closing.callback(lambda: self._server.close(self._reason))
                     closing.callback(self._undo.close)
@@ -114,7 +114,7 @@ class Runner:
         if self._ending.acquire(blocking=False):
             self._reason = reason
             _log(f"ends: {reason}")
-            _give_up_after(END_S)
+            _give_up()
             # Not to the process: another thread could take it, and ours would wait on.
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
 
@@ -207,9 +207,9 @@ def _log(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
 
-def _give_up_after(seconds: float) -> None:
-    """End this process then, whatever it waits for, which its log will say."""
-    faulthandler.dump_traceback_later(seconds, exit=True)
+def _give_up() -> None:
+    """End this process after `END_S`, whatever it waits for, which its log will say."""
+    faulthandler.dump_traceback_later(END_S, exit=True)
 
 
 def serve(folder: Path, lock: int) -> None:
