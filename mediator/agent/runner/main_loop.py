@@ -107,7 +107,7 @@ class Runner:
 
     def lapse(self) -> None:
         """Give back a promise that was not committed in time."""
-        self._todo.put(self._lapse)
+        self._todo.put(self._part.lapse)
 
     def end(self, reason: str) -> None:
         """Interrupt whatever the main thread does."""
@@ -130,9 +130,6 @@ class Runner:
         else:
             answer.add_done_callback(partial(self._answered, order.id))
         self._server.promised(self._part.promise_s)
-
-    def _lapse(self) -> None:
-        self._part.lapse()
 
     def _answered(self, id: pb.OrderId, made: Future[Payload]) -> None:
         """Write down an answer and send it; called from whichever thread has made it."""
