@@ -100,12 +100,12 @@ async def serve(folder: Path, piece_bytes: int, plain: bool) -> None:
 
     from fedpilot.mediator.proto import federation_pb2 as pb
     from fedpilot.mediator.server.process import SERVER_OPTIONS
+    from fedpilot.mediator.server.services.blob_handlers import blob_handlers
     from fedpilot.mediator.wire.blobs.store import BlobStore
     from fedpilot.mediator.wire.rpc import MESSAGE_OPTIONS
     from fedpilot.mediator.wire.transfer import (
         BlobService,
         TransferSettings,
-        blob_handler,
         keep_freed_memory,
     )
 
@@ -174,7 +174,7 @@ async def serve(folder: Path, piece_bytes: int, plain: bool) -> None:
     }
     server = grpc.aio.server(options=MESSAGE_OPTIONS if plain else SERVER_OPTIONS)
     server.add_generic_rpc_handlers(
-        (blob_handler(service), grpc.method_handlers_generic_handler(RAW, raw))
+        (blob_handlers(service), grpc.method_handlers_generic_handler(RAW, raw))
     )
     key, certificate, authority = _pems(folder, "server")
     credentials = grpc.ssl_server_credentials(

@@ -24,9 +24,6 @@ from .create_cluster import create
 from .delete_clusters import delete
 from .restore_clusters import restore, tell_of_head
 
-EVENTS = 20
-"""How much of the history `explain` prints; `--json` gives all."""
-
 
 @click.group(cls=CommandGroup)
 def cluster() -> None:
@@ -163,7 +160,7 @@ def explain(name: str, address: str, auth_mode: str | None, as_json: bool) -> No
             console.print(sentence)
         if any(event["cluster"] == name for event in history):
             console.print()
-            console.print(chronicle(history, name, now, EVENTS))
+            console.print(chronicle(history, name, now))
 
 
 for each in (create, restore, delete):

@@ -45,8 +45,6 @@ if TYPE_CHECKING:
 
 TALKATIVE = ("ray.dashboard.modules.dashboard_sdk", "ray.dashboard.modules.job.sdk")
 """Loggers of Ray's that tell of each upload, and of the end of each log."""
-EVENTS = 20
-"""How much of the history `explain` prints; `--json` gives all."""
 QUIET_S, REPEATED_S = 5.0, 30.0
 """When it is said that Ray has not begun a job, and said again."""
 SETTLE_S = 10.0
@@ -351,7 +349,7 @@ def explain(id: str, address: str, auth_mode: str | None, as_json: bool) -> None
             console.print(sentence)
         if name and told:
             console.print()
-            console.print(chronicle(history, name, now, EVENTS))
+            console.print(chronicle(history, name, now))
 
 
 @job.command()

@@ -85,9 +85,9 @@ class Books:
         self.entries[entry.request.id] = entry
         self._changed.add(entry.request.id)
 
-    def admit(self, cluster: ClusterId, *, waiting: bool = False) -> None:
-        """It has its places now; or waits again, where it stood before."""
-        self.enter(replace(self.entries[cluster], waiting=waiting))
+    def admit(self, cluster: ClusterId) -> None:
+        """It has its places now."""
+        self.enter(replace(self.entries[cluster], waiting=False))
 
     def strike(self, cluster: ClusterId) -> Entry | None:
         """It is no longer wanted."""

@@ -44,31 +44,21 @@ def fake_machine(name: str, labels: Mapping[str, str] | None = None, **amounts: 
 
 @dataclass
 class Faults:
-    """What is to go wrong: the nth call of a method, over all workers, kills or raises."""
+    """What is to go wrong: the nth call of a method, over all workers, kills its worker."""
 
-    _planned: dict[tuple[str, int], Exception | None] = field(default_factory=dict)
+    _planned: set[tuple[str, int]] = field(default_factory=set)
     _calls: Counter[str] = field(default_factory=Counter)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def kill_at(self, method: str, nth: int) -> None:
         """Lose the worker that begins the nth call of the method, counted from one."""
-        self._planned[method, nth] = None
-
-    def fail_at(self, method: str, nth: int, error: Exception) -> None:
-        """Raise the error in place of the nth call of the method, counted from one."""
-        self._planned[method, nth] = error
+        self._planned.add((method, nth))
 
     def strike(self, method: str) -> bool:
-        """Count a call; raise what was planned for it, or say whether its worker dies."""
+        """Count a call, and say whether its worker dies."""
         with self._lock:
             self._calls[method] += 1
-            call = (method, self._calls[method])
-        if call not in self._planned:
-            return False
-        error = self._planned[call]
-        if error is not None:
-            raise error
-        return True
+            return (method, self._calls[method]) in self._planned
 
 
 @dataclass(frozen=True)

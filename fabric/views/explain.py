@@ -29,6 +29,9 @@ from .wording import (
     work,
 )
 
+EVENTS = 20
+"""How much of the history `explain` prints; `--json` gives all."""
+
 
 def sentences(document: Document, name: str, history: Sequence[Document], now: float) -> list[str]:
     """Why a virtual cluster is in its state, what it waits for, and what would help.
@@ -236,13 +239,13 @@ def _in_vain(history: Sequence[Document], name: str) -> bool:
     return last < len(events) and "admitted" not in events[len(events) - last :]
 
 
-def chronicle(history: Sequence[Document], name: str, now: float, most: int) -> RenderableType:
+def chronicle(history: Sequence[Document], name: str, now: float) -> RenderableType:
     """What has happened to one virtual cluster, oldest first."""
     told = [event for event in history if event["cluster"] == name]
     shown = bare()
-    if len(told) > most:
-        shown.add_row("", f"({len(told) - most} before that)", "", style="bright_black")
-    for event in told[-most:]:
+    if len(told) > EVENTS:
+        shown.add_row("", f"({len(told) - EVENTS} before that)", "", style="bright_black")
+    for event in told[-EVENTS:]:
         shown.add_row(
             Text(timestamp(event["time"]), "bright_black"),
             Text(ago(event["time"], now), "bright_black"),

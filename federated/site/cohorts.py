@@ -119,14 +119,6 @@ class Cohorts:
                     return number
         return None
 
-    @property
-    def company(self) -> int:
-        """How many clients train from one model in a round, at most."""
-        groups = self._materials.data.groups
-        if self._steps is None or groups is None:
-            return self._materials.cohort_size
-        return self._steps.largest(groups)
-
     def _plan(self, round_number: int, share: Share, counted: str | None) -> Cohort:
         """Who of a round's cohort is in a share; only those that counted, if that is known."""
         groups = self._materials.data.groups

@@ -30,17 +30,11 @@ INLINE_BYTES = 100_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreCounts:
-    """What a store holds now, and what it has answered so far."""
+    """What a store holds now."""
 
     states: int
     memory_bytes: int
     """Bytes of the states that are in memory."""
-    spilled_bytes: int
-    """Bytes of the states that have a file on disk; some may be in memory too."""
-    hits: int
-    """Reads answered from memory."""
-    misses: int
-    """Reads that had to go to disk."""
 
 
 class StateReference:
@@ -100,8 +94,7 @@ class GlobalObjectStore:
         self._keys: dict[str, str] = {}
         self._idle: OrderedDict[str, None] = OrderedDict()
         """Digests that are in memory and not held, the least recently used first."""
-        self._memory_bytes = self._spilled_bytes = 0
-        self._hits = self._misses = 0
+        self._memory_bytes = 0
         self._closed = False
         self._lock = threading.RLock()
 
@@ -170,15 +163,9 @@ class GlobalObjectStore:
             return key_or_digest in self._entries or key_or_digest in self._keys
 
     def counts(self) -> StoreCounts:
-        """What there is now, for `show` and for events."""
+        """What there is now."""
         with self._lock:
-            return StoreCounts(
-                states=len(self._entries),
-                memory_bytes=self._memory_bytes,
-                spilled_bytes=self._spilled_bytes,
-                hits=self._hits,
-                misses=self._misses,
-            )
+            return StoreCounts(states=len(self._entries), memory_bytes=self._memory_bytes)
 
     def close(self) -> None:
         """Forget everything and remove the spilled files; may be called twice."""
@@ -187,7 +174,7 @@ class GlobalObjectStore:
             self._entries.clear()
             self._keys.clear()
             self._idle.clear()
-            self._memory_bytes = self._spilled_bytes = 0
+            self._memory_bytes = 0
             if self._spilled is not None:
                 self._spilled.cleanup()
                 self._spilled = None
@@ -203,10 +190,7 @@ class GlobalObjectStore:
     def _read(self, name: str) -> State:
         entry = self._entries[name]
         state = entry.state
-        if state is not None:
-            self._hits += 1
-        else:
-            self._misses += 1
+        if state is None:
             state = _unwritable(_checked(name, entry.file))
             self._keep(entry, state)
         self._use(name)
@@ -227,7 +211,6 @@ class GlobalObjectStore:
         entry = self._entries[name]
         if entry.state is not None and entry.file is None:
             entry.file = self._written(name, entry.state)
-            self._spilled_bytes += entry.nbytes
         self._forget(name, entry)
 
     def _written(self, name: str, state: State) -> Path:
@@ -273,7 +256,6 @@ class GlobalObjectStore:
         if entry.file is not None:
             entry.file.unlink(missing_ok=True)
             entry.file = None
-            self._spilled_bytes -= entry.nbytes
 
 
 def _checked(name: str, file: Path | None) -> State:

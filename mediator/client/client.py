@@ -80,7 +80,6 @@ class MediatorClient:
         credentials: Credentials,
         *,
         patience: ClientTimeouts | None = None,
-        sleep: Callable[[float], None] = time.sleep,
         on_cut: Callable[[str], None] = lambda reason: None,
     ) -> None:
         """Connect when first asked; CertificateExpired at once.
@@ -91,10 +90,7 @@ class MediatorClient:
         self.address = address
         self.identity = credentials.identity
         self._patience = patience or ClientTimeouts()
-        self._sleep = sleep
-        self._calls = RetryingStub(
-            address, credentials, patience=self._patience, sleep=sleep, on_cut=on_cut
-        )
+        self._calls = RetryingStub(address, credentials, patience=self._patience, on_cut=on_cut)
 
     def close(self) -> None:
         """End the connection; may be called twice."""
@@ -172,7 +168,7 @@ class MediatorClient:
         found = _document(self._calls.ask("stop_run", pb.RunRequest(run=run), run=run).run_json)
         waited = 0.0
         while wait and found.get("status") == STOPPING and waited < self._patience.work_s:
-            self._sleep(LOOK_S)
+            time.sleep(LOOK_S)
             waited += LOOK_S
             found = self.show_run(run)
         return found
@@ -286,9 +282,9 @@ class MediatorClient:
         there = names or "none; `fedpilot site token NAME` lets one join"
         raise NoSuchSite(f"there is no site {name!r}; there are: {there}")
 
-    def change_site(self, name: str, change: str, *, timeout_s: float = 0.0) -> Document:
+    def change_site(self, name: str, change: str) -> Document:
         """Cordon, uncordon, drain or remove a site; the site as it is then."""
-        request = pb.ChangeSiteRequest(site=name, change=change, timeout_s=timeout_s)
+        request = pb.ChangeSiteRequest(site=name, change=change)
         return _document(self._calls.ask("change_site", request, site=name).site_json)
 
     def run_at_site(self, site: str, arguments: list[str]) -> SiteCommandOutcome:
@@ -308,11 +304,6 @@ class MediatorClient:
         request = pb.MakeTokenRequest(site=site, valid_s=valid_s)
         reply = self._calls.ask("make_token", request, site=site)
         return reply.token, reply.expires_at
-
-    def revoke_certificate(self, which: str) -> list[str]:
-        """Have a serial number, or all of a name, refused from now on; the serial numbers."""
-        reply = self._calls.ask("revoke_certificate", pb.RevokeRequest(which=which))
-        return list(reply.serials)
 
     # -- the federation -----------------------------------------------------------------------
 

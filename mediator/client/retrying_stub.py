@@ -37,7 +37,6 @@ _REPEATABLE = frozenset(
         "ask_run",
         "list_sites",
         "change_site",
-        "revoke_certificate",
         "list_audit",
     }
 )
@@ -73,7 +72,6 @@ class RetryingStub:
         credentials: Credentials,
         *,
         patience: ClientTimeouts,
-        sleep: Callable[[float], None],
         on_cut: Callable[[str], None],
     ) -> None:
         """Connect when first asked.
@@ -82,7 +80,6 @@ class RetryingStub:
         """
         self._address = address
         self._patience = patience
-        self._sleep = sleep
         self._on_cut = on_cut
         self._channel = uninterrupted(
             lambda: grpc.secure_channel(
@@ -126,7 +123,7 @@ class RetryingStub:
                 again = cut and method in _REPEATABLE
                 if not again or time.monotonic() + pause > deadline:
                     raise raised from error
-                self._sleep(pause)
+                time.sleep(pause)
 
     def stream(
         self, method: str, request: Any, *, run: str = "", timeout_s: float | None = None
@@ -166,7 +163,7 @@ class RetryingStub:
                 if not told:
                     self._on_cut(error.reason)
                     told = True
-            self._sleep(next(pauses))
+            time.sleep(next(pauses))
 
     def _pauses(self) -> Iterator[float]:
         pause = self._patience.first_pause_s

@@ -22,7 +22,7 @@ from ..workload import Payload
 from .blobs.blob import Blob
 from .blobs.errors import BadBlob
 from .blobs.store import BlobStore
-from .payloads import LIMITS, PayloadLimits, read, write
+from .payloads import read, write
 
 PROTOCOL = 1
 """The wire that this version speaks."""
@@ -252,40 +252,16 @@ def check_order(order: pb.Order) -> OrderId:
 # -- payloads -------------------------------------------------------------------------------------
 
 
-def order_message(
-    order: OrderId,
-    verb: str,
-    payload: Payload,
-    blobs: BlobStore,
-    *,
-    round_number: int = 0,
-    purpose: str = "",
-) -> pb.Order:
-    """An order as a message; its tensors become a blob of the store, which is to be pinned."""
-    header, blob = write(payload, blobs)
-    return pb.Order(
-        id=id_message(order),
-        verb=verb,
-        kind=payload.kind,
-        header_json=header,
-        blob=blob_message(blob),
-        round=round_number,
-        purpose=purpose,
-    )
-
-
 def done_message(payload: Payload, blobs: BlobStore) -> pb.Done:
     """What was made as a message; its tensors become a blob of the store, which is to be pinned."""
     header, blob = write(payload, blobs)
     return pb.Done(kind=payload.kind, header_json=header, blob=blob_message(blob))
 
 
-def payload_of(
-    found: pb.Order | pb.Done | pb.Request, blobs: BlobStore, limits: PayloadLimits = LIMITS
-) -> Payload:
+def payload_of(found: pb.Order | pb.Done | pb.Request, blobs: BlobStore) -> Payload:
     """The payload of a message whose blob is in the store. Raises BadPayload and BadMessage."""
     blob = blob_of(found.blob)
     if blob is not None and not blobs.has(blob):
         raise MissingBlob(f"blob {blob.digest} is not there")
     path = None if blob is None else blobs.path(blob.digest)
-    return read(found.kind, found.header_json, path, limits)
+    return read(found.kind, found.header_json, path)

@@ -58,8 +58,6 @@ _LONGEST_SHOWN = 80
 _BRIEF = reprlib.Repr()
 _BRIEF.maxlevel, _BRIEF.maxlist = 2, 8
 
-Shapes = Mapping[str, tuple[npt.DTypeLike, tuple[int, ...]]]
-
 
 class BadPayload(MediatorError):
     """A payload that does not hold what it should; the text names what was wrong."""
@@ -319,37 +317,6 @@ def _finite(text: str) -> float:
     if not math.isfinite(value):
         raise ValueError(f"{text[:40]} is not finite")
     return value
-
-
-# -- checking -------------------------------------------------------------------------------------
-
-
-def check_like(payload: Payload, expected: Shapes) -> None:
-    """BadPayload names the first tensor that is missing, too many, or of another type or shape."""
-    for name in sorted(expected.keys() | payload.tensors.keys()):
-        if name not in payload.tensors:
-            raise BadPayload(f"tensor {_short(name)} is missing")
-        if name not in expected:
-            raise BadPayload(f"there should be no tensor {_short(name)}")
-        dtype, shape = expected[name]
-        found = payload.tensors[name]
-        if (found.dtype, found.shape) != (np.dtype(dtype), tuple(shape)):
-            raise BadPayload(
-                f"tensor {_short(name)} should be {np.dtype(dtype)} {list(shape)} and is"
-                f" {found.dtype} {list(found.shape)}"
-            )
-
-
-def check_finite(payload: Payload) -> None:
-    """BadPayload names the first tensor that has a NaN or an infinity."""
-    for name, array in sorted(payload.tensors.items()):
-        if array.dtype.kind != "f" or not array.size:
-            continue
-        # A NaN makes both of them NaN, and neither takes memory.
-        with np.errstate(invalid="ignore"):
-            finite = np.isfinite(array.min()) and np.isfinite(array.max())
-        if not finite:
-            raise BadPayload(f"tensor {_short(name)} has values that are not finite")
 
 
 def _known() -> str:

@@ -10,7 +10,6 @@ from fedpilot.fabric import (
     VirtualCluster,
     VirtualClusterManager,
     Worker,
-    WorkerFailed,
     WorkerLost,
 )
 from fedpilot.fabric.testing.fake_cluster import FakeCluster, fake_machine
@@ -45,16 +44,6 @@ def test_the_nth_call_kills_and_takes_those_behind_it(cluster: FakeCluster, work
     assert calls[0].result(60) == 1
     assert isinstance(calls[1].exception(60), WorkerLost)
     assert isinstance(calls[2].exception(60), WorkerLost)
-
-
-def test_the_nth_call_fails_and_the_next_one_goes_on(cluster: FakeCluster, worker: Worker) -> None:
-    cluster.faults.fail_at("step", 2, ValueError("on order"))
-    calls = [worker.call("step") for _ in range(3)]
-    assert calls[0].result(60) == 1
-    failed = calls[1].exception(60)
-    assert isinstance(failed, WorkerFailed)
-    assert (failed.kind, failed.message) == ("ValueError", "on order")
-    assert calls[2].result(60) == 2
 
 
 def test_a_worker_is_killed_by_name(cluster: FakeCluster, worker: Worker) -> None:

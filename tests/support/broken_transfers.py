@@ -16,6 +16,7 @@ import grpc.aio
 
 from fedpilot.mediator.core.traffic import Direction
 from fedpilot.mediator.proto import federation_pb2 as pb
+from fedpilot.mediator.server.services.blob_handlers import blob_handlers
 from fedpilot.mediator.wire.blobs.blob import Blob
 from fedpilot.mediator.wire.blobs.store import BlobStore
 from fedpilot.mediator.wire.transfer import (
@@ -24,7 +25,6 @@ from fedpilot.mediator.wire.transfer import (
     BlobStub,
     Piece,
     TransferSettings,
-    blob_handler,
     unpack,
 )
 
@@ -178,7 +178,7 @@ async def world(
         breaks, mediator, gate, largest_bytes=200_000, settings=service_settings
     )
     server = grpc.aio.server()
-    server.add_generic_rpc_handlers((blob_handler(service),))
+    server.add_generic_rpc_handlers((blob_handlers(service),))
     port = server.add_insecure_port("localhost:0")
     await server.start()
     booked: dict[Direction, int] = {}

@@ -21,11 +21,12 @@ from fedpilot.mediator.core.traffic import Direction
 from fedpilot.mediator.identity import Authority, Credentials
 from fedpilot.mediator.identity.tls import peer_of, server_credentials
 from fedpilot.mediator.proto import federation_pb2 as pb
+from fedpilot.mediator.server.services.blob_handlers import blob_handlers
 from fedpilot.mediator.wire.blobs.blob import Blob
 from fedpilot.mediator.wire.blobs.store import BlobStore
 from fedpilot.mediator.wire.payloads import write
 from fedpilot.mediator.wire.rpc import JOIN, MESSAGE_OPTIONS, SITE, handler
-from fedpilot.mediator.wire.transfer import BlobService, blob_handler
+from fedpilot.mediator.wire.transfer import BlobService
 from fedpilot.mediator.workload import Payload
 
 PATIENCE_S = 60.0
@@ -220,7 +221,7 @@ async def fake_mediator(folder: Path) -> AsyncIterator[FakeMediator]:
     server = grpc.aio.server(options=MESSAGE_OPTIONS)
     blobs = Blobs(mediator.store, mediator.gate, largest_bytes=1 << 30)
     blobs.offsets, blobs.held = mediator.offsets, mediator.held
-    server.add_generic_rpc_handlers((blob_handler(blobs), handler(SITE, mediator)))
+    server.add_generic_rpc_handlers((blob_handlers(blobs), handler(SITE, mediator)))
     port = server.add_secure_port("127.0.0.1:0", server_credentials(own))
     joining = grpc.aio.server()
     joining.add_generic_rpc_handlers((handler(JOIN, mediator),))

@@ -22,8 +22,6 @@ from .sampling import Indices
 Share = tuple[range, ...]
 Mask = npt.NDArray[np.bool_]
 
-EVERYBODY: Share = (range(2**63 - 1),)
-
 
 def told(share: Iterable[range]) -> list[list[int]]:
     """A share as JSON values."""

@@ -9,6 +9,6 @@ LEAST_S = 0.25
 """Less work than this is not worth saving, however cheap the write."""
 
 
-def worth_saving(unsaved_s: float, write_s: float, share: float = SHARE) -> bool:
+def worth_saving(unsaved_s: float, write_s: float) -> bool:
     """Whether `unsaved_s` seconds of training justify a write of `write_s` seconds."""
-    return unsaved_s >= LEAST_S and write_s <= share * unsaved_s
+    return unsaved_s >= LEAST_S and write_s <= SHARE * unsaved_s

@@ -72,7 +72,6 @@ class Coordinator:
         membership: Membership,
         test_samples: int = 0,
         told: Callable[[str], Told] = lambda site: Told.EXACT,
-        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         """`cohort`: the clients that a round asks, and how many of them are enough; `membership`
         says who they are, `told` how a site's part of the samples may be told. The coordinator's
@@ -85,7 +84,6 @@ class Coordinator:
         self._mediator = mediator
         self._folder = folder
         self._emit = emit
-        self._clock = clock
         self._client_digests: Mapping[str, Mapping[str, str]] = {}
         """Of the round trained last, if the config asks for them."""
         self._not_finite_at: Sequence[str] = ()
@@ -112,7 +110,7 @@ class Coordinator:
             counted=counted,
             late=self._late,
             emit=emit,
-            clock=clock,
+            clock=time.perf_counter,
         )
         self._evaluation = EvaluationPhase(
             config=config,
@@ -124,7 +122,7 @@ class Coordinator:
             counted=counted,
             limits=self._limits,
             emit=emit,
-            clock=clock,
+            clock=time.perf_counter,
         )
 
     def first(self, initial: State) -> GlobalModel:
@@ -184,7 +182,7 @@ class Coordinator:
         self._mediator.rebalance(GIVEN_BACK, round_number=number)
         self._orders.tell_changes()
         self._emit("round_started", round=number, of=of)
-        started = self._clock()
+        started = time.perf_counter()
         trained = self._training.train(model)
         self._client_digests = trained.digests
         total, late = trained.total, trained.late
@@ -193,7 +191,7 @@ class Coordinator:
             state, memory = self._algorithm.apply(model.state, self._roles, model.memory, update)
         for name, largest in total.largest.items():
             state[name] = np.maximum(state[name], largest)
-        seconds = self._clock() - started
+        seconds = time.perf_counter() - started
         new = GlobalModel(number, state, memory, digest(state))
         row: dict[str, Any] = {
             "round": number,

@@ -11,7 +11,7 @@ coordinator at the mediator, and from there to the site that the client belongs 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -125,12 +125,10 @@ class RemoteFederation:
         run_id: str,
         *,
         owned: bool = False,
-        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self.run_id = run_id
         self._client = client
         self._owned = owned
-        self._sleep = sleep
         self._ids: dict[int, str] = {}
         self._threads = ThreadPoolExecutor(AT_ONCE, thread_name_prefix=f"{run_id}-asks")
         self._closed = False
@@ -223,4 +221,4 @@ class RemoteFederation:
                 status = self._client.show_run(self.run_id).get("status")
                 if status in ENDED or status == "stopping" or time.monotonic() > deadline:
                     raise
-                self._sleep(LOOK_S)
+                time.sleep(LOOK_S)

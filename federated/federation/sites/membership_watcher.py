@@ -27,9 +27,8 @@ futures of what takes time, by site."""
 class Following:
     """Calls `look`, first at once; closed by its owner."""
 
-    def __init__(self, look: Look, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, look: Look) -> None:
         self._look = look
-        self._clock = clock
         self._news = threading.Event()
         self._news.set()
         self._closed = False
@@ -60,7 +59,7 @@ class Following:
             self._news.clear()
             if self._closed:
                 return
-            now = self._clock()
+            now = time.monotonic()
             with self._lock:
                 self._busy = {site: until for site, until in self._busy.items() if until > now}
                 busy = set(self._busy)
@@ -82,5 +81,5 @@ class Following:
             if error is None:
                 self._busy.pop(site, None)
             else:
-                self._busy[site] = self._clock() + AGAIN_S
+                self._busy[site] = time.monotonic() + AGAIN_S
         self._news.set()  # it may have changed meanwhile

@@ -18,9 +18,8 @@ KEEP = 2
 class Recent(Generic[V]):
     """A mapping that forgets what was not used for longest."""
 
-    def __init__(self, keep: int = KEEP) -> None:
+    def __init__(self) -> None:
         self._values: OrderedDict[str, V] = OrderedDict()
-        self._keep = keep
 
     def touch(self, key: str) -> bool:
         """Use a key: whether it is there."""
@@ -33,7 +32,7 @@ class Recent(Generic[V]):
         """Add a value as the one used last."""
         self._values[key] = value
         self._values.move_to_end(key)
-        while len(self._values) > self._keep:
+        while len(self._values) > KEEP:
             self._values.popitem(last=False)
 
     def __getitem__(self, key: str) -> V:

@@ -50,16 +50,14 @@ def _life_s(identity: Identity) -> float:
     return identity.expires_at - _issued_at(identity)
 
 
-async def renewed(
-    stub: Stub, credentials: Credentials, mediator: str, within_s: float = RENEW_S
-) -> Credentials:
+async def renewed(stub: Stub, credentials: Credentials, mediator: str) -> Credentials:
     """The next credentials, over a line that was opened with those that there are.
 
     Raises MediatorUnreachable, RequestRefused, IdentityError for a reply that is not ours.
     """
     asked = pb.RenewRequest(protocol=PROTOCOL, certificate_request=credentials.request())
     try:
-        reply = await stub.renew(asked, timeout=within_s, wait_for_ready=True)
+        reply = await stub.renew(asked, timeout=RENEW_S, wait_for_ready=True)
     except grpc.aio.AioRpcError as error:
         raise _explained(mediator, error) from error
     return credentials.renewed(reply.certificate)

@@ -88,7 +88,7 @@ class Runner:
                 pass  # this is how it ends
             finally:
                 interruptions.shield()
-                _give_up_after(END_S)
+                _give_up()
                 with ExitStack() as closing:
                     closing.callback(lambda: self._server.close(self._reason))
                     closing.callback(self._undo.close)
@@ -107,14 +107,14 @@ class Runner:
 
     def lapse(self) -> None:
         """Give back a promise that was not committed in time."""
-        self._todo.put(self._lapse)
+        self._todo.put(self._part.lapse)
 
     def end(self, reason: str) -> None:
         """Interrupt whatever the main thread does."""
         if self._ending.acquire(blocking=False):
             self._reason = reason
             _log(f"ends: {reason}")
-            _give_up_after(END_S)
+            _give_up()
             # Not to the process: another thread could take it, and ours would wait on.
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
 
@@ -130,9 +130,6 @@ class Runner:
         else:
             answer.add_done_callback(partial(self._answered, order.id))
         self._server.promised(self._part.promise_s)
-
-    def _lapse(self) -> None:
-        self._part.lapse()
 
     def _answered(self, id: pb.OrderId, made: Future[Payload]) -> None:
         """Write down an answer and send it; called from whichever thread has made it."""
@@ -207,9 +204,9 @@ def _log(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
 
-def _give_up_after(seconds: float) -> None:
-    """End this process then, whatever it waits for, which its log will say."""
-    faulthandler.dump_traceback_later(seconds, exit=True)
+def _give_up() -> None:
+    """End this process after `END_S`, whatever it waits for, which its log will say."""
+    faulthandler.dump_traceback_later(END_S, exit=True)
 
 
 def serve(folder: Path, lock: int) -> None:

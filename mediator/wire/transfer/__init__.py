@@ -7,7 +7,7 @@ it came. Nothing is used before its digest is right.
 from .client import BlobClient, BlobStub, TransferFailed, TransferRefused
 from .memory import keep_freed_memory
 from .pieces import Piece, pack, unpack
-from .service import OFFERS_PER_SITE, BlobService, Gate, blob_handler
+from .service import OFFERS_PER_SITE, BlobService, Gate
 from .settings import TransferSettings
 
 __all__ = [
@@ -20,7 +20,6 @@ __all__ = [
     "TransferFailed",
     "TransferRefused",
     "TransferSettings",
-    "blob_handler",
     "keep_freed_memory",
     "pack",
     "unpack",

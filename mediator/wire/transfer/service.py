@@ -21,8 +21,8 @@ from ..blobs.errors import BadBlob, BlobBusy, NoRoom
 from ..blobs.full_disk import is_full
 from ..blobs.part import PartialBlob
 from ..blobs.store import BlobStore
-from ..rpc import NO_ROOM_NOW, SITE
-from .pieces import BadPiece, Piece, pack, unpack
+from ..rpc import NO_ROOM_NOW
+from .pieces import BadPiece, Piece
 from .settings import USUAL, TransferSettings
 from .streams import StreamMemory, opened, receive, send
 
@@ -251,21 +251,3 @@ async def _refuse(context: Context, site: str, code: grpc.StatusCode, text: str)
     log.warning("site %s: %s: %s", site, code.name, text)
     await context.abort(code, text)
     raise AssertionError("abort does not return")
-
-
-def blob_handler(service: BlobService) -> grpc.GenericRpcHandler:
-    """Serves Fetch, Offer and Push; for `grpc.aio` servers, before the handler of SiteService."""
-    return grpc.method_handlers_generic_handler(
-        SITE.full_name,
-        {
-            "Fetch": grpc.unary_stream_rpc_method_handler(
-                service.fetch, pb.FetchRequest.FromString, pack
-            ),
-            "Offer": grpc.unary_unary_rpc_method_handler(
-                service.offer, pb.OfferRequest.FromString, pb.OfferReply.SerializeToString
-            ),
-            "Push": grpc.stream_unary_rpc_method_handler(
-                service.push, unpack, pb.PushReply.SerializeToString
-            ),
-        },
-    )

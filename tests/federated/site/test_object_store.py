@@ -141,8 +141,6 @@ def test_what_is_held_stays_in_memory_once_it_is_there(store: GlobalObjectStore)
     holds[0].release()
     holds[1].release()
     assert store.counts().memory_bytes == 3 * KB
-    store.get("4")
-    assert store.counts().misses == 2, "only those that were put when the others filled it"
 
 
 # -- spilling ---------------------------------------------------------------------------------
@@ -157,12 +155,11 @@ def test_the_least_recently_used_goes_to_disk_and_comes_back(
     assert [file.stem for file in files(tmp_path)] == [names[1]]
     assert digest(store.get("1")) == names[1]
     counts = store.counts()
-    assert (counts.states, counts.memory_bytes, counts.spilled_bytes) == (4, 3 * KB, 2 * KB)
-    assert (counts.hits, counts.misses) == (1, 1)
+    assert (counts.states, counts.memory_bytes) == (4, 3 * KB)
+    assert len(files(tmp_path)) == 2
     for key in "0123":
         store.delete(key)
     assert files(tmp_path) == []
-    assert store.counts().spilled_bytes == 0
 
 
 def test_a_state_larger_than_the_limit_lives_on_disk(store: GlobalObjectStore) -> None:
@@ -350,7 +347,6 @@ class AgainstDicts(RuleBasedStateMachine):
         held = {hold.digest for hold in self.held}
         sizes = {name: nbytes(each.values()) for name, each in zip(NAMES, STATES, strict=True)}
         assert counts.memory_bytes <= max(LIMIT, sum(sizes[name] for name in held))
-        assert counts.memory_bytes + counts.spilled_bytes >= sum(sizes[name] for name in present)
 
     def teardown(self) -> None:
         if hasattr(self, "store"):

@@ -19,9 +19,7 @@ from fedpilot.mediator.wire.messages import (
     BadMessage,
     Capacity,
     Numbering,
-    OrderId,
     ProtocolRefused,
-    RunId,
     SiteName,
     SiteStanding,
 )
@@ -197,11 +195,8 @@ def test_standings_survive_the_way(
 def test_payloads_survive_the_way(tmp_path: Path) -> None:
     store = BlobStore(tmp_path, 1 << 20)
     payload = Payload(kind="round", header={"round": 3}, tensors={"w": np.arange(6.0)})
-    id = OrderId(RunId("run"), "round/3")
-    order = messages.order_message(id, "work", payload, store, round_number=3, purpose="training")
-    assert messages.check_order(order) == id
-    assert (order.round, order.purpose, order.kind) == (3, "training", "round")
-    found = messages.payload_of(pb.Order.FromString(order.SerializeToString()), store)
+    sent = messages.done_message(payload, store)
+    found = messages.payload_of(pb.Done.FromString(sent.SerializeToString()), store)
     assert (found.kind, found.header) == ("round", {"round": 3})
     np.testing.assert_array_equal(found.tensors["w"], payload.tensors["w"])
     done = messages.done_message(Payload(kind="done"), store)

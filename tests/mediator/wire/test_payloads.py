@@ -22,9 +22,6 @@ from fedpilot.mediator.wire.payloads import (
     DTYPES,
     BadPayload,
     PayloadLimits,
-    Shapes,
-    check_finite,
-    check_like,
     header_json,
     read,
     read_tensors,
@@ -295,39 +292,3 @@ def test_a_changed_file_is_refused_or_has_sound_tensors(
 @given(header=st.dictionaries(st.text("ab"), json_values, max_size=3))
 def test_a_header_survives_its_text(header: dict[str, Any]) -> None:
     assert read("k", header_json(header).encode(), None).header == header
-
-
-# -- what was expected ------------------------------------------------------------------------
-
-EXPECTED: Shapes = {"a": (np.float32, (2, 3)), "b": ("<i8", ())}
-RIGHT: dict[str, Any] = {"a": np.zeros((2, 3), np.float32), "b": np.int64(1)}
-
-
-@pytest.mark.parametrize(
-    ("tensors", "says"),
-    [
-        pytest.param({"a": RIGHT["a"]}, "'b' is missing", id="one is missing"),
-        pytest.param({**RIGHT, "c": np.zeros(1)}, "no tensor 'c'", id="one is too many"),
-        pytest.param(
-            {**RIGHT, "a": np.zeros((3, 2), np.float32)}, r"'a' should be .*\[3, 2\]", id="a shape"
-        ),
-        pytest.param({**RIGHT, "a": np.zeros((2, 3))}, "is float64", id="a type"),
-    ],
-)
-def test_tensors_are_those_expected_or_the_first_difference_is_named(
-    tensors: dict[str, Any], says: str
-) -> None:
-    check_like(Payload(kind="k", tensors=RIGHT), EXPECTED)
-    with pytest.raises(BadPayload, match=says):
-        check_like(Payload(kind="k", tensors=tensors), EXPECTED)
-
-
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf], ids=str)
-@pytest.mark.parametrize("dtype", ["f2", "f4", "f8"])
-def test_values_that_are_not_finite_are_named_by_their_tensor(bad: float, dtype: str) -> None:
-    good = {"a": np.arange(9, dtype=dtype), "empty": np.zeros(0, dtype), "n": np.arange(3)}
-    check_finite(Payload(kind="k", tensors=good))
-    worse = good["a"].copy()
-    worse[5] = bad
-    with pytest.raises(BadPayload, match="'b'"):
-        check_finite(Payload(kind="k", tensors={**good, "b": worse}))

@@ -190,20 +190,16 @@ def fixed(
     matrix: ArrayLike,
     seed: int,
     *,
-    number_of_clients: int | None = None,
     id_pattern: str = DEFAULT_ID_PATTERN,
 ) -> Disjoint:
     """Give client `i` the share `matrix[i][j]` of the samples of label `j`.
 
     `matrix` has shape (clients, labels) and columns that sum to 1 at most; a column below 1
-    leaves samples out. Whole numbers of samples are found by largest remainder. The matrix must
-    have `number_of_clients` rows, if that is given.
+    leaves samples out. Whole numbers of samples are found by largest remainder.
     """
     labels = checked_labels(labels)
     shares = _checked_matrix(matrix)
     rows, columns = shares.shape
-    if number_of_clients not in (None, rows):
-        raise PartitionError(f"the matrix has {rows} rows for {number_of_clients} clients")
     if columns != labels.max() + 1:
         raise PartitionError(f"the matrix has {columns} columns for {labels.max() + 1} labels")
     rng = stream(seed, Purpose.PARTITION)

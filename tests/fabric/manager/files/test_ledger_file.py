@@ -100,7 +100,7 @@ def test_who_comes_back_into_the_queue_stands_where_it_stood(tmp_path: Path) -> 
     for entry in ENTRIES:
         books.enter(entry)
     file.save(books)
-    books.admit(ClusterId("one"), waiting=True)
+    books.enter(replace(books.entries[ClusterId("one")], waiting=True))
     file.save(books)
     assert LedgerFile(path).load().waiting == [ONE, TWO]
 
@@ -116,7 +116,7 @@ def test_who_asks_after_a_restart_stands_behind_those_of_before(tmp_path: Path) 
     books = file.load()
     books.enter(Entry(request=replace(ONE, id=ClusterId("three"))))
     file.save(books)
-    books.admit(ClusterId("two"), waiting=False)
+    books.admit(ClusterId("two"))
     file.save(books)
     assert list(LedgerFile(path).load().entries) == ["one", "two", "three"]
 
