@@ -183,7 +183,7 @@ class Mediator:
         blobs = BlobStore(settings.blobs, settings.blobs_bytes)
         await asyncio.to_thread(blobs.clean, now=time.time(), stale_after_s=STALE_S)
         events = EventLog(database, clock)
-        registry, accounting = CoordinatorRegistry(), TrafficAccounting(database)
+        attached, accounting = CoordinatorRegistry(), TrafficAccounting(database)
         undo.push_async_callback(events.close)
         undo.callback(accounting.write, last=True)
         sites = SiteRegistry(
@@ -191,7 +191,7 @@ class Mediator:
             clock=clock,
             database=database,
             events=events,
-            registry=registry,
+            attached=attached,
             accounting=accounting,
             blobs=blobs,
         )
@@ -201,7 +201,7 @@ class Mediator:
             clock=clock,
             database=database,
             events=events,
-            registry=registry,
+            attached=attached,
             sites=sites,
             room=room,
         )
@@ -209,7 +209,7 @@ class Mediator:
             settings,
             supervisor=runs.supervisor,
             sites=sites,
-            registry=registry,
+            attached=attached,
             accounting=accounting,
         )
         self.sites, self.runs = sites, runs

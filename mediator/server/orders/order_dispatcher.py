@@ -52,7 +52,7 @@ class OrderDispatcher:
         self,
         sites: SiteTable,
         *,
-        registry: CoordinatorRegistry,
+        attached: CoordinatorRegistry,
         accounting: TrafficAccounting,
         blobs: BlobStore,
         clock: Callable[[], float],
@@ -61,7 +61,7 @@ class OrderDispatcher:
         """`moved` is told of each site that bytes of a blob went to or came from."""
         self._sites = sites
         self._moved = moved
-        self._registry = registry
+        self._attached = attached
         self._accounting = accounting
         self._blobs = blobs
         self._order_blobs = OrderBlobs(blobs, clock)
@@ -74,7 +74,7 @@ class OrderDispatcher:
     def reconnected(self, entry: SiteEntry, hello: pb.Hello) -> None:
         """A session has begun, with what the site has open."""
         held = [OrderId(RunId(each.run), each.key) for each in hello.held]
-        found = entry.orders.reconnected(held, self._registry.goes_on)
+        found = entry.orders.reconnected(held, self._attached.goes_on)
         for released in found.released:
             self._acknowledge(entry, released)
         for order in found.forgotten:
@@ -94,7 +94,7 @@ class OrderDispatcher:
         entry.claimed = (entry.claimed & runs) | (runs - entry.holding.keys() - entry.owed)
         given_up = not works(entry.standing.state)
         for run in runs:
-            if given_up or run in entry.owed or not self._registry.goes_on(run):
+            if given_up or run in entry.owed or not self._attached.goes_on(run):
                 entry.owed.add(run)
             else:
                 entry.holding.setdefault(run, 0)
@@ -117,7 +117,7 @@ class OrderDispatcher:
         if entry.session is None or not works(entry.standing.state):
             return
         for run in sorted(entry.owed):
-            if self._registry.goes_on(run) and entry.standing.wish is Wish.OPEN:
+            if self._attached.goes_on(run) and entry.standing.wish is Wish.OPEN:
                 continue
             id = pb.OrderId(run=run, key=RELEASE)
             release = pb.Order(id=id, verb="release", kind="release", header_json="{}")
@@ -164,7 +164,7 @@ class OrderDispatcher:
             self._acknowledge(entry, id)
         elif effect is Effect.DELIVER:
             self._pass_on(entry, order)
-        elif id.run == COMMANDS or not self._registry.goes_on(id.run):
+        elif id.run == COMMANDS or not self._attached.goes_on(id.run):
             self._end(entry, id)
         return ""
 
@@ -202,7 +202,7 @@ class OrderDispatcher:
             log.warning("dropped %d bytes in which site %s says what happened", size, name)
             return
         told_ = pb.SiteHappened(site=name, happened=happened)
-        self._registry.tell_in_passing(run, pb.ToCoordinator(happened=told_))
+        self._attached.tell_in_passing(run, pb.ToCoordinator(happened=told_))
 
     # -- blobs ------------------------------------------------------------------------------------
 
@@ -336,9 +336,9 @@ class OrderDispatcher:
             return
         self._note(entry, order)
         if (counted := self._accounting.tell(order.key.run)) is not None:
-            self._registry.tell(order.key.run, counted)
+            self._attached.tell(order.key.run, counted)
         answer = pb.SiteAnswer(site=entry.name, answer=order.reply)
-        self._registry.tell(order.key.run, pb.ToCoordinator(answer=answer))
+        self._attached.tell(order.key.run, pb.ToCoordinator(answer=answer))
 
     def _note(self, entry: SiteEntry, order: OpenOrder) -> None:
         """Whether the site holds something for the run now."""
@@ -351,7 +351,7 @@ class OrderDispatcher:
     def _fail(self, id: OrderId, error: SiteLost | WorkFailed) -> None:
         answered = pb.Answer(id=id_message(id), failure=told(error))
         answer = pb.SiteAnswer(site=error.site, answer=answered)
-        self._registry.tell(id.run, pb.ToCoordinator(answer=answer))
+        self._attached.tell(id.run, pb.ToCoordinator(answer=answer))
 
     def _end(self, entry: SiteEntry, id: OrderId) -> None:
         """Nobody needs an order's answer, or needs it any longer: the site may forget it."""

@@ -46,7 +46,7 @@ class SiteRegistry:
         clock: Callable[[], float],
         database: Database,
         events: EventLog,
-        registry: CoordinatorRegistry,
+        attached: CoordinatorRegistry,
         accounting: TrafficAccounting,
         blobs: BlobStore,
     ) -> None:
@@ -54,12 +54,12 @@ class SiteRegistry:
         self._clock = clock
         self._database = database
         self._events = events
-        self._registry = registry
+        self._attached = attached
         self.table = SiteTable()
         """What is known of each."""
         self.orders = OrderDispatcher(
             self.table,
-            registry=registry,
+            attached=attached,
             accounting=accounting,
             blobs=blobs,
             clock=clock,
@@ -146,7 +146,7 @@ class SiteRegistry:
         if not ((turns or grows) and early):
             self._believe(entry, capacity, event, reason)
             entry.news_at = now if turns or grows else entry.news_at
-        return sorted(self._registry.going_on)
+        return sorted(self._attached.going_on)
 
     def _moved(self, entry: SiteEntry) -> None:
         """Bytes of a blob have crossed a site's link: it is there, however late its heartbeats."""
@@ -281,7 +281,7 @@ class SiteRegistry:
         if not names:
             return
         for message in self.standings(names):
-            self._registry.tell_all(message)
+            self._attached.tell_all(message)
 
 
 def _record(entry: SiteEntry) -> SiteRecord:

@@ -47,7 +47,7 @@ class Runs:
         clock: Callable[[], float],
         database: Database,
         events: EventLog,
-        registry: CoordinatorRegistry,
+        attached: CoordinatorRegistry,
         sites: SiteRegistry,
         room: DiskRoom,
     ) -> None:
@@ -64,7 +64,7 @@ class Runs:
             states=self._states,
             folders=self._folders,
             events=events,
-            registry=registry,
+            attached=attached,
             sites=sites,
             room=room,
         )

@@ -63,7 +63,7 @@ class Supervisor:
         states: RunStates,
         folders: RunFolders,
         events: EventLog,
-        registry: CoordinatorRegistry,
+        attached: CoordinatorRegistry,
         sites: SiteRegistry,
         room: DiskRoom,
     ) -> None:
@@ -72,7 +72,7 @@ class Supervisor:
         self._states = states
         self._folders = folders
         self._events = events
-        self._registry = registry
+        self._attached = attached
         self._sites = sites
         self._room = room
         self._going: dict[RunId, Going] = {}
@@ -107,7 +107,7 @@ class Supervisor:
     def begin(self, record: RunRecord, *, started: bool = False) -> None:
         """Supervise a run from now on; `started` where it has begun already."""
         run = RunId(record.id)
-        self._registry.begin(run)
+        self._attached.begin(run)
         task = asyncio.get_running_loop().create_task(self._supervise(run))
         self._going[run] = Going(task, started, record.owner, record.shared)
 
@@ -131,7 +131,7 @@ class Supervisor:
             self._events.say(f"run_{state}", run=run, **whose, reason=reason, digest=digest)
         finally:
             del self._going[run]
-            self._registry.end(run)
+            self._attached.end(run)
             if not self._ending:
                 self._sites.orders.run_over(run)
             self._events.wake(run)
@@ -207,7 +207,7 @@ class Supervisor:
         exited = asyncio.create_task(going.process.wait())
         stopping = asyncio.create_task(going.stopping.wait())
         silent = asyncio.create_task(
-            self._registry.falls_silent(
+            self._attached.falls_silent(
                 run, attach_s=self._settings.attach_s, alive_s=self._settings.alive_s
             )
         )
@@ -219,7 +219,7 @@ class Supervisor:
                 return await exited
             if not exited.done():
                 reason = "it was stopped"
-                self._registry.tell(run, pb.ToCoordinator(stop=pb.Stop(reason=reason)))
+                self._attached.tell(run, pb.ToCoordinator(stop=pb.Stop(reason=reason)))
                 await asyncio.wait((exited,), timeout=self._settings.end_s)
             if not exited.done():
                 return await going.process.end(self._settings.end_s)

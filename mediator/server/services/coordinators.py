@@ -40,13 +40,13 @@ class Coordinators:
         *,
         supervisor: Supervisor,
         sites: SiteRegistry,
-        registry: CoordinatorRegistry,
+        attached: CoordinatorRegistry,
         accounting: TrafficAccounting,
     ) -> None:
         self._settings = settings
         self._supervisor = supervisor
         self._sites = sites
-        self._registry = registry
+        self._attached = attached
         self._accounting = accounting
         self._asked: dict[str, tuple[RunId, asyncio.Future[pb.Reply]]] = {}
 
@@ -58,8 +58,8 @@ class Coordinators:
         try:
             async with asyncio.timeout(self._settings.hello_s):
                 first = await anext(messages, None)
-            run = self._attached(first)
-            self._registry.attach(run, outbox)
+            run = self._run_of(first)
+            self._attached.attach(run, outbox)
             log.info("the coordinator of run %s is attached", run)
             for message in self._sites.standings():
                 outbox.put(message)
@@ -77,24 +77,24 @@ class Coordinators:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            if run is not None and self._registry.detach(run, outbox):
+            if run is not None and self._attached.detach(run, outbox):
                 log.info("the coordinator of run %s is gone", run)
                 self._detached(run)
 
-    def _attached(self, first: pb.FromCoordinator | None) -> RunId:
+    def _run_of(self, first: pb.FromCoordinator | None) -> RunId:
         if first is None or first.WhichOneof("content") != "attach":
             raise BadMessage("a coordinator attaches first")
         check_protocol(
             first.attach.protocol, here="this mediator", there=f"coordinator {first.attach.run}"
         )
         run = check_run(first.attach.run)
-        if not self._registry.goes_on(run):
+        if not self._attached.goes_on(run):
             raise RequestRefused(f"run {run} is not going on")
         return run
 
     async def _read(self, run: RunId, messages: AsyncIterator[pb.FromCoordinator]) -> None:
         async for message in messages:
-            self._registry.heard(run)
+            self._attached.heard(run)
             match message.WhichOneof("content"):
                 case "order":
                     order = message.order.order
@@ -143,7 +143,7 @@ class Coordinators:
         """
         try:
             async with asyncio.timeout(timeout_s):
-                if not await self._registry.listens(run):
+                if not await self._attached.listens(run):
                     raise RequestRefused(f"run {run} does not go on: nobody can be asked")
                 return await self._reply(run, request)
         except TimeoutError:
@@ -154,7 +154,7 @@ class Coordinators:
         reply: asyncio.Future[pb.Reply] = asyncio.get_running_loop().create_future()
         self._asked[request.id] = (run, reply)
         try:
-            if not self._registry.tell(run, pb.ToCoordinator(request=request)):
+            if not self._attached.tell(run, pb.ToCoordinator(request=request)):
                 raise RequestRefused(f"the coordinator of run {run} takes no more questions now")
             return await reply
         finally:
@@ -162,9 +162,9 @@ class Coordinators:
 
     def tell_bytes(self) -> None:
         """Tell every coordinator what was counted since the last time."""
-        for run in self._registry.attached_runs():
+        for run in self._attached.attached_runs():
             if (counted := self._accounting.tell(run)) is not None:
-                self._registry.tell(run, counted)
+                self._attached.tell(run, counted)
 
 
 async def _write(outbox: Outbox[pb.ToCoordinator], context: Any) -> None:

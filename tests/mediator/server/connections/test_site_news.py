@@ -72,15 +72,15 @@ class World:
         self.now = 1_000.0
         self.written, self.said = Written(), Said()
         self.line: Outbox[pb.ToCoordinator] = Outbox(1_000)
-        registry, run = CoordinatorRegistry(), RunId("run")
-        registry.begin(run)
-        registry.attach(run, self.line)
+        attached, run = CoordinatorRegistry(), RunId("run")
+        attached.begin(run)
+        attached.attach(run, self.line)
         self.sites = SiteRegistry(
             ServerSettings(folder=folder),
             clock=lambda: self.now,
             database=self.written,  # type: ignore[arg-type]
             events=self.said,  # type: ignore[arg-type]
-            registry=registry,
+            attached=attached,
             accounting=TrafficAccounting(None),  # type: ignore[arg-type]
             blobs=BlobStore(folder / "blobs", 1 << 20),
         )

@@ -78,11 +78,11 @@ class World:
         self.blobs = BlobStore(folder / "blobs", 1 << 20)
         self.now = 0.0
         self.moved: list[str] = []
-        self.registry = CoordinatorRegistry()
+        self.attached = CoordinatorRegistry()
         self.lines = {run: Line() for run in (RUN, OTHER)}
         for run, line in self.lines.items():
-            self.registry.begin(run)
-            self.registry.attach(run, line)
+            self.attached.begin(run)
+            self.attached.attach(run, line)
         self.site = SiteEntry(name=PARIS, standing=joined(0.0), first_joined=0.0)
         self.session = self.site.session = Session()
         table = SiteTable()
@@ -90,7 +90,7 @@ class World:
         accounting = TrafficAccounting(None)  # type: ignore[arg-type]
         self.dispatcher = OrderDispatcher(
             table,
-            registry=self.registry,
+            attached=self.attached,
             accounting=accounting,
             blobs=self.blobs,
             clock=lambda: self.now,
@@ -104,7 +104,7 @@ class World:
         self.dispatcher.ask(PARIS, pb.Order(id=id_message(id), verb="work", round=1), id)
 
     def over(self, run: RunId) -> None:
-        self.registry.end(run)
+        self.attached.end(run)
         self.dispatcher.run_over(run)
 
     def say(self, run: RunId, header_json: str = "{}") -> None:

@@ -146,7 +146,7 @@ def test_whatever_a_coordinator_says_is_heard(
             ServerSettings(folder=tmp_path),
             supervisor=None,  # type: ignore[arg-type]
             sites=NoSites(),  # type: ignore[arg-type]
-            registry=board,
+            attached=board,
             accounting=None,  # type: ignore[arg-type]
         )
         coordinators._detached = lambda run: None  # type: ignore[method-assign]
