@@ -11,12 +11,13 @@ from pathlib import Path
 
 import click
 import pytest
-from ruamel.yaml import YAML
 
 from fedpilot.cli import asks_sites, main
 from fedpilot.fabric import VirtualCluster
+from fedpilot.fabric.strict_yaml.reading import read
+from fedpilot.fabric.strict_yaml.wording import all_keys
 from fedpilot.federated import load_config
-from fedpilot.federated.config.words import all_keys
+from fedpilot.federated.config import RunConfig
 from fedpilot.mediator.agent.site_config.site_files import read_policy, read_site_file
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -106,23 +107,23 @@ def files_of_sites() -> Iterator[object]:
     """Every YAML block that is a site's own file, and what reads it."""
     for page in PAGES:
         for number, text in enumerate(blocks(page, "yaml")):
-            for begin, read in FILES_OF_SITES.items():
+            for begin, reader in FILES_OF_SITES.items():
                 if text.startswith(begin):
-                    yield pytest.param(text, read, id=f"{page.stem}-{number}")
+                    yield pytest.param(text, reader, id=f"{page.stem}-{number}")
 
 
-@pytest.mark.parametrize(("text", "read"), list(files_of_sites()))
+@pytest.mark.parametrize(("text", "reader"), list(files_of_sites()))
 def test_a_file_of_a_site_is_right(
-    text: str, read: Callable[[Path], object], tmp_path: Path
+    text: str, reader: Callable[[Path], object], tmp_path: Path
 ) -> None:
     path = tmp_path / "file.yaml"
     path.write_text(text)
-    assert read(path) != read_policy(None)
+    assert reader(path) != read_policy(None)
 
 
 @pytest.mark.parametrize("text", list(specs()))
 def test_a_spec_is_right(text: str) -> None:
-    spec = VirtualCluster.from_dict(YAML(typ="safe").load(text))
+    spec = VirtualCluster.from_dict(read(text, str).value)
     assert VirtualCluster.from_dict(spec.to_dict()) == spec
 
 
@@ -170,7 +171,7 @@ def test_a_command_line_is_one_that_exists(
     config = parameters.get("config")
     if config is not None and Path(str(config)).parent.name == "configs":
         assert (REPOSITORY / str(config)).is_file()
-    known = {key.path for key in all_keys()}
+    known = {key.path for key in all_keys(RunConfig)}
     overrides = parameters.get("overrides", ())
     assert isinstance(overrides, tuple)
     for override in overrides:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from federations import Lab, Log, many_pieces
-from fedpilot.federated import ClientFailed, ConfigError, NoUsableUpdate
+from fedpilot.federated import ClientFailed, ConfigError, NoUsableUpdate, register_client_update
 
 
 def own(user_code: str, name: str, **keys: Any) -> dict[str, Any]:
@@ -80,3 +82,17 @@ def test_a_client_update_that_is_not_there_is_refused_before_anything_starts(
 ) -> None:
     with pytest.raises(ConfigError, match=r"training\.client_update"):
         lab.federation(training__client_update=named)
+
+
+def test_fedprox_as_the_docs_have_it_is_fedavg_with_a_term_that_holds_back(lab: Lab) -> None:
+    page = Path(__file__).parents[3] / "docs/how-to/own-client-update.md"
+    found = re.search("```python\n(.*?)```", page.read_text(), re.DOTALL)
+    assert found
+    plain = lab.run()
+    for mu, same in (("0", True), ("0.01", False)):
+        code: dict[str, Any] = {}
+        exec(found[1].replace("MU = 0.01", f"MU = {mu}"), code)
+        register_client_update(f"fedprox with {mu}")(code["fedprox"])
+        result = lab.run(training__client_update=f"fedprox with {mu}")
+        assert (result.digest == plain.digest) is same
+        assert result.rows[0]["train_loss"] == pytest.approx(plain.rows[0]["train_loss"], rel=0.1)
