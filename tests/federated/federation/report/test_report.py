@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import itertools
 import json
-import subprocess
-import sys
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from io import StringIO
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +14,6 @@ from hypothesis import given, strategies as st
 from rich.console import Console
 
 from fedpilot.federated.federation.events import Event, event
-from fedpilot.federated.federation.report.curves import draw
 from fedpilot.federated.federation.report.progress import (
     PLAIN_LINES,
     Display,
@@ -26,7 +22,6 @@ from fedpilot.federated.federation.report.progress import (
     PlainLines,
     display_for,
 )
-from fedpilot.federated.federation.report.tensorboard import TensorBoardWriter
 from fedpilot.federated.federation.report.wording import (
     BARS,
     counted,
@@ -36,87 +31,7 @@ from fedpilot.federated.federation.report.wording import (
     remark,
     sparkline,
 )
-from fedpilot.federated.federation.runs.run_record import JUDGED
-
-PNG = b"\x89PNG\r\n\x1a\n"
-
-
-def row(number: int, **fields: Any) -> dict[str, Any]:
-    return {
-        "round": number,
-        "clients": 20,
-        "samples": 400,
-        "refused": 0,
-        "train_loss": 2.0 / number,
-        "seconds": 0.5,
-        "clients_per_second": 40.0,
-        "model": "abc",
-        "accuracy": 0.5 + number / 1000,
-        "loss": 1.0 / number,
-        "best": 0.5 + number / 1000,
-        "best_round": number,
-    } | fields
-
-
-def a_run(rounds: int, *, status: str = "finished", **fields: Any) -> list[Event]:
-    events = [
-        event(
-            "run_started",
-            run_id="try-1",
-            folder="runs/try-1",
-            resumed=False,
-            rounds=rounds,
-            clients=50,
-            clients_per_round=20,
-            samples_per_client=[3, 25.5, 90],
-            labels_per_client=4.25,
-            model="mlp",
-            parameters=9610,
-            dataset="digits",
-            distribution="dirichlet",
-        ),
-        event("cluster_ready", seconds=2.5),
-        event("gang_reserved", vnodes={"local": 2}, seconds=2.6),
-        event("worker_ready", worker=0, pid=1, host="here"),
-        event("workers_ready", workers=2, seconds=4.2),
-    ]
-    for n in range(1, rounds + 1):
-        events += [
-            event("round_started", round=n, of=rounds),
-            event("clients_done", round=n, done=10, of=20),
-            event("round_finished", of=rounds, **row(n, **fields)),
-        ]
-    last = {k: v for k, v in row(max(1, rounds), **fields).items() if k in JUDGED}
-    events.append(
-        event(
-            "run_finished",
-            run_id="try-1",
-            folder="runs/try-1",
-            status=status,
-            failure="" if status == "finished" else "ClientFailed: client_3 failed",
-            rounds=rounds,
-            digest="0123456789abcdef" * 4,
-            seconds=65.0,
-            reason="all rounds are done" if status == "finished" else "",
-            **(last if rounds else {}),
-        )
-    )
-    return events
-
-
-UNUSUAL = [
-    event("worker_lost", worker=1, reason="its process died", held=["training 5 clients"]),
-    event("worker_lost", worker=1, reason="its process died", held=[]),
-    event("update_refused", round=2, client="client_3", reason="not finite"),
-    event("grid_coarsened", round=2, tensors=["1.weight"], bits=8),
-    event("site_lost", site="paris", reason="it is silent", clients=16),
-    event("site_returned", site="paris"),
-    event("site_passed_over", site="rome", reason="the data of the run lies elsewhere"),
-    event("link_slow", site="oslo", round=2, seconds=106.8, bytes_per_second=125_000),
-    event("late_counted", round=2, of_round=1, clients=3, weight=20, sites=["paris", "rome"]),
-    event("late_discarded", round=2, of_round=1, site="paris", reason="it is too late"),
-    event("round_quorum", round=2, clients=20, of=25, reason="the deadline has passed"),
-]
+from run_events import UNUSUAL, a_run, row
 
 
 def shown(events: list[Event], make: Any = PlainLines) -> str:
@@ -461,62 +376,3 @@ def test_displays_meet_the_protocol() -> None:
     for display in displays:
         with display as same:
             assert same is display
-
-
-# -- curves -----------------------------------------------------------------------------------
-
-
-def without(rows: list[dict[str, Any]], *names: str) -> list[dict[str, Any]]:
-    return [{k: v for k, v in each.items() if k not in names} for each in rows]
-
-
-@pytest.mark.parametrize(
-    "rows",
-    [
-        pytest.param([row(n) for n in range(1, 30)], id="many rounds"),
-        pytest.param([row(1)], id="one round"),
-        pytest.param(without([row(n) for n in (1, 2)], "accuracy", "loss"), id="no evaluation"),
-        pytest.param(
-            [row(1), *without([row(2)], "accuracy", "loss"), row(3)], id="some evaluations"
-        ),
-        pytest.param([row(n, accuracy=0.0) for n in (1, 2)], id="accuracy that stays zero"),
-        pytest.param([row(n, accuracy=1.0) for n in (1, 2)], id="accuracy that stays one"),
-        pytest.param([row(n, loss=None, train_loss=None) for n in (1, 2)], id="no loss was finite"),
-        pytest.param([row(n, loss=1e30) for n in (1, 2)], id="a huge loss"),
-        pytest.param([row(n, loss=0.0, train_loss=0.0) for n in (1, 2)], id="no loss at all"),
-    ],
-)
-def test_curves_are_a_picture(rows: list[dict[str, Any]], tmp_path: Path) -> None:
-    draw(rows, tmp_path / "curves.png", title="try-1")
-    content = (tmp_path / "curves.png").read_bytes()
-    assert content.startswith(PNG)
-    assert len(content) > 10_000
-    assert [p.name for p in tmp_path.iterdir()] == ["curves.png"]
-
-
-BACKEND = """
-import sys, matplotlib
-matplotlib.use("svg")
-import matplotlib.pyplot as pyplot
-figure = pyplot.figure()
-from pathlib import Path
-from fedpilot.federated.federation.report.curves import draw
-draw([{"round": 1, "accuracy": 0.5, "loss": 1.0, "train_loss": 1.0}], Path(sys.argv[1]), title="t")
-assert matplotlib.get_backend().lower() == "svg", matplotlib.get_backend()
-assert pyplot.get_fignums() == [figure.number]
-"""
-
-
-def test_drawing_leaves_the_users_own_plots_alone(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", BACKEND, str(tmp_path / "c.png")], capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-
-
-def test_tensorboard_files_are_written(tmp_path: Path) -> None:
-    pytest.importorskip("tensorboardX")
-    with TensorBoardWriter(tmp_path) as writer:
-        for each in [*a_run(2), *UNUSUAL]:
-            writer(each)
-    assert [p for p in (tmp_path / "tensorboard").iterdir() if p.stat().st_size > 100]
