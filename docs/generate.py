@@ -15,10 +15,15 @@ import click
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from fedpilot.fabric.strict_yaml.wording import (
+    Key,
+    fields_of,
+    keys_of,
+    section_in,
+    type_in_words,
+)
 from fedpilot.federated.config.schema import RunConfig
-from fedpilot.federated.config.words import Key, keys_of
 from fedpilot.mediator.agent.site_config.site_files import PolicyFile, SiteFile
-from fedpilot.mediator.agent.site_config.strict_yaml import fields_of, in_words, section_of
 
 REFERENCE = Path(__file__).parent / "reference"
 
@@ -129,7 +134,7 @@ def _keys_of_file(file: str, kind: type[BaseModel], path: str) -> Iterator[str]:
     inner = []
     for name, field in fields_of(kind).items():
         below, shown = _below(field, f"{path}{name}")
-        takes = in_words(field.annotation, field.metadata)
+        takes = type_in_words(field.annotation, field.metadata)
         if below is not None:
             anchor = f"{file}-{shown}".translate(_NOT_IN_ANCHORS)
             takes = f"a section, [`{shown}`](#{anchor})"
@@ -148,10 +153,10 @@ _NOT_IN_ANCHORS = str.maketrans("", "", ".<>")
 
 def _below(field: FieldInfo, path: str) -> tuple[type[BaseModel] | None, str]:
     """The section that a key holds, or each of its names does, and how it is called."""
-    if (section := section_of(field.annotation)) is not None:
+    if (section := section_in(field.annotation)) is not None:
         return section, path
     if get_origin(field.annotation) is dict:
-        return section_of(get_args(field.annotation)[1]), f"{path}.<name>"
+        return section_in(get_args(field.annotation)[1]), f"{path}.<name>"
     return None, path
 
 

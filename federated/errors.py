@@ -19,10 +19,10 @@ FederatedError
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 from fedpilot.fabric.host.exit_codes import BAD_INPUT, FAILED, REFUSED, UNREACHABLE
+from fedpilot.fabric.strict_yaml.errors import Problem as Problem
 
 
 class FederatedError(Exception):
@@ -30,30 +30,6 @@ class FederatedError(Exception):
 
     exits_with: ClassVar[int] = FAILED
     """What a command ends with that fails by it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
-    """One thing that is wrong with a configuration, and what would be right."""
-
-    key: str
-    """Dotted path of the key, such as `training.learning_rate`."""
-    found: str
-    """What the file says, or what is wrong with it."""
-    allowed: str
-    """What would be accepted."""
-    where: str = ""
-    """`file:line`, `--set`, or empty."""
-    nearest: str = ""
-    """The nearest key or value that exists, if one is near."""
-
-    def __str__(self) -> str:
-        lines = [f"{self.where}: {self.key}" if self.where else self.key]
-        lines.append(f"  found:   {self.found}")
-        lines.append(f"  allowed: {self.allowed}")
-        if self.nearest:
-            lines.append(f"  nearest: {self.nearest}")
-        return "\n".join(lines)
 
 
 class ConfigError(FederatedError):

@@ -20,6 +20,8 @@ from ..core.records import ROOT, ClusterId, SchedulingPolicy
 from ..core.text.sizes import bytes_of
 from ..errors import SpecError
 from ..spec import FixedSizeNode, FixedSizeNodes, VirtualCluster
+from ..strict_yaml.errors import BadFile, Path as YamlPath, printable
+from ..strict_yaml.reading import Document, decoded, read, text_of
 
 AMOUNTS = "NAME=AMOUNT[,...]"
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -175,44 +177,30 @@ def from_json(option: str, text: str) -> Any:
 
 
 def _from_yaml(file: Path) -> VirtualCluster:
-    """Read a spec; what is wrong is told with its line."""
-    from ruamel.yaml import YAML
-    from ruamel.yaml.error import MarkedYAMLError, YAMLError
-
-    path = "stdin" if str(file) == "-" else str(file)
+    """Read a spec; an error names its line."""
+    path = "stdin" if str(file) == "-" else printable(str(file), 200)
+    text = decoded(sys.stdin.buffer.read(), path) if path == "stdin" else text_of(file)
+    document = read(text, lambda line: f"{path}:{line}")
+    if document.problems:
+        raise BadFile([problem for _, problem in document.problems])
     try:
-        text = sys.stdin.read() if path == "stdin" else file.read_text(encoding="utf-8")
-        document = YAML(typ="safe").load(text)
-    except OSError as error:
-        raise SpecError(f"{path}: it cannot be read: {error.strerror or error}") from error
-    except MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        line = f":{mark.line + 1}" if mark else ""
-        what = " ".join((error.problem or error.context or "this is not YAML").split())
-        raise SpecError(f"{path}{line}: {what}") from error
-    except (YAMLError, UnicodeDecodeError) as error:
-        raise SpecError(f"{path}: this is not YAML: {error}") from error
-    try:
-        return VirtualCluster.from_dict(document)
+        return VirtualCluster.from_dict(document.value)
     except SpecError as error:
-        line = _line(YAML(typ="rt").load(text), str(error))
+        line = _line(document, str(error))
         raise SpecError(f"{path}{line}: {error}") from error
 
 
-def _line(document: Any, message: str) -> str:
+def _line(document: Document, message: str) -> str:
     """The line of the key that a message begins with, as far as the document has it."""
-    found = ""
     at, _, rest = message.partition(": ")
     unknown = re.match(r"unknown key '([^']*)'", rest)
-    place = document
+    found = ""
+    path: YamlPath = ()
     for step in [*re.findall(r"[^.\[\]]+", at), *([unknown[1]] if unknown else [])]:
-        if isinstance(place, list) and step.isdecimal() and int(step) < len(place):
-            found = f":{place.lc.item(int(step))[0] + 1}"  # type: ignore[attr-defined]
-            place = place[int(step)]
-        elif isinstance(place, dict) and step in place:
-            found = f":{place.lc.key(step)[0] + 1}"  # type: ignore[attr-defined]
-            place = place[step]
-        elif place is not document:
+        longer = (*path, int(step) if (*path, 0) in document.lines else step)
+        if longer in document.lines:
+            found, path = f":{document.lines[longer]}", longer
+        elif path:
             break
     return found
 

@@ -16,8 +16,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from ..errors import ConfigError, Problem
-from .problems import (
+from fedpilot.fabric.strict_yaml.errors import BadFile, Path, Problem, dotted, printable
+from fedpilot.fabric.strict_yaml.reading import DEEPEST, LARGEST_FILE, read, text_of
+from fedpilot.fabric.strict_yaml.schema_problems import (
     MISSING,
     UNKNOWN_KEY,
     UNUSABLE,
@@ -27,7 +28,9 @@ from .problems import (
     unknown_path,
     value_at,
 )
-from .reading import DEEPEST, Path, dotted, read
+from fedpilot.fabric.strict_yaml.wording import keys_of, may_be_none, value_in_words
+
+from ..errors import ConfigError
 from .schema import (
     Data,
     Evaluation,
@@ -37,10 +40,6 @@ from .schema import (
     SitesConfig,
 )
 from .schema.rules import population_conflicts, site_conflicts, site_data_conflicts
-from .words import keys_of, may_be_none, printable, value_in_words
-
-LARGEST_FILE = 4 * 2**20
-"""Bytes; a config of a thousand clients' distribution matrix has a tenth of that."""
 
 FIRST_OVERRIDE = LARGEST_FILE + 1
 """Where overrides stand in the order of problems: after every line of the file."""
@@ -67,8 +66,10 @@ def located(error: ConfigError, path: FilePath | str, overrides: Sequence[str] =
 
 def _opened(path: FilePath | str) -> _Draft:
     name = os.fspath(path)
-    text = _text_of(name)
-    document = read(text, lambda line: f"{printable(name, 200)}:{line}")
+    try:
+        document = read(text_of(name), lambda line: f"{printable(name, 200)}:{line}")
+    except BadFile as error:
+        raise ConfigError(error.problems) from error
     draft = _Draft(
         origin=printable(name, 200),
         values=document.value,
@@ -89,37 +90,6 @@ def parse_config(values: Mapping[str, Any], overrides: Sequence[str] = ()) -> Ru
     if not isinstance(values, Mapping):
         draft.refuse(value_in_words(values), "")
     return draft.finish(overrides)
-
-
-def _text_of(name: str) -> str:
-    where = printable(name, 200)
-    try:
-        with open(name, "rb") as file:
-            content = file.read(LARGEST_FILE + 1)
-    except (OSError, ValueError) as error:
-        match error:
-            case FileNotFoundError():
-                found = "there is no such file"
-            case IsADirectoryError():
-                found = "a folder"
-            case OSError():
-                found = f"it cannot be read: {error.strerror}"
-            case _:
-                found = "it cannot be read: no name of a file"
-        raise _about_the_file(where, found, "a YAML file that can be read") from error
-    if len(content) > LARGEST_FILE:
-        allowed = f"at most {LARGEST_FILE // 2**20} MiB"
-        raise _about_the_file(where, f"more than {LARGEST_FILE // 2**20} MiB", allowed)
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        found = f"the byte 0x{content[error.start]:02X}, which is not UTF-8 text"
-        raise _about_the_file(f"{where}:{line}", found, "a text file in UTF-8") from None
-
-
-def _about_the_file(where: str, found: str, allowed: str) -> ConfigError:
-    return ConfigError([Problem(key="the file", found=found, allowed=allowed, where=where)])
 
 
 @dataclass(slots=True, kw_only=True)
@@ -151,7 +121,7 @@ class _Draft:
         try:
             config = RunConfig.model_validate(self.values)
         except ValidationError as error:
-            refused = problems_of(error, self.values)
+            refused = problems_of(RunConfig, error, self.values)
             found = (*refused, *self._across_sections(error, refused))
             for path, problem in sorted(found, key=lambda each: self._lacks(each[0])):
                 self._add(path, problem, self._after(path, refused))
@@ -272,12 +242,12 @@ class _Draft:
             self.problems.append((ordinal, problem))
             return
         path: Path = tuple(name.split("."))
-        if unknown := unknown_path(path):
+        if unknown := unknown_path(RunConfig, path):
             self.problems.append((ordinal, replace(unknown[1], where=where)))
             return
         try:
             document = read(text, lambda _: where, path)
-        except ConfigError as error:
+        except BadFile as error:
             self.problems += [(ordinal, problem) for problem in error.problems]
             return
         self.problems += [(ordinal, problem) for _, problem in document.problems]

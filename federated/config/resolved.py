@@ -11,26 +11,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Iterator
-from io import StringIO
 from typing import Any
-from uuid import uuid4
 
 from pydantic import BaseModel
-from ruamel.yaml import YAML
-from ruamel.yaml.comments import CommentedMap, CommentedSeq
-from ruamel.yaml.scalarstring import DoubleQuotedScalarString
 
-from .reading import is_plain
+from fedpilot.fabric.strict_yaml.wording import value_in_words
+from fedpilot.fabric.strict_yaml.writing import written
+
 from .schema import RunConfig
-from .words import value_in_words
 
 IDENTITY_FORMAT = 2
 """Grows when the same config must get another identity."""
-
-LONG = 100
-"""Items from which on a list of numbers is not left to ruamel."""
 
 DECIDING_SECTIONS = (
     "federation",
@@ -50,48 +42,8 @@ def to_yaml(config: RunConfig) -> str:
 
     Keys without a value are left out: all of them mean "not given".
     """
-    parts = []
-    for name, section in config.model_dump(exclude_none=True).items():
-        yaml = YAML()
-        yaml.width = 1 << 20  # ruamel folds quoted text wrongly
-        text, long = StringIO(), dict[str, str]()
-        yaml.dump(_readable({name: section}, long), text)
-        part = text.getvalue()
-        for mark, numbers in long.items():
-            part = part.replace(mark, numbers)
-        parts.append(part)
-    return "\n".join(parts)
-
-
-def _readable(value: Any, long: dict[str, str]) -> Any:
-    """Sections as blocks, lists in brackets, quotes where text could be read as something else.
-
-    A long list of numbers becomes a mark, which `long` has the text of: ruamel would take seconds.
-    """
-    if isinstance(value, str):
-        return value if is_plain(value) else DoubleQuotedScalarString(value)
-    if isinstance(value, dict):
-        return CommentedMap(
-            (_readable(key, long), _readable(inner, long)) for key, inner in value.items()
-        )
-    if isinstance(value, list):
-        if len(value) >= LONG and (numbers := _numbers(value)) is not None:
-            mark = f"list-{uuid4().hex}"
-            long[mark] = numbers
-            return mark
-        items = CommentedSeq(_readable(inner, long) for inner in value)
-        items.fa.set_flow_style()
-        return items
-    return value
-
-
-def _numbers(value: Any) -> str | None:
-    """A list of finite numbers, or of such lists, as ruamel writes it; None for any other."""
-    if isinstance(value, list):
-        inner = [_numbers(each) for each in value]
-        return None if None in inner else f"[{', '.join(map(str, inner))}]"
-    plain = type(value) is int or (type(value) is float and math.isfinite(value))
-    return repr(value) if plain else None
+    sections = config.model_dump(exclude_none=True)
+    return "\n".join(written({name: section}) for name, section in sections.items())
 
 
 def with_execution(

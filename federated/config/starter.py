@@ -11,9 +11,10 @@ import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from .reading import is_plain
+from fedpilot.fabric.strict_yaml.reading import is_plain
+from fedpilot.fabric.strict_yaml.wording import Key, keys_of
+
 from .schema import RunConfig
-from .words import Key, keys_of
 
 DIGITS: Mapping[str, Mapping[str, Any]] = {
     "run": {"random_seed": 7},

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from ruamel.yaml import YAML
+
+from fedpilot.fabric.strict_yaml.writing import with_keys
 
 from .. import models
 from ..config.schema import RunConfig
@@ -76,17 +77,12 @@ def tune(config: RunConfig, materials: Materials, *, turns: int = 7) -> Tuned:
 
 def write(path: Path, execution: Execution) -> None:
     """Put the keys into a config file, and leave its comments as they are."""
-    yaml = YAML()
-    yaml.preserve_quotes = True
-    yaml.width = 1 << 20
-    document = yaml.load(path.read_text()) or {}
-    training = document.setdefault("training", {})
-    training["execution"], training["chunk_size"] = str(execution.kind), execution.chunk_size
-    for key in ("execution_model", "execution_reason"):
-        training.pop(key, None)
+    keys = {"execution": str(execution.kind), "chunk_size": execution.chunk_size}
+    text = with_keys(
+        path.read_text(), "training", keys, without=("execution_model", "execution_reason")
+    )
     aside = path.with_name(f".{path.name}.tmp")
-    with aside.open("w") as file:
-        yaml.dump(document, file)
+    aside.write_text(text)
     aside.replace(path)
 
 

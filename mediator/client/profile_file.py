@@ -8,15 +8,15 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Mapping
-from io import StringIO
 from pathlib import Path
 from typing import Literal
 
 import click
 from pydantic import Field
-from ruamel.yaml import YAML
 
-from ..agent.site_config.strict_yaml import Strict, load
+from fedpilot.fabric.strict_yaml.records import Strict, load
+from fedpilot.fabric.strict_yaml.writing import written
+
 from ..errors import ProfileError
 from .profiles import Profile, Profiles
 
@@ -69,13 +69,11 @@ def write(folder: Path, profiles: Profiles) -> Path:
             for name, each in sorted(profiles.by_name.items())
         },
     }
-    text = StringIO()
-    YAML().dump(document, text)
     path, aside = folder / FILE, folder / f".{FILE}.{secrets.token_hex(4)}"
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
-            aside.write_text(text.getvalue())
+            aside.write_text(written(document))
             aside.replace(path)
         finally:
             aside.unlink(missing_ok=True)

@@ -29,6 +29,7 @@ from .messages import MissingBlob
 
 OURS = "fedpilot."
 NAMED = {
+    "fedpilot.fabric.strict_yaml.errors:Problem": "fedpilot.federated.errors:Problem",
     "fedpilot.federated.core.population.federated_data.errors": "fedpilot.federated.core.union",
     "fedpilot.federated.core.population.partitions.partition": "fedpilot.federated.core.partition",
     "fedpilot.federated.core.rounds.participation": "fedpilot.federated.core.participation",
@@ -36,7 +37,6 @@ NAMED = {
     "fedpilot.federated.engine.trainers.probe": "fedpilot.federated.engine.probe",
     "fedpilot.federated.federation.remote.query_server": "fedpilot.federated.answering",
     "fedpilot.mediator.agent.runner.errors": "fedpilot.mediator.runner.errors",
-    "fedpilot.mediator.agent.site_config.strict_yaml": "fedpilot.mediator.strict_yaml",
     "fedpilot.mediator.server.store.errors": "fedpilot.mediator.store.errors",
     "fedpilot.mediator.wire.blobs.errors": "fedpilot.mediator.blobs",
     "fedpilot.mediator.wire.messages": "fedpilot.mediator.wire",
@@ -44,8 +44,8 @@ NAMED = {
     "fedpilot.mediator.wire.transfer.client": "fedpilot.mediator.transfer.client",
     "fedpilot.mediator.wire.transfer.pieces": "fedpilot.mediator.transfer.pieces",
 }
-"""The names that modules with errors have on the wire, where these are not their own."""
-_MODULE_OF = {name: module for module, name in NAMED.items()}
+"""Names on the wire of what has moved since: modules, and single classes (`module:name`)."""
+_MOVED_TO = {name: module for module, name in NAMED.items()}
 LONGEST_TEXT = 4_000
 """Characters of a message that are passed on; the last ones, where a traceback says what it is."""
 LARGEST_ARGS = 64 << 10
@@ -114,13 +114,14 @@ def _is_ours(cls: type) -> bool:
 
 def _name_of(cls: type) -> str:
     """What a class is called on the wire: `module:name`."""
-    return f"{NAMED.get(cls.__module__, cls.__module__)}:{cls.__qualname__}"
+    path = f"{cls.__module__}:{cls.__qualname__}"
+    return NAMED.get(path) or f"{NAMED.get(cls.__module__, cls.__module__)}:{cls.__qualname__}"
 
 
 def _named(path: str) -> type | None:
     """A class of ours that is loaded and stands in that very module."""
-    module, _, name = path.partition(":")
-    module = _MODULE_OF.get(module, module)
+    module, _, name = _MOVED_TO.get(path, path).partition(":")
+    module = _MOVED_TO.get(module, module)
     if not module.startswith(OURS):
         return None
     found = getattr(sys.modules.get(module), name, None)

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from io import StringIO
 from typing import Any
 
 import pytest
 from hypothesis import given
-from ruamel.yaml import YAML
 
 from fabric_specs import specs
 from fedpilot.fabric import (
@@ -21,6 +19,8 @@ from fedpilot.fabric import (
     SpecError,
     VirtualCluster,
 )
+from fedpilot.fabric.strict_yaml.reading import read
+from fedpilot.fabric.strict_yaml.writing import written
 
 CPU = FixedSizeNode(resources={"CPU": 1})
 
@@ -145,9 +145,7 @@ def test_a_document() -> None:
 def test_documents_say_all_of_a_spec(spec: VirtualCluster) -> None:
     document = spec.to_dict()
     assert VirtualCluster.from_dict(json.loads(json.dumps(document))) == spec
-    written, yaml = StringIO(), YAML(typ="safe")
-    yaml.dump(document, written)
-    assert VirtualCluster.from_dict(yaml.load(written.getvalue())) == spec
+    assert VirtualCluster.from_dict(read(written(document), str).value) == spec
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from ruamel.yaml import YAML
 
+from fedpilot.fabric.strict_yaml.reading import read
 from fedpilot.federated import parse_config
 from fedpilot.federated.prepare.user_code import code_here
 from fleet import Fleet, fleet
@@ -41,7 +41,7 @@ def lay_out(folder: Path) -> str:
     """Put the code into a folder; its digest."""
     for name, text in CODE.items():
         (folder / name).write_text(text)
-    config = parse_config(YAML(typ="safe").load(CONFIG))
+    config = parse_config(read(CONFIG, str).value)
     return code_here(config, [str(folder)]).digest
 
 

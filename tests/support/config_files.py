@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import strategies as st
 
 from fedpilot.federated.config import load_config
 from fedpilot.federated.errors import ConfigError, Problem
@@ -71,3 +72,29 @@ def check_one_problem(
     assert (tail(problem.where), problem.key, problem.nearest) == (where, key, nearest)
     assert found in problem.found
     assert allowed in problem.allowed
+
+
+yaml_like = st.lists(
+    st.sampled_from(
+        [
+            *"[]{}:,-?*&!|>'\"%@`#\t\n .~0159",
+            "\n  ",
+            "\n- ",
+            ": ",
+            "---\n",
+            "...\n",
+            "<<: ",
+            "\\U",
+            "run",
+            "model",
+            "data:\n  ",
+            "model_type",
+            ".nan",
+            "1e9",
+            "!!int ",
+            "%YAML 1.1\n",
+        ]
+    ),
+    max_size=30,
+).map("".join)
+"""Texts of the characters and words that YAML gives a meaning."""

@@ -15,6 +15,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated
 
+from fedpilot.fabric.strict_yaml.schema_problems import Conflict
+
 from .data import Data
 from .learning import Evaluation, FederationConfig, Hierarchy, Model, Run, Training
 from .rules import (
@@ -34,7 +36,7 @@ from .running import (
     SitesConfig,
     Traffic,
 )
-from .values import Conflict, Section
+from .values import Section
 
 __all__ = [
     "Data",

@@ -12,14 +12,9 @@ from pydantic import (
     model_serializer,
 )
 
-from .values import (
-    Conflict,
-    NonNegativeFloat,
-    Options,
-    Positive,
-    PositiveFloat,
-    Section,
-)
+from fedpilot.fabric.strict_yaml.schema_problems import Conflict
+
+from .values import NonNegativeFloat, Options, Positive, PositiveFloat, Section
 
 DistributionKind = Literal[
     "iid", "dirichlet", "shards", "quantity", "natural", "fixed", "bootstrap"

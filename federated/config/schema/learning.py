@@ -10,16 +10,10 @@ from pydantic import (
     Field,
 )
 
-from .values import (
-    Conflict,
-    Fraction,
-    NonNegativeFloat,
-    Options,
-    Positive,
-    PositiveFloat,
-    Section,
-    Words,
-)
+from fedpilot.fabric.strict_yaml.schema_problems import Conflict
+from fedpilot.fabric.strict_yaml.wording import Words
+
+from .values import Fraction, NonNegativeFloat, Options, Positive, PositiveFloat, Section
 
 
 class Run(Section):

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from fedpilot.fabric.strict_yaml.schema_problems import Conflict
+
 from .data import Data
 from .learning import Evaluation, FederationConfig
 from .running import ResourcesConfig, Robustness, SitesConfig
-from .values import Conflict
 
 if TYPE_CHECKING:
     from . import RunConfig

@@ -10,16 +10,10 @@ from pydantic import (
     Field,
 )
 
-from .values import (
-    Bytes,
-    Conflict,
-    Fraction,
-    NonNegativeFloat,
-    Positive,
-    PositiveFloat,
-    Section,
-    Words,
-)
+from fedpilot.fabric.strict_yaml.schema_problems import Conflict
+from fedpilot.fabric.strict_yaml.wording import Words
+
+from .values import Bytes, Fraction, NonNegativeFloat, Positive, PositiveFloat, Section
 
 ALONE = "local"
 """What the one site of a run is called that has no others."""

@@ -4,45 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Annotated, Any, Self
 
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     model_validator,
 )
-from pydantic_core import PydanticCustomError
 
 from fedpilot.fabric.core.text.sizes import SIZE_IN_WORDS, bytes_of
-
-
-@dataclass(frozen=True, slots=True)
-class Words:
-    """What a type allows, in words, where its own rule (a pattern) would read badly."""
-
-    text: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Conflict:
-    """A rule between keys that is broken."""
-
-    key: str
-    """The key to change, relative to its section."""
-    found: str
-    """What the config says."""
-    allowed: str
-    """What would hold."""
-
-
-def conflicting(*conflicts: Conflict) -> PydanticCustomError:
-    """All the rules that one section breaks, as the one error that pydantic lets it raise."""
-    text = "; ".join(f"{each.found} (allowed: {each.allowed})" for each in conflicts)
-    return PydanticCustomError("conflicting_keys", "{text}", {"text": text, "conflicts": conflicts})
+from fedpilot.fabric.strict_yaml.records import Strict
+from fedpilot.fabric.strict_yaml.schema_problems import Conflict, conflicting
+from fedpilot.fabric.strict_yaml.wording import Words, number_in_words
 
 
 def only_plain(options: dict[str, Any]) -> dict[str, Any]:
@@ -56,12 +30,6 @@ def size(value: Any) -> Any:
     """Bytes from a text that says some; anything else is left to the type's own check."""
     found = bytes_of(value) if isinstance(value, str) else None
     return value if found is None else found
-
-
-def number_in_words(number: float) -> str:
-    """What a number is called, the ones that are not finite as YAML spells them."""
-    spelled = {"nan": ".nan", "inf": ".inf", "-inf": "-.inf"}
-    return f"the number {spelled.get(str(number), number)}"
 
 
 def _not_plain(value: object, key: str) -> Iterator[Conflict]:
@@ -99,18 +67,8 @@ Options = Annotated[dict[str, Any], AfterValidator(only_plain)]
 Bytes = Annotated[int, BeforeValidator(size), Gt(0), Lt(2**63), Words(SIZE_IN_WORDS)]
 
 
-class Section(BaseModel):
-    """What all sections share: strict, frozen, no unknown keys, docs under the fields."""
-
-    model_config = ConfigDict(
-        strict=True,
-        extra="forbid",
-        frozen=True,
-        use_attribute_docstrings=True,
-        protected_namespaces=(),
-        allow_inf_nan=False,
-        serialize_by_alias=True,
-    )
+class Section(Strict):
+    """What all sections share: no unknown keys, and rules between keys."""
 
     def broken_rules(self) -> Iterator[Conflict]:
         """The rules between this section's keys that do not hold."""

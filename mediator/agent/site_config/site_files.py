@@ -16,6 +16,10 @@ from annotated_types import Ge, Gt
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from fedpilot.fabric.core.text.sizes import SIZE_IN_WORDS, bytes_of
+from fedpilot.fabric.strict_yaml.errors import BadFile, Problem
+from fedpilot.fabric.strict_yaml.records import Strict, load
+from fedpilot.fabric.strict_yaml.schema_problems import wrong_value
+from fedpilot.fabric.strict_yaml.wording import Words
 
 from ...core.rules.disclosure import Declaration, Disclosed, Disclosure, Residency
 from ...core.rules.policy import (
@@ -29,7 +33,6 @@ from ...core.rules.policy import (
     Simulations,
 )
 from ...core.rules.roles import Role
-from .strict_yaml import BadFile, Strict, Words, load, wrong_value
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -152,22 +155,24 @@ def read_site_file(path: Path | None) -> dict[str, Declaration]:
     """The declared data sets by name; none without a file. BadFile if it is wrong."""
     if path is None:
         return {}
-    base = path.absolute().parent
     sections = load(path, SiteFile).datasets
-    return {name: _declaration(name, section, base) for name, section in sections.items()}
+    return {name: _declaration(name, section, path) for name, section in sections.items()}
 
 
-def _declaration(name: str, section: DatasetSection, base: Path) -> Declaration:
-    clients = section.clients
+def _declaration(name: str, section: DatasetSection, file: Path) -> Declaration:
+    base, clients = file.absolute().parent, section.clients
     told: dict[str, Any] = {"arise": clients.arise}
     match clients.arise:
         case "file_per_client":
             told["pattern"] = clients.pattern or "*"
             if section.path is None:
-                raise BadFile(
-                    f"data set {name}: `clients.arise: file_per_client` needs the `path` of the "
-                    "folder that the files are in"
+                missing = Problem(
+                    where=str(file),
+                    key=f"datasets.{name}.path",
+                    found="it is missing",
+                    allowed="the folder with the files of `clients.arise: file_per_client`",
                 )
+                raise BadFile([missing])
         case "column":
             told["column"] = clients.column
         case "id_list":

@@ -9,10 +9,11 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
+from fedpilot.fabric.strict_yaml.errors import BadFile
+
 from ...core.rules.policy import Policy
 from ...errors import PolicyRefused
 from .site_files import read_policy
-from .strict_yaml import BadFile
 
 log = logging.getLogger(__name__)
 

@@ -96,8 +96,10 @@ BAD = [
         ["team.yaml:3", "wanted one of PACK, SPREAD, STRICT_PACK, STRICT_SPREAD", "'SPRED'"],
         id="a policy that does not exist",
     ),
-    pytest.param("a: 1\na: 2\n", ["team.yaml:2", "duplicate key"], id="a key twice"),
-    pytest.param("a: [1\n", ["team.yaml:2", "expected"], id="no YAML at all"),
+    pytest.param(
+        "a: 1\na: 2\n", ["team.yaml:2", "a second `a`", "the first is in line 1"], id="a key twice"
+    ),
+    pytest.param("a: [1\n", ["team.yaml:1", "an unclosed bracket"], id="no YAML at all"),
     pytest.param("", ["team.yaml", "wanted a mapping, found None"], id="an empty file"),
 ]
 

@@ -163,7 +163,7 @@ BAD = [
     pytest.param(
         ["--virtual-cluster", "{}", "--min", "CPU=1", "--", "x"], "--virtual-cluster JSON", id="two"
     ),
-    pytest.param(["--spec", "/no/such.yaml", "--", "x"], "cannot be read", id="no file"),
+    pytest.param(["--spec", "/no/such.yaml", "--", "x"], "there is no such file", id="no file"),
     pytest.param(["--in", "a", "--min", "CPU=1", "--", "x"], "--in takes", id="a spec to join"),
     pytest.param(
         ["--in", "a", "--deadline", "5", "--", "x"], "--in takes", id="join with deadline"

@@ -2,39 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings, strategies as st
+from hypothesis import given, settings, strategies as st
 
-from config_files import GOOD, write
-from fedpilot.federated.config import RunConfig, load_config, parse_config, reading
+from config_files import GOOD, write, yaml_like
+from fedpilot.federated.config import RunConfig, load_config, parse_config
 from fedpilot.federated.errors import ConfigError
-
-yaml_like = st.lists(
-    st.sampled_from(
-        [
-            *"[]{}:,-?*&!|>'\"%@`#\t\n .~0159",
-            "\n  ",
-            "\n- ",
-            ": ",
-            "---\n",
-            "...\n",
-            "<<: ",
-            "\\U",
-            "run",
-            "model",
-            "data:\n  ",
-            "model_type",
-            ".nan",
-            "1e9",
-            "!!int ",
-            "%YAML 1.1\n",
-        ]
-    ),
-    max_size=30,
-).map("".join)
 
 plain = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary(),
@@ -98,21 +73,3 @@ def test_any_mapping_is_taken_or_refused(values: dict[Any, Any]) -> None:
         parse_config(values)
     except ConfigError as refused:
         check(refused)
-
-
-@settings(max_examples=300, deadline=None)
-@example("---\n...\n...\n")
-@example("---\n ")
-@given(yaml_like | st.text(max_size=60))
-def test_a_large_text_is_read_as_a_small_one(text: str) -> None:
-    """libyaml reads large texts: to the same values, lines and problems."""
-
-    def told(large: int) -> str:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(reading, "LARGE", large)
-            try:
-                return repr(reading.read(text, str))
-            except ConfigError as refused:
-                return str(refused)
-
-    assert told(0) == told(sys.maxsize)

@@ -14,7 +14,8 @@ import pytest
 import yaml
 
 from config_files import GOOD, changed, problems, tail, write
-from fedpilot.federated.config import RunConfig, load_config, parse_config, reading
+from fedpilot.fabric.strict_yaml.reading import read
+from fedpilot.federated.config import RunConfig, load_config, parse_config
 from fedpilot.federated.config.resolved import to_yaml
 from fedpilot.federated.errors import ConfigError
 
@@ -132,7 +133,7 @@ def test_a_matrix_of_many_rows_is_read_and_written_about_as_fast_as_by_libyaml()
     turns = [
         (
             seconds(lambda: yaml.load(text, Loader=yaml.CSafeLoader)),
-            seconds(lambda: reading.read(text, str)),
+            seconds(lambda: read(text, str)),
             seconds(lambda: to_yaml(config)),
         )
         for _ in range(3)

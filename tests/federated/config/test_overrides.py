@@ -18,17 +18,17 @@ OVERRIDES = [
     ),
     pytest.param(
         "training.lerning_rate=0.1",
-        ("training.lerning_rate", "an unknown key", "nothing but:", "training.learning_rate"),
+        ("training.lerning_rate", "an unknown key", "one of:", "training.learning_rate"),
         id="a misspelt key",
     ),
     pytest.param(
         "trainig.learning_rate=0.1",
-        ("trainig.learning_rate", "an unknown key", "nothing but:", "training.learning_rate"),
+        ("trainig.learning_rate", "an unknown key", "one of:", "training.learning_rate"),
         id="a misspelt section on the way",
     ),
     pytest.param(
         "learning_rate=0.1",
-        ("learning_rate", "an unknown key", "nothing but:", "training.learning_rate"),
+        ("learning_rate", "an unknown key", "one of:", "training.learning_rate"),
         id="a key without its section",
     ),
     pytest.param(
@@ -38,7 +38,7 @@ OVERRIDES = [
     ),
     pytest.param(
         "model.options.hidden=[64",
-        ("model.options.hidden", "not YAML: a bracket", "a closing", ""),
+        ("model.options.hidden", "not YAML: an unclosed bracket", "a closing", ""),
         id="a syntax error in the value",
     ),
     pytest.param(

@@ -11,7 +11,8 @@ from types import ModuleType
 import click
 import pytest
 
-from fedpilot.federated.config.words import all_keys
+from fedpilot.fabric.strict_yaml.wording import all_keys
+from fedpilot.federated.config import RunConfig
 
 DOCS = Path(__file__).parents[3] / "docs"
 
@@ -41,7 +42,7 @@ def test_all_pages_are_up_to_date() -> None:
 
 def test_every_key_and_its_meaning_is_on_the_page(generate: ModuleType) -> None:
     page = generate.config_page()
-    for key in all_keys():
+    for key in all_keys(RunConfig):
         assert f"`{key.name}`" in page
         assert key.meaning.replace("|", "\\|") in page
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from fedpilot.federated.config import load_config, starter
-from fedpilot.federated.config.words import all_keys
+from fedpilot.fabric.strict_yaml.wording import all_keys
+from fedpilot.federated.config import RunConfig, load_config, starter
 from fedpilot.federated.errors import ConfigError
 
 ROOT = Path(__file__).parents[3]
@@ -31,10 +31,10 @@ def test_the_starter_is_the_quickstart(tmp_path: Path) -> None:
 
 def test_every_key_is_there_with_its_meaning_above_it() -> None:
     shown = [line.strip().lstrip("#") for line in LINES]
-    for key in all_keys():
+    for key in all_keys(RunConfig):
         assert any(line.startswith(f"{key.name}:") for line in shown), key.path
     text = " ".join(line.strip().removeprefix("#").strip() for line in LINES)
-    for key in all_keys():
+    for key in all_keys(RunConfig):
         assert key.meaning in text, key.path
 
 

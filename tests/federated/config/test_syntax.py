@@ -47,7 +47,13 @@ ONE_PROBLEM = [
     ),
     pytest.param(
         changed("model_type: mlp", "model_type: mlp: 3"),
-        ("x.yaml:7", "model.model_type", "not YAML: a `:`", "`key: value` on one line", ""),
+        (
+            "x.yaml:7",
+            "model.model_type",
+            "an unexpected `:`",
+            "`key: value` on one line",
+            "",
+        ),
         id="a second colon is named",
     ),
     pytest.param(
@@ -57,18 +63,23 @@ ONE_PROBLEM = [
     ),
     pytest.param(
         changed("learning_rate: 1e-3", "loss_function: 'cross"),
-        ("x.yaml:11", "training.loss_function", "a quote that is never closed", "a closing", ""),
+        ("x.yaml:11", "training.loss_function", "an unclosed quote", "a closing", ""),
         id="an open quote is reported where it opens",
     ),
     pytest.param(
         changed("learning_rate: 1e-3", "options: [1, 2"),
-        ("x.yaml:11", "training.options", "a bracket that is never closed", "a closing", ""),
+        ("x.yaml:11", "training.options", "an unclosed bracket", "a closing", ""),
         id="an open bracket is reported where it opens",
     ),
     pytest.param(
         changed("  learning_rate: 1e-3", "  learning_rate: 1e-3\n momentum: 0"),
-        ("x.yaml:12", "training.momentum", "indented unlike its neighbours", "the same", ""),
+        ("x.yaml:12", "training.momentum", "whose indentation differs", "the same", ""),
         id="a wrong indentation is named",
+    ),
+    pytest.param(
+        changed("model_type: mlp", "options: [is it?]"),
+        ("x.yaml:7", "model.options", "a `?` in brackets", "text with a `?` in quotes", ""),
+        id="a question mark in brackets needs quotes",
     ),
     pytest.param(
         GOOD + "---\nrun: {}\n",

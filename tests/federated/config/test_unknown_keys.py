@@ -8,12 +8,12 @@ import pytest
 
 from config_files import GOOD, changed, check_one_problem, problems
 
-SECTIONS = "nothing but: run, federation, hierarchy, model, data, training, evaluation, resources, "
+SECTIONS = "one of: run, federation, hierarchy, model, data, training, evaluation, resources, "
 
 ONE_PROBLEM = [
     pytest.param(
         changed("learning_rate:", "bogus: 3\n  learning_rate:"),
-        ("x.yaml:11", "training.bogus", "an unknown key", "nothing but: number_of_epochs", ""),
+        ("x.yaml:11", "training.bogus", "an unknown key", "one of: number_of_epochs", ""),
         id="an unknown key is refused with the keys that exist",
     ),
     pytest.param(
@@ -22,7 +22,7 @@ ONE_PROBLEM = [
             "x.yaml:11",
             "training.learning_rat",
             "an unknown key",
-            "nothing",
+            "one of: number_of_epochs",
             "training.learning_rate",
         ),
         id="a misspelt key is told the nearest one of its section",
@@ -54,7 +54,7 @@ ONE_PROBLEM = [
     ),
     pytest.param(
         changed("random_seed: 7", "workers: 2"),
-        ("x.yaml:2", "run.workers", "an unknown key", "nothing but: name", "resources.workers"),
+        ("x.yaml:2", "run.workers", "an unknown key", "one of: name", "resources.workers"),
         id="a key of another section is told where it belongs",
     ),
     pytest.param(
@@ -64,7 +64,7 @@ ONE_PROBLEM = [
     ),
     pytest.param(
         changed("random_seed: 7", "robustnes: {}"),
-        ("x.yaml:2", "run.robustnes", "an unknown key", "nothing but: name", "robustness"),
+        ("x.yaml:2", "run.robustnes", "an unknown key", "one of: name", "robustness"),
         id="a section in another one is told where it belongs, however it is spelt",
     ),
     pytest.param(
@@ -99,7 +99,7 @@ ONE_PROBLEM = [
     ),
     pytest.param(
         changed("  dataset_type: digits\n", "  form: sites\n"),
-        ("x.yaml:9", "data.form", "an unknown key", "nothing but: dataset_type", "data.from"),
+        ("x.yaml:9", "data.form", "an unknown key", "one of: dataset_type", "data.from"),
         id="a key that no Python name can be is known too",
     ),
 ]

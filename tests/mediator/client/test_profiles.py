@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from fedpilot.cli import main
-from fedpilot.mediator import MediatorError
+from fedpilot.fabric.strict_yaml.errors import BadFile
 from fedpilot.mediator.client import profile_file
 from fedpilot.mediator.client.profiles import (
     ConnectionOptions,
@@ -175,7 +175,7 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
 )
 def test_a_wrong_file_is_refused_in_words(tmp_path: Path, text: str, said: str) -> None:
     (tmp_path / "profiles.yaml").write_text(text)
-    with pytest.raises(MediatorError, match=said) as caught:
+    with pytest.raises((ProfileError, BadFile), match=said) as caught:
         profile_file.read(tmp_path)
     assert "profiles.yaml" in str(caught.value)
     assert caught.value.exits_with == 2

@@ -147,6 +147,12 @@ def test_our_errors_arrive_as_themselves(error: Exception) -> None:
     assert str(found) == str(error)
 
 
+def test_peers_of_earlier_versions_know_our_records_by_name() -> None:
+    error = ConfigError([Problem(key="data.options", found="nothing", allowed="a path")])
+    ((record,),) = json.loads(told(error).args_json)
+    assert record["record"] == "fedpilot.federated.errors:Problem"
+
+
 class Strange(Exception):
     pass
 

@@ -1,26 +1,24 @@
-"""Turns what the schema refuses into problems: key, what was found, what is allowed, what is near.
+"""Turns what a pydantic model refuses into problems: key, found, allowed, nearest.
 
-One mistake gives one problem: the members of a union speak with one voice, and a misspelt key is
-not also reported as missing. Where the key stands in a file is added by `loading`.
+One mistake gives one problem: the members of a union give one problem together, and a misspelt key
+is not also reported as missing. `root` is the model of the whole file.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Any, get_args, get_origin
 
 from pydantic import ValidationError
-from pydantic_core import ErrorDetails
+from pydantic_core import ErrorDetails, PydanticCustomError
 
-from ..errors import Problem
-from .reading import Path, dotted
-from .schema import RunConfig
-from .schema.values import Conflict
-from .words import (
+from .errors import Path, Problem, dotted
+from .wording import (
     Key,
+    SectionType,
     all_keys,
     bare,
     choices,
@@ -38,7 +36,7 @@ MISSING = object()
 UNKNOWN_KEY = "an unknown key"
 
 UNUSABLE = object()
-"""Stands for a value that was already complained about."""
+"""Stands for a value with a problem that was already reported."""
 
 Located = tuple[Path, Problem]
 """A problem and the place that it is about."""
@@ -47,11 +45,34 @@ YES_OR_NO = {"yes": "true", "on": "true", "y": "true", "no": "false", "off": "fa
 """What YAML 1.1 took for truth values, and YAML 1.2 takes for text."""
 
 
-def problems_of(error: ValidationError, values: Any) -> tuple[Located, ...]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conflict:
+    """A broken rule between keys."""
+
+    key: str
+    """The key to change, relative to its section."""
+    found: str
+    """What the file says."""
+    allowed: str
+    """What would hold."""
+
+
+def conflicting(*conflicts: Conflict) -> PydanticCustomError:
+    """The error that a section's validator raises for all rules that the section breaks."""
+    text = "; ".join(f"{each.found} (allowed: {each.allowed})" for each in conflicts)
+    return PydanticCustomError("conflicting_keys", "{text}", {"text": text, "conflicts": conflicts})
+
+
+def wrong_value(found: str, allowed: str) -> PydanticCustomError:
+    """The error that a value's validator raises."""
+    return PydanticCustomError("wrong_value", "{found}", {"found": found, "allowed": allowed})
+
+
+def problems_of(root: SectionType, error: ValidationError, values: Any) -> tuple[Located, ...]:
     """Everything that the schema refuses in `values`, each mistake once."""
     found: dict[str, Located] = {}
     for details in error.errors(include_url=False):
-        for path, problem in _problems(details, values):
+        for path, problem in _problems(root, details, values):
             found.setdefault(problem.key, (path, problem))
     misspelt = {problem.nearest for _, problem in found.values()}
     return tuple(
@@ -61,8 +82,8 @@ def problems_of(error: ValidationError, values: Any) -> tuple[Located, ...]:
     )
 
 
-def _problems(details: ErrorDetails, values: Any) -> Iterator[Located]:
-    path, annotation, metadata = follow(details["loc"])
+def _problems(root: SectionType, details: ErrorDetails, values: Any) -> Iterator[Located]:
+    path, annotation, metadata = follow(root, details["loc"])
     value = value_at(values, path)
     if value is UNUSABLE:
         return
@@ -73,7 +94,11 @@ def _problems(details: ErrorDetails, values: Any) -> Iterator[Located]:
             if value_at(values, place) is not UNUSABLE:
                 yield place, problem
     elif details["type"] in ("extra_forbidden", "invalid_key"):
-        yield path, unknown_key(path)
+        yield path, unknown_key(root, path)
+    elif details["type"] == "wrong_value":
+        context = details["ctx"]
+        key, found, allowed = dotted(path), context["found"], context["allowed"]
+        yield path, Problem(key=key, found=found, allowed=allowed)
     else:
         allowed = type_in_words(annotation, metadata)
         if isinstance(value, float) and not math.isfinite(value):
@@ -90,25 +115,26 @@ def conflict_problem(conflict: Conflict, section: Path = ()) -> Located:
     return path, Problem(key=dotted(path), found=conflict.found, allowed=conflict.allowed)
 
 
-def follow(location: Sequence[int | str]) -> tuple[Path, Any, Sequence[Any]]:
-    """The path of a value that pydantic speaks of, its type, and what else is known of it.
+def follow(root: SectionType, location: Sequence[int | str]) -> tuple[Path, Any, Sequence[Any]]:
+    """The path of a value that pydantic speaks of, its type, and the type's metadata.
 
     Pydantic goes on into the members of a union; the path ends at the union.
     """
     path: Path = ()
-    annotation: Any = RunConfig
+    annotation: Any = root
     metadata: Sequence[Any] = ()
     for step in location:
-        section = section_in(annotation)
+        section, kind = section_in(annotation), bare(annotation)
         if section:
             path = (*path, step)
             if step not in fields_of(section):
                 return path, section, ()
             known = fields_of(section)[str(step)]
             annotation, metadata = known.annotation, known.metadata
-        elif get_origin(bare(annotation)) is list and isinstance(step, int):
-            path = (*path, step)
-            annotation, metadata = get_args(bare(annotation))[0], ()
+        elif get_origin(kind) is list and isinstance(step, int):
+            path, annotation, metadata = (*path, step), get_args(kind)[0], ()
+        elif get_origin(kind) is dict and step != "[key]":
+            path, annotation, metadata = (*path, step), get_args(kind)[1], ()
         else:
             break
     return path, annotation, metadata
@@ -124,25 +150,25 @@ def value_at(values: Any, path: Path) -> Any:
     return values
 
 
-def unknown_key(path: Path) -> Problem:
+def unknown_key(root: SectionType, path: Path) -> Problem:
     """The problem of a key that the section it stands in does not have."""
-    _, section, _ = follow(path[:-1])
+    _, section, _ = follow(root, path[:-1])
     names = ", ".join(fields_of(section_in(section)))  # type: ignore[arg-type]
     return Problem(
         key=dotted(path),
         found=UNKNOWN_KEY,
-        allowed=f"nothing but: {names}",
-        nearest=nearest_key(path),
+        allowed=f"one of: {names}",
+        nearest=nearest_key(root, path),
     )
 
 
-def nearest_key(path: Path) -> str:
+def nearest_key(root: SectionType, path: Path) -> str:
     """The dotted key that was probably meant: the same name elsewhere, or a name much like it."""
     *above, last = (str(step) for step in path)
-    name = _plain(last)
-    _, section, _ = follow(tuple(above))
-    here = keys_of(section_in(section) or RunConfig, ".".join(above))
-    everywhere = tuple(all_keys())
+    name = _snake_case(last)
+    _, section, _ = follow(root, tuple(above))
+    here = keys_of(section_in(section) or root, ".".join(above))
+    everywhere = tuple(all_keys(root))
     for candidates, cutoff in (
         *((here, 1.0), (everywhere, 1.0)),
         *((here, 0.85), (everywhere, 0.9)),  # a slip of the pen
@@ -166,7 +192,7 @@ def _initials(name: str) -> str:
     return "".join(word[0] for word in name.split("_"))
 
 
-def _plain(name: str) -> str:
+def _snake_case(name: str) -> str:
     """A key name as this schema spells names: `learningRate` and `learning-rate` are one."""
     spread = "".join(f"_{c}" if c.isupper() else c for c in name[:64])
     return spread.lower().replace("-", "_").replace(" ", "_").replace("__", "_").strip("_")
@@ -183,9 +209,9 @@ def nearest_choice(value: Any, annotation: Any) -> str:
     return words[near[0]] if near else ""
 
 
-def unknown_path(path: Path) -> Located | None:
+def unknown_path(root: SectionType, path: Path) -> Located | None:
     """The problem of a dotted path that leads nowhere in the schema."""
-    annotation: Any = RunConfig
+    annotation: Any = root
     for depth, step in enumerate(path):
         section = section_in(annotation)
         if section is None:
@@ -198,9 +224,9 @@ def unknown_path(path: Path) -> Located | None:
                 allowed=f"only `{dotted(above)}` itself: {type_in_words(annotation)}",
             )
         if step not in fields_of(section):
-            problem = unknown_key(path[: depth + 1])
+            problem = unknown_key(root, path[: depth + 1])
             whole = (*problem.nearest.split("."), *path[depth + 1 :])
-            if problem.nearest and " " not in problem.nearest and unknown_path(whole) is None:
+            if problem.nearest and " " not in problem.nearest and unknown_path(root, whole) is None:
                 problem = replace(problem, nearest=dotted(whole))
             return path, replace(problem, key=dotted(path))
         annotation = fields_of(section)[str(step)].annotation

@@ -1,8 +1,8 @@
-r"""Reads YAML 1.2 into plain values, and remembers the line of every key.
+"""Reads YAML 1.2 into plain values and remembers the line of every key.
 
-Scalars follow YAML's core schema: `1e-3` is a number, `no` and `2024-01-01` are text. A config
-names things and grows no logic, so tags, anchors and aliases are refused, and so are duplicate
-keys and keys that are not text. Whatever the bytes, the only error is `ConfigError`.
+Scalars follow YAML's core schema: `1e-3` is a number, `no` and `2024-01-01` are text. Tags,
+anchors, aliases, second documents, duplicate keys and keys that are not text are refused. Every
+error is a `BadFile`, whatever the bytes. Decision 6 says why.
 """
 
 from __future__ import annotations
@@ -11,30 +11,28 @@ import contextlib
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path as FilePath
 from typing import Any, NoReturn
 
 import yaml
-import yaml.events as fast
-from ruamel.yaml import YAML
-from ruamel.yaml.error import MarkedYAMLError
-from ruamel.yaml.events import (
+from yaml.events import (
     AliasEvent,
     MappingEndEvent,
-    MappingStartEvent,
+    NodeEvent,
     ScalarEvent,
     SequenceEndEvent,
     SequenceStartEvent,
 )
-from ruamel.yaml.reader import ReaderError
+from yaml.reader import ReaderError
 
-from ..errors import ConfigError, Problem
-from .words import printable, value_in_words
+from .errors import BadFile, Path, Problem, dotted, printable
+from .wording import value_in_words
 
-Path = tuple[str | int, ...]
-"""Where a value lies: keys, and indices of lists."""
+LARGEST_FILE = 4 * 2**20
+"""Bytes; a config with a distribution matrix for a thousand clients has a tenth of that."""
 
 DEEPEST = 50
-"""Levels of nesting; the schema needs five."""
+"""Levels of nesting; the config needs five."""
 
 NULL = re.compile(r"|~|null|Null|NULL")
 TRUE = re.compile(r"true|True|TRUE")
@@ -48,23 +46,14 @@ NOT_A_NUMBER = re.compile(r"\.(?:nan|NaN|NAN)")
 
 PLAIN_TEXT = re.compile(r"[A-Za-z_/][\w./-]*", re.ASCII)
 
-SCALAR = (ScalarEvent, fast.ScalarEvent)
-SEQUENCE = (SequenceStartEvent, fast.SequenceStartEvent)
-SEQUENCE_END = (SequenceEndEvent, fast.SequenceEndEvent)
-MAPPING = (MappingStartEvent, fast.MappingStartEvent)
-MAPPING_END = (MappingEndEvent, fast.MappingEndEvent)
-ALIAS = (AliasEvent, fast.AliasEvent)
-
 LARGE = 1 << 14
-"""Characters from which on libyaml parses, twenty times as fast: a matrix has a row per client."""
+"""Characters from which libyaml parses, which is twenty times as fast."""
 
-UNALIKE = re.compile(
-    r"^%|^\.\.\.|[|>][-+0-9]*#|[^\n\r\x20-\x7e\xa0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]",
-    re.MULTILINE,
-)
-"""What libyaml, which reads YAML 1.1, takes otherwise: directives, ends of documents, tabs,
-comments that touch the head of a block of text, and characters that end a line in one of the two
-only."""
+UNALIKE = re.compile(r"^%|^\.\.\.|[|>][-+0-9]*#|\t|\ufeff", re.MULTILINE)
+"""What libyaml and PyYAML's own parser read differently."""
+
+LINE_BREAKS_OF_1_1 = "\x85\u2028\u2029"
+"""Characters that end a line in YAML 1.1, which PyYAML implements, but not in YAML 1.2."""
 
 NUMBER_BEGINS = frozenset("0123456789+-.")
 
@@ -75,22 +64,23 @@ KEY_OF_A_LINE = re.compile(r"([ \t]*)([A-Za-z_][\w.-]*)[ \t]*:")
 
 EXPLANATIONS: tuple[tuple[str, str, str], ...] = (
     ("'\\t' that cannot start", "a tab", "spaces to indent with"),
-    ("mapping values are not allowed", "a `:` that starts nothing", "`key: value` on one line"),
+    ("mapping values are not allowed", "an unexpected `:`", "`key: value` on one line"),
     ("could not find expected ':'", "a line that is not `key: value`", "`key: value`"),
-    ("end of stream", "a quote that is never closed", "a closing `\"` or `'`"),
-    ("got '<stream end>'", "a bracket that is never closed", "a closing `]` or `}`"),
+    ("but got '?'", "a `?` in brackets", "text with a `?` in quotes"),
+    ("end of stream", "an unclosed quote", "a closing `\"` or `'`"),
+    ("got '<stream end>'", "an unclosed bracket", "a closing `]` or `}`"),
     ("but found '<scalar>'", "text after the end of a value", "one value per key"),
     ("but found '-'", "a list item at the indentation of a key", "items indented below their key"),
     (
         "but found '<block mapping start>'",
-        "a key that is indented unlike its neighbours",
+        "a key whose indentation differs from its neighbours'",
         "the same indentation for all keys of a section",
     ),
 )
-"""What the parser complains of, what was found, and what is allowed."""
+"""Part of the parser's message, what was found, and what is allowed."""
 
-TOLD_TOO_LATE = ("could not find expected ':'", "end of stream", "got '<stream end>'")
-"""Complaints whose cause is where the parser's context began, not where it gave up."""
+LOCATED_TOO_LATE = ("could not find expected ':'", "end of stream", "got '<stream end>'")
+"""Messages whose cause lies where the parser's context began, not where it gave up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,43 +95,78 @@ class Document:
     """What had to be left out, with its line."""
 
 
-def dotted(path: Path) -> str:
-    """A path as people write it: `data.distribution_matrix[2][1]`."""
-    text = ""
-    for step in path:
-        if isinstance(step, int):
-            text += f"[{step}]"
-        else:
-            text += f".{printable(step)}" if text else printable(step)
-    return text
+def text_of(path: FilePath | str) -> str:
+    """The text of a file that a person wrote. Raises BadFile."""
+    where = printable(str(path), 200)
+    try:
+        with open(path, "rb") as file:
+            content = file.read(LARGEST_FILE + 1)
+    except (OSError, ValueError) as error:
+        match error:
+            case FileNotFoundError():
+                found = "there is no such file"
+            case IsADirectoryError():
+                found = "a folder"
+            case OSError():
+                found = f"it cannot be read: {error.strerror}"
+            case _:
+                found = "it cannot be read: not a file name"
+        raise BadFile.about(where, found, "a YAML file that can be read") from error
+    return decoded(content, where)
+
+
+def decoded(content: bytes, where: str) -> str:
+    """The text that bytes are in UTF-8. BadFile, named by `where`, if they are not or too many."""
+    if len(content) > LARGEST_FILE:
+        mebibytes = f"{LARGEST_FILE // 2**20} MiB"
+        raise BadFile.about(where, f"more than {mebibytes}", f"at most {mebibytes}")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        found = f"the byte 0x{content[error.start]:02X}, which is not UTF-8 text"
+        raise BadFile.about(f"{where}:{line}", found, "a text file in UTF-8") from None
 
 
 def read(text: str, at: Callable[[int], str], root: Path = ()) -> Document:
-    """The value of a YAML text; `at` says where a line is, `root` where the value will lie.
+    """The value of a YAML text; `at` names a line in messages, the value belongs at path `root`.
 
-    A large text is given to libyaml first. Where that finds a mistake, the text is read as any
-    other, so that the mistake is told in the same words. So is one in which there is nothing: the
-    two put an empty value into different lines.
+    libyaml parses a large text first. If it reports an error, or the text is empty, PyYAML's own
+    parser reads the text again: its marks are more exact.
     """
+    stand_ins = _stand_ins(text)
+    parsed = text.translate({ord(each): stand_in for stand_in, each in stand_ins.items()})
+
+    def reader() -> _Reader:
+        restored = {ord(stand_in): each for stand_in, each in stand_ins.items()}
+        return _Reader(text=text, at=at, root=root, restored=restored)
+
     if len(text) >= LARGE and yaml.__with_libyaml__ and not UNALIKE.search(text):
-        reader = _Reader(text=text, at=at, root=root)
-        with contextlib.suppress(yaml.YAMLError, ConfigError):
-            value = reader.document(yaml.parse(text, Loader=yaml.CSafeLoader))
-            if value is not None and not reader.problems:
-                return Document(value=value, lines=reader.lines, problems=())
-    reader = _Reader(text=text, at=at, root=root)
+        fast = reader()
+        with contextlib.suppress(yaml.YAMLError, BadFile):
+            value = fast.document(yaml.parse(parsed, Loader=yaml.CSafeLoader))
+            if value is not None and not fast.problems:
+                return Document(value=value, lines=fast.lines, problems=())
+    exact = reader()
     try:
-        value = reader.document(YAML(typ="safe", pure=True).parse(text))
-    except MarkedYAMLError as error:
-        reader.refuse_syntax(error)
+        value = exact.document(yaml.parse(parsed, Loader=yaml.SafeLoader))
+    except yaml.MarkedYAMLError as error:
+        exact.refuse_syntax(error)
     except ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         found = f"the control character U+{error.character:04X}"
-        reader.refuse(line, key_near(text, line, root), found, "printable text")
+        exact.refuse(line, key_near(text, line, root), found, "printable text")
     except (ValueError, OverflowError):
-        # ruamel lets these through for `\U` escapes and version numbers beyond all bounds.
-        reader.refuse(1, dotted(root), "an escape or a number that stands for nothing", "YAML 1.2")
-    return Document(value=value, lines=reader.lines, problems=tuple(reader.problems))
+        # PyYAML lets these through for `\\U` escapes and version numbers out of range.
+        exact.refuse(1, dotted(root), "an escape or a number out of range", "YAML 1.2")
+    return Document(value=value, lines=exact.lines, problems=tuple(exact.problems))
+
+
+def _stand_ins(text: str) -> dict[str, str]:
+    """Characters that the text lacks, for those that PyYAML would take for line breaks."""
+    found = [each for each in LINE_BREAKS_OF_1_1 if each in text]
+    unused = (char for char in map(chr, range(0xE000, 0xF900)) if char not in text)
+    return dict(zip(unused, found, strict=False)) if found else {}
 
 
 def key_near(text: str, line: int, root: Path = ()) -> str:
@@ -163,15 +188,16 @@ class _Reader:
     text: str
     at: Callable[[int], str]
     root: Path
+    restored: dict[int, str]
     lines: dict[Path, int] = field(default_factory=dict)
     problems: list[tuple[int, Problem]] = field(default_factory=list)
 
     def document(self, events: Iterator[Any]) -> Any:
-        """The value that the events make; those of ruamel, or of libyaml."""
+        """The value that the events make."""
         value = None
         documents = 0
         for event in events:
-            if isinstance(event, SCALAR + SEQUENCE + MAPPING + ALIAS):
+            if isinstance(event, NodeEvent):
                 documents += 1
                 if documents > 1:
                     line = event.start_mark.line + 1
@@ -183,18 +209,19 @@ class _Reader:
         line = event.start_mark.line + 1
         self.lines.setdefault(path, line)
         self._refuse_what_points_elsewhere(event, line, path)
-        if isinstance(event, SCALAR):
-            return scalar(event.value) if event.implicit[0] else event.value
-        if isinstance(event, SEQUENCE):
+        if isinstance(event, ScalarEvent):
+            text = event.value.translate(self.restored) if self.restored else event.value
+            return scalar(text) if event.implicit[0] else text
+        if isinstance(event, SequenceStartEvent):
             items: list[Any] = []
-            while not isinstance(inner := next(events), SEQUENCE_END):
+            while not isinstance(inner := next(events), SequenceEndEvent):
                 items.append(self.value(inner, events, (*path, len(items))))
             return items
         return self.mapping(events, path)
 
     def mapping(self, events: Iterator[Any], path: Path) -> dict[str, Any]:
         values: dict[str, Any] = {}
-        while not isinstance(event := next(events), MAPPING_END):
+        while not isinstance(event := next(events), MappingEndEvent):
             line = event.start_mark.line + 1
             key = self.value(event, events, (*path, ""))
             del self.lines[(*path, "")]
@@ -224,7 +251,7 @@ class _Reader:
             return
         key = dotted(path).rstrip(".")
         tag = str(tag or "").replace("tag:yaml.org,2002:", "!!")
-        if isinstance(event, ALIAS):
+        if isinstance(event, AliasEvent):
             found, allowed = f"the alias `*{printable(event.anchor)}`", "the value itself"
         elif event.anchor is not None:
             found, allowed = f"the anchor `&{printable(event.anchor)}`", "a value without an anchor"
@@ -241,15 +268,15 @@ class _Reader:
     def refuse(self, line: int, key: str, found: str, allowed: str) -> NoReturn:
         """Give up reading: report this, after what was found before."""
         before = [problem for _, problem in self.problems]
-        raise ConfigError([*before, self._problem(line, key, found, allowed)]) from None
+        raise BadFile([*before, self._problem(line, key, found, allowed)]) from None
 
-    def refuse_syntax(self, error: MarkedYAMLError) -> NoReturn:
+    def refuse_syntax(self, error: yaml.MarkedYAMLError) -> NoReturn:
         complaint = str(error.problem or error.context or "")
         mark = error.problem_mark or error.context_mark
         for needle, explained, instead in EXPLANATIONS:
             if needle in complaint:
                 found, allowed = explained, instead
-                if needle in TOLD_TOO_LATE and error.context_mark:
+                if needle in LOCATED_TOO_LATE and error.context_mark:
                     mark = error.context_mark
                 break
         else:

@@ -1,7 +1,6 @@
-"""Says in plain words what the schema allows, and what a config holds instead.
+"""Says in plain words which values a pydantic model allows and which value a file holds.
 
-Error messages, the reference page and the starter file all take their words from here, so a type
-is described in one way only. Nothing here reads a file or refuses a value.
+Error messages, the reference pages and the starter config all use these words.
 """
 
 from __future__ import annotations
@@ -12,13 +11,20 @@ from dataclasses import dataclass
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
+from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from .schema import RunConfig
-from .schema.values import Section, Words, number_in_words
+from .errors import LONGEST_VALUE, printable
 
-LONGEST_VALUE = 40
-"""Characters of a value that an error message shows."""
+SectionType = type[BaseModel]
+"""A section of a file, as a model."""
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """What a type allows, in words, where its own rule (a pattern) would read badly."""
+
+    text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +37,7 @@ class Key:
     field: FieldInfo
 
     @property
-    def section(self) -> type[Section] | None:
+    def section(self) -> SectionType | None:
         """The section that the key holds, if it holds one."""
         return section_in(self.field.annotation)
 
@@ -48,12 +54,12 @@ class Key:
         return type_in_words(self.field.annotation, self.field.metadata)
 
 
-def fields_of(section: type[Section]) -> dict[str, FieldInfo]:
+def fields_of(section: SectionType) -> dict[str, FieldInfo]:
     """The fields of a section by their keys: `from` cannot be a name in Python."""
     return {field.alias or name: field for name, field in section.model_fields.items()}
 
 
-def keys_of(section: type[Section], path: str = "") -> tuple[Key, ...]:
+def keys_of(section: SectionType, path: str = "") -> tuple[Key, ...]:
     """The keys of one section, in the order of the schema."""
     return tuple(
         Key(path=f"{path}.{name}" if path else name, name=name, field=field)
@@ -61,7 +67,7 @@ def keys_of(section: type[Section], path: str = "") -> tuple[Key, ...]:
     )
 
 
-def all_keys(section: type[Section] = RunConfig, path: str = "") -> Iterator[Key]:
+def all_keys(section: SectionType, path: str = "") -> Iterator[Key]:
     """Every key at any depth, a section before its keys."""
     for key in keys_of(section, path):
         yield key
@@ -92,10 +98,10 @@ def bare(annotation: Any) -> Any:
             return annotation
 
 
-def section_in(annotation: Any) -> type[Section] | None:
+def section_in(annotation: Any) -> SectionType | None:
     """The section that a type stands for, if it does."""
     kind = bare(annotation)
-    return kind if isinstance(kind, type) and issubclass(kind, Section) else None
+    return kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
 
 
 def choices(annotation: Any) -> tuple[str, ...]:
@@ -189,12 +195,12 @@ def value_in_words(value: object) -> str:
             return f"a value of type `{printable(type(value).__name__)}`"
 
 
+def number_in_words(number: float) -> str:
+    """What a number is called, the ones that are not finite as YAML spells them."""
+    spelled = {"nan": ".nan", "inf": ".inf", "-inf": "-.inf"}
+    return f"the number {spelled.get(str(number), number)}"
+
+
 def quoted(text: str) -> str:
     """The text in quotes, shortened, on one line."""
     return f'"{printable(text)}"'
-
-
-def printable(text: str, longest: int = LONGEST_VALUE) -> str:
-    """The text on one line, shortened, with nothing in it that a terminal would obey."""
-    short = text if len(text) <= longest else f"{text[: longest - 3]}..."
-    return "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in short)

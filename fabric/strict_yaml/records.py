@@ -1,0 +1,49 @@
+"""Reads a YAML file into a pydantic record, or reports everything that is wrong with the file."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path as FilePath
+from typing import TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from .errors import BadFile, Problem, printable
+from .reading import read, text_of
+from .schema_problems import MISSING, problems_of, value_at
+
+Record = TypeVar("Record", bound=BaseModel)
+
+
+class Strict(BaseModel):
+    """A section of a file: no unknown keys, no conversions, immutable, docs under the fields."""
+
+    model_config = ConfigDict(
+        strict=True,
+        extra="forbid",
+        frozen=True,
+        use_attribute_docstrings=True,
+        protected_namespaces=(),
+        allow_inf_nan=False,
+        serialize_by_alias=True,
+    )
+
+
+def load(path: FilePath, kind: type[Record]) -> Record:
+    """The record that a file holds; an empty file is an empty section. Raises BadFile."""
+    name = printable(str(path), 200)
+    document = read(text_of(path), lambda line: f"{name}:{line}")
+    if document.problems:
+        raise BadFile([problem for _, problem in document.problems])
+    values = {} if document.value is None else document.value
+    try:
+        return kind.model_validate(values)
+    except ValidationError as error:
+        problems: list[tuple[bool, int, Problem]] = []
+        for place, problem in problems_of(kind, error, values):
+            known = (place[:length] for length in range(len(place), -1, -1))
+            line = next((document.lines[each] for each in known if each in document.lines), 1)
+            missing = value_at(values, place) is MISSING
+            problems.append((missing, line, replace(problem, where=f"{name}:{line}")))
+        # A key that was misunderstood may have been meant for one that is missing.
+        raise BadFile([each for *_, each in sorted(problems, key=lambda each: each[:2])]) from error
