@@ -132,8 +132,8 @@ def cost(waiting: Sequence[int], blocks: int = BLOCKS) -> Run:
 
 
 def desk(waiting: int, kinds: int = 1) -> Callable[[], None]:
-    """A manager's books with so many tasks that wait; each call ends one, and one more comes."""
-    from fedpilot.fabric.core.books import Entry
+    """A manager with so many tasks that wait; each call ends one, and one more comes."""
+    from fedpilot.fabric.core.cluster_state import Entry
     from fedpilot.fabric.core.places.groups import GroupId
     from fedpilot.fabric.core.places.request import Request
     from fedpilot.fabric.core.records import ROOT, ClusterId, ProcessId, WorkId
@@ -173,7 +173,7 @@ def desk(waiting: int, kinds: int = 1) -> Callable[[], None]:
             submit()
 
     async def end() -> None:
-        reconciler.router.done([next(iter(reconciler.books.ledger.uses))])
+        reconciler.router.done([next(iter(reconciler.state.ledger.uses))])
         reconciler.admission.commit()
         submit()
 

@@ -17,6 +17,7 @@ from types import CodeType, ModuleType
 from typing import TypeVar
 
 NAMED = {
+    "fedpilot.fabric.core.cluster_state": "fedpilot.fabric.core.books",
     "fedpilot.fabric.core.places.request": "fedpilot.fabric.core.admission",
     "fedpilot.fabric.jobs.confine": "fedpilot.fabric.confine",
     "fedpilot.fabric.manager.actor": "fedpilot.fabric.manager_actor",

@@ -6,7 +6,7 @@ from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from .books import Books, JobId
+from .cluster_state import ClusterState, JobId
 from .places.groups import GroupId
 from .records import ClusterId
 from .resources import Resources
@@ -45,21 +45,21 @@ class Escape:
 
 
 def jobs_in(
-    books: Books, named: Mapping[JobId, str] = MappingProxyType({})
+    state: ClusterState, named: Mapping[JobId, str] = MappingProxyType({})
 ) -> dict[JobId, ClusterId]:
     """The jobs that should take nothing beyond a virtual cluster, by which.
 
     Those whose metadata named one, and those that said that they work in one. The latter counts,
     since a script may begin another virtual cluster than the one that it was started in.
     """
-    found = {job: ClusterId(name) for job, name in named.items() if name in books.entries}
-    for id, entry in books.entries.items():
+    found = {job: ClusterId(name) for job, name in named.items() if name in state.entries}
+    for id, entry in state.entries.items():
         found.update(dict.fromkeys(entry.jobs, id))
     return found
 
 
 def escapes(
-    books: Books,
+    state: ClusterState,
     jobs: Mapping[JobId, ClusterId],
     running: Iterable[Running],
     past: Container[GroupId] = frozenset(),
@@ -72,13 +72,13 @@ def escapes(
     found = []
     for what in running:
         cluster = jobs.get(what.job)
-        if cluster is None or cluster not in books.ledger.clusters or not what.resources:
+        if cluster is None or cluster not in state.ledger.clusters or not what.resources:
             continue
         if cluster not in allowed:
-            below = books.ledger.subtree(cluster)
-            mine = {group.id for each in below for group in books.groups.of_cluster(each)}
+            below = state.ledger.subtree(cluster)
+            mine = {group.id for each in below for group in state.groups.of_cluster(each)}
             allowed[cluster] = frozenset(mine) | {
-                work.group for each in below for work in books.works.of(each)
+                work.group for each in below for work in state.works.of(each)
             }
         if what.group not in allowed[cluster] and what.group not in past:
             found.append(Escape(cluster, what))

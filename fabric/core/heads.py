@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from .books import Entry
+from .cluster_state import Entry
 from .records import ROOT, ClusterId
 
 TOLD_S = 86400.0

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from ..core.books import JobId
+from ..core.cluster_state import JobId
 from ..core.records import ClusterId
 from ..ray import private_ray
 from .context import JOB_VARIABLE, current_id, start_inside, submit_inside

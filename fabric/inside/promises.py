@@ -2,7 +2,7 @@
 
 To ask the manager costs a task a few tenths of a millisecond. A process that submits tasks of a
 kind one after the other, faster than they end, is promised places for the next of them as well:
-twice as many each time. A promised place is a piece of work in the manager's books, like any that
+twice as many each time. A promised place is a piece of work in the cluster state, like any that
 waits. What is not used in time is given back.
 """
 

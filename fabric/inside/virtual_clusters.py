@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..core.books import Entry, JobId
+from ..core.cluster_state import Entry, JobId
 from ..core.places.groups import GroupId
 from ..core.records import ROOT, ClusterId, ProcessId
 from ..errors import FabricError, ManagerAway, ManagerGone

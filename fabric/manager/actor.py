@@ -2,7 +2,7 @@
 
 Every driver, task and actor of the cluster finds it by its name; whoever comes first makes it. Ray
 starts it again when it dies, and whoever was not answered asks again, so all of its methods may be
-called twice. Its books are a file in the folder of Ray's session on that machine.
+called twice. Its state is a file in the folder of Ray's session on that machine.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..core.books import Entry, JobId
+from ..core.cluster_state import Entry, JobId
 from ..core.places.groups import GroupId, group_id
 from ..core.places.request import Request
 from ..core.records import ClusterId, ProcessId, WorkId
@@ -63,7 +63,7 @@ class ManagerActor:
         ray.get_runtime_context().current_actor.begin.remote()
 
     async def begin(self) -> None:
-        """Read the books and keep them from now on, unless that has begun."""
+        """Read the cluster state and keep it from now on, unless that has begun."""
         await self._reconciler()
 
     async def address(self) -> Address | None:
@@ -82,7 +82,7 @@ class ManagerActor:
     async def check(self, request: Request) -> None:
         """Refuse what could never be let in."""
         reconciler = await self._reconciler()
-        if request.id in reconciler.books.entries:
+        if request.id in reconciler.state.entries:
             raise NameTaken(request.id)
         reconciler.admission.check(request)
 
@@ -95,7 +95,7 @@ class ManagerActor:
     ) -> tuple[str, ...]:
         """End a virtual cluster and all inside it; a key is answered once."""
         reconciler = await self._reconciler()
-        entry = reconciler.books.entries.get(id)
+        entry = reconciler.state.entries.get(id)
         ended = await reconciler.delete(id, key, user=user, force=force)
         if entry is not None and entry.owner is None:
             await self._record(reconciler)
@@ -116,7 +116,7 @@ class ManagerActor:
         if self._head is None:
             return ()
         gone = [each.id for each in self._head.record.gone if each.id in names or not names]
-        await self._head.keep(reconciler.books.entries, time.time(), drop=gone)
+        await self._head.keep(reconciler.state.entries, time.time(), drop=gone)
         return tuple(gone)
 
     async def show(self, id: ClusterId) -> Mapping[str, Any]:
@@ -129,7 +129,7 @@ class ManagerActor:
         document = Snapshot(reconciler).document()
         if self._head is None:
             return document
-        return {**document, "head": self._head.document(reconciler.books.entries, time.time())}
+        return {**document, "head": self._head.document(reconciler.state.entries, time.time())}
 
     async def place(self, ask: Ask) -> Placed | None:
         """Say where a task or an actor runs; None if it may not wait and there is no room."""
@@ -165,11 +165,11 @@ class ManagerActor:
     async def cluster_of(self, group: GroupId) -> tuple[str, str, bool] | None:
         """Whose a placement group is: its virtual cluster, the one that is in, and whether it was
         asked for as a placement group. None if it is none of ours."""
-        books = (await self._reconciler()).books
-        if group not in books.groups:
+        state = (await self._reconciler()).state
+        if group not in state.groups:
             return None
-        id = books.groups[group].cluster
-        entry = books.entries.get(id)
+        id = state.groups[group].cluster
+        entry = state.entries.get(id)
         return None if entry is None else (id, entry.request.parent, entry.group is not None)
 
     async def history(self) -> tuple[Mapping[str, Any], ...]:
@@ -228,7 +228,7 @@ class ManagerActor:
     async def _record(self, reconciler: Reconciler, wait_s: float = RECORD_S) -> None:
         """Have the virtual clusters on record, for the head after this one."""
         if self._head is not None:
-            await self._head.keep(reconciler.books.entries, time.time(), wait_s=wait_s)
+            await self._head.keep(reconciler.state.entries, time.time(), wait_s=wait_s)
 
     async def _turn(self, reconciler: Reconciler, autoscaler: Autoscaler) -> None:
         """Look at Ray again and again."""
@@ -244,7 +244,7 @@ class ManagerActor:
             except Exception:
                 log.exception("a look at Ray failed; the next is in %s s", self._settings.turn_s)
             if reconciler.admission.lost:
-                log.error("the books can no longer be written: starting again from what is there")
+                log.error("the ledger's file cannot be written any more: starting again from it")
                 os._exit(1)
 
 

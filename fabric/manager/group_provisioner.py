@@ -1,7 +1,6 @@
-"""GroupProvisioner: has the placement groups made and removed that the books say, and no others.
+"""GroupProvisioner: makes and removes placement groups as the cluster state says, and no others.
 
-It asks Ray once the books are saved. What Ray does not do, a later turn of the reconciler orders
-again.
+It asks Ray once the cluster state is saved. The reconciler orders again what Ray has not done.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from ..core.books import Books
+from ..core.cluster_state import ClusterState
 from ..core.places.groups import GroupId, PlacementGroupRecord
 from ..core.places.placement import Misfit, fit
 from ..core.records import Bundle, Machine, MachineId
@@ -47,7 +46,7 @@ class GroupProvisioner:
         self,
         ray: RayControl,
         clock: Callable[[], float],
-        books: Books,
+        state: ClusterState,
         *,
         name: str,
         patience_s: float,
@@ -56,7 +55,7 @@ class GroupProvisioner:
         """`on_there` is told of a placement group that has its places, or some of them."""
         self._ray = ray
         self._clock = clock
-        self._books = books
+        self._state = state
         self.name = name
         """What the names of our placement groups begin with."""
         self._patience_s = patience_s
@@ -106,7 +105,7 @@ class GroupProvisioner:
         remove: Iterable[PlacementGroupRecord] = (),
         make: Iterable[PlacementGroupRecord] = (),
     ) -> None:
-        """Order what is begun once the books are saved."""
+        """Order what is begun once the cluster state is saved."""
         self._orders.append(Order(list(remove), list(make)))
 
     def begin(self) -> Order:
@@ -155,19 +154,19 @@ class GroupProvisioner:
         while group.id in self._leaving:  # one of this id
             await asyncio.sleep(ROOM_POLL_S)
         await self._room(group)
-        if group.id not in self._books.groups:
+        if group.id not in self._state.groups:
             return  # it was given up meanwhile
-        labels = [machine.labels for machine in self._books.ledger.machines.values()]
+        labels = [machine.labels for machine in self._state.ledger.machines.values()]
         name = f"{self.name}:{group.cluster}:{group.id[:12]}"
         created = self._ray.create(group, name, labels, self._patience_s)
         there = await self._try(created, otherwise=False)
-        if group.id not in self._books.groups:
+        if group.id not in self._state.groups:
             await self._remove(group)
             return
         if not there:
             return
         seen = await self._try(self._ray.look(group.id), otherwise=None)
-        known = self._books.groups.get(group.id)
+        known = self._state.groups.get(group.id)
         if seen is not None and known is not None:
             self.found(seen)
             self._touch(known)
@@ -182,7 +181,7 @@ class GroupProvisioner:
         until = self._made_room + ROOM_S
         while self._clock() < until:
             free = await self._try(self._ray.available(), otherwise=None)
-            if free is None or fits(group, self._books.ledger.machines.values(), free):
+            if free is None or fits(group, self._state.ledger.machines.values(), free):
                 return
             await asyncio.sleep(ROOM_POLL_S)
 

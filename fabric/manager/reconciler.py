@@ -1,11 +1,11 @@
-"""Reconciler: makes Ray agree with the books of the virtual clusters of one Ray cluster.
+"""Reconciler: makes Ray agree with the state of one Ray cluster's virtual clusters.
 
-Whatever is decided is written into the books first, then into their file, and only then done. A
+Whatever is decided is written into the state first, then into its file, and only then done. A
 turn of the loop looks at all of Ray and sets right what differs, so that a crash between any two
-steps costs nothing: a placement group that is in the books is made, one of ours that is not in them
-is removed, one that is not ours is never touched.
+steps costs nothing: a placement group that is in the state is made, one of ours that is not is
+removed, one that is not ours is never touched.
 
-It runs in one event loop and never waits between reading the books and writing them. What it finds
+It runs in one event loop and never waits between reading the state and writing it. What it finds
 out it has the admission controller write down; `Statuses` says how the virtual clusters are.
 """
 
@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 from ..core.audit import Escape, escapes, jobs_in
-from ..core.books import Entry, JobId
+from ..core.cluster_state import Entry, JobId
 from ..core.ledger import LedgerError
 from ..core.places.groups import CarriedBundle, GroupId, PlacementGroupRecord
 from ..core.records import (
@@ -65,18 +65,18 @@ class Reconciler:
         self._ray = ray
         self._clock = clock
         self._settings = settings or KeeperSettings()
-        self.books = file.load()
-        self.statuses = Statuses(self.books, clock)
+        self.state = file.load()
+        self.statuses = Statuses(self.state, clock)
         self._provisioner = GroupProvisioner(
             ray,
             clock,
-            self.books,
+            self.state,
             name=f"{PREFIX}:{file.name}",
             patience_s=self._settings.grace_s,
             on_there=self._there,
         )
         self._bundler = Bundler(
-            self.books, self._provisioner, clock=clock, new_id=new_id, settings=self._settings
+            self.state, self._provisioner, clock=clock, new_id=new_id, settings=self._settings
         )
         self.router = Router(self._bundler, clock)
         """Whom to ask where work runs; `admission.commit` has it done."""
@@ -101,7 +101,7 @@ class Reconciler:
         parent, NeverFits; NotInTime once its deadline is over.
         """
         id = entry.request.id
-        known = self.books.entries.get(id)
+        known = self.state.entries.get(id)
         if known is None:
             self.admission.enter(entry)
         elif (known.spec, known.owner, known.request.parent) != (
@@ -111,12 +111,12 @@ class Reconciler:
         ):
             raise NameTaken(id)
         end = self._clock() + wait_s
-        while id in self.books.entries and self.statuses.state(id) in ("waiting", "starting"):
+        while id in self.state.entries and self.statuses.state(id) in ("waiting", "starting"):
             left = end - self._clock()
             if left <= 0:
                 break
             await self.statuses.news(id, left)
-        if id not in self.books.entries:
+        if id not in self.state.entries:
             raise NotInTime(id, self._clock() - entry.asked_at, self.statuses.ending(id))
         return self.statuses.state(id)
 
@@ -128,16 +128,16 @@ class Reconciler:
         Asking again with the same key is answered like the first time. NoSuchCluster; NotYours if
         any of them is another user's and it is not to be forced.
         """
-        if key in self.books.answers:
-            return self.books.answers[key]
-        if id not in self.books.entries:
-            raise NoSuchCluster(id, sorted(self.books.entries))
-        others = {e.request.id: e.user for e in self.books.within(id) if e.user not in ("", user)}
+        if key in self.state.answers:
+            return self.state.answers[key]
+        if id not in self.state.entries:
+            raise NoSuchCluster(id, sorted(self.state.entries))
+        others = {e.request.id: e.user for e in self.state.within(id) if e.user not in ("", user)}
         if others and not force:
             raise NotYours(id, others, user)
         ended = self.admission.end(id, deletion(user, others), on_record=bool(others))
         if key:
-            self.books.answer(key, ended)
+            self.state.answer(key, ended)
         self.admission.admit()
         order = self.admission.commit()
         await order.removed.wait()
@@ -145,10 +145,10 @@ class Reconciler:
 
     def attach(self, id: ClusterId, job: JobId) -> None:
         """A job works inside a virtual cluster, and should take nothing beyond it."""
-        entry = self.books.entries.get(id)
+        entry = self.state.entries.get(id)
         if entry is None:
-            raise NoSuchCluster(id, sorted(self.books.entries))
-        self.books.enter(replace(entry, jobs=entry.jobs | {job}))
+            raise NoSuchCluster(id, sorted(self.state.entries))
+        self.state.enter(replace(entry, jobs=entry.jobs | {job}))
         self.admission.commit()
 
     async def place(self, ask: Ask) -> Work | None:
@@ -170,7 +170,7 @@ class Reconciler:
     # -- one turn of the loop -----------------------------------------------------------------
 
     async def turn(self, *, everything: bool = False) -> None:
-        """Look at Ray, and set right what differs from the books.
+        """Look at Ray, and set right what differs from the cluster state.
 
         `everything` also looks for placement groups that wait for places and are in no book. Only a
         reconciler that ended before its time leaves such.
@@ -179,14 +179,14 @@ class Reconciler:
             self._knocked = self._clock()
             for id in await self._ray.bury():
                 log.warning("machine %s is gone, and Ray was told so", id)
-        skip, before = self._provisioner.in_flight, dict(self.books.entries)
+        skip, before = self._provisioner.in_flight, dict(self.state.entries)
         owed = frozenset(self._provisioner.owed)
-        known = {group.id: len(group.pieces) for group in self.books.groups}
+        known = {group.id: len(group.pieces) for group in self.state.groups}
         seen = await self._ray.observe({**dict.fromkeys(owed, 0), **known}, everything=everything)
-        dead = await self._ray.dead(self.books.works.actors)
+        dead = await self._ray.dead(self.state.works.actors)
         over = await self._over()
         skip.update(
-            self._provisioner.in_flight, {each.id for each in self.books.groups} - known.keys()
+            self._provisioner.in_flight, {each.id for each in self.state.groups} - known.keys()
         )
         self._provisioner.owed -= owed - seen.groups.keys()
         self._bundler.in_use = seen.in_use
@@ -205,7 +205,7 @@ class Reconciler:
 
     async def _over(self) -> frozenset[ProcessId]:
         """The processes that have ended, of those that matter and may have."""
-        asking = {each.process for each in self.books.entries.values() if each.process is not None}
+        asking = {each.process for each in self.state.entries.values() if each.process is not None}
         silent = self.router.silent()
         over = await self._ray.over({*asking, *silent}) if asking or silent else frozenset()
         for process in silent - over:
@@ -213,7 +213,7 @@ class Reconciler:
         return over
 
     def _see_machines(self, seen: Observed) -> None:
-        ledger = self.books.ledger
+        ledger = self.state.ledger
         for machine in seen.machines:
             if ledger.machines.get(machine.id) != machine:
                 with contextlib.suppress(LedgerError):  # it shrank below what it carries
@@ -223,7 +223,7 @@ class Reconciler:
 
     def _lose(self, machine: MachineId) -> None:
         """A machine is gone: forget its vnodes, and what only they needed."""
-        ledger, groups = self.books.ledger, self.books.groups
+        ledger, groups = self.state.ledger, self.state.groups
         hostname = ledger.machines[machine].hostname
         lost = {vnode.id: vnode for vnode in ledger.machine_down(machine)}
         self.router.lost(lost.keys())
@@ -242,14 +242,14 @@ class Reconciler:
                     self._bundler.give_up([group])
         for id in sorted({vnode.cluster for vnode in lost.values()} - {DEFAULT}):
             why = f"machine {hostname} ({machine[:8]}) died with some of its nodes"
-            if self.books.entries[id].group in groups:
+            if self.state.entries[id].group in groups:
                 why += "; as a placement group it is made anew once nothing runs in the rest"
             self.statuses.trouble(id, why)
 
     def _see_groups(self, seen: Observed, skip: set[GroupId]) -> None:
-        """Bring the placement groups in line with the books, and the books with where they are."""
-        for group in list(self.books.groups):
-            if group.id in skip or group.id not in self.books.groups:
+        """Bring Ray's groups in line with the state, and the state with where they are."""
+        for group in list(self.state.groups):
+            if group.id in skip or group.id not in self.state.groups:
                 continue
             found = seen.groups.get(group.id)
             if found is None:
@@ -259,7 +259,7 @@ class Reconciler:
         for id in list(self.statuses.starting):
             self.admission.check_started(id)
         for found in seen.groups.values():
-            known = found.id in self.books.groups or found.id in skip
+            known = found.id in self.state.groups or found.id in skip
             if self._provisioner.is_ours(found.name) and not known:
                 self._provisioner.order(remove=[_stray(found)])
 
@@ -285,32 +285,32 @@ class Reconciler:
     def _there(self, group: PlacementGroupRecord, found: Seen) -> None:
         """A placement group that was made has been looked at between two turns."""
         self.admission.settle(group, found)
-        if self.books.ledger.changed or self._provisioner.ordered:
+        if self.state.ledger.changed or self._provisioner.ordered:
             self.admission.commit()
         # Else it has begun at most: who comes after one that dies now finds that out again.
 
     def _see_jobs(self, seen: Observed, before: Mapping[ClusterId, Entry]) -> None:
         """End what belongs to jobs that are over; what was not there `before` may be too new."""
         for id, entry in before.items():
-            now = self.books.entries.get(id)
+            now = self.state.entries.get(id)
             if now is None:
                 continue
             if entry.owner is not None and entry.owner not in seen.jobs:
                 self.admission.end(id, "its job ended")
             elif over := entry.jobs - seen.jobs:
-                self.books.enter(replace(now, jobs=now.jobs - over))
+                self.state.enter(replace(now, jobs=now.jobs - over))
 
     def _see_processes(self, over: Collection[ProcessId]) -> None:
-        for id, entry in list(self.books.entries.items()):
-            if entry.process in over and id in self.books.entries:
+        for id, entry in list(self.state.entries.items()):
+            if entry.process in over and id in self.state.entries:
                 self.admission.end(id, "the process that asked for it ended")
 
     def _see_others(self, seen: Observed) -> None:
         """Write down what runs on Ray without us, as the default virtual cluster."""
-        ledger = self.books.ledger
+        ledger = self.state.ledger
         ours: dict[MachineId, list[Resources]] = {}
         for found in seen.groups.values():
-            if found.id in self.books.groups or self._provisioner.is_ours(found.name):
+            if found.id in self.state.groups or self._provisioner.is_ours(found.name):
                 for host, carried in zip(found.hosts, found.carries, strict=True):
                     if host is not None:
                         ours.setdefault(host, []).append(carried)
@@ -346,10 +346,10 @@ class Reconciler:
         if self._clock() < self._audited + self._settings.audit_s:
             return
         self._audited = self._clock()
-        jobs = jobs_in(self.books, seen.named)
+        jobs = jobs_in(self.state, seen.named)
         running = await self._ray.running(jobs.keys()) if jobs else ()
         before = {escape.what.id for escape in self.escapes}
-        self.escapes = escapes(self.books, jobs, running, self._provisioner.past)
+        self.escapes = escapes(self.state, jobs, running, self._provisioner.past)
         for escape in self.escapes:
             if escape.what.id not in before:
                 self.statuses.note(escape.cluster, "escape", escape.reason)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..core.books import Entry
+from ..core.cluster_state import Entry
 from ..core.heads import HeadRecord, Remembered, gone_of, restorable
 from ..core.records import ClusterId
 from ..errors import FabricError, NoSuchCluster
@@ -22,7 +22,7 @@ def restore(
     Each belongs to the user that it belonged to. Asking again for the same is answered alike.
     NoSuchCluster, before anything is asked for, for a name that is neither gone nor there.
     """
-    entries = reconciler.books.entries
+    entries = reconciler.state.entries
     gone = gone_of(record, entries, now)
     for name in names:
         if name not in entries and all(each.id != name for each in gone):

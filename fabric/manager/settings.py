@@ -16,8 +16,8 @@ class KeeperSettings:
     lease_s: float = 60.0
     """Seconds after which what was borrowed goes back, once nothing uses it."""
     grace_s: float = 3.0
-    """Seconds that Ray may take to give what the books say is free, before somebody else is taken
-    to have been faster and the virtual cluster waits again."""
+    """Seconds that Ray may take to give what should be free. After that somebody else had it, and
+    the virtual cluster waits again."""
     settle_s: float = 1.5
     """Seconds until Ray's own view of a machine shows what has just been done there."""
     knock_s: float = 1.0

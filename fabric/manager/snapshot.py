@@ -25,18 +25,18 @@ from .reconciler import Reconciler
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A reconciler's books at one moment."""
+    """A reconciler's cluster state at one moment."""
 
     reconciler: Reconciler
 
     @property
     def _ledger(self) -> Ledger:
-        return self.reconciler.books.ledger
+        return self.reconciler.state.ledger
 
     def document(self) -> dict[str, Any]:
         """All machines and all virtual clusters, parents before their children."""
         below: dict[ClusterId, list[ClusterId]] = {}
-        for id, entry in self.reconciler.books.entries.items():
+        for id, entry in self.reconciler.state.entries.items():
             below.setdefault(entry.request.parent, []).append(id)
         if DEFAULT in self._ledger.clusters:
             below.setdefault(ROOT, []).append(DEFAULT)
@@ -67,9 +67,9 @@ class Snapshot:
     def cluster(self, id: ClusterId) -> dict[str, Any]:
         """One virtual cluster; NoSuchCluster."""
         reconciler, ledger = self.reconciler, self._ledger
-        entry = reconciler.books.entries.get(id)
+        entry = reconciler.state.entries.get(id)
         if entry is None and (id != DEFAULT or DEFAULT not in ledger.clusters):
-            raise NoSuchCluster(id, sorted(reconciler.books.entries))
+            raise NoSuchCluster(id, sorted(reconciler.state.entries))
         vnodes = ledger.of(id)
         pieces = self._pieces(id)
         return {
@@ -84,7 +84,7 @@ class Snapshot:
             "available": Resources.total(self._free(each.id) for each in vnodes).to_ray(),
             "borrowed": Resources.total(ledger.borrowed(each.id) for each in vnodes).to_ray(),
             "work": self._work(id),
-            "actors_without_resources": reconciler.books.works.without_resources(id),
+            "actors_without_resources": reconciler.state.works.without_resources(id),
             "escapes": [e.reason for e in reconciler.escapes if e.cluster == id],
             "children": list(ledger.children(id)),
             "nodes": [self.vnode(each, pieces.get(each.id, [])) for each in vnodes],
@@ -93,7 +93,7 @@ class Snapshot:
     def brief(self, id: ClusterId) -> dict[str, Any]:
         """The state of one virtual cluster, without what it holds."""
         statuses = self.reconciler.statuses
-        entry = self.reconciler.books.entries.get(id)
+        entry = self.reconciler.state.entries.get(id)
         return {
             "id": id,
             "state": "active" if entry is None else statuses.state(id),
@@ -129,7 +129,7 @@ class Snapshot:
     def _pieces(self, id: ClusterId) -> dict[VNodeId | None, list[dict[str, Any]]]:
         """The bundles that carry the vnodes of a virtual cluster."""
         found: dict[VNodeId | None, list[dict[str, Any]]] = {}
-        for group in self.reconciler.books.groups.of_cluster(id):
+        for group in self.reconciler.state.groups.of_cluster(id):
             for bundle, piece in enumerate(group.pieces):
                 told = {"id": group.id, "bundle": bundle, "resources": piece.resources.to_ray()}
                 found.setdefault(piece.vnode, []).append(told)
@@ -137,7 +137,7 @@ class Snapshot:
 
     def _work(self, id: ClusterId) -> dict[str, int]:
         """How much work is in each state."""
-        works = self.reconciler.books.works
+        works = self.reconciler.state.works
         return {str(state): works.count(id, state) for state in WorkState}
 
     def _free(self, place: PlaceId) -> Resources:

@@ -1,4 +1,4 @@
-"""Statuses: the state of each virtual cluster beyond what the books say, and its history.
+"""Statuses: the state of each virtual cluster beyond what the cluster state say, and its history.
 
 Only deletions of another user's virtual clusters are on disk. A manager that begins again finds out
 anew who is starting and who is in trouble, and may tell those who wait a little later why they do.
@@ -15,7 +15,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from ..core.books import Books
+from ..core.cluster_state import ClusterState
 from ..core.places.admission import Decision, Decisions, QueuedAt
 from ..core.records import ClusterId
 
@@ -34,8 +34,8 @@ log = logging.getLogger(__name__)
 class Statuses:
     """The states of the virtual clusters of one Ray cluster, and their history."""
 
-    def __init__(self, books: Books, clock: Callable[[], float]) -> None:
-        self._books = books
+    def __init__(self, state: ClusterState, clock: Callable[[], float]) -> None:
+        self._state = state
         self._clock = clock
         self._starting: dict[ClusterId, float] = {}
         self._told: dict[ClusterId, QueuedAt] = {}
@@ -45,7 +45,7 @@ class Statuses:
         self._resting: dict[ClusterId, float] = {}
         """Those for whom Ray found other places than the ledger, and when they may try again."""
         self._attempts: Counter[ClusterId] = Counter()
-        """How often Ray has not had the room that the books said was free."""
+        """How often Ray has not had the room that the cluster state said was free."""
         self._endings: dict[ClusterId, str] = {}
         self._events: dict[ClusterId, asyncio.Event] = {}
         self._history: deque[Mapping[str, Any]] = deque(maxlen=HISTORY)
@@ -72,7 +72,7 @@ class Statuses:
 
     def state(self, id: ClusterId) -> str:
         """`waiting`, `starting`, `active` or `recovering`."""
-        if self._books.entries[id].waiting:
+        if self._state.entries[id].waiting:
             return "waiting"
         if id in self._starting:
             return "starting"
@@ -80,7 +80,7 @@ class Statuses:
 
     def reason(self, id: ClusterId) -> str:
         """Why it is not active; empty if it is."""
-        if self._books.entries[id].waiting:
+        if self._state.entries[id].waiting:
             told = self._wait(id)
             return self._troubles.get(id) or (told.reason if told else "it has just asked")
         if id in self._starting:
@@ -90,7 +90,7 @@ class Statuses:
     def position(self, id: ClusterId) -> int | None:
         """Its place in the queue of its parent, counted from 1; None if it does not wait."""
         told = self._wait(id)
-        return told.position if told and self._books.entries[id].waiting else None
+        return told.position if told and self._state.entries[id].waiting else None
 
     def ending(self, id: ClusterId) -> str:
         """Why it ended."""
@@ -143,7 +143,7 @@ class Statuses:
         self._told[wait.request.id] = wait
 
     def starts(self, id: ClusterId) -> None:
-        """It holds its places in the books, and waits for Ray from now on."""
+        """It holds its places in the cluster state, and waits for Ray from now on."""
         self._starting[id] = self._clock()
 
     def admitted(self, id: ClusterId) -> None:
@@ -177,7 +177,7 @@ class Statuses:
 
     def trouble(self, id: ClusterId, why: str) -> None:
         """Something is the matter with it; said once for each cause."""
-        if self._troubles.get(id) != why and id in self._books.entries:
+        if self._troubles.get(id) != why and id in self._state.entries:
             self._troubles[id] = why
             self.note(id, "recovering", why)
 

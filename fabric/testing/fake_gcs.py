@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field, replace
 
 from ..core.audit import Running
-from ..core.books import JobId
+from ..core.cluster_state import JobId
 from ..core.places.groups import CarriedBundle, GroupId, PlacementGroupRecord
 from ..core.places.placement import Placement, fit
 from ..core.records import (

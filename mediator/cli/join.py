@@ -26,7 +26,7 @@ from fedpilot.fabric.cli.access import exit_codes
 from fedpilot.fabric.host.exit_codes import INTERRUPTED
 
 from .access import Access, access_of
-from .telling import log_to_stderr, sayer
+from .join_output import log_to_stderr, sayer
 
 if TYPE_CHECKING:
     from ..agent.agent import SiteAgent

@@ -3,7 +3,7 @@
 The store and the disks are worked on in threads; everything else happens between two awaits.
 """
 
-from .connections.door import raise_descriptors
+from .connections.connection_watcher import raise_descriptors
 from .connections.log_pace import LogPace
 from .process import Mediator, Ready
 from .settings import ServerSettings

@@ -24,7 +24,7 @@ import grpc.aio
 
 from fedpilot.fabric.host.exit_codes import BAD_INPUT
 
-from ..core.door import ConnectionLimits, Places, fitting
+from ..core.connection_limits import ConnectionLimits, Places, fitting
 from ..errors import MediatorError
 from ..identity import Credentials
 from ..identity.certificates import DAY_S
@@ -45,7 +45,7 @@ from ..wire.rpc import (
 )
 from ..wire.transfer import BlobService, TransferSettings
 from .connections.authorization import Guard
-from .connections.door import Door, descriptors
+from .connections.connection_watcher import ConnectionWatcher, descriptors
 from .connections.own_identity import OwnIdentity, own_identity
 from .connections.sessions import SiteSessions
 from .events import EventLog
@@ -222,8 +222,8 @@ class Mediator:
         undo.push_async_callback(inner.stop, 0)
         await inner.start()
 
-        door, fits = _door(settings, clock)
-        guard = Guard(authority, database, settings, admitted=door.admitted)
+        watcher, fits = _watcher(settings, clock)
+        guard = Guard(authority, database, settings, admitted=watcher.admitted)
         sessions = SiteSessions(
             settings, clock=clock, guard=guard, sites=sites, accounting=accounting
         )
@@ -255,7 +255,7 @@ class Mediator:
         port = _listen(outer, _at(settings.host, settings.port), server_credentials(credentials))
         undo.push_async_callback(outer.stop, END_S)
         undo.callback(sites.end_all, "the mediator ends")
-        joining = Joining(authority, database, events, admitted=door.admitted)
+        joining = Joining(authority, database, events, admitted=watcher.admitted)
         entry = grpc.aio.server(
             options=(
                 ("grpc.max_receive_message_length", LARGEST_REQUEST),
@@ -276,9 +276,9 @@ class Mediator:
             server_credentials(credentials, require_clients=False),
         )
         undo.push_async_callback(entry.stop, 0)
-        undo.callback(door.close)
-        door.begin((port, join_port))
-        undo.push_async_callback(_cancelled, asyncio.create_task(door.watch()))
+        undo.callback(watcher.close)
+        watcher.begin((port, join_port))
+        undo.push_async_callback(_cancelled, asyncio.create_task(watcher.watch()))
         # Before any site speaks: what it holds for a run that goes on is kept.
         undo.push_async_callback(runs.close)
         await runs.load()
@@ -328,8 +328,10 @@ class Mediator:
                 log.exception("a turn of the mediator's clock failed")
 
 
-def _door(settings: ServerSettings, clock: Callable[[], float]) -> tuple[Door, Places]:
-    """The door, and what this process has descriptors for."""
+def _watcher(
+    settings: ServerSettings, clock: Callable[[], float]
+) -> tuple[ConnectionWatcher, Places]:
+    """The watcher, and what this process has descriptors for."""
     may = descriptors()
     fits = fitting(may, settings.connections, settings.strangers)
     if fits.connections < settings.connections:
@@ -345,7 +347,7 @@ def _door(settings: ServerSettings, clock: Callable[[], float]) -> tuple[Door, P
         of_address=settings.connections_per_address,
         stranger_s=settings.stranger_s,
     )
-    return Door(limits, clock), fits
+    return ConnectionWatcher(limits, clock), fits
 
 
 def _limits(

@@ -28,7 +28,7 @@ from fedpilot.fabric import (
     SchedulingPolicy,
     VirtualCluster,
 )
-from fedpilot.fabric.core.books import Entry, JobId
+from fedpilot.fabric.core.cluster_state import Entry, JobId
 from fedpilot.fabric.core.places.groups import GroupId
 from fedpilot.fabric.core.records import ClusterId, ProcessId, WorkId
 from fedpilot.fabric.manager.actor import ManagerActor

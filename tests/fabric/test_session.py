@@ -10,7 +10,7 @@ import pytest
 
 from fedpilot import fabric
 from fedpilot.fabric import VirtualCluster
-from fedpilot.fabric.core.books import Entry
+from fedpilot.fabric.core.cluster_state import Entry
 from fedpilot.fabric.core.records import ROOT
 from fedpilot.fabric.errors import NameTaken, NoSuchCluster, NotInTime, SpecError
 from fedpilot.fabric.inside import context, session

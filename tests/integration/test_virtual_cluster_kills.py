@@ -1,4 +1,4 @@
-"""Kills while clients create and delete: the manager's books and Ray soon say the same again."""
+"""Kills while clients create and delete: the manager and Ray soon say the same again."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Siege:
     """What must not notice anything."""
     owners: int = 0
     slowest_s: float = 0.0
-    """How long the books and Ray differed at most."""
+    """How long the cluster state and Ray differed at most."""
 
     def manager(self) -> None:
         """Kill the manager."""
@@ -110,7 +110,7 @@ class Siege:
         self.agreed("a machine came")
 
     def agreed(self, after: str, but: tuple[str, ...] = ()) -> None:
-        """The books and Ray soon say the same; nobody else has noticed anything."""
+        """The cluster state and Ray soon say the same; nobody else has noticed anything."""
         found: list[str] = []
 
         def agree() -> bool:

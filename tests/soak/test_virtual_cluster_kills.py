@@ -1,4 +1,4 @@
-"""Fifty kills at random moments while virtual clusters come and go: books and Ray always agree."""
+"""Fifty kills at random moments while virtual clusters come and go: manager and Ray agree."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.ray, pytest.mark.soak, pytest.mark.timeout(3600)]
 
 KILLS = 50
 AGREE_S = 5.0
-"""How long the books and Ray may differ on a quiet machine once Ray itself knows."""
+"""How long the cluster state and Ray may differ on a quiet machine once Ray itself knows."""
 SEED = int(os.environ.get("FEDPILOT_SOAK_SEED", "7"))
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from fedpilot.fabric import Bundle, Machine, Resources, SchedulingPolicy, VNodeId
-from fedpilot.fabric.core.books import Books, Entry, JobId
+from fedpilot.fabric.core.cluster_state import ClusterState, Entry, JobId
 from fedpilot.fabric.core.invariants import broken
 from fedpilot.fabric.core.places.groups import GroupId
 from fedpilot.fabric.core.places.request import Request
@@ -111,29 +111,32 @@ class World:
             await steps(40)
 
     @property
-    def books(self) -> Books:
-        return self.reconciler.books
+    def cluster_state(self) -> ClusterState:
+        return self.reconciler.state
 
     def state(self, name: str) -> str:
         return self.reconciler.statuses.state(ClusterId(name))
 
     def states(self) -> dict[str, str]:
-        return {str(id): self.reconciler.statuses.state(id) for id in self.books.entries}
+        return {str(id): self.reconciler.statuses.state(id) for id in self.cluster_state.entries}
 
     def reason(self, name: str) -> str:
         return self.reconciler.statuses.reason(ClusterId(name))
 
     def hosts(self, name: str) -> dict[str, str]:
         """The machine of each vnode of a virtual cluster."""
-        return {str(each.id): str(each.machine) for each in self.books.ledger.of(ClusterId(name))}
+        return {
+            str(each.id): str(each.machine)
+            for each in self.cluster_state.ledger.of(ClusterId(name))
+        }
 
     def machine_of(self, work: Work) -> str:
         """Where work was placed."""
         assert work.vnode is not None
-        return str(self.books.ledger.machine_of(work.vnode))
+        return str(self.cluster_state.ledger.machine_of(work.vnode))
 
     def groups(self, name: str) -> list[GroupId]:
-        return [group.id for group in self.books.groups.of_cluster(ClusterId(name))]
+        return [group.id for group in self.cluster_state.groups.of_cluster(ClusterId(name))]
 
     def ours(self) -> set[GroupId]:
         return self.ray.ids(f"fedpilot:{self.file.name}:")
@@ -142,13 +145,13 @@ class World:
         return [(e["cluster"], e["event"], e["reason"]) for e in self.reconciler.statuses.history()]
 
     def wrong(self) -> list[str]:
-        """Where the books, their file and Ray do not agree; nothing while all is well."""
-        ledger, groups = self.books.ledger, self.books.groups
+        """Where the cluster state, their file and Ray do not agree; nothing while all is well."""
+        ledger, groups = self.cluster_state.ledger, self.cluster_state.groups
         found = broken(ledger)
         self.ray.free()  # raises if a machine carries more than it has
         known = {group.id for group in groups}
         found += [f"{id} is in Ray only" for id in sorted(self.ours() - known)]
-        found += [f"{id} is in the books only" for id in sorted(known - self.ours())]
+        found += [f"{id} is in the cluster state only" for id in sorted(known - self.ours())]
         carried: dict[VNodeId, Resources] = {}
         for group in groups:
             hosts = self.ray.seen(group.id).hosts if group.id in self.ours() else ()
@@ -161,14 +164,14 @@ class World:
         for id, each in ledger.vnodes.items():
             if each.cluster != DEFAULT and carried.get(id, Resources()) != ledger.own(id):
                 found.append(f"{carried.get(id)} carries {id}, which has {ledger.own(id)}")
-        held = {id for id, entry in self.books.entries.items() if not entry.waiting}
+        held = {id for id, entry in self.cluster_state.entries.items() if not entry.waiting}
         if held != ledger.clusters.keys() - {DEFAULT}:
             found.append(f"{sorted(held)} hold places, not {sorted(ledger.clusters)}")
         file = LedgerFile(self.path)
         saved = file.load()
         file.close()
         if (_but_begun(saved.entries), {g.id: g for g in saved.groups}) != (
-            _but_begun(self.books.entries),
+            _but_begun(self.cluster_state.entries),
             {g.id: g for g in groups},
         ) or (saved.ledger.vnodes, saved.ledger.machines) != (ledger.vnodes, ledger.machines):
             found.append("the file says something else")

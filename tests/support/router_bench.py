@@ -1,4 +1,4 @@
-"""Bench: a router with books and no Ray, as the manager uses it."""
+"""Bench: a router with cluster state and no Ray, as the manager uses it."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from itertools import count
 from typing import Any
 
 from fedpilot.fabric import Resources, SchedulingPolicy, VNodeId
-from fedpilot.fabric.core.books import Books
+from fedpilot.fabric.core.cluster_state import ClusterState
 from fedpilot.fabric.core.ledger import Ledger
 from fedpilot.fabric.core.places.borrowing import give_back
 from fedpilot.fabric.core.places.groups import (
     Either,
     GroupId,
     PlacementGroupRecord,
-    Recut,
+    Rebundling,
     Stuck,
     groups_for,
-    recut,
+    rebundle,
 )
 from fedpilot.fabric.core.places.nomination import Admit, DoesNotFit, apply, place, refill
 from fedpilot.fabric.core.places.request import Request
@@ -44,17 +44,17 @@ PLACED, QUEUED, HELD = WorkState.PLACED, WorkState.QUEUED, WorkState.HELD
 
 
 class Bench:
-    """A router with books and no Ray: what it orders is done at once."""
+    """A router with cluster state and no Ray: what it orders is done at once."""
 
     def __init__(self, **machines: int) -> None:
         self.clock = ManualClock()
         there = (fake_machine(id, {NODE_LABEL: id}, CPU=n) for id, n in machines.items())
-        self.books = Books(Ledger(there))
+        self.state = ClusterState(Ledger(there))
         self.settings = KeeperSettings()
         self.router = Router(self, self.clock)
         self.ids = count()
         self.in_use: frozenset[GroupId] = frozenset()
-        self.ordered: list[Recut] = []
+        self.ordered: list[Rebundling] = []
         self.requests: dict[ClusterId, Request] = {}
 
     def is_set(self, **settings: Any) -> None:
@@ -64,13 +64,13 @@ class Bench:
 
     def cut(
         self, ledger: Ledger, vnodes: Iterable[VNodeId], given: Mapping[VNodeId, Resources]
-    ) -> Recut | Stuck:
-        busy = Either(self.books.works.busy, self.in_use)
-        return recut(ledger, self.books.groups, vnodes, self.new_id, busy=busy, given=given)
+    ) -> Rebundling | Stuck:
+        busy = Either(self.state.works.busy, self.in_use)
+        return rebundle(ledger, self.state.groups, vnodes, self.new_id, busy=busy, given=given)
 
-    def order(self, cut: Recut) -> None:
+    def order(self, cut: Rebundling) -> None:
         self.ordered.append(cut)
-        self.books.groups.apply(cut)
+        self.state.groups.apply(cut)
 
     def due(self) -> float:
         return self.clock() + 10
@@ -106,7 +106,7 @@ class Bench:
             limits={} if most is None else {"CPU": most * 10_000},
             flexible=bool(least) or most is not None or not fixed,
         )
-        refused = self._take_places(place(self.books.ledger, request))
+        refused = self._take_places(place(self.state.ledger, request))
         if refused is None:
             self.requests[request.id] = request
         return refused
@@ -114,8 +114,8 @@ class Bench:
     def _take_places(self, found: Admit | DoesNotFit) -> DoesNotFit | Stuck | None:
         if isinstance(found, DoesNotFit):
             return found
-        pinned = found.request.id in self.books.ledger.clusters
-        twin = self.books.ledger.copy()
+        pinned = found.request.id in self.state.ledger.clusters
+        twin = self.state.ledger.copy()
         apply(twin, found, self.due())
         fixed_groups = groups_for(found, self.new_id, pinned=pinned)
         given: dict[VNodeId, Resources] = {
@@ -131,13 +131,13 @@ class Bench:
         cut = self.cut(twin, touched, given)
         if isinstance(cut, Stuck):
             return cut
-        apply(self.books.ledger, found, self.due())
-        self.order(Recut(cut.remove, (*fixed_groups, *cut.make)))
+        apply(self.state.ledger, found, self.due())
+        self.order(Rebundling(cut.remove, (*fixed_groups, *cut.make)))
         return None
 
     def end(self, name: str) -> None:
         """A virtual cluster ends with all inside it, and its places go back."""
-        ledger, groups = self.books.ledger, self.books.groups
+        ledger, groups = self.state.ledger, self.state.groups
         ended = ledger.subtree(ClusterId(name))
         above = {VNodeId(vnode.parent) for each in ended for vnode in ledger.of(each)}
         for each in ended:
@@ -147,28 +147,28 @@ class Bench:
             for group in groups.of_cluster(each):
                 groups.drop(group.id)
         cut = self.cut(ledger, above & ledger.vnodes.keys(), {})
-        assert isinstance(cut, Recut), cut
+        assert isinstance(cut, Rebundling), cut
         self.order(cut)
         self.router.serve()
 
     def lose(self, machine: MachineId) -> None:
         """A machine dies. What carried its vnodes goes, but where Ray looks for other places."""
-        lost = {vnode.id for vnode in self.books.ledger.machine_down(machine)}
+        lost = {vnode.id for vnode in self.state.ledger.machine_down(machine)}
         self.router.lost(lost)
-        for group in list(self.books.groups):
+        for group in list(self.state.groups):
             if group.movable or not group.vnodes & lost:
                 continue
             pieces = tuple(replace(p, vnode=None) if p.vnode in lost else p for p in group.pieces)
-            self.books.groups.drop(group.id)
+            self.state.groups.drop(group.id)
             if any(piece.vnode for piece in pieces):
-                self.books.groups.put(replace(group, pieces=pieces))
+                self.state.groups.put(replace(group, pieces=pieces))
 
     def repair(self) -> None:
         """Ray and the reconciler find other places for what was lost, where there is room."""
-        ledger = self.books.ledger
+        ledger = self.state.ledger
         lost = [
             (group, piece.vnode, piece.resources)
-            for group in self.books.groups
+            for group in self.state.groups
             for piece in group.pieces
             if group.movable and piece.vnode is not None and piece.vnode not in ledger.vnodes
         ]
@@ -176,7 +176,7 @@ class Bench:
             room = (host for host in ledger.machines if resources.fits(ledger.free(host)))
             if host := next(room, None):
                 ledger.add(_vnode(group, id, resources, host))
-        movable = {vnode for g in self.books.groups if g.movable for vnode in g.vnodes}
+        movable = {vnode for g in self.state.groups if g.movable for vnode in g.vnodes}
         for id in sorted(self.requests.keys() & ledger.clusters.keys()):
             request = self.requests[id]
             count = sum(len(group.bundles) for group in request.groups)
@@ -189,14 +189,14 @@ class Bench:
 
     def give_back(self) -> None:
         """What is due goes back, unless others work on it."""
-        give_back(self.books.ledger, self.clock(), self._recut)
+        give_back(self.state.ledger, self.clock(), self._recut)
         self.router.serve()
 
     def _recut(self, ledger: Ledger, vnodes: frozenset[VNodeId]) -> bool:
         cut = self.cut(ledger, vnodes, {})
-        if isinstance(cut, Recut):
+        if isinstance(cut, Rebundling):
             self.order(cut)
-        return isinstance(cut, Recut)
+        return isinstance(cut, Rebundling)
 
     def submit(
         self,
@@ -246,7 +246,7 @@ class Bench:
         return work
 
     def now(self, work: Work) -> Work:
-        return self.books.works[work.id]
+        return self.state.works[work.id]
 
 
 def _vnode(

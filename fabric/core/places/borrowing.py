@@ -119,12 +119,12 @@ def borrow(ledger: Ledger, growth: Growth, until: float) -> None:
 def give_back(
     ledger: Ledger,
     now: float,
-    recut: Callable[[Ledger, frozenset[VNodeId]], bool] = lambda _, __: True,
+    rebundle: Callable[[Ledger, frozenset[VNodeId]], bool] = lambda _, __: True,
 ) -> tuple[Loan, ...]:
     """Give back every loan that is due and unused, and say which: lower clusters before upper.
 
-    Before each, `recut` is given a ledger in which it has gone back, and which vnodes have changed
-    there. It says whether what carries them can be cut so, and has that done.
+    Before each, `rebundle` gets a ledger in which the loan has gone back, and the vnodes that
+    changed there. It says whether their placement groups can be rebundled so, and orders it.
     """
     given: list[Loan] = []
     while ready := [loan for loan in ledger.loans() if loan.until <= now and ledger.unused(loan)]:
@@ -135,7 +135,7 @@ def give_back(
             twin = ledger.copy()
             twin.give_back(loan)
             above = VNodeId(ledger.vnodes[loan.vnode].parent)
-            if recut(twin, frozenset({loan.vnode, above} & ledger.vnodes.keys())):
+            if rebundle(twin, frozenset({loan.vnode, above} & ledger.vnodes.keys())):
                 ledger.give_back(loan)
                 given.append(loan)
         if len(given) == before:

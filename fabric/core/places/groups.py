@@ -63,7 +63,7 @@ class PlacementGroupRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class Recut:
+class Rebundling:
     """What to give up, and what to make in its place."""
 
     remove: tuple[GroupId, ...]
@@ -136,7 +136,7 @@ class PlacementGroups:
             forget(self._by_vnode, vnode, id)
         forget(self._by_cluster, group.cluster, id)
 
-    def apply(self, cut: Recut) -> None:
+    def apply(self, cut: Rebundling) -> None:
         """Write a new cut down."""
         for id in cut.remove:
             self.drop(id)
@@ -214,7 +214,7 @@ def groups_for(
     return tuple(made)
 
 
-def recut(
+def rebundle(
     ledger: Ledger,
     groups: PlacementGroups,
     vnodes: Iterable[VNodeId],
@@ -222,7 +222,7 @@ def recut(
     *,
     busy: Container[GroupId] = frozenset(),
     given: Mapping[VNodeId, Resources] | None = None,
-) -> Recut | Stuck:
+) -> Rebundling | Stuck:
     """Say how these vnodes get pieces for exactly what is their own.
 
     Groups in which work runs stay, unless their vnode is gone. What is `given` to a vnode by groups
@@ -254,7 +254,7 @@ def recut(
         lacking = ledger.own(vnode).beyond(there + given.get(vnode, Resources()))
         if lacking:
             made.append(_alone(ledger, vnode, lacking, new_id(ledger.vnodes[vnode].cluster)))
-    return Recut(tuple(removed), tuple(made))
+    return Rebundling(tuple(removed), tuple(made))
 
 
 def _alone(

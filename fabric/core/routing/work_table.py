@@ -12,7 +12,7 @@ from typing import TypeVar
 from ..places.groups import GroupId, PlacementGroupRecord, forget
 from ..records import ClusterId, ProcessId, WorkId
 from ..resources import Resources
-from .lines import Lines
+from .wait_queues import WaitQueues
 from .work import Work, WorkState, alike
 
 Key = TypeVar("Key")
@@ -32,7 +32,7 @@ class WorkTable:
         self._lasting: dict[tuple[GroupId, int], Resources] = {}
         self._queued: Counter[GroupId] = Counter()
         self._states: Counter[tuple[ClusterId, WorkState]] = Counter()
-        self._held: dict[ClusterId, Lines[WorkId]] = {}
+        self._held: dict[ClusterId, WaitQueues[WorkId]] = {}
         self._demands: dict[GroupId, Counter[Resources]] = {}
         self._by_owner: dict[ProcessId, dict[WorkId, None]] = {}
         self._actors: dict[str, WorkId] = {}
@@ -165,7 +165,7 @@ class WorkTable:
                 queues = self._queues.setdefault(work.group, {})
                 queues.setdefault((work.bundle, work.demand), {})[work.id] = None
             case WorkState.HELD:
-                lines = self._held.setdefault(work.cluster, Lines())
+                lines = self._held.setdefault(work.cluster, WaitQueues())
                 lines.add(work.id, work.number, alike(work.demand, work.selector))
 
     def drop(self, id: WorkId) -> Work | None:

@@ -1,16 +1,16 @@
 """Bundler: keeps placement groups in step with the vnodes that they carry.
 
-It writes into the books which groups there are, and orders from the provisioner what is to be made
-and removed. Orders begin once the books are saved.
+It records the groups in the cluster state, and orders from the provisioner what to make and remove.
+Orders begin once the cluster state is saved.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from ...core.books import Books
+from ...core.cluster_state import ClusterState
 from ...core.ledger import Ledger
-from ...core.places.groups import Either, GroupId, PlacementGroupRecord, Recut, Stuck, recut
+from ...core.places.groups import Either, GroupId, PlacementGroupRecord, Rebundling, Stuck, rebundle
 from ...core.records import DEFAULT, ClusterId, VNodeId
 from ...core.resources import Resources
 from ...ray.control_plane.protocol import Seen
@@ -23,14 +23,14 @@ class Bundler:
 
     def __init__(
         self,
-        books: Books,
+        state: ClusterState,
         provisioner: GroupProvisioner,
         *,
         clock: Callable[[], float],
         new_id: Callable[[ClusterId], GroupId],
         settings: KeeperSettings,
     ) -> None:
-        self.books = books
+        self.state = state
         self.settings = settings
         self.new_id = new_id
         self._provisioner = provisioner
@@ -45,26 +45,26 @@ class Bundler:
         ledger: Ledger,
         vnodes: Iterable[VNodeId],
         given: Mapping[VNodeId, Resources] | None = None,
-    ) -> Recut | Stuck:
+    ) -> Rebundling | Stuck:
         """Say how these vnodes of a ledger get the pieces that they should have."""
         others = {vnode.id for vnode in ledger.of(DEFAULT)}
         ours = [id for id in vnodes if id not in others]
-        busy = Either(self.books.works.busy, self.in_use)
-        return recut(ledger, self.books.groups, ours, self.new_id, busy=busy, given=given)
+        busy = Either(self.state.works.busy, self.in_use)
+        return rebundle(ledger, self.state.groups, ours, self.new_id, busy=busy, given=given)
 
-    def order(self, cut: Recut) -> None:
+    def order(self, cut: Rebundling) -> None:
         """Write a cut down, and order that it is made."""
-        gone = [self.books.groups[id] for id in cut.remove]
-        self.books.groups.apply(cut)
+        gone = [self.state.groups[id] for id in cut.remove]
+        self.state.groups.apply(cut)
         self._ready.difference_update(cut.remove)
         self._provisioner.order(remove=gone, make=cut.make)
 
     def rebundle(self, ledger: Ledger, vnodes: Iterable[VNodeId]) -> bool:
         """Order the pieces that vnodes have in a ledger; False if work is in the way."""
         cut = self.cut(ledger, vnodes)
-        if isinstance(cut, Recut):
+        if isinstance(cut, Rebundling):
             self.order(cut)
-        return isinstance(cut, Recut)
+        return isinstance(cut, Rebundling)
 
     def due(self) -> float:
         """When what is borrowed now has to go back."""
@@ -73,7 +73,7 @@ class Bundler:
     def give_up(self, groups: Sequence[PlacementGroupRecord]) -> None:
         """Strike placement groups, and order that they are removed."""
         for group in groups:
-            self.books.groups.drop(group.id)
+            self.state.groups.drop(group.id)
             self._ready.discard(group.id)
         self._provisioner.order(remove=groups)
 
@@ -83,8 +83,8 @@ class Bundler:
         if all(piece.vnode for piece in group.pieces):
             self._provisioner.order(make=[group])
         else:  # a part of it has nowhere to be
-            self.books.groups.drop(group.id)
-            self.rebundle(self.books.ledger, group.vnodes & self.books.ledger.vnodes.keys())
+            self.state.groups.drop(group.id)
+            self.rebundle(self.state.ledger, group.vnodes & self.state.ledger.vnodes.keys())
 
     def placed(self, group: PlacementGroupRecord) -> None:
         """Ray has found places for all of a placement group."""
@@ -92,8 +92,8 @@ class Bundler:
 
     def all_there(self, cluster: ClusterId) -> bool:
         """Whether Ray has a place for each placement group of a virtual cluster."""
-        return all(each.id in self._ready for each in self.books.groups.of_cluster(cluster))
+        return all(each.id in self._ready for each in self.state.groups.of_cluster(cluster))
 
     def is_settled(self, found: Seen) -> bool:
-        """Whether a placement group is where the books already say."""
+        """Whether a placement group is where the cluster state already says."""
         return found.id in self._ready and self._provisioner.knows(found)

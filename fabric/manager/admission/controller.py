@@ -1,7 +1,7 @@
 """AdmissionController: admits virtual clusters, ends them, and finds places for what they lost.
 
-Whoever gets places, loses them or gives them back does so here, so that books, their file,
-placement groups and work stay in step. Everything is written into the books first; `commit` saves
+Whoever gets places, loses them or gives them back does so here, so that the state, its file,
+placement groups and work stay in step. Everything is written into the state first; `commit` saves
 them, and only then lets begin what was ordered meanwhile.
 """
 
@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from ...core.books import Entry
+from ...core.cluster_state import Entry
 from ...core.ledger import LedgerError
 from ...core.places.admission import Expire, QueuedAt, decide
 from ...core.places.borrowing import give_back
-from ...core.places.groups import PlacementGroupRecord, Recut, Stuck, groups_for
+from ...core.places.groups import PlacementGroupRecord, Rebundling, Stuck, groups_for
 from ...core.places.nomination import Admit, DoesNotFit, apply, lacking, never, refill
 from ...core.places.request import Request
 from ...core.records import (
@@ -52,7 +52,7 @@ class AdmissionController:
         *,
         clock: Callable[[], float],
     ) -> None:
-        self.books = bundler.books
+        self.state = bundler.state
         self._file = file
         self._provisioner = provisioner
         self._bundler = bundler
@@ -60,38 +60,38 @@ class AdmissionController:
         self._statuses = statuses
         self._clock = clock
         self._settings = bundler.settings
-        self._fragmentation = Fragmentation(self.books, clock)
+        self._fragmentation = Fragmentation(self.state, clock)
 
-    # -- the books ----------------------------------------------------------------------------
+    # -- the cluster state --------------------------------------------------------------------
 
     def resume(self) -> None:
-        """See from the books who had not begun and who lacks something."""
+        """See from the cluster state who had not begun and who lacks something."""
         self._statuses.restore({RECORD: self._file.note(RECORD)})
-        for id, entry in self.books.entries.items():
+        for id, entry in self.state.entries.items():
             if entry.waiting:
                 continue
             if not entry.begun:
                 self._statuses.starts(id)
-            if any(lacking(self.books.ledger, entry.request)):
+            if any(lacking(self.state.ledger, entry.request)):
                 self._statuses.trouble(id, "some of its nodes died")
-        if DEFAULT not in self.books.ledger.clusters:
-            self.books.ledger.begin(PlacedCluster(id=DEFAULT, parent=ROOT), ())
+        if DEFAULT not in self.state.ledger.clusters:
+            self.state.ledger.begin(PlacedCluster(id=DEFAULT, parent=ROOT), ())
 
     def commit(self) -> Order:
-        """Save the books, then have done what was ordered."""
-        self._file.save(self.books, self._statuses.notes())
+        """Save the cluster state, then have done what was ordered."""
+        self._file.save(self.state, self._statuses.notes())
         return self._provisioner.begin()
 
     @property
     def lost(self) -> bool:
-        """Whether the books could not be written, so that what is here may never have been."""
+        """Whether the state could not be saved, so that what is here may never have been."""
         return self._file.closed
 
     def physical_demand(self) -> tuple[Resources, ...]:
         """What machines are needed for, if more are needed than there are: all that is held, and
         all that waits. Ray's autoscaler is told the whole size that a cluster should have."""
-        ledger = self.books.ledger
-        waiting = [each for each in self.books.waiting if each.parent == ROOT]
+        ledger = self.state.ledger
+        waiting = [each for each in self.state.waiting if each.parent == ROOT]
         unmet = [bundle.resources for r in waiting for g in r.groups for bundle in g.bundles]
         unmet += [request.least for request in waiting if request.least]
         unmet += self._router.demand()
@@ -112,12 +112,12 @@ class AdmissionController:
     def _never(self, request: Request) -> DoesNotFit | None:
         if request.parent == ROOT and self._settings.machines_come:
             return None
-        return never(self.books.ledger, request)
+        return never(self.state.ledger, request)
 
     def _check_names(self, request: Request) -> None:
         if request.id in (ROOT, DEFAULT):
             raise NameTaken(request.id)
-        there = self.books.ledger.clusters.keys() - {DEFAULT}
+        there = self.state.ledger.clusters.keys() - {DEFAULT}
         if request.parent != ROOT and request.parent not in there:
             raise NoSuchCluster(request.parent, sorted(there))
 
@@ -128,13 +128,13 @@ class AdmissionController:
         has ended meanwhile.
         """
         id = entry.request.id
-        if (over := self.books.answers.get(_asking(entry))) is not None:
+        if (over := self.state.answers.get(_asking(entry))) is not None:
             raise NotInTime(id, self._clock() - entry.asked_at, over[0])
         self._check_names(entry.request)
-        self.books.enter(entry)
+        self.state.enter(entry)
         self._statuses.asked(id)
         self.admit()
-        if id in self.books.entries and self.books.entries[id].waiting:
+        if id in self.state.entries and self.state.entries[id].waiting:
             impossible = self._never(entry.request)
             if impossible is not None:
                 self._strike(id, impossible.reason)
@@ -144,16 +144,16 @@ class AdmissionController:
 
     def admit(self) -> None:
         """Let in whoever has places now."""
-        entries, statuses = self.books.entries, self._statuses
+        entries, statuses = self.state.entries, self._statuses
         resting = {
             entries[id].request.parent
             for id in statuses.resting
             if id in entries and entries[id].waiting
         }
         resting.update(id for id in statuses.troubled if not self._bundler.all_there(id))
-        waiting = [each for each in self.books.waiting if each.parent not in resting]
+        waiting = [each for each in self.state.waiting if each.parent not in resting]
         decisions = decide(
-            self.books.ledger,
+            self.state.ledger,
             waiting,
             self._clock(),
             self._settings.policy,
@@ -172,14 +172,14 @@ class AdmissionController:
 
     def _let_in(self, found: Admit) -> Stuck | None:
         """Write down that somebody gets places, if the pieces can be cut so."""
-        id, books = found.request.id, self.books
+        id, state = found.request.id, self.state
         until = self._bundler.due()
         right_in_ray = found.request.parent == ROOT  # then no pieces have to be cut for it
-        pinned = self._statuses.was_taken_back(id) or id in books.ledger.clusters
-        twin = books.ledger if right_in_ray else books.ledger.copy()
+        pinned = self._statuses.was_taken_back(id) or id in state.ledger.clusters
+        twin = state.ledger if right_in_ray else state.ledger.copy()
         apply(twin, found, until)
         fixed = groups_for(
-            found, self._bundler.new_id, pinned=pinned, whole=books.entries[id].group
+            found, self._bundler.new_id, pinned=pinned, whole=state.entries[id].group
         )
         given: dict[VNodeId, Resources] = {}
         for group in fixed:
@@ -197,12 +197,12 @@ class AdmissionController:
         if isinstance(cut, Stuck):
             return cut
         if not right_in_ray:
-            apply(books.ledger, found, until)
-        self._bundler.order(Recut(cut.remove, (*fixed, *cut.make)))
+            apply(state.ledger, found, until)
+        self._bundler.order(Rebundling(cut.remove, (*fixed, *cut.make)))
         for step in steps:
             self._statuses.note(step.cluster, "borrowed", str(step.by))
-        if books.entries[id].waiting:
-            books.admit(id)
+        if state.entries[id].waiting:
+            state.admit(id)
             self._statuses.admitted(id)
             self.check_started(id)
         return None
@@ -210,31 +210,31 @@ class AdmissionController:
     def check_started(self, id: ClusterId) -> None:
         """It is active once all that it holds is there."""
         if id in self._statuses.starting and self._bundler.all_there(id):
-            self.books.enter(replace(self.books.entries[id], begun=True))
+            self.state.enter(replace(self.state.entries[id], begun=True))
             self._statuses.active(id)
 
     # -- taking back, ending ------------------------------------------------------------------
 
     def take_back(self, id: ClusterId, why: str) -> None:
-        """Ray has not got what the books said was free: it waits again, where it stood."""
+        """Ray has not got what the cluster state said was free: it waits again, where it stood."""
         if id not in self._statuses.starting:
             return
-        entry = self.books.entries[id]
-        below = self.books.ledger.subtree(id)
+        entry = self.state.entries[id]
+        below = self.state.ledger.subtree(id)
         self._fragmentation.refused(entry.request, below)
         self._remove(below)
         for each in below[:-1]:
             self._strike(each, f"{id}, which it is in, lost its places")
         self._strike_inside({*below}, "lost its places")
-        self.books.enter(replace(entry, waiting=True))
+        self.state.enter(replace(entry, waiting=True))
         taken = f"others took what was free ({why.lower().replace('_', ' ')})"
         self._statuses.waits_again(id, taken, self._settings.settle_s)
 
     def end(self, id: ClusterId, why: str, *, on_record: bool = False) -> tuple[ClusterId, ...]:
         """Somebody ends, with all inside it; `on_record`: why outlives this manager."""
         ended: tuple[ClusterId, ...] = (id,)
-        if id in self.books.ledger.clusters:
-            ended = self.books.ledger.subtree(id)
+        if id in self.state.ledger.clusters:
+            ended = self.state.ledger.subtree(id)
             self._remove(ended)
         over = {*ended}
         for each in ended:
@@ -247,21 +247,21 @@ class AdmissionController:
 
     def _strike_inside(self, over: set[ClusterId], why: str) -> None:
         """Nobody waits inside those that hold nothing any more; parents asked before children."""
-        for entry in list(self.books.entries.values()):
+        for entry in list(self.state.entries.values()):
             parent, id = entry.request.parent, entry.request.id
-            if parent in over and id in self.books.entries:
+            if parent in over and id in self.state.entries:
                 over.add(id)
                 self._strike(id, f"{parent}, which it is in, {why}")
 
     def _strike(self, id: ClusterId, why: str, *, on_record: bool = False) -> None:
-        entry = self.books.strike(id)
+        entry = self.state.strike(id)
         if entry is not None:
-            self.books.answer(_asking(entry), (why,))
+            self.state.answer(_asking(entry), (why,))
         self._statuses.ended(id, why, on_record=on_record)
 
     def _remove(self, ended: tuple[ClusterId, ...]) -> None:
         """Take what these hold, a cluster and all below it."""
-        ledger, groups = self.books.ledger, self.books.groups
+        ledger, groups = self.state.ledger, self.state.groups
         mine = [vnode for each in ended for vnode in ledger.of(each)]
         carriers = [group for each in ended for group in groups.of_cluster(each)]
         for each in ended:
@@ -272,7 +272,7 @@ class AdmissionController:
     def _without(self, carriers: Sequence[PlacementGroupRecord], above: set[VNodeId]) -> None:
         """Have placement groups removed, and give their room to the vnodes they were cut from."""
         self._bundler.give_up(carriers)
-        ledger = self.books.ledger  # more room for the parents, so nothing can be in the way
+        ledger = self.state.ledger  # more room for the parents, so nothing can be in the way
         self._bundler.rebundle(ledger, above & ledger.vnodes.keys())
 
     # -- what was lost, what is due -----------------------------------------------------------
@@ -280,10 +280,10 @@ class AdmissionController:
     def refill(self) -> None:
         """Find new places for what was lost with a machine, where Ray does not do it itself."""
         for id in self._statuses.troubled:
-            entry = self.books.entries.get(id)
+            entry = self.state.entries.get(id)
             if entry is None or entry.waiting or id in self._statuses.starting:
                 continue
-            missing, least = lacking(self.books.ledger, entry.request)
+            missing, least = lacking(self.state.ledger, entry.request)
             if not missing and not least:
                 if self._bundler.all_there(id):
                     self._statuses.recovered(id)
@@ -292,7 +292,7 @@ class AdmissionController:
             if pinned and entry.group is not None:
                 self._begin_anew(entry)
             elif pinned or least:
-                found = refill(self.books.ledger, entry.request, pinned, least)
+                found = refill(self.state.ledger, entry.request, pinned, least)
                 if isinstance(found, Admit):
                     self._let_in(found)
 
@@ -301,14 +301,14 @@ class AdmissionController:
 
         Ray cannot mend a part of it, so that waits until nothing runs in the rest.
         """
-        id, books = entry.request.id, self.books
-        left = books.groups.get(entry.group) if entry.group else None
-        rest = books.ledger.of(id)
+        id, state = entry.request.id, self.state
+        left = state.groups.get(entry.group) if entry.group else None
+        rest = state.ledger.of(id)
         if left is not None and (
-            left.id in self._bundler.in_use or any(books.ledger.carved(vnode.id) for vnode in rest)
+            left.id in self._bundler.in_use or any(state.ledger.carved(vnode.id) for vnode in rest)
         ):
             return
-        twin = books.ledger.copy()
+        twin = state.ledger.copy()
         for vnode in rest:
             twin.drop(vnode.id)
         missing, least = lacking(twin, entry.request)
@@ -316,16 +316,16 @@ class AdmissionController:
         if not isinstance(found, Admit):
             return
         for vnode in rest:
-            books.ledger.drop(vnode.id)
+            state.ledger.drop(vnode.id)
         self._without([left] if left else [], {VNodeId(vnode.parent) for vnode in rest})
         self._let_in(found)
 
     def _moves(self, vnode: VNodeId) -> bool:
-        return any(group.movable for group in self.books.groups.of_vnode(vnode))
+        return any(group.movable for group in self.state.groups.of_vnode(vnode))
 
     def give_back(self) -> None:
         """Give back what is due and unused."""
-        ledger = self.books.ledger
+        ledger = self.state.ledger
         of = {loan.vnode: ledger.vnodes[loan.vnode].cluster for loan in ledger.loans()}
         for loan in give_back(ledger, self._clock(), self._bundler.rebundle):
             self._statuses.note(of[loan.vnode], "gave back", str(loan.resources))
@@ -334,7 +334,7 @@ class AdmissionController:
 
     def settle(self, group: PlacementGroupRecord, found: Seen) -> None:
         """A placement group has its places: write down where they are."""
-        ledger, moved = self.books.ledger, dict[VNodeId, MachineId]()
+        ledger, moved = self.state.ledger, dict[VNodeId, MachineId]()
         hosts = {host for piece, host in zip(group.pieces, found.hosts, strict=True) if piece.vnode}
         if group.movable and hosts - {None} - ledger.machines.keys():
             return  # one has just come or gone: the next look at Ray shows that as well
@@ -364,9 +364,9 @@ class AdmissionController:
         self, group: PlacementGroupRecord, id: VNodeId, resources: Resources, host: MachineId
     ) -> VNode:
         """A fixed-size node that Ray has found a new machine for."""
-        request = self.books.entries[group.cluster].request
+        request = self.state.entries[group.cluster].request
         own = request.labels[int(id.rpartition("/")[2])] if request.labels else {}
-        labels = {**self.books.ledger.machines[host].labels, **own}
+        labels = {**self.state.ledger.machines[host].labels, **own}
         return VNode(
             id=id,
             cluster=group.cluster,

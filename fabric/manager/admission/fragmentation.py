@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Sequence
 
-from ...core.books import Books
+from ...core.cluster_state import ClusterState
 from ...core.places.placement import GPU
 from ...core.places.request import Request
 from ...core.records import ClusterId, MachineId, VNodeId
@@ -21,18 +21,18 @@ BELIEVED_S = 60.0
 class Fragmentation:
     """What Ray's refusals say of the GPUs of machines."""
 
-    def __init__(self, books: Books, clock: Callable[[], float]) -> None:
-        self._books = books
+    def __init__(self, state: ClusterState, clock: Callable[[], float]) -> None:
+        self._state = state
         self._clock = clock
         self._found: dict[MachineId, tuple[frozenset[tuple[VNodeId, Resources]], float]] = {}
         """What lies on each machine, and until when its GPUs count as fragmented."""
 
     def refused(self, request: Request, below: Sequence[ClusterId]) -> None:
         """Ray had no room for these GPUs: they are free on their machines in smaller parts."""
-        ledger = self._books.ledger
+        ledger = self._state.ledger
         if not request.needs[GPU]:
             return
-        if any(group.movable for group in self._books.groups.of_cluster(request.id)):
+        if any(group.movable for group in self._state.groups.of_cluster(request.id)):
             machines = {each.id for each in ledger.machines.values() if each.total[GPU]}
         else:
             machines = {vnode.machine for id in below for vnode in ledger.of(id)}
@@ -52,6 +52,6 @@ class Fragmentation:
     def _carved_on(
         self, machine: MachineId, but: Container[ClusterId] = ()
     ) -> frozenset[tuple[VNodeId, Resources]]:
-        vnodes = self._books.ledger.vnodes.values()
+        vnodes = self._state.ledger.vnodes.values()
         there = (each for each in vnodes if each.parent == machine and each.cluster not in but)
         return frozenset((each.id, each.resources) for each in there)

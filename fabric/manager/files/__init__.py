@@ -1,3 +1,3 @@
-"""What the manager keeps on disk: the books of its Ray cluster, and the record of that one's heads.
+"""What the manager keeps on disk: the state of its Ray cluster, and the record of its heads.
 Decides nothing, and imports nothing of the manager.
 """

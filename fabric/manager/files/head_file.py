@@ -19,7 +19,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ...core.books import Entry
+from ...core.cluster_state import Entry
 from ...core.heads import HeadRecord, Remembered, gone_of, remembered, succeed, update
 from ...core.records import ClusterId
 from ...host.whole_files import replacing

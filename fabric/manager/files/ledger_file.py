@@ -1,4 +1,4 @@
-"""LedgerFile: the books of one Ray cluster on disk, written before anybody is told of a decision.
+"""LedgerFile: one Ray cluster's state on disk, written before anybody is told of a decision.
 
 An SQLite file with a row for each machine, cluster, vnode, piece of work, request and placement
 group. `save` writes what has changed, in one transaction: whoever dies in the middle leaves what
@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ...core.books import Books
+from ...core.cluster_state import ClusterState
 from ...core.invariants import broken
 from ...core.ledger import Ledger
 from ...core.records import ClusterId, WorkId
@@ -85,8 +85,8 @@ class LedgerFile:
             (name,) = self._file.execute("SELECT name FROM ledger").fetchone()
         return str(name)
 
-    def load(self) -> Books:
-        """The books as they were last saved."""
+    def load(self) -> ClusterState:
+        """The cluster state as it was last saved."""
         with self._explained():
             tables = {name: self._rows(name) for name in TABLES}
         ledger = Ledger.restored(
@@ -101,7 +101,7 @@ class LedgerFile:
         order = sorted(tables["entries"].items(), key=lambda row: int(row[1]["asked"]))
         self._asked = {ClusterId(id): int(row["asked"]) for id, row in order}
         self._order = itertools.count(max(self._asked.values(), default=-1) + 1)
-        books = Books(
+        state = ClusterState(
             ledger,
             [rows.entry(id, what) for id, what in order],
             [rows.group(id, what) for id, what in tables["groups"].items()],
@@ -110,20 +110,20 @@ class LedgerFile:
             ),
         )
         for key, ended in tables["answers"].items():
-            books.answer(key, tuple(ended["ended"]))
-        books.changed_answers()
-        return books
+            state.answer(key, tuple(ended["ended"]))
+        state.changed_answers()
+        return state
 
-    def save(self, books: Books, notes: Mapping[str, Any] | None = None) -> None:
+    def save(self, state: ClusterState, notes: Mapping[str, Any] | None = None) -> None:
         """Write what has changed since the last time, and notes with it.
 
-        The same books have to be given each time.
+        The same object has to be given each time.
         """
-        ledger, changes = books.ledger, books.ledger.changes()
-        entries = books.changed_entries()
-        for id in entries - books.entries.keys():
+        ledger, changes = state.ledger, state.ledger.changes()
+        entries = state.changed_entries()
+        for id in entries - state.entries.keys():
             self._asked.pop(id, None)
-        for id in books.entries if entries else ():
+        for id in state.entries if entries else ():
             if id not in self._asked:
                 self._asked[id] = next(self._order)
         with self._explained():
@@ -135,11 +135,11 @@ class LedgerFile:
                     "vnodes", changes.vnodes, ledger.vnodes, partial(rows.vnode_row, ledger)
                 )
                 self._write("uses", changes.works, ledger.uses, rows.use_row)
-                self._write("entries", entries, books.entries, partial(rows.entry_row, self._asked))
-                self._write("groups", books.groups.changes(), books.groups, rows.group_row)
-                self._write("works", books.works.changes(), books.works, rows.work_row)
-                answers = books.changed_answers()
-                self._write("answers", answers, books.answers, lambda ended: {"ended": ended})
+                self._write("entries", entries, state.entries, partial(rows.entry_row, self._asked))
+                self._write("groups", state.groups.changes(), state.groups, rows.group_row)
+                self._write("works", state.works.changes(), state.works, rows.work_row)
+                answers = state.changed_answers()
+                self._write("answers", answers, state.answers, lambda ended: {"ended": ended})
                 for name, what in (notes or {}).items():
                     self._note(name, what)
                 self._file.execute("COMMIT")
@@ -148,13 +148,13 @@ class LedgerFile:
                 raise
 
     def note(self, name: str) -> Any:
-        """What was noted under a name, beside the books; None if nothing was."""
+        """What was noted under a name, beside the cluster state; None if nothing was."""
         with self._explained():
             found = self._file.execute("SELECT what FROM notes WHERE id = ?", (name,)).fetchone()
         return None if found is None else json.loads(found[0])
 
     def write_note(self, name: str, what: Any) -> None:
-        """Note something that the books do not hold."""
+        """Note something that the cluster state does not hold."""
         with self._explained():
             self._note(name, what)
 

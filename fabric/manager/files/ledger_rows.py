@@ -1,4 +1,4 @@
-"""The rows of the ledger's file: each record of the books as JSON values, and made of them again.
+"""The rows of the ledger's file: each record of the state as JSON values, and back.
 
 A field that older versions did not write is read with a default.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ...core.books import Entry
+from ...core.cluster_state import Entry
 from ...core.ledger import Ledger
 from ...core.places.groups import CarriedBundle, GroupId, PlacementGroupRecord
 from ...core.places.request import Request

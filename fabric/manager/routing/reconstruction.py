@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable
 
-from ...core.books import Books
+from ...core.cluster_state import ClusterState
 from ...core.places.groups import GroupId, was_made_for
 from ...core.records import ClusterId, WorkId
 from ...core.routing.work import NOBODY
@@ -23,8 +23,8 @@ REBUILT_S = 5.0
 class Reconstruction:
     """The placement groups that Ray waits for and nobody knows, and the work in those remade."""
 
-    def __init__(self, books: Books, clock: Callable[[], float]) -> None:
-        self._books = books
+    def __init__(self, state: ClusterState, clock: Callable[[], float]) -> None:
+        self._state = state
         self._clock = clock
         self._missed: dict[GroupId, float] = {}
         """Since when each placement group was missed."""
@@ -33,9 +33,9 @@ class Reconstruction:
 
     def missed(self, wanted: Iterable[GroupId]) -> list[tuple[GroupId, ClusterId]]:
         """The placement groups to make once more, with the virtual clusters that they belong to."""
-        books, now = self._books, self._clock()
+        state, now = self._state, self._clock()
         unknown = {
-            group for group in wanted if group not in books.groups and group not in books.works.busy
+            group for group in wanted if group not in state.groups and group not in state.works.busy
         }
         self._missed = {group: self._missed.get(group, now) for group in unknown}
         sure = [group for group, since in self._missed.items() if now >= since + SURE_S]
@@ -43,14 +43,14 @@ class Reconstruction:
         return [(group, owner) for group, owner in owners if owner is not None]
 
     def _owner(self, group: GroupId) -> ClusterId | None:
-        for id, entry in self._books.entries.items():
+        for id, entry in self._state.entries.items():
             if not (entry.waiting or entry.group) and was_made_for(id, group):
                 return id
         return None
 
     def over(self, wanted: Container[GroupId], in_use: Container[GroupId]) -> list[WorkId]:
         """The work that is over: for a while Ray has neither waited for its group nor used it."""
-        now, works = self._clock(), self._books.works.of_owner(NOBODY)
+        now, works = self._clock(), self._state.works.of_owner(NOBODY)
         self._seen = {
             work.id: now
             if work.group in wanted or work.group in in_use

@@ -14,10 +14,10 @@ from contextlib import closing
 from dataclasses import replace
 from typing import Protocol
 
-from ...core.books import Books
+from ...core.cluster_state import ClusterState
 from ...core.ledger import Ledger
 from ...core.places.borrowing import borrow
-from ...core.places.groups import CarriedBundle, GroupId, PlacementGroupRecord, Recut, Stuck
+from ...core.places.groups import CarriedBundle, GroupId, PlacementGroupRecord, Rebundling, Stuck
 from ...core.records import ClusterId, ProcessId, SchedulingPolicy, Use, VNodeId, WorkId
 from ...core.resources import Resources
 from ...core.routing.eligibility import Never
@@ -39,13 +39,13 @@ SILENCE_S = 20.0
 class Bundles(Protocol):
     """What the router needs of the bundler."""
 
-    books: Books
+    state: ClusterState
     settings: KeeperSettings
 
     def cut(
         self, ledger: Ledger, vnodes: Iterable[VNodeId], given: Mapping[VNodeId, Resources], /
-    ) -> Recut | Stuck: ...
-    def order(self, cut: Recut, /) -> None: ...
+    ) -> Rebundling | Stuck: ...
+    def order(self, cut: Rebundling, /) -> None: ...
     def due(self) -> float: ...
 
 
@@ -54,16 +54,16 @@ class Router:
 
     def __init__(self, bundles: Bundles, clock: Callable[[], float]) -> None:
         self._bundles = bundles
-        self._books = bundles.books
+        self._state = bundles.state
         self._clock = clock
         self._heard: dict[ProcessId, float] = {}
         self._why: dict[WorkId, AwaitGroup] = {}
-        self._times = TaskTimes(self._books, clock)
-        self._scheduler = Scheduler(self._books, self._times, bundles.settings)
-        self._batches = Batches(self._books.works, self._times)
-        self._reconstruction = Reconstruction(self._books, clock)
+        self._times = TaskTimes(self._state, clock)
+        self._scheduler = Scheduler(self._state, self._times, bundles.settings)
+        self._batches = Batches(self._state.works, self._times)
+        self._reconstruction = Reconstruction(self._state, clock)
         self._numbers = itertools.count(
-            max((work.number for work in self._books.works), default=0) + 1
+            max((work.number for work in self._state.works), default=0) + 1
         )
 
     def place(self, ask: Ask) -> Work | None:
@@ -72,12 +72,12 @@ class Router:
         Asking again is answered like the first time. NoSuchCluster; TooLarge for what could never
         run there.
         """
-        books = self._books
+        state = self._state
         self._heard[ask.owner] = self._clock()
-        if ask.id in books.works:
-            return books.works[ask.id]
-        if ask.cluster not in books.ledger.clusters:
-            raise NoSuchCluster(ask.cluster, sorted(books.ledger.clusters))
+        if ask.id in state.works:
+            return state.works[ask.id]
+        if ask.cluster not in state.ledger.clusters:
+            raise NoSuchCluster(ask.cluster, sorted(state.ledger.clusters))
         self._check_actors(ask)
         found = Queue(*ask.inside) if ask.inside else self._scheduler.choose(ask, lasting=ask.actor)
         if isinstance(found, Never):
@@ -94,7 +94,7 @@ class Router:
                 self._start(replace(work, group=into.group, bundle=into.bundle), into.vnode)
             case Queue(group, bundle) if ask.wait:
                 queued = replace(work, group=group, bundle=bundle, state=WorkState.QUEUED)
-                books.works.put(queued)
+                state.works.put(queued)
             case _ if ask.wait:
                 if isinstance(found, AwaitGroup):
                     self._why[work.id] = found
@@ -102,24 +102,24 @@ class Router:
             case _:
                 self._why.pop(work.id, None)
                 return None
-        return books.works[ask.id]
+        return state.works[ask.id]
 
     def _may_share(self, ask: Ask) -> bool:
         """Whether an actor may go where others are: not before those who wait for that piece."""
-        held = self._books.works.count(ask.cluster, WorkState.HELD)
+        held = self._state.works.count(ask.cluster, WorkState.HELD)
         return ask.actor and not held
 
     def _check_actors(self, ask: Ask) -> None:
         """TooLarge for an actor without resources, if there are as many as there may be."""
         most = self._bundles.settings.actors_without_resources
         whose = "`actors_without_resources` of the manager"
-        entry = self._books.entries.get(ask.cluster)
+        entry = self._state.entries.get(ask.cluster)
         own = None if entry is None else entry.spec.get(ACTORS)
         if own is not None and (most is None or own < most):
             most, whose = own, f"`{ACTORS}` of its spec"
         if most is None or not ask.actor or ask.demand:
             return
-        there = self._books.works.without_resources(ask.cluster)
+        there = self._state.works.without_resources(ask.cluster)
         if there >= most:
             raise TooLarge(
                 f"it has {there} actors without resources, and may have {most} ({whose}); ask for "
@@ -131,7 +131,7 @@ class Router:
 
         Nothing is made for them, and no room taken that others could have.
         """
-        works, promised = self._books.works, list[Work]()
+        works, promised = self._state.works, list[Work]()
         if like.id not in works or works[like.id].state is WorkState.PLACED:
             return []
         for id in ids:
@@ -160,7 +160,7 @@ class Router:
 
     def placed(self, work: Work) -> Placed:
         """Where work runs, as its submitter is told."""
-        known = self._books.groups.get(work.group)
+        known = self._state.groups.get(work.group)
         sizes = [piece.resources.to_ray() for piece in known.pieces] if known else []
         return Placed(work.group, work.bundle, tuple(sizes), str(work.state))
 
@@ -170,7 +170,7 @@ class Router:
         Only then is known whether it may wait in the queue of a piece, or had better be held. None
         if it need not wait, or in vain.
         """
-        if ask.actor or not ask.wait or ask.inside or ask.id in self._books.works:
+        if ask.actor or not ask.wait or ask.inside or ask.id in self._state.works:
             return None
         kind = kind_of(ask)
         if not self._times.has_just_begun(kind) or not isinstance(
@@ -184,19 +184,19 @@ class Router:
         if together and self._batches.join(work):
             self._why.pop(work.id, None)
             return
-        self._books.works.put(work)
+        self._state.works.put(work)
         if together:
             self._batches.begin(work)
 
     def begun(self, id: WorkId, actor: str) -> None:
         """Work turns out to be this actor."""
-        works = self._books.works
+        works = self._state.works
         if id in works:
             works.put(replace(works[id], actor=actor))
 
     def done(self, ids: Iterable[WorkId], *, ran: bool = True) -> None:
         """Work has ended, or never came; its room goes to whoever waits."""
-        works = self._books.works
+        works = self._state.works
         ended = [works[id] for id in ids if id in works]
         if ran:
             self._times.ended(ended)
@@ -215,7 +215,7 @@ class Router:
     def silent(self) -> set[ProcessId]:
         """The processes with work that have not been heard of for long."""
         now = self._clock()
-        owners = {*self._books.works.owners} - {NOBODY}
+        owners = {*self._state.works.owners} - {NOBODY}
         self._heard = {id: self._heard.get(id, now) for id in owners}
         return {id for id in owners if now > self._heard[id] + SILENCE_S}
 
@@ -223,7 +223,7 @@ class Router:
         self, in_use: Collection[GroupId], dead: Iterable[str], over: Collection[ProcessId]
     ) -> None:
         """Forget the work that Ray no longer knows: dead actors, and what dead processes left."""
-        works, by_actor = self._books.works, self._books.works.actors
+        works, by_actor = self._state.works, self._state.works.actors
         for actor in dead:
             if actor in by_actor:
                 self._forget(by_actor[actor])
@@ -251,7 +251,7 @@ class Router:
 
     def end(self, cluster: ClusterId) -> None:
         """A virtual cluster is about to end, with all its work."""
-        for work in self._books.works.of(cluster):
+        for work in self._state.works.of(cluster):
             self._forget(work.id)
         self._times.end(cluster)
         self._batches.end(cluster)
@@ -261,41 +261,41 @@ class Router:
 
         It looks for the same placement group, so that is made anew, unless it is still there.
         """
-        books = self._books
+        state = self._state
         again: set[GroupId] = set()
-        for work in list(books.works):
+        for work in list(state.works):
             if work.vnode not in vnodes and not (
                 work.state is WorkState.QUEUED
-                and work.group in books.groups
-                and books.groups[work.group].vnodes & {*vnodes}
+                and work.group in state.groups
+                and state.groups[work.group].vnodes & {*vnodes}
             ):
                 continue
-            known = books.groups.get(work.group)
+            known = state.groups.get(work.group)
             stays = known is not None and (known.movable or bool(known.vnodes - {*vnodes}))
-            state = WorkState.QUEUED if stays or work.group in again else WorkState.HELD
+            then = WorkState.QUEUED if stays or work.group in again else WorkState.HELD
             if not stays:
                 again.add(work.group)
-            books.works.put(replace(work, state=state, vnode=None))
+            state.works.put(replace(work, state=then, vnode=None))
 
     def serve(self) -> None:
         """Give those that wait what has become free, first come, first served."""
-        books = self._books
-        for group in tuple(books.works.queued):
+        state = self._state
+        for group in tuple(state.works.queued):
             self._promote(group)
-        for cluster in books.works.holding():
+        for cluster in state.works.holding():
             self._serve(cluster)
 
     def _serve(self, cluster: ClusterId) -> None:
         """Have placement groups made for what is held in a virtual cluster."""
-        books = self._books
+        state = self._state
         refused: set[Hashable] = set()
-        with closing(books.works.held(cluster)) as held:
+        with closing(state.works.held(cluster)) as held:
             for work in held:
                 needed = self._needed(work)
                 kind = alike(needed, work.selector)
                 if kind in refused:
                     continue
-                found = apart(books.ledger, cluster, needed, work.selector)
+                found = apart(state.ledger, cluster, needed, work.selector)
                 if isinstance(found, AwaitGroup):
                     self._why[work.id] = found
                 if isinstance(found, AwaitGroup) or not self._set_apart(work, found):
@@ -305,16 +305,16 @@ class Router:
 
     def demand(self) -> tuple[Resources, ...]:
         """What is held and only another machine could give."""
-        works = self._books.works
+        works = self._state.works
         return tuple(
             works[id].demand for id, why in self._why.items() if why.physical and id in works
         )
 
     def _set_apart(self, work: Work, found: Apart) -> bool:
         """Have a placement group made for work; False if the pieces cannot be cut so."""
-        books = self._books
+        state = self._state
         needed = self._needed(work) or SOMETHING
-        twin = books.ledger.copy()
+        twin = state.ledger.copy()
         borrow(twin, found.growth, 0.0)
         steps = found.growth.steps
         touched = {found.vnode, *(s.vnode for s in steps), *(VNodeId(s.parent) for s in steps)}
@@ -324,52 +324,52 @@ class Router:
         if isinstance(cut, Stuck):
             self._why[work.id] = AwaitGroup(cut.reason, physical=False)
             return False
-        borrow(books.ledger, found.growth, self._bundles.due())
-        known = books.ledger.vnodes[found.vnode]
+        borrow(state.ledger, found.growth, self._bundles.due())
+        known = state.ledger.vnodes[found.vnode]
         piece = CarriedBundle(vnode=known.id, resources=needed, machine=known.machine)
         group = PlacementGroupRecord(
             id=work.group, cluster=work.cluster, policy=SchedulingPolicy.PACK, pieces=(piece,)
         )
-        self._bundles.order(Recut(cut.remove, (group, *cut.make)))
+        self._bundles.order(Rebundling(cut.remove, (group, *cut.make)))
         self._start(replace(work, bundle=0), known.id)
         return True
 
     def _needed(self, work: Work) -> Resources:
         """What a placement group has to have for the largest of all that goes there."""
-        return self._books.works.needed(work.group) | work.demand
+        return self._state.works.needed(work.group) | work.demand
 
     def _start(self, work: Work, vnode: VNodeId) -> None:
-        books = self._books
+        state = self._state
         self._times.began(work)
-        books.ledger.start(work.id, Use(vnode=vnode, resources=work.demand))
-        books.works.put(replace(work, vnode=vnode, state=WorkState.PLACED))
+        state.ledger.start(work.id, Use(vnode=vnode, resources=work.demand))
+        state.works.put(replace(work, vnode=vnode, state=WorkState.PLACED))
         self._why.pop(work.id, None)
 
     def _promote(self, group: GroupId) -> None:
         """Count work that Ray will have started, since its placement group has room for it."""
-        books = self._books
-        known = books.groups.get(group)
+        state = self._state
+        known = state.groups.get(group)
         found = known is not None
         while known is not None and found:
             found = False
-            for work in books.works.queues(group):
+            for work in state.works.queues(group):
                 for bundle, piece in enumerate(known.pieces):
-                    if piece.vnode not in books.ledger.vnodes or work.bundle not in (ANY, bundle):
+                    if piece.vnode not in state.ledger.vnodes or work.bundle not in (ANY, bundle):
                         continue
-                    held = books.works.load.get((group, bundle), Resources())
+                    held = state.works.load.get((group, bundle), Resources())
                     if (held + work.demand).fits(piece.resources):
                         self._start(replace(work, bundle=bundle), VNodeId(str(piece.vnode)))
                         found = True
                         break
 
     def _forget(self, id: WorkId) -> None:
-        books = self._books
+        state = self._state
         self._why.pop(id, None)
-        work = books.works.drop(id)
+        work = state.works.drop(id)
         if work is None:
             return
-        if id in books.ledger.uses:
-            books.ledger.stop(id)
-        behind = books.works.queues(work.group)
+        if id in state.ledger.uses:
+            state.ledger.stop(id)
+        behind = state.works.queues(work.group)
         if behind and work.state is WorkState.HELD:
-            books.works.put(replace(behind[0], state=WorkState.HELD))
+            state.works.put(replace(behind[0], state=WorkState.HELD))

@@ -9,7 +9,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable
 
-from ...core.books import Books
+from ...core.cluster_state import ClusterState
 from ...core.places.groups import GroupId, PlacementGroupRecord
 from ...core.records import ClusterId
 from ...core.resources import Resources
@@ -33,8 +33,8 @@ def kind_of(work: Work | Ask) -> Kind:
 class TaskTimes:
     """The tasks that run and have ended, by kind."""
 
-    def __init__(self, books: Books, clock: Callable[[], float]) -> None:
-        self._books = books
+    def __init__(self, state: ClusterState, clock: Callable[[], float]) -> None:
+        self._state = state
         self._clock = clock
         self._paces: Paces[Kind] = Paces()
         self._begun: dict[Kind, float] = {}
@@ -47,7 +47,7 @@ class TaskTimes:
 
     def waits(self, ask: Ask) -> Callable[[PlacementGroupRecord], float]:
         """How long a task waits in the queue of a group."""
-        works, kind, now = self._books.works, kind_of(ask), self._clock()
+        works, kind, now = self._state.works, kind_of(ask), self._clock()
 
         def wait_s(group: PlacementGroupRecord) -> float:
             at_once = slots(group, ask.demand, works.lasting)
@@ -74,12 +74,12 @@ class TaskTimes:
 
     def ended(self, ended: Iterable[Work]) -> None:
         """See from the tasks that have ended how long such tasks last."""
-        books, counts = self._books, Counter[tuple[GroupId, Kind, Resources]]()
+        state, counts = self._state, Counter[tuple[GroupId, Kind, Resources]]()
         for work in ended:
-            if work.group in books.groups and not work.lasting:
+            if work.group in state.groups and not work.lasting:
                 counts[work.group, kind_of(work), work.demand] += 1
         for (group, kind, demand), count in counts.items():
-            at_once = books.works.running(books.groups[group], demand)
+            at_once = state.works.running(state.groups[group], demand)
             self._paces.ended(group, kind, count, at_once, self._clock())
             self._first_has_ended(kind)
 
@@ -90,7 +90,7 @@ class TaskTimes:
 
     def forget_groups(self) -> None:
         """Forget the placement groups that are gone."""
-        self._paces.forget(but=self._books.groups)
+        self._paces.forget(but=self._state.groups)
 
     def end(self, cluster: ClusterId) -> None:
         """A virtual cluster is about to end, with all its work."""

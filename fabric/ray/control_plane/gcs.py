@@ -15,7 +15,7 @@ from typing import Any
 import grpc
 
 from ...core.audit import NAMES, Running
-from ...core.books import JobId
+from ...core.cluster_state import JobId
 from ...core.places.groups import GroupId, PlacementGroupRecord
 from ...core.records import NODE_LABEL, Machine, MachineId, ProcessId
 from ...core.resources import Resources

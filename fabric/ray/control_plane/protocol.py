@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from ...core.audit import Running
-from ...core.books import JobId
+from ...core.cluster_state import JobId
 from ...core.places.groups import GroupId, PlacementGroupRecord
 from ...core.records import Machine, MachineId, ProcessId
 from ...core.resources import Resources

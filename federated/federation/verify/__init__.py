@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .one import Replay
+from .one_run import Replay
 from .report import TextReport, document
 from .stage import Tools
 from .telling import ProgressLine

@@ -14,8 +14,8 @@ from ...core.proof.run_check import Finding
 from ...core.proof.run_comparison import Comparison, Verdict
 from ...core.proof.state_differences import TensorDifference
 from ..report.wording import counted
-from .one import Checked, Departure, Replayed
-from .two import Localised
+from .one_run import Checked, Departure, Replayed
+from .two_runs import Localised
 from .verifying import Verification
 
 GOOD, BAD, ASIDE = "✓", "✗", "!"

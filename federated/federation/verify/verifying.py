@@ -12,10 +12,10 @@ from fedpilot.mediator import MediatorError
 
 from ...core.proof.run_comparison import Comparison
 from ...errors import FederatedError, RunRefused
-from .one import Checked, Replay, Replayed, check_run, replay_run, stand
+from .one_run import Checked, Replay, Replayed, check_run, replay_run, stand
 from .reading import Reading, find, reading
 from .stage import Tools
-from .two import Localised, compare_runs, localise
+from .two_runs import Localised, compare_runs, localise
 
 FAILURES = (FederatedError, FabricError, MediatorError)
 

@@ -8,7 +8,7 @@ import pytest
 
 from fedpilot.fabric import ClusterId, Resources, SchedulingPolicy, VNodeId
 from fedpilot.fabric.core.audit import Running, escapes, jobs_in
-from fedpilot.fabric.core.books import Books, Entry, JobId
+from fedpilot.fabric.core.cluster_state import ClusterState, Entry, JobId
 from fedpilot.fabric.core.ledger import Ledger
 from fedpilot.fabric.core.places.groups import CarriedBundle, GroupId, PlacementGroupRecord
 from fedpilot.fabric.core.places.request import Request
@@ -21,9 +21,9 @@ JOB, PLAIN = JobId("01"), JobId("02")
 
 
 @pytest.fixture
-def books() -> Books:
+def state() -> ClusterState:
     """A job in `job`, which has `child` inside; `other` is somebody else's."""
-    found = Books(Ledger([fake_machine("m", CPU=8)]))
+    found = ClusterState(Ledger([fake_machine("m", CPU=8)]))
     for name, parent in (("job", ROOT), ("child", ClusterId("job")), ("other", ROOT)):
         id = ClusterId(name)
         found.ledger.begin(PlacedCluster(id=id, parent=parent), ())
@@ -71,8 +71,8 @@ def running(
         ),
     ],
 )
-def test_what_gets_out_is_named(books: Books, what: Running, reason: str | None) -> None:
-    found = escapes(books, jobs_in(books), [what], past={GroupId("past")})
+def test_what_gets_out_is_named(state: ClusterState, what: Running, reason: str | None) -> None:
+    found = escapes(state, jobs_in(state), [what], past={GroupId("past")})
     assert [each.reason for each in found] == ([] if reason is None else [reason])
     assert all(each.cluster == "job" for each in found)
 
@@ -95,9 +95,12 @@ SPOKEN, SILENT, STRANGE = JobId("03"), JobId("04"), JobId("05")
     ],
 )
 def test_whose_jobs_are_looked_at(
-    books: Books, named: dict[JobId, str], attached: dict[JobId, str], found: dict[JobId, str]
+    state: ClusterState,
+    named: dict[JobId, str],
+    attached: dict[JobId, str],
+    found: dict[JobId, str],
 ) -> None:
     for job, name in attached.items():
-        entry = books.entries[ClusterId(name)]
-        books.enter(replace(entry, jobs=entry.jobs | {job}))
-    assert jobs_in(books, named) == {JOB: "job", **found}
+        entry = state.entries[ClusterId(name)]
+        state.enter(replace(entry, jobs=entry.jobs | {job}))
+    assert jobs_in(state, named) == {JOB: "job", **found}

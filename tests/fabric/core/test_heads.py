@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fedpilot.fabric import VirtualCluster
-from fedpilot.fabric.core.books import Entry, JobId
+from fedpilot.fabric.core.cluster_state import Entry, JobId
 from fedpilot.fabric.core.heads import (
     TOLD_S,
     HeadRecord,
@@ -177,7 +177,7 @@ class TestRestore:
         done = restore(world.reconciler, record, [], "bob", world.clock())
         assert [each["id"] for each in done["restored"]] == ["up", "in"]
         assert "can never be" in done["refused"]["big"]
-        assert world.books.entries[ClusterId("up")].user == "alice"
+        assert world.cluster_state.entries[ClusterId("up")].user == "alice"
         assert ("up", "restored", "by bob") in world.events()
         await world.passes(1)
         assert world.states() == {"up": "active", "in": "active"}
@@ -201,4 +201,4 @@ class TestRestore:
         record = HeadRecord(session="two", began=NOW, gone=(lost("a"),))
         with pytest.raises(NoSuchCluster, match="there are: a"):
             restore(world.reconciler, record, ["a", "b"], "", world.clock())
-        assert world.books.entries == {}
+        assert world.cluster_state.entries == {}

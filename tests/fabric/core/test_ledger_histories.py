@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle as Names, RuleBasedStateMachine, invariant, multiple, rule
 
 from fedpilot.fabric import Bundle, Machine, MachineId, Resources, SchedulingPolicy, VNodeId
-from fedpilot.fabric.core.books import Books, Entry
+from fedpilot.fabric.core.cluster_state import ClusterState, Entry
 from fedpilot.fabric.core.invariants import broken
 from fedpilot.fabric.core.ledger import Ledger
 from fedpilot.fabric.core.places.admission import Expire, QueuedAt, QueuePolicy, decide
 from fedpilot.fabric.core.places.borrowing import Growth, borrow, find_growth, give_back
-from fedpilot.fabric.core.places.groups import GroupId, Recut, groups_for, recut
+from fedpilot.fabric.core.places.groups import GroupId, Rebundling, groups_for, rebundle
 from fedpilot.fabric.core.places.nomination import Admit, apply
 from fedpilot.fabric.core.places.request import Request
 from fedpilot.fabric.core.records import (
@@ -66,7 +66,7 @@ class Histories(RuleBasedStateMachine):
         self.made = 0
         self.waiting: list[Request] = []
         self.file = LedgerFile(None)
-        self.books = Books(self.ledger)
+        self.state = ClusterState(self.ledger)
         self.ids = count()
 
     @rule(
@@ -114,7 +114,7 @@ class Histories(RuleBasedStateMachine):
                     apply(self.ledger, decision, self.now + 2)
                     self.holds_what_it_asked(request)
                     for group in groups_for(decision, self.new_id):
-                        self.books.groups.put(group)
+                        self.state.groups.put(group)
                 case QueuedAt(request):
                     left.append(request)
                 case Expire(request):
@@ -185,10 +185,10 @@ class Histories(RuleBasedStateMachine):
 
     @invariant()
     def the_groups_carry_the_vnodes(self) -> None:
-        ledger, groups = self.ledger, self.books.groups
+        ledger, groups = self.ledger, self.state.groups
         known = {vnode for group in groups for vnode in group.vnodes}
-        cut = recut(ledger, groups, {*known, *ledger.vnodes}, self.new_id)
-        assert isinstance(cut, Recut)
+        cut = rebundle(ledger, groups, {*known, *ledger.vnodes}, self.new_id)
+        assert isinstance(cut, Rebundling)
         groups.apply(cut)
         carried: dict[VNodeId, Resources] = {}
         for group in groups:
@@ -198,8 +198,8 @@ class Histories(RuleBasedStateMachine):
                 there = carried.get(piece.vnode, Resources())
                 carried[piece.vnode] = there + piece.resources
         assert carried == {id: own for id in ledger.vnodes if (own := ledger.own(id))}
-        again = recut(ledger, groups, ledger.vnodes, self.new_id)
-        assert again == Recut((), ())
+        again = rebundle(ledger, groups, ledger.vnodes, self.new_id)
+        assert again == Rebundling((), ())
 
     def new_id(self, _: ClusterId) -> GroupId:
         return GroupId(f"g{next(self.ids)}")
@@ -208,16 +208,16 @@ class Histories(RuleBasedStateMachine):
     def the_file_says_the_same(self) -> None:
         asked = [each.id for each in self.waiting]
         for request in self.waiting:
-            if request.id not in self.books.entries:
-                self.books.enter(Entry(request=request))
-        for id in list(self.books.entries):
+            if request.id not in self.state.entries:
+                self.state.enter(Entry(request=request))
+        for id in list(self.state.entries):
             if id not in asked:
-                self.books.strike(id)
-        self.file.save(self.books)
+                self.state.strike(id)
+        self.file.save(self.state)
         found = self.file.load()
         assert contents(found.ledger) == contents(self.ledger)
         assert found.waiting == self.waiting
-        assert {g.id: g for g in found.groups} == {g.id: g for g in self.books.groups}
+        assert {g.id: g for g in found.groups} == {g.id: g for g in self.state.groups}
 
     def teardown(self) -> None:
         self.file.close()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedpilot.fabric import Resources
-from fedpilot.fabric.core.books import Entry
+from fedpilot.fabric.core.cluster_state import Entry
 from fedpilot.fabric.core.records import DEFAULT, ROOT, ClusterId
 from fedpilot.fabric.errors import NameTaken, NeverFits, NoSuchCluster
 from fedpilot.fabric.manager.settings import KeeperSettings
@@ -101,7 +101,7 @@ class TestCreate:
         await world.create(asks("up", least=2, most=2))
         with pytest.raises(NeverFits, match=why):
             await world.create(asked)
-        assert "job" not in world.books.entries
+        assert "job" not in world.cluster_state.entries
 
     @pytest.mark.parametrize("parent", ["nobody", "waits"])
     @story
@@ -132,7 +132,7 @@ class TestOthers:
         await world.begins(*two())
         world.ray.use("task", "a", {"CPU": 3})
         await world.passes(2)
-        assert world.books.ledger.flexible_total(DEFAULT) == Resources.of({"CPU": 3})
+        assert world.cluster_state.ledger.flexible_total(DEFAULT) == Resources.of({"CPU": 3})
         assert await world.create(asks("job", nodes(2, 2, 2))) == ["waiting"]
         await world.passes(10)
         assert world.state("job") == "waiting"
@@ -140,7 +140,7 @@ class TestOthers:
         world.ray.stop("task")
         await world.passes(2)
         assert world.state("job") == "active"
-        assert not world.books.ledger.flexible_total(DEFAULT)
+        assert not world.cluster_state.ledger.flexible_total(DEFAULT)
         assert not world.wrong()
 
     @story
@@ -151,10 +151,10 @@ class TestOthers:
             await world.create(asks(name, nodes(2, 2), least=1))
             for _ in range(12):
                 await world.passes()
-                assert not world.books.ledger.flexible_total(DEFAULT)
+                assert not world.cluster_state.ledger.flexible_total(DEFAULT)
             await world.delete(name)
         await world.passes(3)
-        assert not world.books.ledger.flexible_total(DEFAULT)
+        assert not world.cluster_state.ledger.flexible_total(DEFAULT)
 
     @story
     async def test_a_group_of_ours_that_somebody_removed_is_made_again(self, world: World) -> None:
@@ -181,7 +181,7 @@ class TestOthers:
         await world.passes(3)
         assert world.ray.ids() == {*world.groups("job"), "x2", "x3"}
         assert not {id for call, id in world.ray.calls if call == "remove"} & {"x2", "x3"}
-        assert world.books.ledger.flexible_total(DEFAULT) == Resources.of({"CPU": 2})
+        assert world.cluster_state.ledger.flexible_total(DEFAULT) == Resources.of({"CPU": 2})
         assert not world.wrong()
 
     @story
@@ -197,7 +197,7 @@ class TestOthers:
         await world.passes(1)
         assert world.state("job") == "waiting"
         assert world.reason("job") == "others took what was free (no resources)"
-        assert [str(id) for id in world.books.entries] == ["job", "next"]
+        assert [str(id) for id in world.cluster_state.entries] == ["job", "next"]
         await world.passes(8)
         assert world.state("job") == "waiting"
         assert not world.wrong()

@@ -1,4 +1,4 @@
-"""Whatever happens, and whenever the reconciler dies, Ray agrees with its books in the end."""
+"""Whatever happens, and whenever the reconciler dies, Ray agrees with its state in the end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from hypothesis import HealthCheck, example, given, settings, strategies as st
 
 from fedpilot.fabric import Resources
-from fedpilot.fabric.core.books import Entry, JobId
+from fedpilot.fabric.core.cluster_state import Entry, JobId
 from fedpilot.fabric.core.invariants import broken
 from fedpilot.fabric.core.records import DEFAULT, ROOT, ClusterId, ProcessId, WorkId
 from fedpilot.fabric.core.routing.work import Work, WorkState
@@ -94,10 +94,12 @@ class Chronicle:
                 ray.group_down(ours[one % len(ours)])
             case "work" if ours := sorted(self.world.ours()):
                 (ray.work_down if two else ray.work_up)(ours[one % len(ours)])
-            case "submit" if inside := sorted(self.world.books.ledger.clusters.keys() - {DEFAULT}):
+            case "submit" if inside := sorted(
+                self.world.cluster_state.ledger.clusters.keys() - {DEFAULT}
+            ):
                 doing.close()
                 doing = self._submit(inside[one % len(inside)], *divmod(two, 4))
-            case "task ends" if works := sorted(work.id for work in self.world.books.works):
+            case "task ends" if works := sorted(work.id for work in self.world.cluster_state.works):
                 doing.close()
                 doing = self._done(works[one % len(works)])
             case "process ends":
@@ -121,7 +123,7 @@ class Chronicle:
         await self.world.do(self.world.reconciler.start())
 
     async def _create(self, where: int, shape: int) -> None:
-        parents = [ROOT, *sorted(self.world.books.ledger.clusters.keys() - {DEFAULT})]
+        parents = [ROOT, *sorted(self.world.cluster_state.ledger.clusters.keys() - {DEFAULT})]
         parent = parents[where % len(parents)] if where > 4 else ROOT
         name = f"c{next(self.numbers)}"
         self.parents[name] = parent
@@ -168,7 +170,7 @@ class Chronicle:
 
     async def ends(self) -> None:
         """Nothing happens any more; then there is room for everybody."""
-        world, books = self.world, self.world.books
+        world, state = self.world, self.world.cluster_state
         await world.passes(30, turn_s=0.5)
         assert not world.wrong()
         struck = {
@@ -176,7 +178,7 @@ class Chronicle:
             for id, event, why in (*world.told, *world.events())
             if event == "ended" and why.endswith("lost its places")
         }
-        known = {str(id) for id in books.entries}
+        known = {str(id) for id in state.entries}
         assert self.there - self._below(struck) <= known
         assert not self.gone & known
         assert "starting" not in world.states().values()
@@ -189,21 +191,21 @@ class Chronicle:
         assert not world.wrong()
         uppermost = {n: s for n, s in world.states().items() if self.parents[n] == ROOT}
         assert {*uppermost.values()} <= {"active"}, world.states()
-        for work in world.books.works:
+        for work in world.cluster_state.works:
             self._goes_on(work)
 
     def _goes_on(self, work: Work) -> None:
-        """Work runs where the books say, or whoever can let it run is there."""
-        world, known = self.world, self.world.books.groups.get(work.group)
+        """Work runs where the cluster state says, or whoever can let it run is there."""
+        world, known = self.world, self.world.cluster_state.groups.get(work.group)
         match work.state:
             case WorkState.PLACED:
                 assert known is not None
                 assert work.vnode is not None
                 assert known.pieces[work.bundle].vnode == work.vnode
                 host = world.ray.seen(known.id).hosts[work.bundle]
-                assert host == world.books.ledger.machine_of(work.vnode)
+                assert host == world.cluster_state.ledger.machine_of(work.vnode)
             case WorkState.QUEUED if known is None:
-                others = world.books.works.on(work.group)
+                others = world.cluster_state.works.on(work.group)
                 assert any(each.state is WorkState.HELD for each in others)
             case WorkState.HELD:
                 assert known is None
@@ -212,7 +214,7 @@ class Chronicle:
 @settings(suppress_health_check=[HealthCheck.too_slow])
 @example(story=[("create", 0, 0, None), ("find", 1, 0, None)], seed=77, lag=False)
 @given(story=st.lists(happenings, max_size=14), seed=st.integers(0, 99), lag=st.booleans())
-def test_the_books_and_ray_agree_whenever_the_keeper_died(
+def test_ledger_and_ray_agree_whenever_the_reconciler_died(
     story: list[tuple[str, int, int, int | None]], seed: int, lag: bool
 ) -> None:
     async def tell(folder: str) -> None:
@@ -231,7 +233,7 @@ def test_the_books_and_ray_agree_whenever_the_keeper_died(
             chronicle = Chronicle(world)
             for happening in story:
                 await chronicle.happens(*happening)
-                assert not broken(world.books.ledger)
+                assert not broken(world.cluster_state.ledger)
             await chronicle.ends()
         finally:
             world.file.close()

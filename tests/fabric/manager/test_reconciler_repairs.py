@@ -104,7 +104,7 @@ class TestFound:
         assert len(world.hosts("up")) == 2
         await world.delete("in")
         await world.passes(70, turn_s=1)
-        assert not world.books.ledger.loans()
+        assert not world.cluster_state.ledger.loans()
         assert len(world.hosts("up")) == 1
         assert not world.wrong()
 
@@ -396,7 +396,7 @@ class TestWhatIsLeft:
         await world.create(asks("team", nodes(1)))
         world.reconciler.attach(ClusterId("team"), world.ray.job_up("0a"))
         await world.passes(1)
-        assert world.books.entries[ClusterId("team")].jobs == {"0a"}
+        assert world.cluster_state.entries[ClusterId("team")].jobs == {"0a"}
         world.ray.job_down("0a")
         await world.passes(1)
-        assert world.books.entries[ClusterId("team")].jobs == frozenset()
+        assert world.cluster_state.entries[ClusterId("team")].jobs == frozenset()

@@ -25,7 +25,7 @@ class TestWork:
         world.ray.machine_down("b")
         await world.passes(3)
         assert world.states() == {"up": "active", "in": "active"}
-        now = world.books.works[lost.id]
+        now = world.cluster_state.works[lost.id]
         assert (now.group, now.bundle) == (lost.group, 0)  # Ray starts it again by these
         assert world.ray.seen(now.group).hosts == ("c",)
         assert not world.wrong()
@@ -67,10 +67,10 @@ class TestWork:
         world.ray.wanted.clear()
         world.ray.work_up(id)
         await world.passes(10)
-        assert len(world.books.works) == 1
+        assert len(world.cluster_state.works) == 1
         world.ray.work_down(id)
         await world.passes(10)
-        assert len(world.books.works) == 0
+        assert len(world.cluster_state.works) == 0
         assert not world.wrong()
 
     @story
@@ -92,11 +92,11 @@ class TestWork:
         await world.create(asks("up", least=4), asks("mine", least=1, process="p"))
         work = submits(world, "up", "w", 1, owner="p")
         await world.passes(60)
-        assert work.id in world.books.works  # however long it says nothing
+        assert work.id in world.cluster_state.works  # however long it says nothing
         world.ray.process_down("p")
         await world.passes(60)
         assert world.states() == {"up": "active"}
-        assert len(world.books.works) == 0
+        assert len(world.cluster_state.works) == 0
         assert not world.wrong()
 
 
@@ -136,7 +136,7 @@ class TestInside:
         inner = submits(world, "job", "inner", 1, inside=inside)
         assert (inner.group, inner.bundle, inner.state) == (*inside, WorkState.QUEUED)
         world.reconciler.router.done([outer.id])
-        assert world.books.works[inner.id].state is WorkState.PLACED
+        assert world.cluster_state.works[inner.id].state is WorkState.PLACED
         other = submits(world, "job", "other", 1)
         assert (other.group, other.bundle) != inside
         assert not world.wrong()

@@ -6,7 +6,7 @@ from collections.abc import ItemsView, Iterator
 from pathlib import Path
 from typing import Any
 
-from fedpilot.fabric.core.books import Entry
+from fedpilot.fabric.core.cluster_state import Entry
 from fedpilot.fabric.core.records import DEFAULT, ROOT, ClusterId
 from fedpilot.fabric.manager.snapshot import Snapshot
 from reconciler_world import World, asks, nodes, story, two
@@ -32,7 +32,7 @@ async def test_all_are_told_level_by_level_in_one_look(tmp_path: Path) -> None:
     await world.begins(*two())
     parents = {"a": ROOT, "b": ROOT, "a1": "a", "b1": "b", "a2": "a", "a11": "a1"}
     await world.create(*(asks(name, inside=parent) for name, parent in parents.items()))
-    world.books.entries = entries = Entries(world.books.entries)
+    world.cluster_state.entries = entries = Entries(world.cluster_state.entries)
     document: dict[str, Any] = Snapshot(world.reconciler).document()
     told = [each["id"] for each in document["clusters"]]
     assert told == ["a", "b", DEFAULT, "a1", "a2", "b1", "a11"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedpilot.fabric.core.books import Books
+from fedpilot.fabric.core.cluster_state import ClusterState
 from fedpilot.fabric.core.records import ClusterId
 from fedpilot.fabric.manager.status import Statuses
 from fedpilot.fabric.testing.fake_cluster import ManualClock
@@ -21,7 +21,7 @@ def rests(statuses: Statuses, clock: ManualClock, rest_s: float) -> float:
 
 def test_it_rests_twice_as_long_each_time_until_it_has_begun() -> None:
     clock = ManualClock(1000.0)
-    statuses = Statuses(Books(), clock)
+    statuses = Statuses(ClusterState(), clock)
     statuses.starts(JOB)
     assert [rests(statuses, clock, 1.5) for _ in range(6)] == [1.5, 3.0, 6.0, 12.0, 24.0, 30.0]
     statuses.admitted(JOB)

@@ -1,4 +1,4 @@
-"""What Ray's tables say, and whether the manager's books say the same."""
+"""What Ray's tables say, and whether the manager says the same."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def carried(found: Iterable[Mapping[str, Any]]) -> Counter[str]:
 
 
 def over_capacity(document: Mapping[str, Any], found: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """What holds more than there is, by the books or by Ray's table."""
+    """What holds more than there is, by the manager or by Ray's table."""
     total = {each["id"]: each["total"].get("CPU", 0) for each in document["machines"]}
     booked: Counter[str] = Counter()
     for cluster in document["clusters"]:
@@ -51,7 +51,11 @@ def over_capacity(document: Mapping[str, Any], found: Mapping[str, Mapping[str, 
     raw = carried(found.values())
     most = {each["NodeID"]: each["Resources"].get("CPU", 0) for each in nodes()}
     return [
-        *(f"books: {n} of {total.get(p)} on {p}" for p, n in booked.items() if n > total.get(p, 0)),
+        *(
+            f"ledger: {n} of {total.get(p)} on {p}"
+            for p, n in booked.items()
+            if n > total.get(p, 0)
+        ),
         *(f"Ray: {n} of {most.get(m)} on {m}" for m, n in raw.items() if n > most.get(m, n)),
     ]
 
@@ -63,7 +67,7 @@ def nodes() -> list[dict[str, Any]]:
 
 
 def differences(clusters: VirtualClusters) -> list[str]:
-    """What the manager's books and Ray say differently; what changes just now is not judged."""
+    """What the manager's state and Ray say differently; what changes just now is not judged."""
     before = clusters.snapshot()
     found, alive = ours(table()), {each["NodeID"] for each in nodes() if each["Alive"]}
     after = clusters.snapshot()
@@ -78,7 +82,7 @@ def differences(clusters: VirtualClusters) -> list[str]:
         if cluster not in states:
             wrong.append(f"{id} of {cluster}, which is in no book")
         elif placed and id not in now:
-            wrong.append(f"{id} of {cluster} ({states[cluster]}) is not in the books")
+            wrong.append(f"{id} of {cluster} ({states[cluster]}) is not in the manager's state")
         elif not placed and states[cluster] == "active":
             wrong.append(f"{id} of {cluster}, which is active, is {group['state']}")
     for id in then.keys() & now.keys():
@@ -88,7 +92,7 @@ def differences(clusters: VirtualClusters) -> list[str]:
         group = found.get(id, {})
         real = {n: group["bundles_to_node_id"][n] for n in places} if group else None
         if real != places:
-            wrong.append(f"{id} of {cluster} is at {real}, the books say {places}")
+            wrong.append(f"{id} of {cluster} is at {real}, the manager says {places}")
     wrong += [
         f"{id} is {state}" for id, state in states.items() if state not in ("active", "waiting")
     ]
@@ -96,7 +100,7 @@ def differences(clusters: VirtualClusters) -> list[str]:
 
 
 def _booked(document: Mapping[str, Any]) -> dict[str, tuple[str, dict[int, str]]]:
-    """Placement group -> (virtual cluster, bundle -> machine), as the books have it."""
+    """Placement group -> (virtual cluster, bundle -> machine), as the manager has it."""
     found: dict[str, tuple[str, dict[int, str]]] = {}
     for cluster in document["clusters"]:
         for node in cluster["nodes"]:
@@ -115,9 +119,9 @@ def nothing_left(clusters: VirtualClusters, at: Machines, held: float) -> list[s
     there, free = (Counter(each) for each in (ray.cluster_resources(), ray.available_resources()))
     if abs(there["CPU"] - free["CPU"] - held) > RARELY:
         found.append(f"{there['CPU'] - free['CPU']} CPUs are not free, {held} should not be")
-    books = sum(each["available"].get("CPU", 0) for each in document["machines"])
-    if abs(there["CPU"] - books - held) > RARELY:
-        found.append(f"{books} CPUs are free by the books, {there['CPU'] - held} should be")
+    ledger = sum(each["available"].get("CPU", 0) for each in document["machines"])
+    if abs(there["CPU"] - ledger - held) > RARELY:
+        found.append(f"{ledger} CPUs are free by the manager, {there['CPU'] - held} should be")
     with contextlib.closing(sqlite3.connect(f"file:{at.ledger}?mode=ro", uri=True)) as file:
         for name in ("entries", "groups", "works"):
             (count,) = file.execute(f"SELECT count(*) FROM {name}").fetchone()

@@ -17,6 +17,11 @@ from fedpilot.fabric.manager.settings import KeeperSettings
 from reconciler_world import World, answer_of, asks, nodes, story, two
 
 
+def up_total(world: World) -> Resources:
+    """All that the flexible virtual cluster `up` holds."""
+    return world.cluster_state.ledger.flexible_total(ClusterId("up"))
+
+
 class TestTheQueue:
     @story
     async def test_who_asked_first_is_first_and_everybody_knows_why_they_wait(
@@ -65,7 +70,7 @@ class TestTheQueue:
         await world.passes(2)
         with pytest.raises(NotInTime, match="2 CPU"):
             await waits
-        assert "late" not in world.books.entries
+        assert "late" not in world.cluster_state.entries
         assert not world.wrong()
 
     @story
@@ -251,13 +256,13 @@ class TestLoans:
         await world.passes()
         await world.create(asks("in", nodes(3), inside="up"))
         await world.passes()
-        assert world.books.ledger.flexible_total(ClusterId("up")) == Resources.of({"CPU": 3})
+        assert up_total(world) == Resources.of({"CPU": 3})
         await world.passes(61, turn_s=1)
-        assert world.books.ledger.loans()
+        assert world.cluster_state.ledger.loans()
         await world.delete("in")
         await world.passes(1)
-        assert not world.books.ledger.loans()
-        assert world.books.ledger.flexible_total(ClusterId("up")) == Resources.of({"CPU": 1})
+        assert not world.cluster_state.ledger.loans()
+        assert up_total(world) == Resources.of({"CPU": 1})
         assert not world.wrong()
 
     @story
@@ -267,5 +272,5 @@ class TestLoans:
         await world.passes()
         await world.delete("in")
         await world.passes(30, turn_s=1)
-        assert world.books.ledger.flexible_total(ClusterId("up")) == Resources.of({"CPU": 3})
+        assert up_total(world) == Resources.of({"CPU": 3})
         assert not world.wrong()

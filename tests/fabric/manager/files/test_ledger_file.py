@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from fedpilot.fabric import Bundle, ClusterId, FabricError, Resources, SchedulingPolicy
-from fedpilot.fabric.core.books import Books, Entry, JobId
+from fedpilot.fabric.core.cluster_state import ClusterState, Entry, JobId
 from fedpilot.fabric.core.ledger import Ledger
 from fedpilot.fabric.core.places.groups import GroupId, groups_for
 from fedpilot.fabric.core.places.nomination import Admit, apply, place
@@ -52,37 +52,37 @@ ENTRIES = (
 )
 
 
-def filled() -> Books:
+def filled() -> ClusterState:
     machine = fake_machine("m", CPU=8, memory=1 << 41, labels={"zone": "a"})
-    books = Books(Ledger([machine]))
-    found = place(books.ledger, ONE)
+    state = ClusterState(Ledger([machine]))
+    found = place(state.ledger, ONE)
     assert isinstance(found, Admit)
-    apply(books.ledger, found, 0.0)
+    apply(state.ledger, found, 0.0)
     for entry in ENTRIES:
-        books.enter(entry)
+        state.enter(entry)
     for group in groups_for(found, lambda _: GroupId("g")):
-        books.groups.put(group)
-    return books
+        state.groups.put(group)
+    return state
 
 
 def test_what_was_saved_is_there_for_the_next_process(tmp_path: Path) -> None:
-    books, path = filled(), tmp_path / "ledger.sqlite"
+    state, path = filled(), tmp_path / "ledger.sqlite"
     file = LedgerFile(path)
     name = file.name
-    file.save(books)
+    file.save(state)
     file.close()
     file.close()
     again = LedgerFile(path)
     assert again.name == name
     found = again.load()
     assert (found.ledger.vnodes, found.ledger.clusters, found.ledger.machines) == (
-        books.ledger.vnodes,
-        books.ledger.clusters,
-        books.ledger.machines,
+        state.ledger.vnodes,
+        state.ledger.clusters,
+        state.ledger.machines,
     )
     assert tuple(found.entries.values()) == ENTRIES
     assert found.waiting == [TWO]
-    assert list(found.groups) == list(books.groups)
+    assert list(found.groups) == list(state.groups)
     found.ledger.end(ClusterId("one"))
     found.strike(ClusterId("one"))
     found.groups.drop(GroupId("g"))
@@ -96,54 +96,54 @@ def test_what_was_saved_is_there_for_the_next_process(tmp_path: Path) -> None:
 
 def test_who_comes_back_into_the_queue_stands_where_it_stood(tmp_path: Path) -> None:
     path = tmp_path / "ledger.sqlite"
-    file, books = LedgerFile(path), Books()
+    file, state = LedgerFile(path), ClusterState()
     for entry in ENTRIES:
-        books.enter(entry)
-    file.save(books)
-    books.enter(replace(books.entries[ClusterId("one")], waiting=True))
-    file.save(books)
+        state.enter(entry)
+    file.save(state)
+    state.enter(replace(state.entries[ClusterId("one")], waiting=True))
+    file.save(state)
     assert LedgerFile(path).load().waiting == [ONE, TWO]
 
 
 def test_who_asks_after_a_restart_stands_behind_those_of_before(tmp_path: Path) -> None:
     path = tmp_path / "ledger.sqlite"
-    file, books = LedgerFile(path), Books()
+    file, state = LedgerFile(path), ClusterState()
     for entry in ENTRIES:
-        books.enter(entry)
-    file.save(books)
+        state.enter(entry)
+    file.save(state)
     file.close()
     file = LedgerFile(path)
-    books = file.load()
-    books.enter(Entry(request=replace(ONE, id=ClusterId("three"))))
-    file.save(books)
-    books.admit(ClusterId("two"))
-    file.save(books)
+    state = file.load()
+    state.enter(Entry(request=replace(ONE, id=ClusterId("three"))))
+    file.save(state)
+    state.admit(ClusterId("two"))
+    file.save(state)
     assert list(LedgerFile(path).load().entries) == ["one", "two", "three"]
 
 
 def test_who_was_deleted_and_asks_again_stands_at_the_end(tmp_path: Path) -> None:
     path = tmp_path / "ledger.sqlite"
-    file, books = LedgerFile(path), Books()
+    file, state = LedgerFile(path), ClusterState()
     for entry in ENTRIES:
-        books.enter(entry)
-    file.save(books)
-    books.strike(ClusterId("one"))
-    file.save(books)
-    books.enter(ENTRIES[0])
-    file.save(books)
+        state.enter(entry)
+    file.save(state)
+    state.strike(ClusterId("one"))
+    file.save(state)
+    state.enter(ENTRIES[0])
+    file.save(state)
     assert list(LedgerFile(path).load().entries) == ["two", "one"]
 
 
 KILLED = """
 import sys
 from pathlib import Path
-from fedpilot.fabric.core.books import Books
+from fedpilot.fabric.core.cluster_state import ClusterState
 from fedpilot.fabric.manager.files.ledger_file import OWN_POLL_S, LedgerFile, own
 from fedpilot.fabric.testing.fake_cluster import fake_machine
-file, books = LedgerFile(Path(sys.argv[1])), Books()
+file, state = LedgerFile(Path(sys.argv[1])), ClusterState()
 for number in range(100_000):
-    books.ledger.machine_up(fake_machine(f"m{number}", CPU=number + 1))
-    file.save(books)
+    state.ledger.machine_up(fake_machine(f"m{number}", CPU=number + 1))
+    file.save(state)
     print(number, flush=True)
 """
 

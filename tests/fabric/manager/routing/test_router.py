@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fedpilot.fabric import NoSuchCluster, TooLarge, VNodeId
-from fedpilot.fabric.core.books import Entry
+from fedpilot.fabric.core.cluster_state import Entry
 from fedpilot.fabric.core.records import NODE_LABEL, ClusterId, WorkId
 from fedpilot.fabric.core.routing.scheduling import ANY
 from fedpilot.fabric.core.selectors import In, Selector
@@ -57,14 +57,14 @@ class TestFlexible:
         bench.begin("job", least=1)
         first, second, third = (bench.runs("job") for _ in range(3))
         assert [first.state, second.state, third.state] == [PLACED, PLACED, HELD]
-        (vnode,) = bench.books.ledger.of(ClusterId("job"))
+        (vnode,) = bench.state.ledger.of(ClusterId("job"))
         assert vnode.resources == cpus(2)
         assert bench.router.demand() == (cpus(1),)
-        bench.books.ledger.machine_up(fake_machine("b", CPU=2))
+        bench.state.ledger.machine_up(fake_machine("b", CPU=2))
         bench.router.serve()
         assert bench.now(third).state is PLACED
         assert bench.now(third).group == third.group
-        assert [v.machine for v in bench.books.ledger.of(ClusterId("job"))] == ["a", "b"]
+        assert [v.machine for v in bench.state.ledger.of(ClusterId("job"))] == ["a", "b"]
         assert bench.router.demand() == ()
 
     def test_one_that_grew_runs_a_task_of_its_whole_size(self, bench: Bench) -> None:
@@ -74,7 +74,7 @@ class TestFlexible:
         assert large.state is HELD
         bench.router.done([work.id for work in small])
         assert bench.now(large).state is PLACED
-        (group,) = bench.books.groups.of_cluster(ClusterId("job"))
+        (group,) = bench.state.groups.of_cluster(ClusterId("job"))
         assert (group.id, group.pieces[0].resources) == (large.group, cpus(2))
 
     def test_its_limit_holds(self, bench: Bench) -> None:
@@ -145,7 +145,7 @@ class TestFlexible:
     def test_labels_that_no_node_of_those_above_it_has_are_refused(self, bench: Bench) -> None:
         bench.begin("top", 4)
         bench.begin("low", inside="top")
-        bench.books.ledger.machine_up(fake_machine("c", {"zone": "far"}, CPU=4))
+        bench.state.ledger.machine_up(fake_machine("c", {"zone": "far"}, CPU=4))
         far: Selector = {"zone": In("far")}
         with pytest.raises(TooLarge, match=r"top, which low is in, holds nothing with.*zone=far"):
             bench.submit("low", where=far)
@@ -156,7 +156,7 @@ class TestFlexible:
         bench.begin("job", least=4, most=4)
         first, second = bench.runs("job", actor=True), bench.runs("job", actor=True)
         assert first.group != second.group
-        assert bench.books.groups[first.group].pieces[0].resources == cpus(1)
+        assert bench.state.groups[first.group].pieces[0].resources == cpus(1)
 
     def test_tasks_that_wait_are_promised_few_groups(self, bench: Bench) -> None:
         bench.begin("job", least=1, most=1)
@@ -168,7 +168,7 @@ class TestFlexible:
         while todo:
             finished += len(todo)
             bench.router.done([work.id for work in todo])
-            todo = [work for work in bench.books.works if work.state is PLACED]
+            todo = [work for work in bench.state.works if work.state is PLACED]
         assert finished == 400
 
     def test_who_was_first_in_a_batch_and_is_cancelled_leaves_the_rest_waiting(
@@ -177,8 +177,8 @@ class TestFlexible:
         bench.begin("job", least=1, most=1)
         running = bench.runs("job")
         works = [bench.runs("job") for _ in range(40)]
-        leader = next(w for w in works if len(bench.books.works.on(w.group)) > 1)
-        behind = bench.books.works.on(leader.group)[1]
+        leader = next(w for w in works if len(bench.state.works.on(w.group)) > 1)
+        behind = bench.state.works.on(leader.group)[1]
         bench.router.done([leader.id])
         assert bench.now(behind).state is HELD
         bench.router.done([running.id, *(w.id for w in works if w.id not in (behind.id,))])
@@ -189,15 +189,15 @@ class TestFlexible:
     ) -> None:
         bench.begin("job", least=0)
         work = bench.runs("job", 2)
-        lost = bench.books.ledger.vnodes[VNodeId(str(work.vnode))].machine
-        vnodes = {v.id for v in bench.books.ledger.machine_down(lost)}
+        lost = bench.state.ledger.vnodes[VNodeId(str(work.vnode))].machine
+        vnodes = {v.id for v in bench.state.ledger.machine_down(lost)}
         bench.router.lost(vnodes)
-        bench.books.groups.drop(work.group)
+        bench.state.groups.drop(work.group)
         assert bench.now(work).state is HELD
         bench.router.serve()
         again = bench.now(work)
         assert again.state is PLACED
-        assert bench.books.groups[work.group].pieces[0].machine != lost
+        assert bench.state.groups[work.group].pieces[0].machine != lost
 
 
 class TestActorsWithoutResources:
@@ -206,9 +206,9 @@ class TestActorsWithoutResources:
         actors = [bench.runs("job", 0, actor=True) for _ in range(3)]
         bench.runs("job", 0)
         bench.runs("job", 1, actor=True)
-        assert bench.books.works.without_resources(ClusterId("job")) == 3
+        assert bench.state.works.without_resources(ClusterId("job")) == 3
         bench.router.done([actors[0].id])
-        assert bench.books.works.without_resources(ClusterId("job")) == 2
+        assert bench.state.works.without_resources(ClusterId("job")) == 2
 
     def test_they_can_be_capped(self, bench: Bench) -> None:
         bench.is_set(actors_without_resources=2)
@@ -228,7 +228,7 @@ class TestActorsWithoutResources:
         for name, most in (("strict", 1), ("generous", 9)):
             bench.begin(name, least=1)
             spec = {"max_actors_without_resources": most}
-            bench.books.enter(Entry(request=bench.requests[ClusterId(name)], spec=spec))
+            bench.state.enter(Entry(request=bench.requests[ClusterId(name)], spec=spec))
         assert bench.runs("strict", 0, actor=True).state is PLACED
         with pytest.raises(TooLarge, match=r"may have 1 .`max_actors_without_resources` of its"):
             bench.submit("strict", 0, actor=True)
@@ -243,7 +243,7 @@ class TestAccount:
         bench.begin("job", 2)
         ask = Ask(id=WorkId("w"), cluster=ClusterId("job"), demand=cpus(1), selector={}, owner="me")
         assert bench.router.place(ask) == bench.router.place(ask)
-        assert len(bench.books.works) == 1
+        assert len(bench.state.works) == 1
 
     def test_a_virtual_cluster_that_is_not_there_is_named(self, bench: Bench) -> None:
         with pytest.raises(NoSuchCluster, match="'job'"):
@@ -253,24 +253,24 @@ class TestAccount:
         bench.begin("job", 1)
         work, waits = bench.runs("job", actor=True), bench.runs("job", actor=True)
         bench.router.begun(work.id, "aa")
-        assert bench.books.works.actors == {"aa": work.id}
+        assert bench.state.works.actors == {"aa": work.id}
         bench.router.look(in_use=(), dead=["aa"], over=())
-        assert work.id not in bench.books.works
+        assert work.id not in bench.state.works
         assert bench.now(waits).state is PLACED
 
     def test_what_a_dead_process_left_goes_once_ray_does_not_run_it(self, bench: Bench) -> None:
         bench.begin("job", 1, 1, apart=True)
         runs, gone = bench.runs("job"), bench.runs("job")
         bench.router.look(in_use=[runs.group], dead=(), over={runs.owner})
-        assert runs.id in bench.books.works
-        assert gone.id not in bench.books.works
+        assert runs.id in bench.state.works
+        assert gone.id not in bench.state.works
 
     def test_a_shared_group_is_made_again_for_the_largest_of_its_work(self, bench: Bench) -> None:
         bench.begin("job", least=2)
         works = [bench.runs("job", 0.5), bench.runs("job", 1)]
         assert works[0].group == works[1].group
         assert works[0].vnode is not None
-        bench.lose(bench.books.ledger.vnodes[works[0].vnode].machine)
+        bench.lose(bench.state.ledger.vnodes[works[0].vnode].machine)
         bench.repair()
         assert [bench.now(work).state for work in works] == [PLACED, QUEUED]
         bench.router.done([works[0].id])
@@ -284,12 +284,12 @@ class TestAccount:
         assert bench.router.silent() == {work.owner}
         bench.router.heard(work.owner)
         assert bench.router.silent() == set()
-        assert work.id in bench.books.works
+        assert work.id in bench.state.works
 
     def test_what_ends_takes_its_work_along(self, bench: Bench) -> None:
         bench.begin("job", least=1, most=1)
         for _ in range(20):
             bench.runs("job")
         bench.router.end(ClusterId("job"))
-        assert len(bench.books.works) == 0
-        assert not bench.books.ledger.uses
+        assert len(bench.state.works) == 0
+        assert not bench.state.ledger.uses

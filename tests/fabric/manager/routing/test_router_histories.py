@@ -30,7 +30,7 @@ class Histories(RuleBasedStateMachine):
 
     @property
     def clusters(self) -> list[str]:
-        return sorted(self.bench.books.ledger.clusters)
+        return sorted(self.bench.state.ledger.clusters)
 
     @rule(
         data=st.data(),
@@ -82,7 +82,7 @@ class Histories(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def done(self, data: st.DataObject) -> None:
-        known = sorted(work.id for work in self.bench.books.works)
+        known = sorted(work.id for work in self.bench.state.works)
         if known:
             self.bench.router.done(data.draw(st.lists(st.sampled_from(known), unique=True)))
 
@@ -100,11 +100,11 @@ class Histories(RuleBasedStateMachine):
     def a_machine_dies_and_another_comes(
         self, data: st.DataObject, cpus: int, repaired: bool
     ) -> None:
-        books = self.bench.books
-        lost: MachineId = data.draw(st.sampled_from(sorted(books.ledger.machines)))
+        state = self.bench.state
+        lost: MachineId = data.draw(st.sampled_from(sorted(state.ledger.machines)))
         self.bench.lose(lost)
         self.made += 1
-        books.ledger.machine_up(fake_machine(f"m{self.made}", CPU=cpus))
+        state.ledger.machine_up(fake_machine(f"m{self.made}", CPU=cpus))
         if repaired:
             self.bench.repair()
         self.bench.router.serve()
@@ -115,44 +115,44 @@ class Histories(RuleBasedStateMachine):
 
     @invariant()
     def nothing_is_over_capacity(self) -> None:
-        books = self.bench.books
-        assert not broken(books.ledger)
-        for (group, bundle), load in books.works.load.items():
-            assert load.fits(books.groups[group].pieces[bundle].resources)
+        state = self.bench.state
+        assert not broken(state.ledger)
+        for (group, bundle), load in state.works.load.items():
+            assert load.fits(state.groups[group].pieces[bundle].resources)
 
     @invariant()
     def vnodes_are_carried_by_just_what_is_their_own(self) -> None:
-        books = self.bench.books
+        state = self.bench.state
         carried: dict[VNodeId, Resources] = {}
-        for group in books.groups:
+        for group in state.groups:
             for piece in group.pieces:
-                if piece.vnode in books.ledger.vnodes:
+                if piece.vnode in state.ledger.vnodes:
                     vnode = VNodeId(str(piece.vnode))
-                    assert piece.machine in (None, books.ledger.vnodes[vnode].machine)
+                    assert piece.machine in (None, state.ledger.vnodes[vnode].machine)
                     carried[vnode] = carried.get(vnode, Resources()) + piece.resources
-        own = {id: books.ledger.own(id) for id in books.ledger.vnodes}
+        own = {id: state.ledger.own(id) for id in state.ledger.vnodes}
         assert carried == {id: resources for id, resources in own.items() if resources}
 
     @invariant()
     def the_account_is_right(self) -> None:
-        books = self.bench.books
-        placed = {work.id for work in books.works if work.state is PLACED}
-        assert placed == books.ledger.uses.keys()
-        for work in books.works:
+        state = self.bench.state
+        placed = {work.id for work in state.works if work.state is PLACED}
+        assert placed == state.ledger.uses.keys()
+        for work in state.works:
             if work.state is PLACED:
-                piece = books.groups[work.group].pieces[work.bundle]
-                assert piece.vnode == work.vnode == books.ledger.uses[work.id].vnode
+                piece = state.groups[work.group].pieces[work.bundle]
+                assert piece.vnode == work.vnode == state.ledger.uses[work.id].vnode
 
     @invariant()
     def whoever_waits_will_be_served(self) -> None:
         """Every promised group has somebody for whom it will be made, every other a bundle."""
-        books = self.bench.books
-        for work in books.works:
+        state = self.bench.state
+        for work in state.works:
             if work.state is not QUEUED:
                 continue
-            known = books.groups.get(work.group)
+            known = state.groups.get(work.group)
             if known is None:
-                leaders = [w for w in books.works.on(work.group) if w.state is HELD]
+                leaders = [w for w in state.works.on(work.group) if w.state is HELD]
                 assert leaders, work
             else:
                 bundles = known.pieces if work.bundle == ANY else [known.pieces[work.bundle]]

@@ -14,13 +14,13 @@ class TestShortTasks:
     def test_they_wait_for_a_piece_that_is_about_to_be_free(self, bench: Bench) -> None:
         bench.begin("job", least=2, most=2)
         bench.has_seen("job", 0.01)
-        pieces = {group.id for group in bench.books.groups}
+        pieces = {group.id for group in bench.state.groups}
         works = [bench.runs("job") for _ in range(20)]
         assert [work.state for work in works] == [PLACED] * 2 + [QUEUED] * 18
-        while len(bench.books.works):
+        while len(bench.state.works):
             bench.clock.advance(0.01)
-            bench.router.done([w.id for w in bench.books.works if w.state is PLACED])
-        assert {group.id for group in bench.books.groups} == pieces
+            bench.router.done([w.id for w in bench.state.works if w.state is PLACED])
+        assert {group.id for group in bench.state.groups} == pieces
 
     def test_they_spread_over_the_pieces(self, bench: Bench) -> None:
         bench.begin("job", least=0, most=3)
@@ -122,7 +122,7 @@ class TestShortTasks:
         assert {work.state for work in promised} == {QUEUED}
         assert bench.router.place_also(waits, ids) == promised  # asked twice
         bench.router.done(ids, ran=False)
-        assert not {work.id for work in bench.books.works} & {*ids}
+        assert not {work.id for work in bench.state.works} & {*ids}
 
     def test_no_more_is_promised_than_ends_soon(self, bench: Bench) -> None:
         bench.begin("job", least=1, most=1)

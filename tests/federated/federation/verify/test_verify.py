@@ -245,7 +245,7 @@ def test_a_replay_does_not_begin_with_a_spoilt_checkpoint(
     found = archive.verify("base")
     assert found.replayed is not None
     assert (found.replayed.start, found.replayed.last) == (0, ROUNDS), "it is a short run"
-    monkeypatch.setattr("fedpilot.federated.federation.verify.one.SHORT_S", 0.0)
+    monkeypatch.setattr("fedpilot.federated.federation.verify.one_run.SHORT_S", 0.0)
     found = archive.verify("base")
     assert found.replayed is not None
     assert "--replay all" in found.replayed.not_done

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NewType
 
+from ..pickle_names import travels
 from .ledger import Ledger
 from .places.groups import GroupId, PlacementGroupRecord, PlacementGroups
 from .places.request import Request
@@ -20,6 +21,7 @@ JobId = NewType("JobId", str)
 """A job of Ray's, in hex."""
 
 
+@travels
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
     """A virtual cluster from the moment that it was asked for until it ends."""
@@ -45,7 +47,7 @@ class Entry:
     """Whether all of them have been there once: then it keeps them, whatever happens."""
 
 
-class Books:
+class ClusterState:
     """The ledger, who asked for what, the placement groups, and the work in them."""
 
     def __init__(

@@ -1,9 +1,9 @@
-"""Door: watches the connections of a mediator's ports, and closes those that may not stay.
+"""ConnectionWatcher: closes the connections to a mediator's ports that exceed its limits.
 
-gRPC accepts, and bytes go straight to it: nothing here is in their way. The door looks at the
-sockets of this process twice a second, and shuts down what core/door.py says. Which connections
-ended in between, and whose they were, the kernel tells (`sock_diag`); where it does not, only those
-are named that were open when the door looked.
+gRPC accepts connections and reads their bytes itself. Twice a second the watcher looks at the
+sockets of this process, and shuts down those that `core/connection_limits.py` names. The kernel
+tells which connections ended in between, and whose they were (`sock_diag`). Where it does not, the
+watcher knows only those that were open when it looked.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from ...core.door import (
+from ...core.connection_limits import (
     ConnectionLimits,
     OpenConnection,
     PeerAddress,
@@ -66,7 +66,7 @@ class _Open:
     since: float
 
 
-class Door:
+class ConnectionWatcher:
     """The connections of one mediator, used within one event loop."""
 
     def __init__(self, limits: ConnectionLimits, clock: Callable[[], float]) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from fedpilot.fabric.core.routing.lines import Lines
+from fedpilot.fabric.core.routing.wait_queues import WaitQueues
 
 
 def test_whoever_is_taken_makes_way_for_the_next_of_his_line() -> None:
-    lines: Lines[str] = Lines()
+    lines: WaitQueues[str] = WaitQueues()
     for number, id in enumerate(["a1", "b2", "a3", "b4", "a5"]):
         lines.add(id, number, id[0])
     found = []
@@ -26,7 +26,7 @@ class Histories(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.lines: Lines[str] = Lines()
+        self.lines: WaitQueues[str] = WaitQueues()
         self.waiting: dict[str, tuple[int, str]] = {}
 
     @rule(number=st.integers(0, 30), kind=st.sampled_from("abc"))

@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 Id = TypeVar("Id", bound=str)
 
 
-class Lines(Generic[Id]):
+class WaitQueues(Generic[Id]):
     """Who waits, by kind; a lower number is older."""
 
     def __init__(self) -> None:

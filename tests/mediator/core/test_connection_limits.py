@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 from hypothesis import given, strategies as st
 
-from fedpilot.mediator.core.door import (
+from fedpilot.mediator.core.connection_limits import (
     MOST_ADDRESSES,
     ConnectionLimits,
     OpenConnection,

@@ -25,7 +25,7 @@ from ...errors import RunRefused
 from ..federation import Federation
 from ..setup.global_model import GlobalModel
 from ..virtual_node import TrainResult
-from .one import Replay, facts_of
+from .one_run import Replay, facts_of
 from .reading import Reading
 from .stage import Departed, ReplayStart, Stage, Tools, federation_of, staged, starts
 
