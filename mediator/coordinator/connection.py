@@ -32,7 +32,7 @@ from ..wire.blobs.blob import LARGEST_BLOB
 from ..wire.blobs.references import Keeping
 from ..wire.blobs.store import BlobStore
 from ..wire.failures import error_of, told
-from ..wire.local_socket import LocalSocket
+from ..wire.local_socket import COORDINATORS_SOCKET, LOCAL_OPTIONS, LocalSocket
 from ..wire.messages import (
     PROTOCOL,
     BadMessage,
@@ -48,7 +48,7 @@ from ..wire.messages import (
     standing_of,
 )
 from ..wire.payloads import BadPayload, header_json, read
-from ..wire.rpc import COORDINATOR, LOCAL_OPTIONS, Stub
+from ..wire.rpc import COORDINATOR, Stub
 from ..workload import Notify, Payload
 from .reply_blobs import ReplyBlobs
 from .site_board import SiteBoard
@@ -125,7 +125,7 @@ class MediatorConnection:
         self._replies = ReplyBlobs(self._keeping)
         self.questions: queue.Queue[RunQuery] = queue.Queue()
         """What users ask of this run, in the order in which they asked."""
-        self._socket = LocalSocket(folder)
+        self._socket = LocalSocket(folder, COORDINATORS_SOCKET)
         self._channel = grpc.insecure_channel(self._socket.address, options=LOCAL_OPTIONS)
         self._call: Any = None
         self._reader = threading.Thread(target=self._read, name="mediator", daemon=True)

@@ -32,11 +32,10 @@ from ..identity.tls import server_credentials
 from ..proto import federation_pb2 as pb
 from ..wire.blobs.full_disk import space_of
 from ..wire.blobs.store import BlobStore
-from ..wire.local_socket import LocalSocket
+from ..wire.local_socket import COORDINATORS_SOCKET, LOCAL_OPTIONS, LocalSocket
 from ..wire.rpc import (
     COORDINATOR,
     JOIN,
-    LOCAL_OPTIONS,
     MANY_PEERS_OPTIONS,
     MESSAGE_OPTIONS,
     SITE,
@@ -215,7 +214,7 @@ class Mediator:
         self.sites, self.runs = sites, runs
         await sites.load()
 
-        local = undo.enter_context(LocalSocket(settings.folder))
+        local = undo.enter_context(LocalSocket(settings.folder, COORDINATORS_SOCKET))
         inner = grpc.aio.server(options=LOCAL_OPTIONS)
         inner.add_generic_rpc_handlers((handler(COORDINATOR, coordinators),))
         _listen(inner, local.address, None)

@@ -1,4 +1,4 @@
-"""Where a mediator and its coordinators meet: a socket in a folder that only their user reaches."""
+"""Unix sockets in folders that only their user reaches, and gRPC in processes that fork."""
 
 from __future__ import annotations
 
@@ -7,9 +7,29 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-SOCKET = "coordinators.sock"
+COORDINATORS_SOCKET = "coordinators.sock"
+"""In a mediator's folder."""
+RUNNER_SOCKET = "runner.sock"
+"""In a runner's folder."""
 LONGEST_PATH = 100
 """Bytes; Linux takes 107 as the name of a socket."""
+LARGEST_LOCAL_MESSAGE = 32 << 20
+"""Bytes: what came from outside (`rpc.LARGEST_MESSAGE`) fits, with what is put round it.
+
+A message that does not fit ends a coordinator or a runner, and each that is started in its place.
+"""
+LOCAL_OPTIONS: tuple[tuple[str, int], ...] = (
+    ("grpc.max_receive_message_length", LARGEST_LOCAL_MESSAGE),
+    ("grpc.max_send_message_length", LARGEST_LOCAL_MESSAGE),
+    ("grpc.use_local_subchannel_pool", 1),
+)
+"""Each channel has a connection of its own, and does not wait after the failure of another."""
+NO_FORK_HANDLERS = {"GRPC_ENABLE_FORK_SUPPORT": "0"}
+"""The environment of a process that forks beside gRPC's threads, as Ray and users' code do.
+
+gRPC reads it when it is imported. Its own handlers would stop at each fork, or write to stderr that
+they could not. What is forked must not use the channels and servers of its parent.
+"""
 
 
 class LocalSocket:
@@ -18,12 +38,12 @@ class LocalSocket:
     A folder whose path is too long for a socket is reached by an open descriptor instead.
     """
 
-    def __init__(self, folder: Path) -> None:
-        path = folder.resolve() / SOCKET
+    def __init__(self, folder: Path, name: str) -> None:
+        path = folder.resolve() / name
         self._descriptor: int | None = None
         if len(os.fsencode(path)) > LONGEST_PATH:
             self._descriptor = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-            path = Path(f"/proc/self/fd/{self._descriptor}") / SOCKET
+            path = Path(f"/proc/self/fd/{self._descriptor}") / name
         self.address = f"unix:{path}"
         """As gRPC wants it."""
 

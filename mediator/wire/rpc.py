@@ -16,9 +16,9 @@ from google.protobuf.message_factory import GetMessageClass
 
 from ..proto import federation_pb2 as pb
 
-JOIN, SITE, COORDINATOR, USER = (
-    pb.DESCRIPTOR.services_by_name[name]
-    for name in ("JoinService", "SiteService", "CoordinatorService", "UserService")
+JOIN, SITE, COORDINATOR, USER, RUNNER = (
+    pb.DESCRIPTOR.services_by_name[f"{name}Service"]
+    for name in ("Join", "Site", "Coordinator", "User", "Runner")
 )
 CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.keepalive_time_ms", 10_000),
@@ -62,14 +62,6 @@ MESSAGE_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.max_receive_message_length", LARGEST_MESSAGE),
     ("grpc.max_send_message_length", LARGEST_MESSAGE),
 )
-LOCAL_OPTIONS: tuple[tuple[str, int], ...] = (
-    ("grpc.max_receive_message_length", 4 * LARGEST_MESSAGE),
-    ("grpc.max_send_message_length", 4 * LARGEST_MESSAGE),
-)
-"""Between a mediator and its coordinators: what came from outside fits, with what is put round it.
-
-A message that does not fit would end a coordinator, and each that is started in its place.
-"""
 TOO_MANY_CALLS = "too many calls at once"
 """What a refusal begins with that has nothing to do with what was asked. Its code: UNAVAILABLE."""
 NO_ROOM_NOW = "no room now"

@@ -21,13 +21,13 @@ from fedpilot.mediator.agent.runner.process import (
     LOCK,
     LOG,
     SETTINGS,
-    SOCKET,
     RunnerProcess,
     RunnerSettings,
 )
 from fedpilot.mediator.agent.runner.server import RunnerServer
 from fedpilot.mediator.proto import federation_pb2 as pb
 from fedpilot.mediator.wire.blobs.store import BlobStore
+from fedpilot.mediator.wire.local_socket import NO_FORK_HANDLERS, RUNNER_SOCKET
 from fedpilot.mediator.wire.messages import done_message, payload_of
 from fedpilot.mediator.workload import Payload
 
@@ -38,12 +38,12 @@ def start(folder: Path, settings: RunnerSettings) -> RunnerProcess:
     lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     os.truncate(lock, 0)
-    (folder / SOCKET).unlink(missing_ok=True)
+    (folder / RUNNER_SOCKET).unlink(missing_ok=True)
     (folder / SETTINGS).write_text(json.dumps(settings.to_json()))
     with (folder / LOG).open("wb") as log:
         process = subprocess.Popen(
             [sys.executable, __file__, str(folder), str(lock)],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            env={**os.environ, **NO_FORK_HANDLERS, "PYTHONPATH": os.pathsep.join(sys.path)},
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

@@ -21,6 +21,7 @@ from typing import Any
 
 from ...errors import SiteLost
 from ...proto import federation_pb2 as pb
+from ...wire.local_socket import RUNNER_SOCKET
 from ...wire.messages import RunId, SiteName
 from ...workload import ENTRY_POINTS
 from ..home import SiteHome
@@ -177,9 +178,7 @@ class Runners:
                 continue
             if process is None:
                 continue
-            changed = process.settings.changed(self._settings_of(run, folder))
-            if changed:
-                reason = f"the site's admin has changed its {', '.join(changed)}"
+            if reason := self._unfit(process.settings, self._settings_of(run, folder)):
                 ending.append(self._end_found(run, process, reason))
                 continue
             try:
@@ -189,6 +188,14 @@ class Runners:
                 process.kill()
         await asyncio.gather(*ending)
         return self.runs()
+
+    @staticmethod
+    def _unfit(found: RunnerSettings, now: RunnerSettings) -> str:
+        """Why a runner is not adopted that was started with other settings than today's."""
+        if found.protocol != now.protocol:
+            return f"it speaks protocol {found.protocol}, this agent {now.protocol}"
+        changed = found.changed(now)
+        return f"the site's admin has changed its {', '.join(changed)}" if changed else ""
 
     async def _end_found(self, run: RunId, process: RunnerProcess, reason: str) -> None:
         """Have a runner that we do not drive give everything back, and wait until it is gone."""
@@ -346,7 +353,7 @@ class Runners:
         self._remember(run, live.why)
         await runner.close()
         with suppress(OSError):
-            (process.folder / "runner.sock").unlink()
+            (process.folder / RUNNER_SOCKET).unlink()
         self._live.pop(run, None)  # now another one may have the folder
         if not self._closed:
             self._ended(run, live.why.reason)

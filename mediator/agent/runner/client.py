@@ -8,23 +8,32 @@ SiteLost, which says why, with the last lines of the runner's log.
 from __future__ import annotations
 
 import asyncio
+import os
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from ...core.exchange import Effect, OpenRequest, Requester
 from ...errors import SiteLost
 from ...proto import federation_pb2 as pb
-from .errors import BadFrame
-from .process import POLL_S, RunnerProcess, address
-from .protocol import PROTOCOL, Frames, framed
+from ...wire.local_socket import (
+    LARGEST_LOCAL_MESSAGE,
+    LOCAL_OPTIONS,
+    NO_FORK_HANDLERS,
+    RUNNER_SOCKET,
+    LocalSocket,
+)
+from ...wire.messages import BadMessage
+from .process import POLL_S, PROTOCOL, RunnerProcess
 
-READ_BYTES = 1 << 16
 LISTENS_S = 60.0
 """How long a runner that was just started may take until it listens."""
 WELCOME_S = 10.0
+LARGEST_ORDER = LARGEST_LOCAL_MESSAGE - (1 << 10)
+"""Bytes. gRPC would refuse a larger one by ending the session, and all other orders with it."""
+CLOSE_S = 2.0
+"""How long a runner may take to hear our last messages."""
 
 OnEvent = Callable[[pb.Happened], None]
 
@@ -32,19 +41,17 @@ OnEvent = Callable[[pb.Happened], None]
 class RunnerClient:
     """A connection to the runner of a folder; used within one event loop."""
 
-    def __init__(
-        self,
-        process: RunnerProcess,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-        on_event: OnEvent | None,
-    ) -> None:
+    def __init__(self, process: RunnerProcess, on_event: OnEvent | None) -> None:
         self.process = process
-        self._reader, self._writer = reader, writer
         self._on_event = on_event
         self._asked = Requester[str, pb.Order, pb.Answer]()
         self._answers: dict[str, asyncio.Future[pb.Answer]] = {}
+        self._unsent = asyncio.Queue[pb.ToRunner | None]()
+        """None is the last."""
         self._held: asyncio.Future[pb.Held] = asyncio.get_running_loop().create_future()
+        self._held.add_done_callback(_looked_at)
+        self._absent = False
+        """Whether nobody was there to be connected to."""
         self.farewell = ""
         """Why it ended, if it could say so."""
         self._lost: SiteLost | None = None
@@ -67,29 +74,29 @@ class RunnerClient:
         process = RunnerProcess(folder)
         deadline = time.monotonic() + within_s
         while True:
-            try:
-                with address(folder) as path:
-                    reader, writer = await asyncio.open_unix_connection(path)
-                break
-            except (FileNotFoundError, ConnectionRefusedError):
-                if not process.alive():
-                    raise lost(process, "its runner has ended") from None
-                if time.monotonic() >= deadline:
-                    reason = f"its runner does not listen after {within_s:g} s"
-                    raise lost(process, reason) from None
-                await asyncio.sleep(POLL_S)
-        runner = cls(process, reader, writer, on_event)
+            if (folder / RUNNER_SOCKET).exists():
+                runner = cls(process, on_event)
+                try:
+                    await runner._greet(lease_s)
+                    return runner
+                except BaseException as error:
+                    await runner.close()
+                    if not (runner._absent and isinstance(error, SiteLost)):
+                        raise
+            if not process.alive():
+                raise lost(process, "its runner has ended")
+            if time.monotonic() >= deadline:
+                raise lost(process, f"its runner does not listen after {within_s:g} s")
+            await asyncio.sleep(POLL_S)
+
+    async def _greet(self, lease_s: float) -> None:
         greeting = pb.Greeting(protocol=PROTOCOL, lease=pb.Lease(lease_s=lease_s))
-        runner._send(pb.ToRunner(greeting=greeting))
+        self._send(pb.ToRunner(greeting=greeting))
         try:
-            await asyncio.wait_for(asyncio.shield(runner._held), WELCOME_S)
+            await asyncio.wait_for(asyncio.shield(self._held), WELCOME_S)
         except TimeoutError:
-            await runner.close()
-            raise lost(process, f"its runner does not answer after {WELCOME_S:g} s") from None
-        except BaseException:
-            await runner.close()
-            raise
-        return runner
+            reason = f"its runner does not answer after {WELCOME_S:g} s"
+            raise lost(self.process, reason) from None
 
     @property
     def held(self) -> pb.Held:
@@ -97,7 +104,12 @@ class RunnerClient:
         return self._held.result()
 
     async def ask(self, order: pb.Order) -> pb.Answer:
-        """Have the runner work on an order, unless it does or did so; its answer."""
+        """Have the runner work on an order, unless it does or did so; its answer.
+
+        BadMessage if the order is too large for a message.
+        """
+        if (size := order.ByteSize()) > LARGEST_ORDER:
+            raise BadMessage(f"an order of {size} bytes, over {LARGEST_ORDER}")
         return await self._answer_to(order.id.key, order)
 
     async def answer_of(self, id: pb.OrderId) -> pb.Answer:
@@ -143,26 +155,35 @@ class RunnerClient:
 
     async def close(self) -> None:
         """Leave; the runner goes on until its lease ends or nobody has come for too long."""
+        self._fail(lost(self.process, "the connection was closed here"))
+        await asyncio.wait([self._listener], timeout=CLOSE_S)
         self._listener.cancel()
         await asyncio.wait([self._listener])
-        self._fail(lost(self.process, "the connection was closed here"))
-        self._writer.close()
-        with suppress(OSError):
-            await self._writer.wait_closed()
 
     async def _listen(self) -> None:
-        frames = Frames(pb.FromRunner)
+        # A process that drives no runner needs no gRPC, and may fork.
+        os.environ.update(NO_FORK_HANDLERS)
+        import grpc.aio
+
+        from ...wire.rpc import RUNNER, Stub
+
         reason = "its runner has ended"
-        try:
-            while data := await self._reader.read(READ_BYTES):
-                for message in frames.feed(data):
-                    self._take(message)
-        except BadFrame as error:
-            reason = f"its runner does not speak as it should: {error}"
-        except OSError:
-            pass  # it was killed while bytes of ours were on their way
-        self._fail(lost(self.process, self.farewell or reason))
-        self._writer.close()
+        with LocalSocket(self.process.folder, RUNNER_SOCKET) as socket:
+            async with grpc.aio.insecure_channel(socket.address, options=LOCAL_OPTIONS) as channel:
+                try:
+                    async for message in Stub(channel, RUNNER).session(self._outgoing()):
+                        self._take(message)
+                except grpc.aio.AioRpcError as error:
+                    if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
+                        self._absent = not self._held.done()
+                    else:
+                        reason = f"its runner does not speak as it should: {error.details()}"
+                finally:
+                    self._fail(lost(self.process, self.farewell or reason))
+
+    async def _outgoing(self) -> AsyncIterator[pb.ToRunner]:
+        while (message := await self._unsent.get()) is not None:
+            yield message
 
     def _take(self, message: pb.FromRunner) -> None:
         match message.WhichOneof("content"):
@@ -190,11 +211,12 @@ class RunnerClient:
         self._send(pb.ToRunner(answer_taken=pb.AnswerTaken(id=id)))
 
     def _send(self, message: pb.ToRunner) -> None:
-        if self._lost is None and not self._writer.is_closing():
-            self._writer.write(framed(message))
+        if self._lost is None:
+            self._unsent.put_nowait(message)
 
     def _fail(self, why: SiteLost) -> None:
         self._lost = self._lost or why
+        self._unsent.put_nowait(None)
         if not self._held.done():
             self._held.set_exception(self._lost)
         for answer in self._answers.values():
@@ -202,7 +224,7 @@ class RunnerClient:
                 answer.set_exception(self._lost)
 
 
-def _looked_at(answer: asyncio.Future[pb.Answer]) -> None:
+def _looked_at(answer: asyncio.Future[Any]) -> None:
     """Nobody may be there any more to be told of a failure."""
     if not answer.cancelled():
         answer.exception()

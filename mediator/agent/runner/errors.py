@@ -3,7 +3,6 @@
 MediatorError
 ├── ReservationLapsed   what was promised was given back before it was committed   (exit 3)
 ├── OutOfOrder          a runner was asked for what its state forbids              (exit 1)
-├── BadFrame            what came on a runner's socket is no message               (exit 1)
 ├── BadSettings         a folder holds no settings that a runner could be driven by (exit 1)
 └── RunnerExists        a runner works in the folder already                       (exit 1)
 """
@@ -38,10 +37,6 @@ class OutOfOrder(MediatorError):
 
     def __str__(self) -> str:
         return f"site {self.site} is {self.state} and cannot take `{self.verb}`"
-
-
-class BadFrame(MediatorError):
-    """What came on a runner's socket is no message, or one that is too large."""
 
 
 class BadSettings(MediatorError):

@@ -16,20 +16,21 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
+from ...wire.local_socket import NO_FORK_HANDLERS, RUNNER_SOCKET
 from .endings import how_it_ended, oom_kills
 from .errors import BadSettings, RunnerExists
 
 log = logging.getLogger(__name__)
 
-SETTINGS, SOCKET, LOG, LOCK = "runner.json", "runner.sock", "runner.log", "runner.pid"
-LONGEST_ADDRESS = 100
-"""Bytes; the path of a socket has at most 107."""
+PROTOCOL = 2
+"""Grows when an older runner or driver could not take part; 1 had frames of its own."""
+SETTINGS, LOG, LOCK = "runner.json", "runner.log", "runner.pid"
 LOG_LINES, LOG_BYTES = 8, 16 << 10
 """What is quoted of a log at most."""
 POLL_S = 0.02
@@ -81,6 +82,8 @@ class RunnerSettings:
     """The file of that policy; None for the default one."""
     workload: str = ""
     """A workload that is imported before anybody asks for it."""
+    protocol: int = PROTOCOL
+    """What the runner speaks."""
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values."""
@@ -96,6 +99,7 @@ class RunnerSettings:
         paths = {name: None if path is None else Path(path) for name, path in told.items()}
         return cls(
             **{
+                "protocol": 1,  # which did not say so
                 **values,
                 "ray": RayChoice(**ray),
                 "blobs": Path(values["blobs"]),
@@ -167,7 +171,7 @@ class RunnerProcess:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.truncate(lock, 0)
-            (folder / SOCKET).unlink(missing_ok=True)
+            (folder / RUNNER_SOCKET).unlink(missing_ok=True)
             settings.write(folder)
             with (folder / LOG).open("wb") as log:
                 process = subprocess.Popen(
@@ -178,7 +182,7 @@ class RunnerProcess:
                         str(folder),
                         str(lock),
                     ],
-                    env={**os.environ, **(environment or {})},
+                    env={**os.environ, **NO_FORK_HANDLERS, **(environment or {})},
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
@@ -305,17 +309,3 @@ def _pid_in(folder: Path) -> int | None:
         pid = int((folder / LOCK).read_text())
         return pid if pid > 1 else None  # others stand for groups of processes, or all
     return None
-
-
-@contextmanager
-def address(folder: Path) -> Iterator[str]:
-    """A path of the folder's socket that is short enough, however deep the folder lies."""
-    path = str(folder / SOCKET)
-    if len(os.fsencode(path)) <= LONGEST_ADDRESS:
-        yield path
-        return
-    opened = os.open(folder, os.O_PATH | os.O_DIRECTORY)
-    try:
-        yield f"/proc/self/fd/{opened}/{SOCKET}"
-    finally:
-        os.close(opened)

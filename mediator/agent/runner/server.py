@@ -2,36 +2,33 @@
 
 It takes orders, each once, and hands them to the thread that works; what that answers is kept and
 sent until it is taken. There is one driver at a time: who connects last. Only processes of our own
-user are listened to.
+user reach the socket.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
-import socket
-import struct
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from ...core.exchange import Effect, Responder
 from ...core.leases import LeaseAct, Leases
 from ...proto import federation_pb2 as pb
-from .errors import BadFrame
-from .process import SOCKET, address
-from .protocol import PROTOCOL, Frames, framed
+from ...wire.local_socket import LOCAL_OPTIONS, RUNNER_SOCKET, LocalSocket
+from .process import PROTOCOL
 
 TICK_S = 0.1
 """How often leases are looked at."""
-READ_BYTES = 1 << 16
-MOST_UNSENT = 4 << 20
-"""Bytes that wait for a driver which does not read; events beyond that are dropped."""
+MOST_UNSENT = 1_000
+"""Messages that wait for a driver which does not read; events beyond that are dropped."""
 CLOSE_S = 2.0
-_CREDENTIALS = struct.Struct("3i")
+
+Driver = asyncio.Queue[pb.FromRunner | None]
+"""What a driver was not sent yet; None ends its session."""
 
 
 class OrderHandler(Protocol):
@@ -70,14 +67,14 @@ class RunnerServer:
         now = clock()
         self._leases = Leases(lease_s=lease_s, orphan_s=orphan_s, renewed_at=now, alone_since=now)
         self._orders = Responder[str, pb.Answer]()
-        self._driver: asyncio.StreamWriter | None = None
+        self._driver: Driver | None = None
         self._over = False
         self._loop = asyncio.new_event_loop()
         self._listening: Future[None] = Future()
         self._thread = threading.Thread(target=self._live, name="server", daemon=True)
 
     def open(self) -> None:
-        """Listen from now on. OSError if the socket cannot be bound."""
+        """Listen from now on. RuntimeError if the socket cannot be bound."""
         self._thread.start()
         self._listening.result()
 
@@ -118,67 +115,80 @@ class RunnerServer:
             self._loop.close()
 
     async def _serve(self) -> None:
-        listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        with address(self._folder) as path:
-            listening.bind(path)
-        os.chmod(self._folder / SOCKET, 0o600)
-        server = await asyncio.start_unix_server(self._connected, sock=listening)
-        self._listening.set_result(None)
-        async with server:
-            ending = False
-            while not self._over:
-                await asyncio.sleep(TICK_S)
-                match self._leases.due(self._clock()):
-                    case (LeaseAct.RELEASE, _):
-                        self._leases = self._leases.promised(0.0, None)
-                        self._works.lapse()
-                    case (LeaseAct.END, reason) if not ending:
-                        ending = True
-                        self._works.end(reason)
+        # Not before it is needed: whoever only starts runners imports this module too.
+        import grpc.aio
+
+        from ...wire.rpc import RUNNER, handler
+
+        self._folder.chmod(0o700)
+        with LocalSocket(self._folder, RUNNER_SOCKET) as socket:
+            server = grpc.aio.server(options=LOCAL_OPTIONS)
+            server.add_generic_rpc_handlers((handler(RUNNER, self),))
+            server.add_insecure_port(socket.address)
+            await server.start()
+            self._listening.set_result(None)
+            await self._watch_leases()
+            await server.stop(CLOSE_S / 2)
+
+    async def _watch_leases(self) -> None:
+        ending = False
+        while not self._over:
+            await asyncio.sleep(TICK_S)
+            match self._leases.due(self._clock()):
+                case (LeaseAct.RELEASE, _):
+                    self._leases = self._leases.promised(0.0, None)
+                    self._works.lapse()
+                case (LeaseAct.END, reason) if not ending:
+                    ending = True
+                    self._works.end(reason)
 
     def _look(self, leases: Leases) -> None:
         self._leases = leases
 
-    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            if _user_of(writer) == os.getuid():
-                await self._converse(reader, writer)
-        except (OSError, BadFrame):
-            pass  # the driver is gone, or is none
-        finally:
-            if self._driver is writer:
-                self._driver = None
-                self._leases = self._leases.left(self._clock())
-            with suppress(OSError):
-                writer.close()
+    async def session(self, messages: AsyncIterator[pb.ToRunner], context: Any) -> None:
+        """RunnerService.Session: serve one driver until it leaves, or another one takes over."""
+        import grpc
 
-    async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        frames = Frames(pb.ToRunner)
-        while data := await reader.read(READ_BYTES):
-            for message in frames.feed(data):
-                if self._driver is not writer:
-                    if message.WhichOneof("content") != "greeting":
-                        return
-                    self._welcome(message.greeting, writer)
-                    if self._driver is not writer:
-                        return
-                else:
+        first = await anext(messages, None)
+        if first is None or first.WhichOneof("content") != "greeting":
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "a driver greets first")
+        elif first.greeting.protocol != PROTOCOL:
+            reason = f"the runner speaks protocol {PROTOCOL}, its driver {first.greeting.protocol}"
+            await context.write(pb.FromRunner(farewell=pb.Farewell(reason=reason, final=True)))
+        else:
+            await self._drive(self._welcome(first.greeting), messages, context)
+
+    async def _drive(
+        self, driver: Driver, messages: AsyncIterator[pb.ToRunner], context: Any
+    ) -> None:
+        async def write() -> None:
+            while (message := await driver.get()) is not None:
+                await context.write(message)
+
+        async def read() -> None:
+            async for message in messages:
+                if self._driver is driver:
                     self._take(message)
 
-    def _welcome(self, greeting: pb.Greeting, writer: asyncio.StreamWriter) -> None:
-        if greeting.protocol != PROTOCOL:
-            reason = f"the runner speaks protocol {PROTOCOL}, its driver {greeting.protocol}"
-            _send(writer, pb.FromRunner(farewell=pb.Farewell(reason=reason, final=True)))
-            return
-        if self._driver is not None:
-            reason = "another driver has taken over"
-            _send(self._driver, pb.FromRunner(farewell=pb.Farewell(reason=reason)))
-            self._driver.close()
-        self._driver = writer
+        tasks = [asyncio.create_task(write()), asyncio.create_task(read())]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            if self._driver is driver:
+                self._driver = None
+                self._leases = self._leases.left(self._clock())
+
+    def _welcome(self, greeting: pb.Greeting) -> Driver:
+        self._leave("another driver has taken over", final=False)
+        self._driver = driver = Driver()
         self._leases = self._leases.joined().renewed(self._clock(), greeting.lease.lease_s)
-        _send(writer, pb.FromRunner(held=self._held()))
+        self._say(pb.FromRunner(held=self._held()))
         for answer in self._orders.replies().values():
-            _send(writer, pb.FromRunner(answer=answer))
+            self._say(pb.FromRunner(answer=answer))
+        return driver
 
     def _held(self) -> pb.Held:
         def ids(keys: Iterable[str]) -> list[pb.OrderId]:
@@ -219,29 +229,19 @@ class RunnerServer:
                 self._works.taken(answer)
 
     def _tell(self, event: pb.Happened) -> None:
-        driver = self._driver
-        if driver is not None and driver.transport.get_write_buffer_size() < MOST_UNSENT:
-            _send(driver, pb.FromRunner(happened=event))
+        if self._driver is not None and self._driver.qsize() < MOST_UNSENT:
+            self._say(pb.FromRunner(happened=event))
 
     def _say(self, message: pb.FromRunner) -> None:
         if self._driver is not None:
-            _send(self._driver, message)
+            self._driver.put_nowait(message)
+
+    def _leave(self, reason: str, *, final: bool) -> None:
+        """Tell the driver, if there is one, why its session ends, and end it."""
+        if self._driver is not None:
+            self._say(pb.FromRunner(farewell=pb.Farewell(reason=reason, final=final)))
+            self._driver.put_nowait(None)
 
     def _close(self, reason: str) -> None:
         self._over = True
-        self._say(pb.FromRunner(farewell=pb.Farewell(reason=reason, final=True)))
-        if self._driver is not None:
-            self._driver.close()
-
-
-def _send(writer: asyncio.StreamWriter, message: pb.FromRunner) -> None:
-    if not writer.is_closing():
-        writer.write(framed(message))
-
-
-def _user_of(writer: asyncio.StreamWriter) -> int:
-    """Whose process is at the other end."""
-    peer = writer.get_extra_info("socket")
-    found = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    _, user, _ = _CREDENTIALS.unpack(found)
-    return int(user)
+        self._leave(reason, final=True)

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from ...wire.local_socket import NO_FORK_HANDLERS
 from .parent_death import fated
 
 FINISHED, FAILED, NO_ROOM, STOPPED = 0, 1, 75, 130
@@ -33,6 +34,7 @@ class CoordinatorProcess:
         try:
             process = await asyncio.create_subprocess_exec(
                 *fated(command),
+                env={**os.environ, **NO_FORK_HANDLERS},
                 stdin=asyncio.subprocess.PIPE,
                 stdout=descriptor,
                 stderr=descriptor,

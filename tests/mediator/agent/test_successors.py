@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import psutil
 
 from agent_labs import MODEL, RUN, Lab, played, process, until, work
 from fake_mediator import FakeMediator, fake_mediator
-from fedpilot.mediator.agent.runner.process import RayChoice, RunnerProcess
+from fedpilot.mediator.agent.runner.process import PROTOCOL, SETTINGS, RayChoice, RunnerProcess
 from fedpilot.mediator.agent.scans.ray_watchdog import NOT_LOOKED, Look
 from fedpilot.mediator.errors import SiteLost
 from fedpilot.mediator.wire.failures import error_of
@@ -119,12 +120,31 @@ def test_a_successor_ends_what_an_agent_of_today_would_not_have_started(tmp_path
     played(tmp_path, play)
 
 
+def test_a_successor_ends_what_speaks_another_protocol(tmp_path: Path) -> None:
+    async def play(lab: Lab) -> None:
+        async with running(lab.agent(), release=False):
+            await lab.prepared(await lab.mediator.next_session())
+            pid = lab.pid()
+        settings = lab.run_folder / SETTINGS
+        values = json.loads(settings.read_text())
+        del values["protocol"]  # as before protocol 2
+        settings.write_text(json.dumps(values))
+        async with running(lab.agent()):
+            session = await lab.mediator.next_session()
+            assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == "zombie"
+            reason = f"it speaks protocol 1, this agent {PROTOCOL}"
+            assert ("runner_ended", {"run": RUN, "reason": reason}) in lab.said
+            await lab.prepared(session)
+
+    played(tmp_path, play)
+
+
 def test_a_successor_ends_what_it_cannot_drive(tmp_path: Path) -> None:
     async def play(lab: Lab) -> None:
         async with running(lab.agent(), release=False):
             await lab.prepared(await lab.mediator.next_session())
             pid = lab.pid()
-        (lab.run_folder / "runner.json").write_text("")
+        (lab.run_folder / SETTINGS).write_text("")
         async with running(lab.agent()):
             session = await lab.mediator.next_session()
             assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == "zombie"

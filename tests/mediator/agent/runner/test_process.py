@@ -18,13 +18,13 @@ from fedpilot.mediator.agent.runner.link import OrderTensors, RunnerLink
 from fedpilot.mediator.agent.runner.process import (
     LOCK,
     LOG,
-    SOCKET,
     RayChoice,
     RunnerProcess,
     RunnerSettings,
 )
 from fedpilot.mediator.wire.blobs.references import Keeping
 from fedpilot.mediator.wire.blobs.store import BlobStore
+from fedpilot.mediator.wire.local_socket import RUNNER_SOCKET
 from real_ray import eventually
 
 SOON_S = 60.0
@@ -152,7 +152,7 @@ def test_it_ends_when_its_driver_is_silent_for_too_long(tmp_path: Path) -> None:
 
 
 def test_one_that_cannot_listen_ends_and_says_why(tmp_path: Path) -> None:
-    (tmp_path / SOCKET).mkdir()  # nothing can be bound there
+    (tmp_path / RUNNER_SOCKET).mkdir()  # nothing can be bound there
     settings(tmp_path).write(tmp_path)
     lock = os.open(tmp_path / LOCK, os.O_RDWR | os.O_CREAT)
     try:
@@ -167,7 +167,7 @@ def test_one_that_cannot_listen_ends_and_says_why(tmp_path: Path) -> None:
     finally:
         os.close(lock)
     assert done.returncode == 1
-    assert "Address already in use" in done.stderr
+    assert f"Failed to bind to address unix:{tmp_path}/{RUNNER_SOCKET}" in done.stderr
 
 
 def test_one_that_cannot_even_start_is_a_lost_site_that_says_why(tmp_path: Path) -> None:
@@ -182,6 +182,42 @@ def test_one_that_cannot_even_start_is_a_lost_site_that_says_why(tmp_path: Path)
     finally:
         link.close()
         started.wait(SOON_S)
+
+
+FORKING = """\
+import multiprocessing, os, sys
+from pathlib import Path
+from fedpilot.mediator import Payload
+from fedpilot.mediator.agent.runner.link import OrderTensors, RunnerLink
+from fedpilot.mediator.agent.runner.process import RunnerProcess
+from fedpilot.mediator.wire.blobs.references import Keeping
+from fedpilot.mediator.wire.blobs.store import BlobStore
+
+runner = RunnerProcess(Path(sys.argv[1]))
+link = RunnerLink(runner, OrderTensors(Keeping(BlobStore(runner.settings.blobs, 1 << 30), discard=True)))
+def release(key):
+    return link.ask("release", Payload(kind="release"), key=key).result(60).kind
+kinds = [release("before")]
+if not (child := os.fork()):
+    sys.exit(7)
+kinds += [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), release("between")]
+worker = multiprocessing.get_context("fork").Process(target=os.getpid)
+worker.start()
+worker.join()
+print(*kinds, worker.exitcode, release("after"))
+link.close()
+"""
+
+
+def test_whoever_drives_a_runner_may_fork(runner: RunnerProcess) -> None:
+    forked = subprocess.run(
+        [sys.executable, "-c", FORKING, str(runner.folder)],
+        env={**os.environ, **PATHS},
+        capture_output=True,
+        text=True,
+        timeout=SOON_S,
+    )
+    assert (forked.stdout, forked.stderr) == ("done 7 done 0 done\n", "")
 
 
 def test_driving_a_runner_imports_neither_ray_nor_torch_nor_grpc() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import itertools
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,10 +20,9 @@ from fedpilot.federated.errors import (
     Problem,
 )
 from fedpilot.mediator import MediatorError, ReservationRefused, SiteLost, WorkFailed
-from fedpilot.mediator.agent.runner.errors import BadFrame, ReservationLapsed
+from fedpilot.mediator.agent.runner.errors import ReservationLapsed
 from fedpilot.mediator.agent.runner.main_loop import Runner
 from fedpilot.mediator.agent.runner.process import RunnerSettings
-from fedpilot.mediator.agent.runner.protocol import LARGEST_MESSAGE, Frames, framed
 from fedpilot.mediator.core.leases import LeaseAct, Leases
 from fedpilot.mediator.errors import AnswerUnreadable, PolicyRefused, RaysUnusable
 from fedpilot.mediator.proto import federation_pb2 as pb
@@ -45,44 +43,6 @@ def order(key: str) -> pb.Order:
 
 def answer(key: str, kind: str = "done") -> pb.Answer:
     return pb.Answer(id=pb.OrderId(run="r", key=key), done=pb.Done(kind=kind))
-
-
-# -- messages -------------------------------------------------------------------------------------
-
-
-@given(
-    keys=st.lists(st.text(max_size=20), max_size=8),
-    cuts=st.lists(st.integers(0, 400), max_size=12),
-)
-def test_messages_come_out_however_the_bytes_are_cut(keys: list[str], cuts: list[int]) -> None:
-    sent = [pb.ToRunner(order=order(key)) for key in keys]
-    stream = b"".join(framed(message) for message in sent)
-    places = sorted({0, len(stream), *(min(cut, len(stream)) for cut in cuts)})
-    frames, found = Frames(pb.ToRunner), []
-    for begin, end in itertools.pairwise(places):
-        found += frames.feed(stream[begin:end])
-    assert found == sent
-
-
-@pytest.mark.parametrize(
-    ("data", "said"),
-    [
-        pytest.param(b"\xff\xff\xff\xff", "claims 4294967295 bytes", id="4 GiB are announced"),
-        pytest.param(
-            (LARGEST_MESSAGE + 1).to_bytes(4, "big"), "over", id="one byte more than is taken"
-        ),
-        pytest.param(b"\0\0\0\1\xff", "no ToRunner", id="bytes that are no message"),
-    ],
-)
-def test_what_is_no_message_is_refused(data: bytes, said: str) -> None:
-    with pytest.raises(BadFrame, match=said):
-        Frames(pb.ToRunner).feed(data)
-
-
-def test_a_message_that_nobody_would_take_is_not_sent() -> None:
-    too_long = pb.ToRunner(order=pb.Order(header_json="x" * LARGEST_MESSAGE))
-    with pytest.raises(BadFrame, match="over"):
-        framed(too_long)
 
 
 # -- leases ---------------------------------------------------------------------------------------

@@ -9,31 +9,34 @@ import os
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import grpc.aio
 import numpy as np
 import pytest
 
 from fedpilot.fabric import GangTimeout
 from fedpilot.fabric.testing.fake_cluster import ManualClock
 from fedpilot.mediator import LinkedSite, Payload, Refusal, SiteLost, WorkFailed
-from fedpilot.mediator.agent.runner.client import RunnerClient
+from fedpilot.mediator.agent.runner.client import LARGEST_ORDER, RunnerClient
 from fedpilot.mediator.agent.runner.link import OrderTensors, RunnerLink
 from fedpilot.mediator.agent.runner.process import (
     LOCK,
+    PROTOCOL,
     SETTINGS,
     RunnerProcess,
     RunnerSettings,
-    address,
 )
-from fedpilot.mediator.agent.runner.protocol import framed
 from fedpilot.mediator.agent.runner.server import RunnerServer
 from fedpilot.mediator.proto import federation_pb2 as pb
 from fedpilot.mediator.wire.blobs.references import Keeping
 from fedpilot.mediator.wire.blobs.store import BlobStore
 from fedpilot.mediator.wire.failures import told
-from fedpilot.mediator.wire.messages import done_message, payload_of
+from fedpilot.mediator.wire.local_socket import LARGEST_LOCAL_MESSAGE, RUNNER_SOCKET
+from fedpilot.mediator.wire.messages import BadMessage, done_message, payload_of
+from fedpilot.mediator.wire.rpc import RUNNER, Stub
 from real_ray import eventually
 
 SOON_S = 60.0
@@ -293,28 +296,87 @@ def test_a_promise_lapses_and_the_runner_goes_on(runner: FakeRunner) -> None:
 # -- strangers ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        pytest.param(b"GET / HTTP/1.1\r\n\r\n", id="no message of ours"),
-        pytest.param(b"\0\0\0\2\xff\xff", id="bytes that are no message"),
-        pytest.param(framed(pb.ToRunner(order=order("x"))), id="an order before a greeting"),
-        pytest.param(framed(pb.ToRunner(greeting=pb.Greeting(protocol=99))), id="another protocol"),
-    ],
-)
+@pytest.mark.parametrize("data", [b"GET / HTTP/1.1\r\n\r\n", b"\0\0\0\2\xff\xff" * 10])
 def test_a_stranger_is_left_and_disturbs_nobody(runner: FakeRunner, data: bytes) -> None:
     async def story() -> None:
         driver = await RunnerClient.connect(runner.folder)
-        with address(runner.folder) as path:
-            reader, writer = await asyncio.open_unix_connection(path)
+        reader, writer = await asyncio.open_unix_connection(runner.folder / RUNNER_SOCKET)
         writer.write(data)
-        await reader.read()  # until it hangs up
+        with suppress(ConnectionResetError):
+            await reader.read()  # until it hangs up
         writer.close()
         assert (await driver.ask(order("a"))).done.kind == "k"
         assert runner.worked_on == ["a"]
         await driver.close()
 
     ran(story)
+
+
+@pytest.mark.parametrize(
+    ("first", "said"),
+    [
+        pytest.param(
+            pb.ToRunner(order=order("x")), "a driver greets first", id="an order before a greeting"
+        ),
+        pytest.param(
+            pb.ToRunner(greeting=pb.Greeting(protocol=99)),
+            f"the runner speaks protocol {PROTOCOL}, its driver 99",
+            id="another protocol",
+        ),
+        pytest.param(
+            pb.ToRunner(order=pb.Order(header_json="x" * LARGEST_LOCAL_MESSAGE)),
+            "larger than max",
+            id="a message that is too large",
+        ),
+    ],
+)
+def test_what_no_driver_says_first_is_refused(
+    runner: FakeRunner, first: pb.ToRunner, said: str
+) -> None:
+    async def refused() -> str:
+        address = f"unix:{runner.folder / RUNNER_SOCKET}"
+        async with grpc.aio.insecure_channel(address) as channel:
+            session = Stub(channel, RUNNER).session(iter([first]))
+            try:
+                farewell: pb.FromRunner = await session.read()
+            except grpc.aio.AioRpcError as error:
+                return str(error.details())
+            assert await session.read() is grpc.aio.EOF
+            return farewell.farewell.reason
+
+    async def story() -> None:
+        driver = await RunnerClient.connect(runner.folder)
+        assert said in await refused()
+        assert (await driver.ask(order("a"))).done.kind == "k"
+        assert runner.worked_on == ["a"]
+        await driver.close()
+
+    ran(story)
+
+
+def test_an_order_that_is_too_large_fails_alone(runner: FakeRunner) -> None:
+    async def story() -> None:
+        driver = await RunnerClient.connect(runner.folder)
+        large = order("large")
+        large.header_json = "x" * LARGEST_ORDER
+        with pytest.raises(BadMessage, match="over"):
+            await driver.ask(large)
+        large.header_json = "x" * (LARGEST_ORDER - 100)
+        assert (await driver.ask(large)).HasField("failure")
+        assert (await driver.ask(order("a"))).done.kind == "k"
+        await driver.close()
+
+    ran(story)
+
+
+def test_only_its_own_user_reaches_a_runner(tmp_path: Path) -> None:
+    mask = os.umask(0)
+    try:
+        runner = FakeRunner(tmp_path / "runner")
+    finally:
+        os.umask(mask)
+    assert runner.folder.stat().st_mode & 0o777 == 0o700
+    runner.die()
 
 
 # -- a link ---------------------------------------------------------------------------------------
