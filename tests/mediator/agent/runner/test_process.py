@@ -194,7 +194,8 @@ from fedpilot.mediator.wire.blobs.references import Keeping
 from fedpilot.mediator.wire.blobs.store import BlobStore
 
 runner = RunnerProcess(Path(sys.argv[1]))
-link = RunnerLink(runner, OrderTensors(Keeping(BlobStore(runner.settings.blobs, 1 << 30), discard=True)))
+blobs = BlobStore(runner.settings.blobs, 1 << 30)
+link = RunnerLink(runner, OrderTensors(Keeping(blobs, discard=True)))
 def release(key):
     return link.ask("release", Payload(kind="release"), key=key).result(60).kind
 kinds = [release("before")]
