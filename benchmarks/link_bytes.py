@@ -25,7 +25,8 @@ from typing import IO, Any
 
 from measuring import HERE, Run, measured, ours, parser, ratios, result_of, scaled, spread, table
 
-sys.path.insert(0, str(HERE.parent / "tests/support"))  # where hosts and sites without Ray are
+for room in ("processes", "sites"):  # where hosts and sites without Ray are
+    sys.path.insert(0, str(HERE.parent / "tests/support" / room))
 
 SECTION = "link_bytes"
 SITES = ("oslo", "paris")

@@ -17,13 +17,14 @@ import population
 import reserve
 import round_time
 import run
-import sites
 import tasks
 import transfer
 import whole_process
 from measuring import HERE, RESULTS, Run, load, ratios, spread, table
 from peers.workload import BATCH, WORKLOADS
 from run import OURS, grouped, rates
+
+import sites
 
 PAGE = HERE.parent / "docs" / "benchmarks.md"
 PICTURE = PAGE.parent / "images" / "benchmarks.png"

@@ -25,7 +25,7 @@ from typing import Any
 import psutil
 from measuring import HERE, Failed, Run, end, measured, ours, parser, result_of, spread, table
 
-sys.path.insert(0, str(HERE.parent / "tests/support"))  # where sites without Ray are
+sys.path.insert(0, str(HERE.parent / "tests/support/sites"))  # where sites without Ray are
 
 SECTION = "sites"
 COUNTS = (25, 50, 100, 200)

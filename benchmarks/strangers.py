@@ -29,7 +29,7 @@ from typing import Any
 
 from measuring import HERE, Failed, Run, end, spread
 
-sys.path.insert(0, str(HERE.parent / "tests/support"))  # where sites without Ray are
+sys.path.insert(0, str(HERE.parent / "tests/support/sites"))  # where sites without Ray are
 
 IDLE, HALF_OPEN = 1_500, 500
 AGAIN_S = 10.0

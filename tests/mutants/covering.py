@@ -58,6 +58,7 @@ def measure(name: str, tests: list[str]) -> int:
         str(ROOT / "src"),
         str(ROOT / "tests"),
         str(ROOT / "tests" / "support"),
+        *map(str, (ROOT / "tests" / "support").glob("[a-z]*/")),
         os.environ.get("PYTHONPATH", ""),
     ]
     environment = {

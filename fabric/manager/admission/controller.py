@@ -334,28 +334,29 @@ class AdmissionController:
 
     def settle(self, group: PlacementGroupRecord, found: Seen) -> None:
         """A placement group has its places: write down where they are."""
-        ledger, moved = self.state.ledger, dict[VNodeId, MachineId]()
-        hosts = {host for piece, host in zip(group.pieces, found.hosts, strict=True) if piece.vnode}
-        if group.movable and hosts - {None} - ledger.machines.keys():
+        ledger = self.state.ledger
+        places = {
+            piece.vnode: host
+            for piece, host in zip(group.pieces, found.hosts, strict=True)
+            if piece.vnode is not None and host is not None
+        }
+        if group.movable and places.values() - ledger.machines.keys():
             return  # one has just come or gone: the next look at Ray shows that as well
         self._provisioner.found(found)
-        try:
-            if group.movable:
-                for piece, host in zip(group.pieces, found.hosts, strict=True):
-                    if piece.vnode is None or host is None or host not in ledger.machines:
-                        continue
-                    known = ledger.vnodes.get(piece.vnode)
-                    if known is None:
+        if group.movable:
+            known = places.keys() & ledger.vnodes.keys()
+            try:
+                # Those that moved leave their places first: what is new may be there.
+                ledger.move({id: places[id] for id in known if ledger.machine_of(id) != places[id]})
+                for piece in group.pieces:
+                    if piece.vnode is not None and piece.vnode in places.keys() - known:
+                        host = places[piece.vnode]
                         ledger.add(self._vnode(group, piece.vnode, piece.resources, host))
                         moves = f"{piece.vnode} is on {host[:8]} now"
                         self._statuses.note(group.cluster, "moved", moves)
-                    elif known.machine != host:
-                        moved[piece.vnode] = host
-                if moved:
-                    ledger.move(moved)
-        except LedgerError as error:
-            self.take_back(group.cluster, str(error))
-            return
+            except LedgerError as error:
+                self.take_back(group.cluster, str(error))
+                return
         if has_places(group, found):
             self._bundler.placed(group)
         self.check_started(group.cluster)

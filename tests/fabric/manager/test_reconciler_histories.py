@@ -213,6 +213,19 @@ class Chronicle:
 
 @settings(suppress_health_check=[HealthCheck.too_slow])
 @example(story=[("create", 0, 0, None), ("find", 1, 0, None)], seed=77, lag=False)
+@example(
+    story=[
+        ("lose", 0, 0, None),
+        ("find", 2, 0, None),
+        ("create", 0, 1, None),
+        ("create", 0, 0, None),
+        ("delete", 1, 0, None),
+        ("lose", 0, 0, None),
+        ("spoil", 0, 0, None),
+    ],
+    seed=0,
+    lag=False,
+)
 @given(story=st.lists(happenings, max_size=14), seed=st.integers(0, 99), lag=st.booleans())
 def test_ledger_and_ray_agree_whenever_the_reconciler_died(
     story: list[tuple[str, int, int, int | None]], seed: int, lag: bool

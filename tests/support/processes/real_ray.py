@@ -22,7 +22,7 @@ from typing import Any
 
 import psutil
 
-REPOSITORY = Path(__file__).resolve().parents[2]
+REPOSITORY = Path(__file__).resolve().parents[3]
 ENVIRONMENT = {
     **{name: value for name, value in os.environ.items() if not name.startswith("RAY_")},
     "RAY_AUTH_MODE": "disabled",

@@ -29,7 +29,7 @@ from fedpilot.mediator.wire.messages import PROTOCOL
 from fedpilot.mediator.wire.rpc import MESSAGE_OPTIONS, USER, Stub
 
 SUPPORT = Path(__file__).parent
-SOURCE = SUPPORT.parents[1] / "src"
+SOURCE = SUPPORT.parents[2] / "src"
 COORDINATOR = (sys.executable, str(SUPPORT / "fake_coordinator.py"))
 QUICK = HealthSettings(heartbeat_s=0.1, silent_after_s=0.5, grace_s=0.7, stabilization_s=0.5)
 SOON_S = 60.0
