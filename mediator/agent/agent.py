@@ -27,7 +27,7 @@ from ..identity import Credentials
 from ..proto import federation_pb2 as pb
 from ..wire.blobs.full_disk import space_of
 from ..wire.blobs.store import BlobStore
-from ..wire.messages import Capacity, RunId, SiteName
+from ..wire.messages import PROTOCOL, Capacity, RunId, SiteName, capacity_message, id_message
 from ..wire.transfer import BlobClient
 from .errors import SessionBroken, SessionLeft, SiteDismissed
 from .home import SiteHome
@@ -39,7 +39,7 @@ from .orders.runners import Runners, Start
 from .orders.traffic import SiteSpending
 from .runner.process import RayChoice, RunnerProcess
 from .scans.ray_watchdog import Look, Watch
-from .session import AgentSession, Greeting, hello_message
+from .session import AgentSession
 from .settings import AgentSettings, pause_s
 from .site_config.site_policy import policy_of
 from .text import in_short
@@ -103,12 +103,8 @@ class SiteAgent:
         self._say, self._clock, self._wall_clock = say, clock, wall_clock
         self._chance, self._space = chance, space
         self._disk_trouble = ""
-        self._greeting = Greeting(
-            site=site.name,
-            version=site.version,
-            agent=secrets.token_hex(8),
-            data_json=site.data_json,
-        )
+        self._id = secrets.token_hex(8)
+        """Tells a successor from an agent that reconnects."""
         self._runners = Runners(
             home,
             site.name,
@@ -314,8 +310,15 @@ class SiteAgent:
 
     def hello(self) -> pb.Hello:
         """Who we are and what we hold."""
-        return hello_message(
-            self._greeting, self._watch.look.capacity, self._at_work.held(), self._runners.runs()
+        return pb.Hello(
+            protocol=PROTOCOL,
+            site=self._site.name,
+            version=self._site.version,
+            agent=self._id,
+            capacity=capacity_message(self._watch.look.capacity),
+            data_json=self._site.data_json,
+            held=map(id_message, self._at_work.held()),
+            runs=self._runners.runs(),
         )
 
     def state(self) -> tuple[Capacity, str]:

@@ -10,8 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import grpc.aio
@@ -19,16 +18,12 @@ import grpc.aio
 from ..proto import federation_pb2 as pb
 from ..wire.messages import (
     MOST_HELD,
-    PROTOCOL,
     BadMessage,
     Capacity,
     Numbering,
-    OrderId,
     ProtocolRefused,
-    RunId,
     capacity_message,
     check_protocol,
-    id_message,
     unknown_fields,
 )
 from .errors import SessionBroken, SessionLeft, SiteDismissed
@@ -65,32 +60,6 @@ class SessionHost(Protocol):
     def answer_taken(self, id: pb.OrderId) -> None: ...
 
     def renew(self, runs: list[str]) -> None: ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Greeting:
-    """What a site says of itself in Hello."""
-
-    site: str
-    version: str
-    agent: str
-    data_json: str
-
-
-def hello_message(
-    greeting: Greeting, capacity: Capacity, held: Sequence[OrderId], runs: Sequence[RunId]
-) -> pb.Hello:
-    """The first message of a session."""
-    return pb.Hello(
-        protocol=PROTOCOL,
-        site=greeting.site,
-        version=greeting.version,
-        agent=greeting.agent,
-        capacity=capacity_message(capacity),
-        data_json=greeting.data_json,
-        held=map(id_message, held),
-        runs=runs,
-    )
 
 
 class AgentSession:

@@ -13,12 +13,11 @@ import os
 import queue
 import signal
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import grpc
@@ -27,17 +26,16 @@ from ..agent.runner.link import OrderTensors
 from ..core.links import LinkUse
 from ..core.traffic import Direction, Flow, TrafficLedger
 from ..errors import AnswerUnreadable, MediatorError, MediatorUnreachable
+from ..federation.futures import failed
 from ..proto import federation_pb2 as pb
 from ..wire.blobs.blob import LARGEST_BLOB
 from ..wire.blobs.references import Keeping
 from ..wire.blobs.store import BlobStore
 from ..wire.failures import error_of, told
-from ..wire.local_socket import COORDINATORS_SOCKET, LOCAL_OPTIONS, LocalSocket
+from ..wire.local_socket import COORDINATORS_SOCKET, LOCAL_OPTIONS, local_address
 from ..wire.messages import (
     PROTOCOL,
     BadMessage,
-    OrderId,
-    RunId,
     SiteName,
     SiteStanding,
     check_run,
@@ -47,7 +45,7 @@ from ..wire.messages import (
     payload_of,
     standing_of,
 )
-from ..wire.payloads import BadPayload, header_json, read
+from ..wire.payloads import BadPayload, read
 from ..wire.rpc import COORDINATOR, Stub
 from ..workload import Notify, Payload
 from .reply_blobs import ReplyBlobs
@@ -90,8 +88,8 @@ class _Waiting:
     A conversation that breaks ends this process, so nothing is ever sent twice here.
     """
 
-    blob: pb.Blob | None
-    """Of the order, kept until its answer is here."""
+    order: pb.Order
+    """Its blob is kept until the answer is here."""
     futures: list[Future[Payload]] = field(default_factory=list)
 
 
@@ -116,6 +114,7 @@ class MediatorConnection:
         self._waiting: dict[tuple[str, str], _Waiting] = {}
         self._listening: dict[str, Notify] = {}
         self._board = SiteBoard()
+        self.wait_for_sites = self._board.wait_for
         self._ledger = TrafficLedger()
         self._on_link: Callable[[LinkUse], None] = lambda use: None
         self._on_stop: Callable[[str], None] = lambda reason: None
@@ -125,8 +124,10 @@ class MediatorConnection:
         self._replies = ReplyBlobs(self._keeping)
         self.questions: queue.Queue[RunQuery] = queue.Queue()
         """What users ask of this run, in the order in which they asked."""
-        self._socket = LocalSocket(folder, COORDINATORS_SOCKET)
-        self._channel = grpc.insecure_channel(self._socket.address, options=LOCAL_OPTIONS)
+        self._undo = ExitStack()
+        self._address = self._undo.enter_context(local_address(folder, COORDINATORS_SOCKET))
+        self._channel = grpc.insecure_channel(self._address, options=LOCAL_OPTIONS)
+        self._undo.callback(self._channel.close)
         self._call: Any = None
         self._reader = threading.Thread(target=self._read, name="mediator", daemon=True)
         self._closed = threading.Event()
@@ -146,7 +147,7 @@ class MediatorConnection:
         self._living.start()
         if not self._board.told.wait(CONNECT_S) or self._over:
             why = self._over or f"no word within {CONNECT_S:g} s"
-            raise MediatorUnreachable(self._socket.address, why)
+            raise MediatorUnreachable(self._address, why)
 
     # -- sites ------------------------------------------------------------------------------------
 
@@ -158,18 +159,6 @@ class MediatorConnection:
     def link(self, site: str) -> SiteLink:
         """The way to a site's part of this run, whether it is there at the moment or not."""
         return SiteLink(self, check_site(site))
-
-    def wait_for_sites(
-        self,
-        min_sites: int,
-        required: Collection[str] = (),
-        timeout_s: float = 60.0,
-        *,
-        among: Collection[str] = (),
-        settled: bool = False,
-    ) -> tuple[SiteStanding, ...]:
-        """The sites that take new work, once they are enough: see `SiteBoard.wait_for`."""
-        return self._board.wait_for(min_sites, required, timeout_s, among=among, settled=settled)
 
     def on_site_change(self, callback: Callable[[SiteStanding], None]) -> None:
         """Call this with each site that changes from now on; it must not wait for an answer."""
@@ -205,19 +194,13 @@ class MediatorConnection:
             self._outgoing.put(None, timeout=JOIN_S)
         if self._reader.is_alive() and threading.current_thread() is not self._reader:
             self._reader.join(JOIN_S)
-        self._channel.close()
-        self._socket.close()
+        self._undo.close()
         self._end("the connection was closed here")
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     # -- orders -----------------------------------------------------------------------------------
@@ -233,33 +216,21 @@ class MediatorConnection:
         purpose: str = "",
     ) -> Future[Payload]:
         """Send an order to a site; the future of its answer. The same key is asked once."""
-        future: Future[Payload] = Future()
-        id = OrderId(RunId(self.run), key)
+        id = pb.OrderId(run=self.run, key=key)
         try:
-            header, blob = header_json(payload.header), self._outbox.put(payload)
+            order = self._outbox.order(id, verb, payload, round_number, purpose)
         except Exception as error:
-            future.set_exception(error)
-            return future
-        order = pb.Order(
-            id=id_message(id),
-            verb=verb,
-            kind=payload.kind,
-            header_json=header,
-            blob=blob,
-            round=round_number,
-            purpose=purpose,
-        )
+            return failed(error)
+        future: Future[Payload] = Future()
         with self._lock:
             over, asked = self._over, (site, key) in self._waiting
             if not over:
-                self._waiting.setdefault((site, key), _Waiting(blob)).futures.append(future)
+                self._waiting.setdefault((site, key), _Waiting(order)).futures.append(future)
         if over or asked:
-            self._outbox.done(blob)
+            self._outbox.done(order)
         else:
             self._put(pb.FromCoordinator(order=pb.SiteOrder(site=site, order=order)))
-        if over:
-            future.set_exception(MediatorUnreachable(self._socket.address, over))
-        return future
+        return failed(MediatorUnreachable(self._address, over)) if over else future
 
     def listen(self, site: SiteName, notify: Notify) -> None:
         """Tell this one from now on what happens at a site."""
@@ -326,7 +297,7 @@ class MediatorConnection:
         with self._lock:
             waiting = self._waiting.pop((answer.site, id.key), None)
         if waiting is not None:
-            self._outbox.done(waiting.blob)
+            self._outbox.done(waiting.order)
         made: Payload | Exception
         if answer.answer.WhichOneof("result") == "failure":
             made = error_of(answer.site, answer.answer.failure)
@@ -387,9 +358,9 @@ class MediatorConnection:
         self._board.end(reason)
         with suppress(queue.Full):
             self._outgoing.put_nowait(None)
-        error: MediatorError = MediatorUnreachable(self._socket.address, reason)
+        error: MediatorError = MediatorUnreachable(self._address, reason)
         for each in waiting.values():
-            self._outbox.done(each.blob)
+            self._outbox.done(each.order)
             for future in each.futures:
                 _settle(future, error)
 

@@ -32,7 +32,7 @@ from ..identity.tls import server_credentials
 from ..proto import federation_pb2 as pb
 from ..wire.blobs.full_disk import space_of
 from ..wire.blobs.store import BlobStore
-from ..wire.local_socket import COORDINATORS_SOCKET, LOCAL_OPTIONS, LocalSocket
+from ..wire.local_socket import COORDINATORS_SOCKET, LOCAL_OPTIONS, local_address
 from ..wire.rpc import (
     COORDINATOR,
     JOIN,
@@ -214,10 +214,10 @@ class Mediator:
         self.sites, self.runs = sites, runs
         await sites.load()
 
-        local = undo.enter_context(LocalSocket(settings.folder, COORDINATORS_SOCKET))
+        local = undo.enter_context(local_address(settings.folder, COORDINATORS_SOCKET))
         inner = grpc.aio.server(options=LOCAL_OPTIONS)
         inner.add_generic_rpc_handlers((handler(COORDINATOR, coordinators),))
-        _listen(inner, local.address, None)
+        _listen(inner, local, None)
         undo.push_async_callback(inner.stop, 0)
         await inner.start()
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 COORDINATORS_SOCKET = "coordinators.sock"
 """In a mediator's folder."""
@@ -32,34 +32,18 @@ they could not. What is forked must not use the channels and servers of its pare
 """
 
 
-class LocalSocket:
-    """The socket's address, good while this is open.
+@contextmanager
+def local_address(folder: Path, name: str) -> Iterator[str]:
+    """A socket's address as gRPC wants it, good while this is open.
 
     A folder whose path is too long for a socket is reached by an open descriptor instead.
     """
-
-    def __init__(self, folder: Path, name: str) -> None:
-        path = folder.resolve() / name
-        self._descriptor: int | None = None
-        if len(os.fsencode(path)) > LONGEST_PATH:
-            self._descriptor = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-            path = Path(f"/proc/self/fd/{self._descriptor}") / name
-        self.address = f"unix:{path}"
-        """As gRPC wants it."""
-
-    def close(self) -> None:
-        """May be called twice."""
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
+    path = folder.resolve() / name
+    if len(os.fsencode(path)) <= LONGEST_PATH:
+        yield f"unix:{path}"
+        return
+    descriptor = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield f"unix:/proc/self/fd/{descriptor}/{name}"
+    finally:
+        os.close(descriptor)

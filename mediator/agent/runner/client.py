@@ -22,7 +22,7 @@ from ...wire.local_socket import (
     LOCAL_OPTIONS,
     NO_FORK_HANDLERS,
     RUNNER_SOCKET,
-    LocalSocket,
+    local_address,
 )
 from ...wire.messages import BadMessage
 from .process import POLL_S, PROTOCOL, RunnerProcess
@@ -168,8 +168,8 @@ class RunnerClient:
         from ...wire.rpc import RUNNER, Stub
 
         reason = "its runner has ended"
-        with LocalSocket(self.process.folder, RUNNER_SOCKET) as socket:
-            async with grpc.aio.insecure_channel(socket.address, options=LOCAL_OPTIONS) as channel:
+        with local_address(self.process.folder, RUNNER_SOCKET) as address:
+            async with grpc.aio.insecure_channel(address, options=LOCAL_OPTIONS) as channel:
                 try:
                     async for message in Stub(channel, RUNNER).session(self._outgoing()):
                         self._take(message)

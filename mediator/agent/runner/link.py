@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 
 from ...core.restarts import RestartSettings
 from ...errors import RunnerDied, RunnersSpent, SiteLost
+from ...federation.futures import failed
 from ...proto import federation_pb2 as pb
 from ...wire.blobs.blob import Blob
 from ...wire.blobs.references import Keeping
@@ -54,8 +55,21 @@ class OrderTensors:
         self._lock = threading.Lock()
         self._last: tuple[Mapping[str, Any], Blob] | None = None
 
-    def put(self, payload: Payload) -> pb.Blob | None:
-        """The blob of a payload's tensors, kept until `done` was called for it as often."""
+    def order(
+        self, id: pb.OrderId, verb: str, payload: Payload, round_number: int, purpose: str
+    ) -> pb.Order:
+        """An order, whose blob is kept until `done` was called for it. BadPayload."""
+        return pb.Order(
+            id=id,
+            verb=verb,
+            kind=payload.kind,
+            header_json=header_json(payload.header),
+            blob=self._put(payload),
+            round=round_number,
+            purpose=purpose,
+        )
+
+    def _put(self, payload: Payload) -> pb.Blob | None:
         if not payload.tensors:
             return None
         with self._lock:
@@ -68,10 +82,10 @@ class OrderTensors:
             self._last = payload.tensors, Blob(order.blob.digest, order.blob.size)
             return order.blob
 
-    def done(self, blob: pb.Blob | None) -> None:
+    def done(self, order: pb.Order) -> None:
         """An order was answered."""
-        if blob is not None and blob.digest:
-            self.keeping.let_go(blob.digest)
+        if order.blob.digest:
+            self.keeping.let_go(order.blob.digest)
 
 
 def _written(payload: Payload, store: Any) -> pb.Blob | None:
@@ -127,37 +141,24 @@ class RunnerLink:
         self, verb: str, payload: Payload, *, key: str, round_number: int = 0, purpose: str = ""
     ) -> Future[Payload]:
         """Have the runner work on it; the future of its answer."""
-        site, run = self._settings.site, self._settings.run
-        answer: Future[Payload] = Future()
+        closed = SiteLost(self._settings.site, CLOSED)
+        if self._closed:
+            return failed(closed)
+        id = pb.OrderId(run=self._settings.run, key=key)
         try:
-            header = header_json(payload.header)
-            blob = self._outbox.put(payload)
+            order = self._outbox.order(id, verb, payload, round_number, purpose)
         except Exception as error:
-            answer.set_exception(error)
-            return answer
-        order = pb.Order(
-            id=pb.OrderId(run=run, key=key),
-            verb=verb,
-            kind=payload.kind,
-            header_json=header,
-            blob=blob,
-            round=round_number,
-            purpose=purpose,
-        )
+            return failed(error)
+        answer: Future[Payload] = Future()
 
         def take(asked: Future[Payload]) -> None:
-            self._outbox.done(blob)
-            closed = SiteLost(site, CLOSED) if asked.cancelled() else None
-            if (error := closed or asked.exception()) is None:
+            self._outbox.done(order)
+            if (error := closed if asked.cancelled() else asked.exception()) is None:
                 answer.set_result(asked.result())
             else:
                 answer.set_exception(error)
 
-        if self._closed:
-            self._outbox.done(blob)
-            answer.set_exception(SiteLost(site, CLOSED))
-        else:
-            self._run(self._asked(order)).add_done_callback(take)
+        self._run(self._asked(order)).add_done_callback(take)
         return answer
 
     def listen(self, notify: Notify) -> None:

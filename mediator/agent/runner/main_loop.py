@@ -117,6 +117,8 @@ class Runner:
             _give_up()
             # Not to the process: another thread could take it, and ours would wait on.
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
+            # A signal that arrives just before the main thread waits does not end its wait.
+            self._todo.put(lambda: None)
 
     # -- work ---------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from fedpilot.fabric import FabricError
 
 from ...core.reservation import Promise, Refusal
-from ...federation.futures import done
+from ...federation.futures import done, failed
 from ...federation.site import GangRequest, Site, refusal
 from ...workload import Notify, Payload
 from .errors import OutOfOrder, ReservationLapsed
@@ -84,9 +84,9 @@ class RunParticipation:
         `asked` tells whether a check asks for what was checked before.
         """
         if verb == "commit" and self.state is ParticipationState.FREE:
-            return done(_fail, ReservationLapsed(self._name, self._lapsed_s))
+            return failed(ReservationLapsed(self._name, self._lapsed_s))
         if verb not in ALLOWED[self.state]:
-            return done(_fail, OutOfOrder(self._name, verb, self.state))
+            return failed(OutOfOrder(self._name, verb, self.state))
         match verb:
             case "work":
                 return self._at_hand.deliver(payload, "", "")
@@ -194,7 +194,3 @@ def _size(request: GangRequest) -> dict[str, Any]:
         for name, value in asdict(request).items()
         if name not in ("name", "timeout_s", "lease_s")
     }
-
-
-def _fail(error: Exception) -> Payload:
-    raise error

@@ -11,14 +11,13 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 
-from ...core.reservation import Answer
 from ...core.rules.policy import Policy
 from ...core.rules.policy_decision import enforce, judge, judge_answer
 from ...core.rules.wants import Wants
 from ...errors import MediatorError
-from ...federation.futures import done, then
-from ...federation.site import GangRequest, Site
-from ...workload import Notify, Payload, SiteContext, SiteWorkload, load_workload
+from ...federation.futures import done, failed, then
+from ...federation.site import Site
+from ...workload import Payload, SiteContext, SiteWorkload, load_workload
 from ..site_config.site_policy import policy_of
 
 
@@ -37,6 +36,9 @@ class PolicedSite:
         self._context = context
         self._file = policy
         self._load = load
+        # Its agent has judged the gang already.
+        self.prepare, self.commit, self.release = site.prepare, site.commit, site.release
+        self.start = site.start
         self._workload: SiteWorkload | None = None
         self._wants: Wants | None = None
         """What the checked run wants."""
@@ -45,18 +47,6 @@ class PolicedSite:
     def name(self) -> str:
         """How the site is called."""
         return self._site.name
-
-    def prepare(self, request: GangRequest) -> Future[Answer]:
-        """As the site does: its agent has judged what is asked for."""
-        return self._site.prepare(request)
-
-    def commit(self) -> Future[None]:
-        """As the site does."""
-        return self._site.commit()
-
-    def release(self) -> Future[None]:
-        """As the site does."""
-        return self._site.release()
 
     def check(self, workload: str, spec: Payload) -> Future[None]:
         """Judge what the spec wants, then as the site does; fails with PolicyRefused."""
@@ -69,10 +59,6 @@ class PolicedSite:
         self._site.check(workload, spec).result()
         self._wants = wants
 
-    def start(self, notify: Notify) -> Future[None]:
-        """As the site does."""
-        return self._site.start(notify)
-
     def deliver(self, order: Payload, key: str, purpose: str) -> Future[Payload]:
         """As the site does, if the run may still do so; PolicyRefused if not, or for its answer."""
         try:
@@ -80,7 +66,7 @@ class PolicedSite:
                 raise MediatorError("a site does nothing for a run before it was checked")
             enforce(self.name, judge(self._policy(), self._wants))
         except MediatorError as error:
-            return done(_fail, error)
+            return failed(error)
         return then(self._site.deliver(order, key, purpose), self._let_out)
 
     def _let_out(self, answer: Payload) -> Payload:
@@ -91,7 +77,3 @@ class PolicedSite:
 
     def _policy(self) -> Policy:
         return policy_of(self.name, self._file)
-
-
-def _fail(error: Exception) -> Payload:
-    raise error

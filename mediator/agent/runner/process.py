@@ -18,9 +18,11 @@ import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
+
+from pydantic import ConfigDict, TypeAdapter, with_config
 
 from ...wire.local_socket import NO_FORK_HANDLERS, RUNNER_SOCKET
 from .endings import how_it_ended, oom_kills
@@ -40,6 +42,7 @@ STANDING = ("site", "ray", "blobs", "folder", "data", "asks_policy", "policy")
 """The settings that the site's admin has a say in: with other ones it is another runner."""
 
 
+@with_config(ConfigDict(extra="forbid"))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RayChoice:
     """Which Ray a runner uses: one that runs, or a private one that it starts and ends."""
@@ -56,6 +59,7 @@ class RayChoice:
     """and import these modules meanwhile."""
 
 
+@with_config(ConfigDict(extra="forbid"))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunnerSettings:
     """What a runner is told when it is started."""
@@ -87,35 +91,23 @@ class RunnerSettings:
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values."""
-        paths = {name: getattr(self, name) for name in ("folder", "policy")}
-        told = {name: None if path is None else str(path) for name, path in paths.items()}
-        return {**asdict(self), "blobs": str(self.blobs), **told}
+        values: dict[str, Any] = _JSON.dump_python(self, mode="json")
+        return values
+
+    @staticmethod
+    def from_json(values: Mapping[str, Any]) -> RunnerSettings:
+        """The inverse of `to_json`; ValueError for anything else."""
+        return _JSON.validate_python({"protocol": 1, **values})  # protocol 1 did not say so
 
     @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> Self:
-        """The inverse of `to_json`."""
-        ray = {**values["ray"], "preload": tuple(values["ray"]["preload"])}
-        told = {name: values[name] for name in ("folder", "policy")}
-        paths = {name: None if path is None else Path(path) for name, path in told.items()}
-        return cls(
-            **{
-                "protocol": 1,  # which did not say so
-                **values,
-                "ray": RayChoice(**ray),
-                "blobs": Path(values["blobs"]),
-                **paths,
-            }
-        )
-
-    @classmethod
-    def read(cls, folder: Path) -> Self:
+    def read(cls, folder: Path) -> RunnerSettings:
         """The settings of the runner in a folder; BadSettings where none can be read."""
         path = folder / SETTINGS
         try:
             return cls.from_json(json.loads(path.read_text()))
         except OSError as error:
             raise BadSettings(str(path), error.strerror or type(error).__name__) from error
-        except (ValueError, LookupError, TypeError, AttributeError) as error:
+        except (ValueError, TypeError) as error:
             raise BadSettings(str(path), f"{error!r:.200}") from error
 
     def write(self, folder: Path) -> None:
@@ -136,9 +128,11 @@ class RunnerSettings:
         return tuple(name for name in STANDING if before[name] != after[name])
 
 
+_JSON = TypeAdapter(RunnerSettings)
+
+
 def _standing(settings: RunnerSettings) -> dict[str, Any]:
-    """As they would be read again."""
-    values: dict[str, Any] = json.loads(json.dumps(settings.to_json()))
+    values = settings.to_json()
     values["ray"]["address"] = settings.ray.address is not None
     return values
 

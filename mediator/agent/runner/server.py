@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from ...core.exchange import Effect, Responder
 from ...core.leases import LeaseAct, Leases
 from ...proto import federation_pb2 as pb
-from ...wire.local_socket import LOCAL_OPTIONS, RUNNER_SOCKET, LocalSocket
+from ...wire.local_socket import LOCAL_OPTIONS, RUNNER_SOCKET, local_address
 from .process import PROTOCOL
 
 TICK_S = 0.1
@@ -121,10 +121,10 @@ class RunnerServer:
         from ...wire.rpc import RUNNER, handler
 
         self._folder.chmod(0o700)
-        with LocalSocket(self._folder, RUNNER_SOCKET) as socket:
+        with local_address(self._folder, RUNNER_SOCKET) as address:
             server = grpc.aio.server(options=LOCAL_OPTIONS)
             server.add_generic_rpc_handlers((handler(RUNNER, self),))
-            server.add_insecure_port(socket.address)
+            server.add_insecure_port(address)
             await server.start()
             self._listening.set_result(None)
             await self._watch_leases()

@@ -32,7 +32,7 @@ from fedpilot.mediator.proto import federation_pb2 as pb
 from fedpilot.mediator.wire.blobs.blob import LARGEST_BLOB
 from fedpilot.mediator.wire.blobs.store import BlobStore
 from fedpilot.mediator.wire.failures import told
-from fedpilot.mediator.wire.local_socket import COORDINATORS_SOCKET, LocalSocket
+from fedpilot.mediator.wire.local_socket import COORDINATORS_SOCKET, local_address
 from fedpilot.mediator.wire.messages import (
     PROTOCOL,
     SiteName,
@@ -90,8 +90,8 @@ def mediator(tmp_path: Path) -> Iterator[Mediator]:
     there = Mediator(tmp_path)
     server = grpc.server(futures.ThreadPoolExecutor(4))
     server.add_generic_rpc_handlers((handler(COORDINATOR, there),))
-    with LocalSocket(tmp_path, COORDINATORS_SOCKET) as local:
-        server.add_insecure_port(local.address)
+    with local_address(tmp_path, COORDINATORS_SOCKET) as local:
+        server.add_insecure_port(local)
         server.start()
         yield there
         there.say.put(None)
@@ -375,8 +375,8 @@ def test_a_mediator_that_is_not_there_is_said(
 def test_a_folder_of_any_length_has_a_socket(tmp_path: Path) -> None:
     folder = tmp_path / ("x" * 120) / ("y" * 120)
     folder.mkdir(parents=True)
-    with LocalSocket(folder, COORDINATORS_SOCKET) as local:
-        assert len(local.address) < 100
-        path = Path(local.address.removeprefix("unix:"))
+    with local_address(folder, COORDINATORS_SOCKET) as local:
+        assert len(local) < 100
+        path = Path(local.removeprefix("unix:"))
         path.touch()
         assert (folder / path.name).exists()
