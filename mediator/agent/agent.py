@@ -171,7 +171,7 @@ class SiteAgent:
                 self._say("runner_adopted", run=run, pid=runner.process.pid)
 
     async def _serve(self, line: MediatorChannels, blobs: BlobClient, store: BlobStore) -> None:
-        """Converse, watch, look after leases and the certificate, tidy up, until one ends."""
+        """Run the agent's tasks side by side until one of them ends."""
         looked = asyncio.Event()
 
         def changed(before: Look, now: Look) -> None:
@@ -206,7 +206,7 @@ class SiteAgent:
         await self._converse(line)
 
     async def _converse(self, line: MediatorChannels) -> None:
-        """One session after the other; CertificateExpired once there is no use in another."""
+        """Hold one session after the other. CertificateExpired ends it."""
         failures = 0
         while True:
             line.credentials.identity.check(self._wall_clock())
@@ -235,7 +235,7 @@ class SiteAgent:
             self._runners.end_lapsed()
 
     async def _keep_certified(self, line: MediatorChannels, blobs: BlobClient) -> None:
-        """Renew the certificate in time, and go on with the new one."""
+        """Renew the certificate before it ends, and use the new one."""
         while True:
             due = due_at(line.credentials.identity, self._chance())
             while self._wall_clock() < due:
@@ -248,7 +248,7 @@ class SiteAgent:
                 self._session.leave()
 
     async def _renewed(self, line: MediatorChannels) -> Credentials:
-        """The next credentials, once they are had and kept; what is in the way is said."""
+        """Retry until the mediator has issued credentials, and they are on disk."""
         identity, made = line.credentials.identity, None
         warned_at = -math.inf
         while True:
@@ -269,7 +269,7 @@ class SiteAgent:
             await asyncio.sleep(renewal_pause_s(identity))
 
     async def _keep_tidy(self, store: BlobStore) -> None:
-        """Have neither runs of long ago nor old models fill the site's disk."""
+        """Remove old runs' folders and old models."""
         while True:
             now, keep_s = self._wall_clock(), self._settings.keep_s
             try:
@@ -283,7 +283,7 @@ class SiteAgent:
             await asyncio.sleep(TIDY_S)
 
     async def _keep_room(self, store: BlobStore) -> None:
-        """Have models give way to what else fills the disk; a full one is the site's trouble."""
+        """Remove models while the disk is full. A disk that stays full makes the site unusable."""
         while True:
             try:
                 found = await asyncio.to_thread(self._look_at_disk, store)
@@ -309,7 +309,6 @@ class SiteAgent:
     # -- what a session asks ----------------------------------------------------------------------
 
     def hello(self) -> pb.Hello:
-        """Who we are and what we hold."""
         return pb.Hello(
             protocol=PROTOCOL,
             site=self._site.name,
@@ -322,11 +321,9 @@ class SiteAgent:
         )
 
     def state(self) -> tuple[Capacity, str]:
-        """What the Ray cluster has, and why the site cannot be worked with."""
         return self._watch.look.capacity, self.trouble()
 
     def begin(self, welcome: pb.Welcome, send: Callable[[pb.FromSite], None]) -> None:
-        """The mediator has answered."""
         self._connected = True
         self._runners.lease_s = welcome.lease_s
         held = len(self._at_work.held())
@@ -334,15 +331,12 @@ class SiteAgent:
         self._at_work.begin(send)
 
     def take(self, order: pb.Order) -> None:
-        """An order has come."""
         self._at_work.take(order)
 
     def answer_taken(self, id: pb.OrderId) -> None:
-        """The mediator has an answer."""
         self._at_work.answer_taken(id)
 
     def renew(self, runs: list[str]) -> None:
-        """The leases of these runs go on."""
         self._runners.renew(runs)
 
     @property
@@ -358,14 +352,14 @@ class SiteAgent:
         return self._watch.look.trouble or self._disk_trouble
 
     def environment(self) -> Mapping[str, str]:
-        """What leads a command to the site's Ray; empty where there is none."""
+        """The environment variables with which a command reaches Ray; empty without one."""
         address = self._watch.look.address
         return {**self._site.environment, "RAY_ADDRESS": address} if address else {}
 
     # -- what happens here ------------------------------------------------------------------------
 
     def _ray(self) -> RayChoice:
-        """The Ray of a new runner: the very one that is watched."""
+        """Where a new runner connects: to the Ray that the agent watches."""
         choice = self._site.ray
         return replace(choice, address=self._watch.look.address) if choice.address else choice
 
@@ -391,7 +385,7 @@ class SiteAgent:
             self._session.beat()
 
     def _keep_machines(self, machines: frozenset[str]) -> None:
-        """Write down what is new of them; what could not be written is tried at the next look."""
+        """Save a changed set of machines. A failed write is tried again at the next look."""
         if not machines or machines == self._machines:
             return
         try:

@@ -25,13 +25,13 @@ class HomeBusy(MediatorError):
 
 
 class BadHome(MediatorError):
-    """The home folder holds something else than what is wanted of it."""
+    """The home folder is damaged, or belongs to another site or mediator."""
 
     exits_with = BAD_INPUT
 
 
 class AgentFailed(MediatorError):
-    """Something went wrong in a site's agent; what exactly, the site's own log says."""
+    """A site's agent failed. The details are in the site's own log."""
 
     def __init__(self, site: str, reason: str) -> None:
         super().__init__(site, reason)
@@ -42,13 +42,13 @@ class AgentFailed(MediatorError):
 
 
 class BadCommand(MediatorError):
-    """What came is no command that may come through the mediator."""
+    """The mediator may not run this command at a site."""
 
     exits_with = BAD_INPUT
 
 
 class SurveyFailed(MediatorError):
-    """A declared data set cannot be read, so nothing can be said of it."""
+    """A declared data set cannot be read."""
 
     exits_with = BAD_INPUT
 
@@ -64,6 +64,6 @@ class SessionLeft(SessionBroken):
 
 
 class SiteDismissed(MediatorError):
-    """The mediator wants no more of this site."""
+    """The mediator has dismissed this site."""
 
     exits_with = REFUSED

@@ -82,17 +82,16 @@ class SiteHome:
             raise BadHome(f"{path} is damaged: {error}") from error
 
     def write_joined(self, site: SiteName, mediator: str, credentials: Credentials) -> None:
-        """Remember what joining gave; the address comes last."""
+        """Save what joining returned, last the address, with which the site has joined."""
         credentials.write(self.credentials_folder)
         self.write_mediator(site, mediator)
 
     def write_mediator(self, site: SiteName, mediator: str) -> None:
-        """Remember where the mediator is."""
         text = json.dumps({"format": FORMAT, "site": site, "mediator": mediator})
         write_text(self.folder / "site.json", text, SECRET)
 
     def secret(self) -> bytes:
-        """The site's own random bytes; the same for ever."""
+        """The site's own random bytes, which never change."""
         path = self.folder / "secret"
         if not path.exists():
             write_text(path, secrets.token_hex(SECRET_BYTES), SECRET)
@@ -105,17 +104,15 @@ class SiteHome:
         return frozenset()
 
     def write_machines(self, machines: frozenset[str]) -> None:
-        """Remember them."""
         write_text(self.folder / "machines.json", json.dumps(sorted(machines)), SECRET)
 
     # -- runs -------------------------------------------------------------------------------------
 
     def run_folder(self, run: str) -> Path:
-        """Where a run's runner works; BadMessage unless that is a run's id."""
+        """BadMessage unless `run` is the id of a run."""
         return self.runs / check_run(run)
 
     def run_folders(self) -> dict[RunId, Path]:
-        """All that there are."""
         found = {}
         for path in sorted(self.runs.iterdir()):
             with suppress(BadMessage):
@@ -124,7 +121,7 @@ class SiteHome:
         return found
 
     def clean(self, *, now: float, keep_s: float, but: frozenset[RunId]) -> None:
-        """Remove the folders of runs that nobody has worked on for so long."""
+        """Remove the folders of runs that are older than `keep_s` seconds, except `but`."""
         for run, path in self.run_folders().items():
             if run not in but and now - path.stat().st_mtime > keep_s:
                 shutil.rmtree(path, ignore_errors=True)

@@ -81,7 +81,6 @@ class AgentSession:
         self._named: set[str] = set()
 
     def send(self, message: pb.FromSite) -> None:
-        """Have a message sent, in its turn."""
         if message.HasField("happened") and len(self._waiting) >= MOST_EVENTS:
             return
         if len(self._waiting) >= MOST_WAITING:

@@ -9,7 +9,7 @@ from ..core.restarts import RestartSettings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentSettings:
-    """Of one agent; what the mediator says in its Welcome comes on top."""
+    """One agent's settings. The mediator's Welcome adds its own."""
 
     welcome_s: float = 15.0
     """How long the first answer in a session may take."""
@@ -65,7 +65,7 @@ class AgentSettings:
 
 
 def pause_s(settings: AgentSettings, failures: int, *, holding: bool, chance: float) -> float:
-    """How long to wait after so many failures in a row; `chance` in [0, 1) spreads the sites."""
+    """How long to wait after so many failures in a row; `chance` in [0, 1) spreads sites out."""
     longest = settings.holding_pause_s if holding else settings.longest_pause_s
     doubled = settings.first_pause_s * 2.0 ** min(failures - 1, 30)
     return min(longest, doubled) * (0.5 + 0.5 * chance)

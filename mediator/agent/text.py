@@ -9,12 +9,12 @@ LONGEST = 500
 
 
 def one_line(text: str, otherwise: str = "it gave no reason") -> str:
-    """What a mediator says, on one line that does nothing to a terminal or a log."""
+    """A mediator's text as one line without control characters."""
     return plain_line(" ".join(text.split())[:LONGEST]) or otherwise
 
 
 def in_short(error: Exception) -> str:
-    """What kind of error it is, without what it says of the site's files."""
+    """The kind of an error, without the site's paths."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return type(error).__name__

@@ -67,14 +67,14 @@ LONGEST_HAPPENED = 64 << 10
 
 
 def terminate_this_process(reason: str) -> None:
-    """What a coordinator does once its conversation is broken: end, to be started again."""
+    """End this coordinator, whose conversation is broken. The mediator starts it again."""
     log.error("the conversation with the mediator is over: %s", reason)
     os.kill(os.getpid(), signal.SIGTERM)
 
 
 @dataclass(frozen=True, slots=True)
 class RunQuery:
-    """What a user asks of this run; to be answered once."""
+    """A user's question to this run, which is answered once."""
 
     payload: Payload
     answer: Callable[[Payload], None]
@@ -153,11 +153,10 @@ class MediatorConnection:
 
     @property
     def sites(self) -> Mapping[SiteName, SiteStanding]:
-        """All sites as they stand now, by name."""
         return self._board.sites
 
     def link(self, site: str) -> SiteLink:
-        """The way to a site's part of this run, whether it is there at the moment or not."""
+        """A link to a site's part of this run. The site may be away."""
         return SiteLink(self, check_site(site))
 
     def on_site_change(self, callback: Callable[[SiteStanding], None]) -> None:
@@ -165,7 +164,7 @@ class MediatorConnection:
         self._board.on_change = callback
 
     def on_link_use(self, callback: Callable[[LinkUse], None]) -> None:
-        """Call this with what blobs have used of sites' links, about once a second."""
+        """Call this about once a second with how blobs used the sites' links."""
         self._on_link = callback
 
     # -- the run ----------------------------------------------------------------------------------
@@ -192,7 +191,8 @@ class MediatorConnection:
         self._closed.set()
         with suppress(queue.Full):
             self._outgoing.put(None, timeout=JOIN_S)
-        if self._reader.is_alive() and threading.current_thread() is not self._reader:
+        # A mediator that never answered has nobody to end the call.
+        if self._board.told.is_set() and threading.current_thread() is not self._reader:
             self._reader.join(JOIN_S)
         self._undo.close()
         self._end("the connection was closed here")
@@ -349,7 +349,7 @@ class MediatorConnection:
         self.questions.put(RunQuery(payload, answer, fail))
 
     def _end(self, reason: str) -> None:
-        """Nothing more comes; whoever waits is told so, once."""
+        """Fail whoever waits, once: the conversation has ended."""
         with self._lock:
             if self._over:
                 return
@@ -365,27 +365,26 @@ class MediatorConnection:
                 _settle(future, error)
 
 
+@dataclass(frozen=True, slots=True)
 class SiteLink:
     """A `Link` to a site's part of the run, through the mediator."""
 
-    def __init__(self, connection: MediatorConnection, site: SiteName) -> None:
-        self._connection = connection
-        self._site = site
+    _connection: MediatorConnection
+    _site: SiteName
 
     def ask(
         self, verb: str, payload: Payload, *, key: str, round_number: int = 0, purpose: str = ""
     ) -> Future[Payload]:
-        """Send it; the answer. Fails with SiteLost once the mediator gives the site up."""
+        """Fails with SiteLost once the mediator gives the site up."""
         return self._connection.ask(
             self._site, verb, payload, key=key, round_number=round_number, purpose=purpose
         )
 
     def listen(self, notify: Notify) -> None:
-        """Tell this one from now on what happens at the site."""
         self._connection.listen(self._site, notify)
 
     def close(self) -> None:
-        """Nothing to end: the connection is for all sites."""
+        """Does nothing, since all sites share the connection."""
 
 
 def _settle(future: Future[Payload], made: Payload | BaseException) -> None:

@@ -29,7 +29,7 @@ class ReplyBlobs:
         self._last: deque[pb.Blob] = deque()
 
     def keep(self, payload: Payload) -> pb.Done:
-        """A reply as it is sent, its blob written and kept."""
+        """Write a reply's blob, and keep it for the mediator to read."""
         done = self._keeping.keep(lambda store: done_message(payload, store))
         if done.blob.digest:
             over: list[str] = []

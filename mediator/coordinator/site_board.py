@@ -28,7 +28,6 @@ class SiteBoard:
 
     @property
     def sites(self) -> Mapping[SiteName, SiteStanding]:
-        """All sites as they stand now."""
         with self._changed:
             return dict(self._standings)
 
@@ -44,7 +43,7 @@ class SiteBoard:
         self.told.set()
 
     def end(self, reason: str) -> None:
-        """The mediator says nothing more: whoever waits is refused."""
+        """Refuse whoever waits: the connection to the mediator has ended."""
         with self._changed:
             self._over = reason
             self._changed.notify_all()
@@ -85,7 +84,7 @@ class SiteBoard:
                 self._changed.wait(rest)
 
     def _why_not(self, min_sites: int, ready: int, missing: list[str]) -> dict[str, str]:
-        """What each site that is wanted lacks; the lock is held."""
+        """What each wanted site lacks. Called under the lock."""
         if self._over:
             return {ReservationRefused.NO_SITE: f"the mediator is gone: {self._over}"}
         others = {

@@ -57,7 +57,6 @@ class MediatorChannels:
         self.site, self.blobs = Stub(control, SITE), BlobStub(data)
 
     def replace(self, credentials: Credentials) -> None:
-        """Use these from now on."""
         old = self._channels
         self._open(credentials)
         for channel in old:
@@ -71,7 +70,7 @@ class MediatorChannels:
         self._old.remove(old)
 
     async def close(self) -> None:
-        """End all lines at once; may be called twice."""
+        """Close all channels at once; may be called twice."""
         for ending in tuple(self._ending):
             ending.cancel()
         await asyncio.gather(*self._ending, return_exceptions=True)

@@ -28,7 +28,7 @@ _UNREACHABLE = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_
 
 
 def token_for(site: SiteName, text: str) -> Token:
-    """The token that a text is. TokenMalformed, and IdentityError for another site's."""
+    """Parse a token. TokenMalformed; IdentityError for the token of another site."""
     token = Token.parse(text)
     if token.site != site:
         raise IdentityError(

@@ -27,19 +27,13 @@ READ_BYTES = 64 << 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandOutcome:
-    """What a command came to."""
-
     exit_code: int
     out: str
     err: str
 
-    def to_json(self) -> dict[str, Any]:
-        """As JSON values."""
-        return {"exit_code": self.exit_code, "out": self.out, "err": self.err}
-
 
 def arguments_of(header: Mapping[str, Any]) -> tuple[str, ...]:
-    """The arguments after `fedpilot` in an order's header; BadCommand if they are none."""
+    """The arguments after `fedpilot` in an order's header. BadCommand if they are invalid."""
     found = header.get("arguments")
     if (
         not isinstance(found, list)
@@ -109,7 +103,7 @@ async def run_command(
 
 
 async def _read(stream: asyncio.StreamReader, most: int) -> str:
-    """Read to the end; keep so many bytes and say how many there were beyond."""
+    """Read to the end, keep `most` bytes, and say how many were dropped."""
     kept, dropped = bytearray(), 0
     while data := await stream.read(READ_BYTES):
         taken = data[: most - len(kept)]

@@ -15,7 +15,7 @@ LONGEST_S = 3_600.0
 
 
 def gang_of(header: Mapping[str, Any]) -> GangRequest:
-    """The request that a header is, with its times cut down; BadMessage for what is none."""
+    """Parse a gang request, and cap its times. BadMessage if it is invalid."""
     try:
         asked = GangRequest.from_json(header)
         problem = _problem(asked)

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
 
 from ...core.exchange import Effect, Responder
@@ -55,18 +55,18 @@ Send = Callable[[pb.FromSite], None]
 
 
 class SiteRay(Protocol):
-    """What work needs to know of the site's machines."""
+    """The site's Ray cluster and disk, as orders see them."""
 
     def trouble(self) -> str:
         """Why its Ray or its disk cannot be worked with; empty if both can."""
 
     def environment(self) -> Mapping[str, str]:
-        """What leads a command to it; empty where there is none that it could be led to."""
+        """The environment variables with which a command reaches Ray; empty without one."""
 
 
 @dataclass(slots=True)
 class HeldOrder:
-    """What is kept here for an order until its answer is taken."""
+    """An order, until the mediator has taken its answer."""
 
     id: OrderId
     run: RunId
@@ -79,7 +79,6 @@ class HeldOrder:
 
     @property
     def message(self) -> pb.OrderId:
-        """Its id on the wire."""
         return id_message(self.id)
 
 
@@ -123,19 +122,19 @@ class OrderExecutor:
             self._report_again(held)
 
     def pause(self) -> None:
-        """The session has ended."""
         self._send = None
         self._transfers.session.clear()
 
     def happened(self, run: RunId, event: pb.Happened) -> None:
         """Pass on what a runner tells, if there is a session."""
         if self._send is not None:
-            self._send(pb.FromSite(happened=pb.Happened(**_fields(event), run=run)))
+            named = pb.Happened(run=run, kind=event.kind, header_json=event.header_json)
+            self._send(pb.FromSite(happened=named))
 
     # -- orders -----------------------------------------------------------------------------------
 
     def take(self, order: pb.Order) -> None:
-        """An order has come, perhaps again."""
+        """Accept an order, which may have come before."""
         try:
             id = order_id(order.id)
         except BadMessage as error:  # there is nobody to answer to
@@ -153,7 +152,7 @@ class OrderExecutor:
             self._report_again(self._orders[id])
 
     def adopt(self, run: RunId, runner: RunnerClient) -> None:
-        """Take over the orders that a runner has from an agent before us."""
+        """Take over the orders that an earlier agent gave to a runner."""
         for message in (*runner.held.at_work, *runner.held.answered):
             id = order_id(message)
             verb = message.key if message.key in VERBS else ""
@@ -163,7 +162,7 @@ class OrderExecutor:
             held.task = asyncio.create_task(self._adopted(held, runner))
 
     def answer_taken(self, message: pb.OrderId) -> None:
-        """The mediator has an answer, or wants none: forget the order."""
+        """Forget an order whose answer the mediator has, or does not want."""
         try:
             id = order_id(message)
         except BadMessage as error:
@@ -189,7 +188,7 @@ class OrderExecutor:
         task.add_done_callback(self._beside.discard)
 
     async def close(self) -> None:
-        """Stop; what is at a runner goes on there."""
+        """Stop. Runners continue their work."""
         tasks = [held.task for held in self._orders.values() if held.task is not None]
         tasks += self._beside
         for task in tasks:
@@ -217,7 +216,7 @@ class OrderExecutor:
         await self._answer(held, answer)
 
     async def _done(self, held: HeldOrder, order: pb.Order) -> pb.Answer:
-        """Have an order worked on, wherever that is."""
+        """Route an order to a command or a runner, and wait for its answer."""
         check_order(order)
         if (order.verb == "command") != (held.run == COMMANDS):
             raise BadMessage(f"the verb {order.verb} does not go with the run {held.run!r}")
@@ -230,16 +229,12 @@ class OrderExecutor:
                 done = pb.Done(kind="refused", header_json=header)
                 return pb.Answer(id=held.message, done=done)
             return await self._prepared(held, order)
-        else:
-            if order.verb == "release":  # of a run that was over before its runner was there, too
-                there = await self._runners.settled(held.run)
-            else:
-                there = self._runners.of(held.run)
-            if there is None and order.verb == "release":
+        if order.verb == "release":  # of a run that was over before its runner was there, too
+            runner = await self._runners.settled(held.run)
+            if runner is None:
                 return pb.Answer(id=held.message, done=pb.Done(kind="done", header_json="{}"))
-            if there is None:
-                raise self._runners.why_none(held.run)
-            runner = there
+        elif (runner := self._runners.of(held.run)) is None:
+            raise self._runners.why_none(held.run)
         if order.verb != "work":
             await self._transfers.fetch(held.id, blob_of(order.blob), held.round_number)
             return await self._asked(held, self._handed_over(held, order, runner), runner)
@@ -250,7 +245,7 @@ class OrderExecutor:
         return await self._asked(held, asking, runner)
 
     async def _prepared(self, held: HeldOrder, order: pb.Order) -> pb.Answer:
-        """Have a runner promise; one that dies before it has is started again within its budget."""
+        """Prepare at a runner, restarted within its budget if it dies before its promise."""
         while True:
             try:
                 runner = await self._runners.ensure(held.run)
@@ -272,7 +267,7 @@ class OrderExecutor:
     async def _asked(
         self, held: HeldOrder, asking: asyncio.Future[pb.Answer], runner: RunnerClient
     ) -> pb.Answer:
-        """What a runner answers. SiteLost with the reason if the runner goes."""
+        """Wait for a runner's answer. SiteLost with the reason if the runner ends first."""
         try:
             return await asking
         except SiteLost as error:
@@ -286,7 +281,7 @@ class OrderExecutor:
         return place_of((each.verb, each.round_number) for each in at_work)
 
     def _prepare(self, order: pb.Order) -> str:
-        """Why the site promises nothing; empty if its runner may try, within the site's caps."""
+        """Why the site refuses to prepare, or empty. Caps the request by the site's policy."""
         if trouble := self._ray.trouble():
             return trouble
         header = dict(read(order.kind, order.header_json, None).header)
@@ -325,26 +320,22 @@ class OrderExecutor:
                 deadline_of(header, settings.command_s),
                 settings.command_bytes,
             )
-        done = pb.Done(kind="command", header_json=header_json(outcome.to_json()))
+        done = pb.Done(kind="command", header_json=header_json(asdict(outcome)))
         return pb.Answer(id=held.message, done=done)
 
     # -- answers ----------------------------------------------------------------------------------
 
     async def _answer(self, held: HeldOrder, answer: pb.Answer) -> None:
-        """Bring the answer's blob, then send the answer whenever there is a session."""
+        """Upload the answer's blob, then send the answer in this session or the next."""
         try:
             blob = blob_of(answer.done.blob)
             await self._transfers.bring(held.id, blob, held.round_number)
         except Exception as error:  # whatever it is, somebody waits to be told
             answer = self._failed(held, error)
-        self._answered(held, answer)
-
-    def _answered(self, held: HeldOrder, answer: pb.Answer) -> None:
         if self._responder.replied(held.id, answer) is Effect.REPLY:
             self._report(held)
 
     def _report(self, held: HeldOrder) -> None:
-        """Tell the mediator how far an order is."""
         if self._send is None:
             return
         if (answer := self._responder.replies().get(held.id)) is not None:
@@ -353,7 +344,7 @@ class OrderExecutor:
             self._send(pb.FromSite(taken=pb.Taken(id=held.message)))
 
     def _report_again(self, held: HeldOrder) -> None:
-        """Tell a mediator that may know nothing of it; such a one wants an answer's blob first."""
+        """Report to a mediator that may not know the order: an answer's blob is offered first."""
         answer = self._responder.replies().get(held.id)
         blob = None if answer is None else blob_of(answer.done.blob)
         if answer is None or blob is None:
@@ -366,10 +357,11 @@ class OrderExecutor:
             await self._transfers.bring_again(held.id, blob)
         except Exception as error:
             answer = self._failed(held, error)
-        self._answered(held, answer)
+        if self._responder.replied(held.id, answer) is Effect.REPLY:
+            self._report(held)
 
     def _failed(self, held: HeldOrder, error: Exception) -> pb.Answer:
-        """The answer of an order that failed; of what nobody foresaw the details stay here."""
+        """The answer of an order that failed. Unexpected errors are only in the site's log."""
         found = machine_trouble(self._site, error)
         if isinstance(error, PolicyRefused):
             log.warning("refused %s of %s: %s", held.verb, held.run or "the mediator", error)
@@ -381,7 +373,3 @@ class OrderExecutor:
             broken = SiteLost if isinstance(error, OSError) else AgentFailed
             error = broken(self._site, f"{in_short(error)}; its own log says more")
         return pb.Answer(id=held.message, failure=told(error))
-
-
-def _fields(event: pb.Happened) -> dict[str, Any]:
-    return {"kind": event.kind, "header_json": event.header_json}

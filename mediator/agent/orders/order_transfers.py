@@ -39,7 +39,7 @@ FOR_WHAT_IT_IS = frozenset({grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.
 
 @dataclass(slots=True)
 class _Kept:
-    """The blobs that are kept for one order."""
+    """One order's pinned blobs."""
 
     pins: list[str] = field(default_factory=list)
     brought: str = ""
@@ -71,11 +71,11 @@ class OrderTransfers:
         self._traffic.take(self._policy(), id, round_number)
 
     def round_of(self, id: OrderId) -> int:
-        """The round that an order was counted under by an agent before us; 0 if it was not."""
+        """The round under which an earlier agent counted an order; 0 if none did."""
         return self._traffic.round_of(id)
 
     async def fetch(self, id: OrderId, blob: Blob | None, round_number: int) -> None:
-        """Have an order's blob here. PolicyRefused, SiteLost."""
+        """Download an order's blob if it is not here. PolicyRefused, SiteLost."""
         if blob is None:
             return
         self._pin(id, blob.digest)
@@ -101,7 +101,7 @@ class OrderTransfers:
                 await asyncio.sleep(AGAIN_S)
 
     async def bring(self, id: OrderId, blob: Blob | None, round_number: int) -> None:
-        """Bring an answer's blob. PolicyRefused; what the mediator refuses it for."""
+        """Upload an answer's blob. PolicyRefused, TransferRefused."""
         if blob is None:
             return
         self._pin(id, blob.digest)
@@ -110,7 +110,7 @@ class OrderTransfers:
         await self.bring_again(id, blob)
 
     async def bring_again(self, id: OrderId, blob: Blob) -> None:
-        """Upload, however long the link is down; until the mediator says that nobody waits."""
+        """Upload, across broken links, until the mediator confirms or wants no answer."""
         refused = 0
         while refused < REFUSALS:
             await self.session.wait()
@@ -127,12 +127,12 @@ class OrderTransfers:
         raise last
 
     def crossed(self, direction: Direction, digest: str, nbytes: int) -> None:
-        """Bytes of a blob have crossed; PolicyRefused where that is more than may."""
+        """Count bytes of a blob that crossed the link. PolicyRefused above the policy's cap."""
         now = self._wall_clock()
         enforce(self._site, self._traffic.cross(self._policy, direction, digest, nbytes, now=now))
 
     def taken(self, id: OrderId, *, ends_run: bool) -> None:
-        """The answer is where it belongs, or nobody wants it: remove what nobody needs."""
+        """An order is done: remove the blobs that no other order or run needs."""
         kept = self._let_go(id)
         unneeded = [kept.brought] if kept.brought else []
         for digest in kept.pins:
@@ -147,7 +147,7 @@ class OrderTransfers:
             self._traffic.end(Direction.FROM_SITE, kept.brought)
 
     def close(self) -> None:
-        """Let go of all blobs, which stay."""
+        """Unpin all blobs. Their files stay."""
         for id in list(self._kept):
             self._let_go(id)
 

@@ -20,13 +20,13 @@ class RunBlobs:
         self._used: dict[RunId, list[str]] = {}
 
     def used(self, run: RunId, digest: str) -> tuple[str, ...]:
-        """An order of a run is done with a model; gives what may be removed."""
+        """Record that an order used a model. Returns the digests that may be removed."""
         digests = [each for each in self._used.get(run, ()) if each != digest]
         self._used[run] = [*digests, digest][-KEPT:]
         return self._unused([*digests, digest][:-KEPT])
 
     def ended(self, run: RunId) -> tuple[str, ...]:
-        """A run holds nothing here any more; gives what may be removed."""
+        """Forget a run. Returns the digests that may be removed."""
         return self._unused(self._used.pop(run, []))
 
     def _unused(self, digests: list[str]) -> tuple[str, ...]:

@@ -48,7 +48,7 @@ AtWork = Callable[[RunId], str]
 
 @dataclass(slots=True)
 class Live:
-    """A runner that we are connected to."""
+    """A runner with a connection to this agent."""
 
     runner: RunnerClient
     watcher: asyncio.Task[None]
@@ -61,7 +61,7 @@ class Live:
 
 @dataclass(slots=True)
 class _Turn:
-    """Who may start a run's runner: one at a time."""
+    """The turn to start a run's runner, which one task has at a time."""
 
     lock: asyncio.Lock
     wanted: int = 0
@@ -105,7 +105,6 @@ class Runners:
         self._closed = False
 
     def runs(self) -> tuple[RunId, ...]:
-        """The runs that have a runner here."""
         return tuple(sorted(self._live))
 
     def busy(self) -> frozenset[RunId]:
@@ -118,7 +117,7 @@ class Runners:
         return None if live is None or live.ending else live.runner
 
     async def settled(self, run: RunId) -> RunnerClient | None:
-        """The same, once one that is just being started is there; none is that has to wait."""
+        """As `of`, after a start that is under way; one that waits for its pause is cancelled."""
         if (starting := self._turns.get(run)) is not None:
             starting.released.set()
             async with self._turn(run):
@@ -126,7 +125,7 @@ class Runners:
         return self.of(run)
 
     async def why_gone(self, run: RunId, runner: RunnerClient, said: str) -> SiteLost:
-        """Why a runner is gone, of which its connection only said this much."""
+        """Why a runner ended; `said` is what its connection reported."""
         live = self._live.get(run)
         if live is None or live.runner is not runner:
             return self._ends.get(run) or SiteLost(self._site, said)
@@ -198,7 +197,7 @@ class Runners:
         return f"the site's admin has changed its {', '.join(changed)}" if changed else ""
 
     async def _end_found(self, run: RunId, process: RunnerProcess, reason: str) -> None:
-        """Have a runner that we do not drive give everything back, and wait until it is gone."""
+        """End a runner without a connection to it, and wait until its process has ended."""
         self._remember(run, SiteLost(self._site, f"its part of {run} was ended: {reason}"))
         await asyncio.to_thread(process.end, self._settings.runner_end_s)
         self._ended(run, reason)
@@ -236,7 +235,7 @@ class Runners:
                 raise
 
     async def _pause(self, run: RunId, turn: _Turn) -> None:
-        """Wait until the next runner may be started. RunnersSpent; SiteLost if it is not wanted."""
+        """Wait until the next runner may start. RunnersSpent; SiteLost if the run is released."""
         deaths = self.deaths(run)
         with suppress(TimeoutError):
             async with asyncio.timeout(deaths.pause_s()):
@@ -245,7 +244,7 @@ class Runners:
             raise SiteLost(self._site, f"{run} was released while its next runner waited")
 
     async def _started(self, folder: Path, settings: RunnerSettings) -> RunnerProcess:
-        """Start a process; it is killed again if nobody waits for it any more."""
+        """Start a process, which is killed if this task is cancelled."""
         starting = asyncio.ensure_future(asyncio.to_thread(self._start, folder, settings))
         try:
             return await asyncio.shield(starting)
@@ -266,7 +265,7 @@ class Runners:
                 del self._turns[run]
 
     def renew(self, runs: Collection[str]) -> None:
-        """The mediator wants these to go on; the deaths in others count no more."""
+        """Renew the leases of these runs, and forget the deaths in all others."""
         self._deaths = {run: deaths for run, deaths in self._deaths.items() if run in runs}
         for run, live in self._live.items():
             if run in runs:
@@ -274,7 +273,7 @@ class Runners:
                 live.runner.renew(self.lease_s)
 
     def end_lapsed(self) -> None:
-        """Kill those that should have ended by themselves long ago."""
+        """Kill runners that did not end with their lease."""
         for run, live in list(self._live.items()):
             late = self._clock() - live.renewed_at - self.lease_s
             if late > self._settings.lapse_grace_s:
@@ -282,13 +281,12 @@ class Runners:
                 self.kill(run, SiteLost(self._site, f"its part of {run} has ended: {reason}"))
 
     def kill(self, run: RunId, why: SiteLost) -> None:
-        """End a runner at once."""
         if (live := self._live.get(run)) is not None:
             live.why = live.why or why
             live.runner.process.kill()
 
     async def end(self, run: RunId, reason: str) -> None:
-        """Have a runner give everything back, and wait until it is gone."""
+        """Have a runner give back what it holds, and wait until its process has ended."""
         live = self._live.get(run)
         if live is None:
             return
@@ -301,7 +299,7 @@ class Runners:
             await asyncio.wait([live.watcher], timeout=self._settings.runner_end_s)
 
     async def close(self, *, release: bool, reason: str) -> None:
-        """Leave all to whoever adopts them, or end them; may be called twice."""
+        """End all runners, or leave them to the agent's successor; may be called twice."""
         if release:
             await asyncio.gather(*(self.end(run, reason) for run in self.runs()))
         self._closed = True
@@ -359,7 +357,7 @@ class Runners:
             self._ended(run, live.why.reason)
 
     async def _bury(self, child: RunnerProcess) -> None:
-        """Leave no zombie: its lock is free a moment before the process can be waited for."""
+        """Reap a child: its lock is free a moment before the process can be waited for."""
         deadline = self._clock() + self._settings.runner_end_s
         while child.pid is not None and self._clock() < deadline:
             await asyncio.sleep(POLL_S)

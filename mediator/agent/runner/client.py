@@ -134,27 +134,26 @@ class RunnerClient:
         return await asyncio.shield(answer)
 
     def release(self, id: pb.OrderId) -> None:
-        """Nobody needs the answer, or needs it any longer: the runner may forget the order."""
+        """The answer is not needed any more: the runner may forget the order."""
         effect, _ = self._asked.release(id.key)
         self._answers.pop(id.key, None)
         if effect is Effect.ACKNOWLEDGE:
             self._acknowledge(id)
 
     def renew(self, lease_s: float) -> None:
-        """What the runner holds may go on for so long."""
         self._send(pb.ToRunner(lease=pb.Lease(lease_s=lease_s)))
 
     def end(self, reason: str) -> None:
-        """Have the runner give everything back and end."""
+        """Tell the runner to give back what it holds, and to end."""
         self._send(pb.ToRunner(farewell=pb.Farewell(reason=reason, final=True)))
 
     async def gone(self) -> SiteLost:
-        """Wait until the connection has ended; why it did."""
+        """Wait until the connection has ended, and say why."""
         await asyncio.wait([self._listener])
         return self._lost or lost(self.process, "the connection was closed here")
 
     async def close(self) -> None:
-        """Leave; the runner goes on until its lease ends or nobody has come for too long."""
+        """Disconnect. The runner continues until its lease or its time without a driver ends."""
         self._fail(lost(self.process, "the connection was closed here"))
         await asyncio.wait([self._listener], timeout=CLOSE_S)
         self._listener.cancel()
@@ -225,11 +224,11 @@ class RunnerClient:
 
 
 def _looked_at(answer: asyncio.Future[Any]) -> None:
-    """Nobody may be there any more to be told of a failure."""
+    """Mark a failure as retrieved, since whoever waited may be gone."""
     if not answer.cancelled():
         answer.exception()
 
 
 def lost(process: RunnerProcess, reason: str) -> SiteLost:
-    """A site whose runner is gone, with what its log said last."""
+    """The error for a site whose runner is gone, with the last lines of its log."""
     return SiteLost(process.settings.site, f"{reason}{process.quoted()}")

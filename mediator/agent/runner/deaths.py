@@ -18,7 +18,7 @@ WORKS = ("work", "")
 
 
 class Deaths:
-    """Of one run's runners at one site."""
+    """The deaths of one run's runners at one site."""
 
     def __init__(self, site: str, settings: RestartSettings, clock: Callable[[], float]) -> None:
         self._site, self._settings, self._clock = site, settings, clock
@@ -28,7 +28,7 @@ class Deaths:
         return len(self._found)
 
     def died(self, process: RunnerProcess, place: str, how: str) -> RunnerDied:
-        """Count the death of a process that is gone; what those are told who wait for it."""
+        """Count a death. Returns the error for those who wait for the runner."""
         self._found.append(Death(self._clock(), place, how))
         reason = f"its runner {how}{process.quoted()}"
         step = next_start(self._found, self._settings)

@@ -17,7 +17,7 @@ _COUNT = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
 
 
 def oom_kills() -> int:
-    """How many processes the kernel has killed for lack of memory: here, as far as it tells."""
+    """How many processes the kernel has killed for lack of memory, in our control group if told."""
     root, own, whole = SYSTEM
     for path in (*_of_group(root, own), whole):
         with suppress(OSError):
@@ -38,7 +38,7 @@ def _of_group(root: Path, own: Path) -> Iterable[Path]:
 
 
 def how_it_ended(code: int | None, *, out_of_memory: bool = False) -> str:
-    """What became of a process, as in `it was killed by SIGKILL`; None: nobody knows its code."""
+    """How a process ended, as in `was killed by SIGKILL`; `code` is None if it is unknown."""
     if code is None:
         return "ended without a word"
     if code >= 0:

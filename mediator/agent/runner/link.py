@@ -83,7 +83,6 @@ class OrderTensors:
             return order.blob
 
     def done(self, order: pb.Order) -> None:
-        """An order was answered."""
         if order.blob.digest:
             self.keeping.let_go(order.blob.digest)
 
@@ -140,7 +139,7 @@ class RunnerLink:
     def ask(
         self, verb: str, payload: Payload, *, key: str, round_number: int = 0, purpose: str = ""
     ) -> Future[Payload]:
-        """Have the runner work on it; the future of its answer."""
+        """Send an order to the runner. Returns the future of its answer."""
         closed = SiteLost(self._settings.site, CLOSED)
         if self._closed:
             return failed(closed)
@@ -166,7 +165,7 @@ class RunnerLink:
         self._notify = notify
 
     def close(self, reason: str = "the run has ended") -> None:
-        """Have the runner end, and end the link; what is open fails. May be called again."""
+        """End the runner and the link. Open orders fail. May be called twice."""
         if self._closed:
             return
         self._closed = True
@@ -198,7 +197,7 @@ class RunnerLink:
             runner.release(answer.id)
 
     async def _answered(self, order: pb.Order) -> tuple[RunnerClient, pb.Answer]:
-        """The answer to an order; one that begins a site's part survives the runner's death."""
+        """Wait for an answer. An order that begins a site's part is sent to the next runner too."""
         while True:
             begins = self._start_next if order.verb in BEGIN else None
             if begins is not None:
@@ -212,7 +211,7 @@ class RunnerLink:
                     raise
 
     async def _begin_next(self, start: Callable[[], RunnerProcess]) -> None:
-        """Have another runner if this one has died. RunnersSpent if there may be none."""
+        """Start the next runner if this one has died. RunnersSpent."""
         async with self._beginning:
             if self.died:
                 with suppress(TimeoutError):
@@ -239,7 +238,7 @@ class RunnerLink:
             self._at_work.pop(key, None)
 
     async def _end_of(self, life: _Life, place: str, error: SiteLost) -> SiteLost:
-        """Why a runner is gone; called once for each."""
+        """Called once for each runner."""
         runner = await _connected(life)
         if ended := await asyncio.to_thread(life.process.wait, ENDS_S):
             how = life.process.how_it_ended()
@@ -274,7 +273,7 @@ class RunnerLink:
 
 
 async def _connected(life: _Life) -> RunnerClient | None:
-    """The runner of a connection that was made, failed or was cancelled; None without one."""
+    """Wait for a connection attempt. None if it failed or was cancelled."""
     await asyncio.wait([life.connecting])
     if life.connecting.cancelled() or life.connecting.exception() is not None:
         return None

@@ -74,7 +74,6 @@ class Runner:
         )
 
     def run(self) -> None:
-        """Work until the end."""
         with Interruptions() as interruptions:
             try:
                 self._server.open()
@@ -97,11 +96,10 @@ class Runner:
     # -- OrderHandler, called by the server -----------------------------------------------------
 
     def work(self, order: pb.Order) -> None:
-        """Work on an order when those before it are begun."""
+        """Queue an order for the main thread."""
         self._todo.put(partial(self._act, order))
 
     def taken(self, answer: pb.Answer) -> None:
-        """Its blob is not needed any more."""
         if answer.done.blob.digest:
             self._keeping.let_go(answer.done.blob.digest)
 
@@ -134,7 +132,7 @@ class Runner:
         self._server.promised(self._part.promise_s)
 
     def _answered(self, id: pb.OrderId, made: Future[Payload]) -> None:
-        """Write down an answer and send it; called from whichever thread has made it."""
+        """Save an answer and send it. Called from any thread."""
         try:
             done = self._keeping.keep(partial(done_message, made.result()))
         except BaseException as error:
@@ -201,7 +199,6 @@ class Runner:
 
 
 def _log(text: str) -> None:
-    """Write to the runner's log, if its disk has room."""
     with suppress(OSError):
         print(text, file=sys.stderr, flush=True)
 

@@ -23,7 +23,7 @@ from .errors import OutOfOrder, ReservationLapsed
 
 
 class ParticipationState(StrEnum):
-    """What a site's part of a run has come to."""
+    """How far a site's part of a run has got."""
 
     FREE = "free"
     PROMISED = "promised"
@@ -79,7 +79,7 @@ class RunParticipation:
         return self._request.lease_s
 
     def act(self, verb: str, payload: Payload, asked: WorkloadCheck) -> Future[Payload]:
-        """Do what a driver asks for. The future fails with what went wrong.
+        """Execute a verb.
 
         `asked` tells whether a check asks for what was checked before.
         """
@@ -106,7 +106,7 @@ class RunParticipation:
             self._lapsed_s = lease_s
 
     def release(self) -> Payload:
-        """Give back whatever is held; may be called again."""
+        """Give back what is held; may be called twice."""
         self._request = self._promise = self._asked = None
         self.state = ParticipationState.FREE
         if self._site is not None:
@@ -156,7 +156,7 @@ class RunParticipation:
         return Payload(kind="done")
 
     def _begin_anew(self) -> None:
-        """Other work on the same vnodes: what was there ends with its gang."""
+        """Reserve the gang again for another spec."""
         request = self._request
         self.release()
         if request is None or self._prepare(_asking(request)).kind != "promised":
@@ -188,7 +188,7 @@ def _asking(request: GangRequest) -> Payload:
 
 
 def _size(request: GangRequest) -> dict[str, Any]:
-    """What makes two requests ask for the same gang, whatever it is called."""
+    """The fields that two requests for the same gang share."""
     return {
         name: value
         for name, value in asdict(request).items()

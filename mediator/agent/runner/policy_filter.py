@@ -45,11 +45,10 @@ class PolicedSite:
 
     @property
     def name(self) -> str:
-        """How the site is called."""
         return self._site.name
 
     def check(self, workload: str, spec: Payload) -> Future[None]:
-        """Judge what the spec wants, then as the site does; fails with PolicyRefused."""
+        """Judge what the spec wants, then let the site check it. PolicyRefused."""
         return done(self._check, workload, spec)
 
     def _check(self, workload: str, spec: Payload) -> None:
@@ -60,7 +59,7 @@ class PolicedSite:
         self._wants = wants
 
     def deliver(self, order: Payload, key: str, purpose: str) -> Future[Payload]:
-        """As the site does, if the run may still do so; PolicyRefused if not, or for its answer."""
+        """Deliver if the policy still allows the run, and its answer. PolicyRefused."""
         try:
             if self._wants is None:
                 raise MediatorError("a site does nothing for a run before it was checked")

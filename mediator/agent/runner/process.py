@@ -62,7 +62,7 @@ class RayChoice:
 @with_config(ConfigDict(extra="forbid"))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunnerSettings:
-    """What a runner is told when it is started."""
+    """A runner's settings, which it reads when it starts."""
 
     run: str
     site: str
@@ -90,7 +90,6 @@ class RunnerSettings:
     """What the runner speaks."""
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values."""
         values: dict[str, Any] = _JSON.dump_python(self, mode="json")
         return values
 
@@ -218,7 +217,6 @@ class RunnerProcess:
         return _pid_in(self.folder) if self.alive() else None
 
     def alive(self) -> bool:
-        """Whether the process is there."""
         if self._process is not None and self._process.poll() is None:
             return True  # its lock is free a moment before it can be waited for
         return _is_held(self.folder)
@@ -229,7 +227,7 @@ class RunnerProcess:
         return None if self._process is None else self._process.poll()
 
     def how_it_ended(self) -> str:
-        """What became of it, for a sentence that begins with the runner."""
+        """How it ended, as the predicate of a sentence about the runner."""
         return how_it_ended(self.exit_code, out_of_memory=oom_kills() > self._oom_kills)
 
     def last_words(self) -> str:
@@ -242,7 +240,7 @@ class RunnerProcess:
         return ""
 
     def quoted(self) -> str:
-        """The same as the end of a sentence; empty where there are none that may be told.
+        """The same as the end of a sentence; empty if the log is empty, or may not leave the site.
 
         The log of a site that has data or a policy of its own stays there: it may speak of them.
         """
@@ -253,7 +251,6 @@ class RunnerProcess:
         return f"; the last of {self.folder / LOG}: {words}" if words else ""
 
     def terminate(self) -> None:
-        """Ask it to end in order."""
         self._signal(signal.SIGTERM)
 
     def kill(self) -> None:

@@ -32,13 +32,13 @@ Driver = asyncio.Queue[pb.FromRunner | None]
 
 
 class OrderHandler(Protocol):
-    """Whoever does what comes in; called from the server's thread, and returns at once."""
+    """Executes what a driver sends. Called in the server's thread; must not block."""
 
     def work(self, order: pb.Order) -> None:
-        """Do a new order, and `answer` it some time."""
+        """Execute a new order, and call `RunnerServer.answer` later."""
 
     def taken(self, answer: pb.Answer) -> None:
-        """Whoever drives us has that answer: it is not needed any more."""
+        """The driver has this answer, so that its blob may go."""
 
     def lapse(self) -> None:
         """The promise's lease has ended."""
@@ -74,7 +74,7 @@ class RunnerServer:
         self._thread = threading.Thread(target=self._live, name="server", daemon=True)
 
     def open(self) -> None:
-        """Listen from now on. RuntimeError if the socket cannot be bound."""
+        """Listen. RuntimeError if the socket cannot be bound."""
         self._thread.start()
         self._listening.result()
 
@@ -83,16 +83,15 @@ class RunnerServer:
         self._soon(lambda: self._answer(answer))
 
     def promised(self, promise_s: float | None) -> None:
-        """A promise was made that lasts so long without a commit; None: there is none now."""
+        """Watch a promise that lapses after so many seconds without a commit; None: watch none."""
         now = self._clock()
         self._soon(lambda: self._look(self._leases.promised(now, promise_s)))
 
     def happened(self, event: pb.Happened) -> None:
-        """Tell whoever is connected."""
         self._soon(lambda: self._tell(event))
 
     def close(self, reason: str) -> None:
-        """Say why it is over, and end the thread; may be called again."""
+        """Tell the driver why it ends, and end the thread; may be called twice."""
         if self._thread.is_alive():
             self._soon(lambda: self._close(reason))
             self._thread.join(CLOSE_S)

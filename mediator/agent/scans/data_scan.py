@@ -30,7 +30,7 @@ LONGEST_REASON = 400
 
 
 async def surveyed(file: Path, secret: bytes, within_s: float) -> dict[str, Any]:
-    """What leaves the site of each data set, by name. Raises SurveyFailed."""
+    """What the site discloses of each data set, by name. SurveyFailed."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", PROGRAM, str(file)),
         stdin=asyncio.subprocess.DEVNULL,
@@ -80,7 +80,6 @@ def look(declaration: Declaration) -> dict[str, Any]:
 
 
 def _ids(declaration: Declaration) -> list[str]:
-    """The clients that files tell of."""
     clients = declaration.clients
     match clients["arise"]:
         case "file_per_client":
@@ -103,7 +102,7 @@ def _ids(declaration: Declaration) -> list[str]:
 
 
 def main() -> None:
-    """Be the process: print what the data sets of a site file hold."""
+    """Entry point of the process: print what the data sets of a site file hold."""
     try:
         sets = read_site_file(Path(sys.argv[1]))
         print(json.dumps({name: look(each) for name, each in sets.items()}))

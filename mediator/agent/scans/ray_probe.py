@@ -16,7 +16,6 @@ from fedpilot.fabric import Resources
 
 
 async def report(address: str, every_s: float) -> None:
-    """Print lines for ever, until stdout is closed."""
     from fedpilot.fabric.core.cluster_state import JobId
     from fedpilot.fabric.ray.control_plane.gcs import Gcs  # which imports Ray
 

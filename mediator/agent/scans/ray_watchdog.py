@@ -40,7 +40,7 @@ END_S = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """What is known of the cluster now."""
+    """The cluster's state at the latest look."""
 
     trouble: str = ""
     """Empty, or why it cannot be worked with."""
@@ -54,14 +54,12 @@ class Look:
 
     @property
     def in_trouble(self) -> bool:
-        """Whether something is known that is not good, so that what runs there is lost."""
+        """Whether what runs there is lost."""
         return self.trouble not in ("", NOT_LOOKED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reported:
-    """A line of the probe."""
-
     machines: frozenset[str]
     capacity: Capacity
 
@@ -77,14 +75,13 @@ class Watch(Protocol):
 
 
 class PrivateRay:
-    """A site whose runs have a private Ray each on this machine: there is nothing to look at."""
+    """A site whose runs each have a private Ray on this machine, which nobody has to watch."""
 
     def __init__(self) -> None:
         total = local_machine().total.to_ray()
         self.look = Look(capacity=Capacity(total=total, free=total, machines=1))
 
     async def watch(self, changed: Callable[[Look, Look], None]) -> None:
-        """Nothing ever changes."""
         await asyncio.Event().wait()
 
 
@@ -118,7 +115,7 @@ class Watchdog:
         self.look = Look(trouble=NOT_LOOKED)
 
     async def watch(self, changed: Callable[[Look, Look], None]) -> None:
-        """Look for ever; nothing of it is left when this is cancelled."""
+        """Look for ever. Cancelling it ends the probe."""
         try:
             while True:
                 before = self.look
@@ -130,7 +127,6 @@ class Watchdog:
             await self._end_probe()
 
     async def turn(self) -> Look:
-        """One look."""
         try:
             address = self._resolve()
         except FabricError as error:
@@ -167,7 +163,7 @@ class Watchdog:
         )
 
     async def _troubled(self, reason: str, *, at_once: bool = False) -> Look:
-        """The look after one that failed: one alone means nothing yet."""
+        """The look after a failed one. A single failure changes nothing."""
         self._failed += 1
         if self.look.in_trouble:
             return replace(self.look, trouble=reason)
@@ -226,7 +222,7 @@ class Watchdog:
 
 
 def reported_in(line: bytes) -> Reported | None:
-    """What a line of the probe says; None for an error, or what is no such line."""
+    """Parse a line of the probe. None for an error, or for any other line."""
     try:
         found: dict[str, Any] = json.loads(line)
         return Reported(
@@ -242,7 +238,7 @@ def reported_in(line: bytes) -> Reported | None:
 
 
 async def health(address: str, within_s: float) -> str:
-    """Why a Ray's control plane is not well; empty if it is."""
+    """Why a Ray's control plane is not healthy; empty if it is."""
     options = (("grpc.enable_http_proxy", 0),)
     async with grpc.aio.insecure_channel(address, options=options) as channel:
         check: Any = channel.unary_unary(HEALTH)

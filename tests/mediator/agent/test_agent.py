@@ -123,6 +123,12 @@ def test_models_that_no_run_needs_any_more_are_removed(tmp_path: Path) -> None:
     played(tmp_path, play)
 
 
+@pytest.fixture
+def brings_again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedpilot.mediator.agent.orders.order_transfers.AGAIN_S", 0.1)
+
+
+@pytest.mark.usefixtures("brings_again_soon")
 def test_an_answer_stays_until_it_was_brought_whatever_else_comes(tmp_path: Path) -> None:
     room = replace(QUICK, blob_bytes=5 * MODEL["w"].nbytes // 2)
 
@@ -157,6 +163,7 @@ def test_events_of_runners_are_passed_on_under_their_own_run(tmp_path: Path) -> 
     played(tmp_path, play)
 
 
+@pytest.mark.usefixtures("brings_again_soon")
 def test_an_answer_that_nobody_takes_yet_is_brought_until_somebody_does(tmp_path: Path) -> None:
     async def play(lab: Lab) -> None:
         async with running(lab.agent()):

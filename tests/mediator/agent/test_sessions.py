@@ -86,7 +86,7 @@ def test_a_link_that_swallows_everything_is_noticed_and_left(tmp_path: Path) -> 
 
 def test_a_link_that_a_model_fills_is_not_silent(tmp_path: Path) -> None:
     async def play(lab: Lab) -> None:
-        quick = replace(QUICK, silent_s=2.0)
+        quick = replace(QUICK, silent_s=1.0)
         big = {"w": np.random.default_rng(1).random(200_000)}
         async with (
             wire(lab.mediator.address) as link,
@@ -94,7 +94,7 @@ def test_a_link_that_a_model_fills_is_not_silent(tmp_path: Path) -> None:
         ):
             session = await lab.mediator.next_session()
             await lab.prepared(session)
-            link.bytes_per_s = 1_600_000 / 6
+            link.bytes_per_s = 1_600_000 / 3
             await session.order(RUN, "work/1", "work", work("echo", **big), lab.mediator.store)
             await session.wait_for("taken", key="work/1")
             answer = await session.wait_for("answer", key="work/1")

@@ -130,7 +130,8 @@ def test_a_runner_that_dies_is_the_loss_of_the_site_with_the_end_of_its_log(
 
 def test_a_crash_that_repeats_at_the_same_place_does_not_loop(tmp_path: Path) -> None:
     async def play(lab: Lab) -> None:
-        async with running(lab.agent(settings=HASTY)):
+        agent = lab.agent(settings=HASTY)
+        async with running(agent):
             session = await lab.mediator.next_session()
             for number in (1, 2):
                 error = await killed_at_work(lab, session, number)
@@ -144,18 +145,7 @@ def test_a_crash_that_repeats_at_the_same_place_does_not_loop(tmp_path: Path) ->
             refused = await session.wait_for("answer", key="prepare")
             assert isinstance(error_of(PARIS, refused.failure), RunnersSpent)
             assert not lab.runs_here()
-
-    played(tmp_path, play)
-
-
-def test_a_run_that_was_over_has_its_whole_budget_again(tmp_path: Path) -> None:
-    async def play(lab: Lab) -> None:
-        agent = lab.agent(settings=HASTY)
-        async with running(agent):
-            session = await lab.mediator.next_session()
-            for number in (1, 2, 3):
-                error = await killed_at_work(lab, session, number)
-            assert isinstance(error, RunnersSpent)
+            await session.take(RUN, "prepare")
             lab.mediator.runs = []  # it has failed, and is resumed later
             await until(lambda: not agent._runners.deaths(RUN), "the deaths are forgotten")
             lab.mediator.runs = [RUN]
