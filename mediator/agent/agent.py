@@ -35,7 +35,7 @@ from .membership.renewal import CertificateRenewal, Say
 from .orders.order_executor import OrderExecutor
 from .orders.order_transfers import OrderTransfers
 from .orders.runners import Runners, Start
-from .orders.traffic import SiteSpending
+from .orders.traffic import SiteTraffic
 from .runner.process import RayChoice, RunnerProcess
 from .scans.ray_watchdog import Look, Watch
 from .session import AgentSession
@@ -135,7 +135,7 @@ class SiteAgent:
                 name,
                 store,
                 blobs,
-                SiteSpending(self._home.traffic),
+                SiteTraffic(self._home.traffic),
                 policy=policy,
                 wall_clock=self._wall_clock,
             )

@@ -1,14 +1,14 @@
-"""How many bytes cross a site's boundary, by round, site, direction and purpose; how many may.
+"""Bytes across sites' boundaries: counted by round, site, direction and purpose, and limited.
 
-A budget is judged before something is sent, on what was booked until then and what was promised to
-those who are under way. Whoever asks first never goes beyond.
+Limits are checked before anything is sent: what has crossed, what orders under way may still cost,
+and what is asked for now stay within them together.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 
 
@@ -51,8 +51,8 @@ class TrafficLedger:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Crossing:
-    """Bytes that cross one site's boundary, by direction."""
+class Volume:
+    """Bytes across one site's boundary, by direction."""
 
     to_site: int = 0
     from_site: int = 0
@@ -62,10 +62,35 @@ class Crossing:
         """Both directions."""
         return self.to_site + self.from_site
 
-    def __add__(self, other: Crossing) -> Crossing:
-        return Crossing(
+    def __add__(self, other: Volume) -> Volume:
+        return Volume(
             to_site=self.to_site + other.to_site, from_site=self.from_site + other.from_site
         )
+
+    def __or__(self, other: Volume) -> Volume:
+        """The larger of both in each direction."""
+        return Volume(
+            to_site=max(self.to_site, other.to_site), from_site=max(self.from_site, other.from_site)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """A rule on bytes, what counts against it already, and what is asked for now."""
+
+    name: str
+    """The key that sets it: `round_bytes` of a run's budget, `bytes_per_day.to_site` of a site."""
+    span: str
+    """What it is about, in words: `round 2`, `site oslo`, `today`."""
+    allowed: int | None
+    """None is no limit."""
+    spent: int
+    asked: int
+
+    @property
+    def broken(self) -> bool:
+        """Whether less is left than is asked for."""
+        return self.allowed is not None and self.spent + self.asked > self.allowed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,46 +107,17 @@ class Budget:
     @property
     def limits_anything(self) -> bool:
         """Whether there is any limit."""
-        return (self.round_bytes, self.run_bytes, self.site_bytes) != (None, None, None)
+        return self.tightest is not None
 
     @property
     def tightest(self) -> tuple[str, int] | None:
         """The smallest limit, which no site's part of a round may exceed; None without any."""
-        limits = [
-            (allowed, limit)
-            for limit in ("round_bytes", "run_bytes", "site_bytes")
-            if (allowed := getattr(self, limit)) is not None
-        ]
+        limits = [(most, name) for name, most in asdict(self).items() if most is not None]
         return min(limits)[::-1] if limits else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OverBudget:
-    """Why something is not sent."""
-
-    limit: str
-    """`round_bytes`, `run_bytes` or `site_bytes`."""
-    allowed: int
-    spent: int
-    asked: int
-    site: str
-    """Whose limit it is; empty where it is that of all sites together."""
-    round_number: int
-
-    def __str__(self) -> str:
-        where = {
-            "round_bytes": f"round {self.round_number}",
-            "run_bytes": "the run",
-            "site_bytes": f"site {self.site}",
-        }[self.limit]
-        return (
-            f"the traffic budget of {where} is {self.allowed} bytes: {self.spent} are spent, and "
-            f"{self.asked} more were wanted; raise traffic.{self.limit}, or send less"
-        )
-
-
-class Spending:
-    """What of a budget is spent: what has crossed, and what was promised to those under way."""
+class BudgetUse:
+    """What of a run's budget has crossed, and what orders under way may still cost."""
 
     def __init__(self, budget: Budget) -> None:
         self._budget = budget
@@ -139,36 +135,38 @@ class Spending:
                 self._rounds[flow.round_number] += nbytes
 
     def promise(self, site: str, nbytes: int) -> None:
-        """Count what may cross for a site in the round that is under way, until `settle`."""
+        """Count what may cross for a site in the current round, until `settle`."""
         self._promised[site] += nbytes
 
     def settle(self) -> None:
         """What was promised has crossed, and is booked, or never will."""
         self._promised.clear()
 
-    def refuses(self, round_number: int, asked: Mapping[str, int]) -> OverBudget | None:
-        """Whether these bytes, by site, may cross together; the first limit that they would break.
+    def refuses(self, round_number: int, asked: Mapping[str, int]) -> Limit | None:
+        """The first limit that these bytes, by site, would break together; None if they may cross.
 
-        They are what is sent now and what is to come back for it.
+        They are what is sent now and what comes back for it.
         """
-        budget, promised = self._budget, self._promised.total()
-        total = sum(asked.values())
-        judged = [
-            ("round_bytes", budget.round_bytes, self._rounds[round_number] + promised, total, ""),
-            ("run_bytes", budget.run_bytes, self._run + promised, total, ""),
-            *(
-                ("site_bytes", budget.site_bytes, self._sites[s] + self._promised[s], asked[s], s)
-                for s in sorted(asked)
+        budget, promised, total = self._budget, self._promised.total(), sum(asked.values())
+        limits = [
+            Limit(
+                "round_bytes",
+                f"round {round_number}",
+                budget.round_bytes,
+                self._rounds[round_number] + promised,
+                total,
             ),
+            Limit("run_bytes", "the run", budget.run_bytes, self._run + promised, total),
         ]
-        for limit, allowed, spent, more, site in judged:
-            if allowed is not None and spent + more > allowed:
-                return OverBudget(
-                    limit=limit,
-                    allowed=allowed,
-                    spent=spent,
-                    asked=more,
-                    site=site,
-                    round_number=round_number,
-                )
-        return None
+        for site, more in sorted(asked.items()):
+            spent = self._sites[site] + self._promised[site]
+            limits.append(Limit("site_bytes", f"site {site}", budget.site_bytes, spent, more))
+        return next((each for each in limits if each.broken), None)
+
+
+def over_budget(limit: Limit) -> str:
+    """Why a run's budget has no more to send, and what to do."""
+    return (
+        f"the traffic budget of {limit.span} is {limit.allowed} bytes: {limit.spent} are spent, "
+        f"and {limit.asked} more were wanted; raise traffic.{limit.name}, or send less"
+    )

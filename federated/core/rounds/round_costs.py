@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from fedpilot.mediator.core.traffic import Budget, Crossing, Direction, Flow, Spending
+from fedpilot.mediator.core.traffic import Budget, BudgetUse, Direction, Flow, Volume
 
 from ..algorithm import Needs
 from ..state import Roles, State, averaged, counters, nbytes
@@ -60,23 +60,21 @@ class Costs:
             headers=HEADERS + HEADERS_OF_A_TENSOR * len(model) if on_the_wire else 0,
         )
 
-    def of_order(self, *, with_model: bool, clients: int | None) -> Crossing:
+    def of_order(self, *, with_model: bool, clients: int | None) -> Volume:
         """An order and its answer: about training so many clients, or (None) about judging."""
         back = 0 if clients is None else self.answer + clients * self.update
         out = self.model if with_model else 0
-        return Crossing(to_site=out + self.headers, from_site=back + self.headers)
+        return Volume(to_site=out + self.headers, from_site=back + self.headers)
 
     def of_round(
         self, clients: Mapping[str, int], *, having: Collection[str], judges: Judges
-    ) -> dict[str, Crossing]:
+    ) -> dict[str, Volume]:
         """What a round costs each site, by how many clients it trains at most.
 
         `having` are the sites that have the round's model already.
         """
         costs = {
-            site: self.of_order(with_model=site not in having, clients=count)
-            if count
-            else Crossing()
+            site: self.of_order(with_model=site not in having, clients=count) if count else Volume()
             for site, count in clients.items()
         }
         judging = self.of_order(with_model=True, clients=None)
@@ -95,9 +93,9 @@ class Costs:
         return self.of_order(with_model=True, clients=0).total
 
     @property
-    def late(self) -> Crossing:
+    def late(self) -> Volume:
         """What an order of an earlier round still has to bring, at most."""
-        return Crossing(from_site=self.answer + self.headers)
+        return Volume(from_site=self.answer + self.headers)
 
 
 def judges_among(sites: list[str], judges: Judges) -> list[str]:
@@ -119,13 +117,13 @@ def fitting(
     judges: Callable[[int], Judges],
 ) -> int:
     """How many of so many rounds a budget is enough for, if nothing has to be sent again."""
-    spending = Spending(budget)
+    use = BudgetUse(budget)
     having: Collection[str] = ()
     for number in range(1, rounds + 1):
         asked = costs.of_round(clients, having=having, judges=judges(number))
-        if spending.refuses(number, {site: each.total for site, each in asked.items()}) is not None:
+        if use.refuses(number, {site: each.total for site, each in asked.items()}) is not None:
             return number - 1
-        spending.book(
+        use.book(
             (Flow(number, site, Direction.TO_SITE, "training"), each.total)
             for site, each in asked.items()
         )

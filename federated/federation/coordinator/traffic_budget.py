@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from fedpilot.mediator.core.traffic import Budget, Crossing, Direction, Flow, Spending
+from fedpilot.mediator.core.traffic import Budget, BudgetUse, Direction, Flow, Volume, over_budget
 
 from ...core.rounds.round_costs import Costs, Judges
 from ...errors import TrafficSpent
@@ -28,10 +28,10 @@ class Meter:
         self._limited = budget.limits_anything
         self._costs = costs
         self._folder = folder
-        self._spending = Spending(budget)
-        self._planned: dict[str, Crossing] = {}
+        self._use = BudgetUse(budget)
+        self._planned: dict[str, Volume] = {}
         """What is written down of the round that is under way, by site."""
-        self._asked: dict[str, Crossing] = {}
+        self._asked: dict[str, Volume] = {}
         """What its orders were granted."""
         if self._limited:
             self._read_back()
@@ -55,7 +55,7 @@ class Meter:
             (Flow(number, site, Direction(way), purpose), nbytes)
             for number, site, way, purpose, nbytes in self._folder.traffic()
         ]
-        self._spending.book(rows, earlier=True)
+        self._use.book(rows, earlier=True)
 
     def plan(
         self,
@@ -76,7 +76,7 @@ class Meter:
         wanted = self._costs.of_round(clients, having=having, judges=judges)
         overdue = [(site, self._costs.late) for site in late]
         for site, each in overdue:
-            wanted[site] = wanted.get(site, Crossing()) + each
+            wanted[site] = wanted.get(site, Volume()) + each
         self._check(f"round {round_number} is not begun", round_number, wanted)
         self._planned, self._asked = wanted, {}
         self._write(round_number)
@@ -97,29 +97,26 @@ class Meter:
     def book(self, rows: Iterable[tuple[Flow, int]]) -> None:
         """The round is over, and this has crossed for it."""
         if self._limited:
-            self._spending.settle()
-            self._spending.book(rows)
+            self._use.settle()
+            self._use.book(rows)
 
     def written(self) -> None:
         """What was booked is in the run folder's table."""
         if self._limited:
             self._folder.forget_round_under_way()
 
-    def _check(self, what: str, round_number: int, wanted: Mapping[str, Crossing]) -> None:
+    def _check(self, what: str, round_number: int, wanted: Mapping[str, Volume]) -> None:
         totals = {site: each.total for site, each in wanted.items()}
-        refused = self._spending.refuses(round_number, totals)
+        refused = self._use.refuses(round_number, totals)
         if refused is not None:
-            raise TrafficSpent(what, str(refused))
+            raise TrafficSpent(what, over_budget(refused))
 
-    def _grant(self, round_number: int, site: str, wanted: Crossing) -> None:
-        self._spending.promise(site, wanted.total)
-        asked = self._asked[site] = self._asked.get(site, Crossing()) + wanted
-        planned = self._planned.get(site, Crossing())
-        if asked.to_site > planned.to_site or asked.from_site > planned.from_site:
-            self._planned[site] = Crossing(
-                to_site=max(asked.to_site, planned.to_site),
-                from_site=max(asked.from_site, planned.from_site),
-            )
+    def _grant(self, round_number: int, site: str, wanted: Volume) -> None:
+        self._use.promise(site, wanted.total)
+        asked = self._asked[site] = self._asked.get(site, Volume()) + wanted
+        planned = self._planned.get(site, Volume())
+        if asked | planned != planned:
+            self._planned[site] = asked | planned
             self._write(round_number)
 
     def _write(self, round_number: int) -> None:

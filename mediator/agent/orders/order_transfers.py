@@ -24,7 +24,7 @@ from ...wire.blobs.blob import Blob
 from ...wire.blobs.store import BlobStore
 from ...wire.messages import OrderId, RunId, SiteName
 from ...wire.transfer import BlobClient, TransferFailed, TransferRefused
-from .traffic import SiteSpending
+from .traffic import SiteTraffic
 
 log = logging.getLogger(__name__)
 
@@ -81,13 +81,13 @@ class OrderTransfers:
         site: SiteName,
         store: BlobStore,
         blobs: BlobClient,
-        spending: SiteSpending,
+        traffic: SiteTraffic,
         *,
         policy: Callable[[], Policy],
         wall_clock: Callable[[], float],
     ) -> None:
         self._site, self._store, self._blobs = site, store, blobs
-        self._spending, self._policy, self._wall_clock = spending, policy, wall_clock
+        self._traffic, self._policy, self._wall_clock = traffic, policy, wall_clock
         self._run_blobs = RunBlobs()
         self._kept: defaultdict[OrderId, _Kept] = defaultdict(_Kept)
         self.session = asyncio.Event()
@@ -95,11 +95,11 @@ class OrderTransfers:
 
     def begin_work(self, id: OrderId, round_number: int) -> None:
         """Count work against the policy's budget; PolicyRefused where that is spent."""
-        self._spending.take(self._policy(), id, round_number)
+        self._traffic.take(self._policy(), id, round_number)
 
     def round_of(self, id: OrderId) -> int:
         """The round under which an earlier agent counted an order; 0 if none did."""
-        return self._spending.round_of(id)
+        return self._traffic.round_of(id)
 
     async def fetch(self, id: OrderId, blob: Blob | None, round_number: int) -> None:
         """Download an order's blob if it is not here. PolicyRefused, SiteLost."""
@@ -112,7 +112,7 @@ class OrderTransfers:
         try:
             await self._download(blob)
         finally:
-            self._spending.end(Direction.TO_SITE, blob.digest)
+            self._traffic.end(Direction.TO_SITE, blob.digest)
 
     async def _download(self, blob: Blob) -> None:
         until = asyncio.get_running_loop().time() + REFUSED_S
@@ -156,7 +156,7 @@ class OrderTransfers:
     def crossed(self, direction: Direction, digest: str, nbytes: int) -> None:
         """Count bytes of a blob that crossed the link. PolicyRefused above the policy's cap."""
         now = self._wall_clock()
-        enforce(self._site, self._spending.cross(self._policy, direction, digest, nbytes, now=now))
+        enforce(self._site, self._traffic.cross(self._policy, direction, digest, nbytes, now=now))
 
     def taken(self, id: OrderId, *, ends_run: bool) -> None:
         """An order is done: remove the blobs that no other order or run needs."""
@@ -169,9 +169,9 @@ class OrderTransfers:
             unneeded += self._run_blobs.ended(id.run)
         for digest in unneeded:
             self._store.remove(digest)
-        self._spending.done(id)
+        self._traffic.done(id)
         if kept.brought:
-            self._spending.end(Direction.FROM_SITE, kept.brought)
+            self._traffic.end(Direction.FROM_SITE, kept.brought)
 
     def close(self) -> None:
         """Unpin all blobs. Their files stay."""
@@ -189,7 +189,7 @@ class OrderTransfers:
         self._kept[id].pins.append(digest)
 
     def _charge(self, id: OrderId, direction: Direction, blob: Blob, round_number: int) -> None:
-        refused: Refused | None = self._spending.begin(
+        refused: Refused | None = self._traffic.begin(
             self._policy(),
             direction,
             id.run,

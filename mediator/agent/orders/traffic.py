@@ -1,4 +1,4 @@
-"""SiteSpending: bytes of models and updates by day and by round, as far as the policy limits them.
+"""SiteTraffic: bytes of models and updates by day and by round, as far as the policy limits them.
 
 What is about to cross is booked before it does, in a file, so that an agent which is killed in
 between has not forgotten it. A blob is booked once for as long as it is on its way: a model until
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from ...core.rules.policy import DAY_S, ByteCaps, Policy
-from ...core.rules.policy_decision import Refused, Spent, judge_bytes
+from ...core.rules.policy_decision import Refused, judge_bytes
 from ...core.traffic import Direction
 from ...identity.files import SECRET, write_text
 from ...wire.blobs.blob import Blob
@@ -34,7 +34,7 @@ LAST = "last"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BlobCrossing:
+class BlobInTransit:
     """A blob on its way in one direction."""
 
     run: RunId
@@ -46,7 +46,7 @@ class BlobCrossing:
     """Bytes that may cross, all attempts together."""
 
 
-class SiteSpending:
+class SiteTraffic:
     """The books of one site."""
 
     def __init__(self, path: Path) -> None:
@@ -59,7 +59,7 @@ class SiteSpending:
         as much as any of them had spent, and what was spent on them since."""
         self._orders: dict[str, int] = {}
         """The rounds of orders that are not done."""
-        self._crossings: dict[str, BlobCrossing] = {}
+        self._crossings: dict[str, BlobInTransit] = {}
         self._claims: Counter[str] = Counter()
         """How many orders wait for a crossing in this process."""
         self._crossed: Counter[str] = Counter()
@@ -104,7 +104,7 @@ class SiteSpending:
         name = _crossing(direction, blob.digest)
         found = self._crossings.get(name)
         if _limits(policy) and (found is None or found.size != blob.size):
-            begun = BlobCrossing(run=run, round_number=round_number, size=blob.size)
+            begun = BlobInTransit(run=run, round_number=round_number, size=blob.size)
             if (refused := self._book(policy, direction, name, begun, now)) is not None:
                 return refused
         self._claims[name] += 1
@@ -139,7 +139,7 @@ class SiteSpending:
             del self._claims[name], self._crossed[name]
 
     def _book(
-        self, policy: Policy, direction: Direction, name: str, crossing: BlobCrossing, now: float
+        self, policy: Policy, direction: Direction, name: str, crossing: BlobInTransit, now: float
     ) -> Refused | None:
         day = int(now // DAY_S)
         if day != self._day:
@@ -148,8 +148,9 @@ class SiteSpending:
         shared = self._is_past(run, number)
         bucket = self._past[run] if shared else self._rounds.get(_round(run, number), {})
         in_round, today = bucket.get(direction, 0), self._today.get(direction, 0)
-        spent = Spent(in_round=in_round, today=today)
-        if refused := judge_bytes(policy, direction, spent, crossing.size):
+        if refused := judge_bytes(
+            policy, direction, in_round=in_round, today=today, more=crossing.size
+        ):
             return refused
         self._today[direction] = today + crossing.size
         bucket[direction] = in_round + crossing.size
@@ -190,7 +191,7 @@ class SiteSpending:
             past = {str(run): {LAST: 0, **_counts(e)} for run, e in found.get("past", {}).items()}
             orders = _counts(found.get("open", {}))  # an agent before us may have kept none
             crossings = {
-                str(name): BlobCrossing(
+                str(name): BlobInTransit(
                     run=RunId(str(each["run"])),
                     round_number=int(each["round_number"]),
                     size=int(each["size"]),

@@ -14,7 +14,7 @@ from pathlib import PurePath
 from fedpilot.fabric.core.resources import UNIT
 
 from ...errors import PolicyRefused
-from ..traffic import Direction
+from ..traffic import Direction, Limit
 from .policy import (
     ANY_CODE,
     BUILT_IN,
@@ -218,26 +218,27 @@ def judge_answer(policy: Policy, clients: int) -> Refused | None:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Spent:
-    """Bytes that have crossed the site's boundary in one direction."""
-
-    in_round: int
-    today: int
-
-
-def judge_bytes(policy: Policy, direction: Direction, spent: Spent, more: int) -> Refused | None:
-    """Whether so many bytes more may cross."""
-    for rule, caps, so_far, span in (
-        ("bytes_per_round", policy.bytes_per_round, spent.in_round, "in this round"),
-        ("bytes_per_day", policy.bytes_per_day, spent.today, "today"),
+def judge_bytes(
+    policy: Policy, direction: Direction, *, in_round: int, today: int, more: int
+) -> Refused | None:
+    """Whether so many bytes more may cross in a direction, after those of this round and today."""
+    for limit in (
+        Limit(
+            f"bytes_per_round.{direction}",
+            "in this round",
+            policy.bytes_per_round.of(direction),
+            in_round,
+            more,
+        ),
+        Limit(
+            f"bytes_per_day.{direction}", "today", policy.bytes_per_day.of(direction), today, more
+        ),
     ):
-        most = caps.of(direction)
-        if most is not None and so_far + more > most:
+        if limit.broken:
             return Refused(
-                rule=f"{rule}.{direction}",
-                found=f"{more} bytes after {so_far} {span}",
-                allowed=f"at most {most}",
+                rule=limit.name,
+                found=f"{more} bytes after {limit.spent} {limit.span}",
+                allowed=f"at most {limit.allowed}",
             )
     return None
 

@@ -20,7 +20,7 @@ from fedpilot.mediator.agent.orders.commands import CommandOutcome
 from fedpilot.mediator.agent.orders.order_executor import OrderExecutor
 from fedpilot.mediator.agent.orders.order_transfers import OrderTransfers
 from fedpilot.mediator.agent.orders.runners import Runners
-from fedpilot.mediator.agent.orders.traffic import SiteSpending
+from fedpilot.mediator.agent.orders.traffic import SiteTraffic
 from fedpilot.mediator.agent.runner.process import RayChoice, RunnerProcess, RunnerSettings
 from fedpilot.mediator.agent.session import AgentSession
 from fedpilot.mediator.agent.text import in_short, one_line
@@ -52,7 +52,7 @@ def transfers(folder: Path) -> OrderTransfers:
         PARIS,
         BlobStore(folder / "blobs", 1 << 20),
         None,  # type: ignore[arg-type]
-        SiteSpending(folder / "traffic.json"),
+        SiteTraffic(folder / "traffic.json"),
         policy=Policy,
         wall_clock=lambda: 0.0,
     )

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from fedpilot.mediator import TrafficLedger
-from fedpilot.mediator.core.traffic import Budget, Direction, Flow, OverBudget, Spending
+from fedpilot.mediator.core.traffic import Budget, BudgetUse, Direction, Flow, Limit, over_budget
 
 flows = st.builds(
     Flow,
@@ -79,33 +79,33 @@ TO_B = Flow(2, "b", Direction.TO_SITE, "training")
 def test_a_budget_is_judged_before_anything_is_sent(
     budget: Budget, asked: dict[str, int], limit: str | None
 ) -> None:
-    spending = Spending(budget)
-    spending.book([(TO_A, 100), (FROM_A, 50), (TO_B, 50)])
-    found = spending.refuses(1, asked)
-    assert (found.limit if found else None) == limit
+    use = BudgetUse(budget)
+    use.book([(TO_A, 100), (FROM_A, 50), (TO_B, 50)])
+    found = use.refuses(1, asked)
+    assert (found.name if found else None) == limit
 
 
 def test_what_is_promised_counts_until_it_is_settled() -> None:
-    spending = Spending(Budget(round_bytes=100, run_bytes=150, site_bytes=90))
-    spending.promise("a", 60)
-    refused = spending.refuses(1, {"a": 31})
+    use = BudgetUse(Budget(round_bytes=100, run_bytes=150, site_bytes=90))
+    use.promise("a", 60)
+    refused = use.refuses(1, {"a": 31})
     assert refused is not None
-    assert (refused.limit, refused.site, refused.spent) == ("site_bytes", "a", 60)
-    refused = spending.refuses(1, {"b": 41})
+    assert (refused.name, refused.span, refused.spent) == ("site_bytes", "site a", 60)
+    refused = use.refuses(1, {"b": 41})
     assert refused is not None
-    assert refused.limit == "round_bytes"
-    spending.settle()
-    spending.book([(TO_A, 20)])
-    assert spending.refuses(1, {"a": 70}) is None
+    assert refused.name == "round_bytes"
+    use.settle()
+    use.book([(TO_A, 20)])
+    assert use.refuses(1, {"a": 70}) is None
 
 
 def test_an_earlier_attempt_counts_for_the_run_and_the_site_and_for_no_round() -> None:
-    spending = Spending(Budget(round_bytes=100, run_bytes=150, site_bytes=150))
-    spending.book([(TO_A, 100)], earlier=True)
-    assert spending.refuses(1, {"a": 50}) is None
-    refused = spending.refuses(1, {"b": 51})
+    use = BudgetUse(Budget(round_bytes=100, run_bytes=150, site_bytes=150))
+    use.book([(TO_A, 100)], earlier=True)
+    assert use.refuses(1, {"a": 50}) is None
+    refused = use.refuses(1, {"b": 51})
     assert refused is not None
-    assert refused.limit == "run_bytes"
+    assert refused.name == "run_bytes"
 
 
 @pytest.mark.parametrize(
@@ -117,9 +117,11 @@ def test_an_earlier_attempt_counts_for_the_run_and_the_site_and_for_no_round() -
     ],
 )
 def test_a_refusal_names_the_limit_what_is_spent_and_what_was_asked(limit: str, where: str) -> None:
-    spending = Spending(Budget(**{limit: 100}))
-    spending.book([(Flow(2, "a", Direction.TO_SITE, "training"), 60)])
-    assert str(spending.refuses(2, {"a": 41})) == (
+    use = BudgetUse(Budget(**{limit: 100}))
+    use.book([(Flow(2, "a", Direction.TO_SITE, "training"), 60)])
+    refused = use.refuses(2, {"a": 41})
+    assert refused is not None
+    assert over_budget(refused) == (
         f"the traffic budget of {where} is 100 bytes: 60 are spent, and 41 more were wanted; raise "
         f"traffic.{limit}, or send less"
     )
@@ -151,17 +153,17 @@ amounts = st.dictionaries(st.sampled_from("ab"), st.integers(0, 100))
 def test_who_asks_first_never_spends_more_than_the_budget(
     a_round: int, run: int, site: int, rounds: list[dict[str, int]]
 ) -> None:
-    spending = Spending(Budget(round_bytes=a_round, run_bytes=run, site_bytes=site))
+    use = BudgetUse(Budget(round_bytes=a_round, run_bytes=run, site_bytes=site))
     sent: list[tuple[Flow, int]] = []
     for number, asked in enumerate(rounds):
-        refused = spending.refuses(number, asked)
+        refused = use.refuses(number, asked)
         if refused is None:
             rows = [(Flow(number, s, Direction.TO_SITE, "training"), n) for s, n in asked.items()]
-            spending.book(rows)
+            use.book(rows)
             sent += rows
         else:
-            assert isinstance(refused, OverBudget)
-            assert refused.spent + refused.asked > refused.allowed
+            assert isinstance(refused, Limit)
+            assert refused.spent + refused.asked > (refused.allowed or 0)
     assert sum(n for _, n in sent) <= run
     for number in range(len(rounds)):
         assert sum(n for flow, n in sent if flow.round_number == number) <= a_round

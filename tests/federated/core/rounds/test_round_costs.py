@@ -9,7 +9,7 @@ from hypothesis import given, strategies as st
 from fedpilot.federated.core.algorithm import Needs
 from fedpilot.federated.core.rounds.round_costs import Costs, Judges, fitting
 from fedpilot.federated.core.state import Roles, State, TensorRole
-from fedpilot.mediator.core.traffic import Budget, Crossing
+from fedpilot.mediator.core.traffic import Budget, Volume
 
 MODEL: State = {
     "weight": np.zeros((3, 4), dtype=np.float32),
@@ -36,7 +36,7 @@ def test_an_algorithm_that_needs_every_update_costs_by_the_client() -> None:
     costs = Costs.of(MODEL, ROLES, Needs.EVERY_UPDATE)
     assert costs == Costs(model=BYTES, answer=8, update=4 * (12 + 5))
     order = costs.of_order(with_model=False, clients=9)
-    assert order == Crossing(to_site=0, from_site=8 + 9 * 68)
+    assert order == Volume(to_site=0, from_site=8 + 9 * 68)
 
 
 def test_headers_count_where_bytes_are_those_of_the_wire() -> None:
@@ -67,7 +67,7 @@ def test_what_a_round_costs(
 
 def test_a_site_without_clients_costs_what_it_judges() -> None:
     found = COSTS.of_round({"a": 0, "b": 3}, having=(), judges=Judges.ONE)
-    assert found == {"a": Crossing(to_site=10), "b": Crossing(to_site=10, from_site=20)}
+    assert found == {"a": Volume(to_site=10), "b": Volume(to_site=10, from_site=20)}
 
 
 @pytest.mark.parametrize(

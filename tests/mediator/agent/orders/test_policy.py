@@ -131,8 +131,8 @@ def test_a_key_that_is_ordered_anew_is_booked_anew(tmp_path: Path) -> None:
             error = error_of(PARIS, answer.failure)
             assert isinstance(error, PolicyRefused)
             assert error.rule == "bytes_per_round.to_site"
-            spending = agent._at_work._transfers._spending
-            await until(lambda: not spending._crossings, "nothing is on its way")
+            traffic = agent._at_work._transfers._traffic
+            await until(lambda: not traffic._crossings, "nothing is on its way")
 
     played(tmp_path, play)
 

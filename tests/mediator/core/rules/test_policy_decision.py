@@ -16,7 +16,6 @@ from fedpilot.mediator.core.rules.policy import (
     Simulations,
 )
 from fedpilot.mediator.core.rules.policy_decision import (
-    Spent,
     enforce,
     judge,
     judge_answer,
@@ -216,11 +215,11 @@ amounts = st.integers(0, 1_000_000)
 @given(cap=amounts, in_round=amounts, today=amounts, more=amounts)
 def test_bytes_never_exceed_a_cap(cap: int, in_round: int, today: int, more: int) -> None:
     policy = Policy(bytes_per_round=ByteCaps(to_site=cap), bytes_per_day=ByteCaps(to_site=2 * cap))
-    spent = Spent(in_round=in_round, today=today)
-    refused = judge_bytes(policy, Direction.TO_SITE, spent, more)
+    asked = {"in_round": in_round, "today": today, "more": more}
+    refused = judge_bytes(policy, Direction.TO_SITE, **asked)
     within = in_round + more <= cap and today + more <= 2 * cap
     assert (refused is None) is within
-    assert judge_bytes(policy, Direction.FROM_SITE, spent, more) is None
+    assert judge_bytes(policy, Direction.FROM_SITE, **asked) is None
 
 
 @given(
