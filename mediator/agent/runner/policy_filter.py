@@ -18,7 +18,7 @@ from ...errors import MediatorError
 from ...federation.futures import done, failed, then
 from ...federation.site import Site
 from ...workload import Payload, SiteContext, SiteWorkload, load_workload
-from ..site_config.site_policy import policy_of
+from ..site_config.site_files import policy_of
 
 
 class PolicedSite:
