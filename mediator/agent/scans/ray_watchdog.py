@@ -1,7 +1,7 @@
 """Watchdog: whether the site's Ray cluster can be worked with, and what it has.
 
-Calls to a Ray whose head is gone hang for ever, so the agent makes none. It asks the head's control
-plane for its health by plain gRPC, with a deadline. What the cluster has comes from a probe, a
+Calls to a Ray whose head is gone hang for ever, so the agent makes none. It asks the control plane
+for its health by plain gRPC, with a deadline. What the cluster has comes from a probe, a
 process that is restarted when it is silent. A cluster that has none of its former machines was
 started anew: what ran on the old one is lost.
 """
