@@ -1,8 +1,8 @@
 """MediatorConnection: a coordinator's end of its conversation with the mediator, for threads.
 
 Each order gives a future of its answer. A broken conversation is not resumed: its owner is told
-once, and ends. The mediator, or its successor, starts the coordinator again, which asks again under the
-same keys.
+once, and ends. The mediator, or its successor, starts the coordinator again, which asks again
+under the same keys.
 """
 
 from __future__ import annotations

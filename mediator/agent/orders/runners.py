@@ -1,8 +1,8 @@
 """Runners: one process per run at this site, which outlives the agent.
 
 A runner starts when its run is first prepared here, and an agent's successor finds it again. It
-ends when its run is over or its lease lapses. A runner whose Ray is gone is killed, since calls to that
-Ray hang for ever. `why_gone` and `why_none` remember why it ended.
+ends when its run is over or its lease lapses. A runner whose Ray is gone is killed, since calls to
+that Ray hang for ever. `why_gone` and `why_none` remember why it ended.
 
 A runner that dies by itself loses this site for its run. When the run is prepared here again, the
 next runner starts after a growing pause and within a budget (`core.restarts`).
