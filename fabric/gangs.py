@@ -11,7 +11,6 @@ import itertools
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from .core.places import placement
@@ -34,6 +33,7 @@ from .errors import (
     GangTimeout,
     NameTaken,
     NeverFits,
+    NotInTime,
     SpecError,
 )
 from .host.machine import Load, load
@@ -44,13 +44,17 @@ if TYPE_CHECKING:
     from .inside.virtual_clusters import VirtualClusters
 
 
+Slot = tuple[VNode, Group, int]
+"""A vnode, the group that carries it, and the index of its bundle there."""
+
+
 class Gang:
     """The vnodes of one virtual cluster, held until they are released."""
 
     def __init__(
         self,
         name: str,
-        slots: Sequence[tuple[VNode, Group, int]],
+        slots: Sequence[Slot],
         cluster: Cluster,
         undo: ExitStack,
     ) -> None:
@@ -87,12 +91,7 @@ class Gang:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.release()
 
 
@@ -107,7 +106,6 @@ class VirtualClusterManager:
     def reserve(self, spec: VirtualCluster, *, name: str, timeout_s: float = 30.0) -> Gang:
         """Reserve all the nodes of a virtual cluster, or none and say why."""
         # 1. Refuse what has no meaning.
-        wanted = spec.groups()
         if not name:
             raise SpecError("a gang needs a name, got none")
         if name in self._gangs:
@@ -116,79 +114,83 @@ class VirtualClusterManager:
         # 2. Refuse what can never be: Ray would wait for it for ever.
         check_feasible(spec, self._cluster.machines(), name=name)
 
-        # 3. Ask for every group, then wait for all of them under one deadline. Whatever stops us
-        #    on the way, the groups that exist by then are removed.
-        started = self._clock()
-        if self._cluster.shared:
-            return self._ask(spec, name, timeout_s)
+        # 3. Whatever stops us on the way, all that exists by then is removed.
         with ExitStack() as undo:
             undo.callback(self._gangs.pop, name, None)
-            groups = []
-            for number, ask in enumerate(wanted):
-                try:
-                    group = self._cluster.create_group(f"{name}/{number}", ask.bundles, ask.policy)
-                except GangExists as taken:
-                    raise GangExists(name) from taken
-                undo.callback(group.remove)
-                groups.append(group)
-            hosts = []
-            for group in groups:
-                found = group.wait(max(0.0, started + timeout_s - self._clock()))
-                if found is None:
-                    reason = _WHY_NOT_YET[group.state()]
-                    raise GangTimeout(name, self._clock() - started, reason)
-                hosts.append(found)
+            reserved = self._by_manager if self._cluster.shared else self._by_ray
+            slots = reserved(spec, name, timeout_s, undo)
 
             # 4. It is ours: from here on the gang owns the undoing.
-            slots = self._slots(name, spec, groups, hosts)
             gang = self._gangs[name] = Gang(name, slots, self._cluster, undo.pop_all())
         return gang
 
-    def _ask(self, spec: VirtualCluster, name: str, timeout_s: float) -> Gang:
-        """Have the manager of a shared cluster reserve a gang."""
+    def _by_ray(
+        self, spec: VirtualCluster, name: str, timeout_s: float, undo: ExitStack
+    ) -> list[Slot]:
+        """Have Ray reserve all groups, under one deadline: nobody else uses a Ray of our own."""
+        started, groups, slots = self._clock(), list[Group](), list[Slot]()
+        for number, ask in enumerate(spec.groups()):
+            try:
+                group = self._cluster.create_group(f"{name}/{number}", ask.bundles, ask.policy)
+            except GangExists as taken:
+                raise GangExists(name) from taken
+            undo.callback(group.remove)
+            groups.append(group)
+        hosts = []
+        for group in groups:
+            found = group.wait(max(0.0, started + timeout_s - self._clock()))
+            if found is None:
+                reason = _WHY_NOT_YET[group.state()]
+                raise GangTimeout(name, self._clock() - started, reason)
+            hosts.append(found)
+        machines = {machine.id: machine for machine in self._cluster.machines()}
+        for asked, group, found in zip(spec.node_groups, groups, hosts, strict=True):
+            for bundle, (node, host) in enumerate(zip(asked.nodes, found, strict=True)):
+                id = VNodeId(f"{name}/{len(slots)}")
+                inherited = machines[host].labels if host in machines else {}
+                labels = {**inherited, **node.labels, VNODE_LABEL: id, VCLUSTER_LABEL: name}
+                vnode = _vnode(name, id, host, host, node.bundle().resources, labels)
+                slots.append((vnode, group, bundle))
+        return slots
+
+    def _by_manager(
+        self, spec: VirtualCluster, name: str, timeout_s: float, undo: ExitStack
+    ) -> list[Slot]:
+        """Have the manager of a shared cluster reserve all nodes as a virtual cluster."""
         from .inside.context import enclosing
         from .inside.virtual_clusters import VirtualClusters
         from .views.explain import holders
 
-        started = self._clock()
-        clusters, parent = VirtualClusters(), enclosing() or ROOT
-        with ExitStack() as undo:
-            undo.callback(self._gangs.pop, name, None)
-            try:
-                found = clusters.create(name, spec, parent=parent, wait_s=timeout_s)
-            except NameTaken as taken:
-                raise GangExists(name) from taken
-            except NeverFits as never:
-                raise GangInfeasible(name, str(spec), never.most, never.reason) from never
-            undo.callback(_delete, clusters, name)
-            if found["state"] in ("waiting", "starting"):
-                held = holders(clusters.snapshot(), parent, name)
-                reason = "; ".join(filter(None, (found["reason"], held)))
-                raise GangTimeout(name, self._clock() - started, reason)
-            nodes = clusters.show(name)["nodes"]
-            nodes.sort(key=lambda node: int(node["id"].rpartition("/")[2]))
-            groups = dict.fromkeys(each["id"] for node in nodes for each in node["groups"])
-            sizes: dict[str, list[Resources]] = {id: [] for id in groups}
-            for node in nodes:
-                for each in node["groups"]:
-                    sizes[each["id"]].append(Resources.of(each["resources"]))
-            adopted = {id: self._cluster.adopt_group(id, sizes[id]) for id in groups}
-            for group in adopted.values():
-                undo.callback(group.remove)
-            slots = []
-            for node in nodes:
-                vnode = VNode(
-                    id=VNodeId(node["id"]),
-                    cluster=ClusterId(name),
-                    parent=MachineId(node["parent"]),
-                    machine=MachineId(node["machine"]),
-                    resources=Resources.of(node["total"]),
-                    labels=node["labels"],
-                )
-                (piece,) = node["groups"]
-                slots.append((vnode, adopted[piece["id"]], int(piece["bundle"])))
-            gang = self._gangs[name] = Gang(name, slots, self._cluster, undo.pop_all())
-        return gang
+        started, clusters, parent = self._clock(), VirtualClusters(), enclosing() or ROOT
+        try:
+            found = clusters.create(name, spec, parent=parent, wait_s=timeout_s)
+        except NameTaken as taken:
+            raise GangExists(name) from taken
+        except NeverFits as never:
+            raise GangInfeasible(name, str(spec), never.most, never.reason) from never
+        except NotInTime as late:
+            raise GangTimeout(name, late.waited_s, late.reason) from late
+        undo.callback(_delete, clusters, name)
+        if found["state"] in ("waiting", "starting"):
+            held = holders(clusters.snapshot(), parent, name)
+            reason = "; ".join(filter(None, (found["reason"], held)))
+            raise GangTimeout(name, self._clock() - started, reason)
+        nodes = clusters.show(name)["nodes"]
+        nodes.sort(key=lambda node: int(node["id"].rpartition("/")[2]))
+        sizes: dict[str, list[Resources]] = {}
+        for node in nodes:
+            for each in node["groups"]:
+                sizes.setdefault(each["id"], []).append(Resources.of(each["resources"]))
+        groups = {id: self._cluster.adopt_group(id, each) for id, each in sizes.items()}
+        for group in groups.values():
+            undo.callback(group.remove)
+        slots: list[Slot] = []
+        for node in nodes:
+            total = Resources.of(node["total"])
+            vnode = _vnode(name, node["id"], node["parent"], node["machine"], total, node["labels"])
+            (piece,) = node["groups"]
+            slots.append((vnode, groups[piece["id"]], int(piece["bundle"])))
+        return slots
 
     def most(self, node: FixedSizeNode, policy: SchedulingPolicy) -> int:
         """Count how many such nodes the machines could hold together if nothing else ran there."""
@@ -210,37 +212,21 @@ class VirtualClusterManager:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _slots(
-        self,
-        name: str,
-        spec: VirtualCluster,
-        groups: Sequence[Group],
-        hosts: Sequence[Sequence[MachineId]],
-    ) -> list[tuple[VNode, Group, int]]:
-        machines = {machine.id: machine for machine in self._cluster.machines()}
-        slots: list[tuple[VNode, Group, int]] = []
-        for asked, group, found in zip(spec.node_groups, groups, hosts, strict=True):
-            for bundle, (node, host) in enumerate(zip(asked.nodes, found, strict=True)):
-                id = VNodeId(f"{name}/{len(slots)}")
-                inherited = machines[host].labels if host in machines else {}
-                vnode = VNode(
-                    id=id,
-                    cluster=ClusterId(name),
-                    parent=host,
-                    machine=host,
-                    resources=node.bundle().resources,
-                    labels={**inherited, **node.labels, VNODE_LABEL: id, VCLUSTER_LABEL: name},
-                )
-                slots.append((vnode, group, bundle))
-        return slots
+
+def _vnode(
+    gang: str, id: str, parent: str, machine: str, size: Resources, labels: Mapping[str, str]
+) -> VNode:
+    return VNode(
+        id=VNodeId(id),
+        cluster=ClusterId(gang),
+        parent=MachineId(parent),
+        machine=MachineId(machine),
+        resources=size,
+        labels=labels,
+    )
 
 
 def _delete(clusters: VirtualClusters, name: str) -> None:

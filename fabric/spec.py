@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from numbers import Real
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from .core.places.placement import GPU
@@ -267,12 +266,7 @@ class VirtualCluster:
         entered: VirtualClusterInfo = entrance().enter(self)
         return entered
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         assert entrance is not None
         entrance().leave(self)
 

@@ -1,7 +1,7 @@
-"""SiteAgent: speaks for one site to its mediator, for ever, and outlives every broken link.
+"""SiteAgent: represents one site at its mediator, and reconnects after every broken link.
 
-It dials out and opens no port of its own. All of it is one event loop in one process, without Ray
-and without tensors: what needs those is a runner's, or the probe's.
+It dials out and opens no port. It is one event loop in one process, without Ray and tensors, which
+belong to runners and to the probe.
 """
 
 from __future__ import annotations
@@ -9,20 +9,19 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import math
 import secrets
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from ..core.disk import Space, disk_trouble
 from ..core.rules.disclosure import Declaration
 from ..core.rules.policy import DAY_S
 from ..core.traffic import Direction
-from ..errors import MediatorError, MediatorUnreachable, SiteLost
+from ..errors import SiteLost
 from ..identity import Credentials
 from ..proto import federation_pb2 as pb
 from ..wire.blobs.full_disk import space_of
@@ -32,7 +31,7 @@ from ..wire.transfer import BlobClient
 from .errors import SessionBroken, SessionLeft, SiteDismissed
 from .home import SiteHome
 from .membership.channel import MediatorChannels
-from .membership.renewal import due_at, pause_s as renewal_pause_s, renewed
+from .membership.renewal import CertificateRenewal, Say
 from .orders.order_executor import OrderExecutor
 from .orders.order_transfers import OrderTransfers
 from .orders.runners import Runners, Start
@@ -41,7 +40,7 @@ from .runner.process import RayChoice, RunnerProcess
 from .scans.ray_watchdog import Look, Watch
 from .session import AgentSession
 from .settings import AgentSettings, pause_s
-from .site_config.site_policy import policy_of
+from .site_config.site_files import policy_of
 from .text import in_short
 
 log = logging.getLogger(__name__)
@@ -51,12 +50,6 @@ STALE_BLOB_S = DAY_S
 """After so long nobody goes on with half a blob, or needs a whole one."""
 TIDY_S = 3_600.0
 """How often what nobody needs any more is removed."""
-
-
-class Say(Protocol):
-    """Tells whoever watches the agent what happens, by event and fields."""
-
-    def __call__(self, event: str, /, **fields: Any) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,38 +228,20 @@ class SiteAgent:
             self._runners.end_lapsed()
 
     async def _keep_certified(self, line: MediatorChannels, blobs: BlobClient) -> None:
-        """Renew the certificate before it ends, and use the new one."""
+        renewal = CertificateRenewal(
+            line,
+            self._home.credentials_folder,
+            warn_s=self._settings.expiry_warning_s,
+            say=self._say,
+            clock=self._clock,
+            wall_clock=self._wall_clock,
+            chance=self._chance,
+        )
         while True:
-            due = due_at(line.credentials.identity, self._chance())
-            while self._wall_clock() < due:
-                await asyncio.sleep(TICK_S)
-            made = await self._renewed(line)
-            line.replace(made)
+            await renewal.renew()
             blobs.use(line.blobs)
-            self._say("certificate_renewed", expires_at=made.identity.expires_at)
             if self._session is not None:
                 self._session.leave()
-
-    async def _renewed(self, line: MediatorChannels) -> Credentials:
-        """Retry until the mediator has issued credentials, and they are on disk."""
-        identity, made = line.credentials.identity, None
-        warned_at = -math.inf
-        while True:
-            try:
-                if made is None:
-                    made = await renewed(line.site, line.credentials, line.mediator)
-                await asyncio.to_thread(made.write, self._home.credentials_folder)
-                return made
-            except (MediatorError, OSError) as error:
-                log.warning("the certificate of this site is not renewed: %s", error)
-                left_s = identity.expires_at - self._wall_clock()
-                soon = left_s < self._settings.expiry_warning_s
-                serious = soon or not isinstance(error, MediatorUnreachable)
-                if serious and self._clock() - warned_at >= DAY_S:
-                    warned_at = self._clock()
-                    days = round(max(0.0, left_s) / DAY_S, 1)
-                    self._say("certificate_not_renewed", days=days, reason=str(error))
-            await asyncio.sleep(renewal_pause_s(identity))
 
     async def _keep_tidy(self, store: BlobStore) -> None:
         """Remove old runs' folders and old models."""

@@ -8,7 +8,6 @@ import statistics
 import sys
 from collections import deque
 from datetime import datetime
-from types import TracebackType
 from typing import Any, Protocol, Self, TextIO
 
 from rich.console import Console, Group, RenderableType
@@ -35,12 +34,7 @@ class Display(Protocol):
 
     def __enter__(self) -> Self: ...
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None: ...
+    def __exit__(self, *_: object) -> None: ...
 
 
 def display_for(stream: TextIO, *, as_json: bool) -> Display:
@@ -61,12 +55,7 @@ class _Closing:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         return None
 
 
@@ -151,13 +140,8 @@ class LiveDisplay:
         self._live.__enter__()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._live.__exit__(kind, error, trace)
+    def __exit__(self, *_: object) -> None:
+        self._live.stop()
 
     def __call__(self, event: Event) -> None:
         """Take an event into the picture."""

@@ -1,7 +1,7 @@
-"""Joining: an agent without a certificate pays for one with a token.
+"""Joining: an agent without a certificate gets one for a token.
 
-The token tells where to ask and whom to believe. The key is made here and never leaves the site;
-what comes back is believed only if it belongs to that key and to the authority of the token.
+The token names the mediator's address and its authority. The key is made here and never leaves the
+site. The reply is accepted only if it belongs to that key and to the token's authority.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ..text import one_line
 
 JOIN_S = 30.0
 LARGEST_REPLY = 256 << 10
-_UNREACHABLE = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED})
+UNREACHABLE = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED})
 
 
 def token_for(site: SiteName, text: str) -> Token:
@@ -62,7 +62,7 @@ async def join(
         try:
             reply = await Stub(channel, JOIN).join(asked, timeout=within_s, wait_for_ready=True)
         except grpc.aio.AioRpcError as error:
-            if error.code() in _UNREACHABLE:
+            if error.code() in UNREACHABLE:
                 early = await asyncio.to_thread(too_early_for, token.address, clock())
                 if early:
                     raise IdentityError(early) from error
@@ -79,7 +79,7 @@ async def join(
 
 def _explained(token: Token, error: grpc.aio.AioRpcError) -> MediatorError:
     reason = one_line(error.details() or "", error.code().name)
-    if error.code() in _UNREACHABLE:
+    if error.code() in UNREACHABLE:
         return MediatorUnreachable(token.address, reason)
     if error.code() is grpc.StatusCode.PERMISSION_DENIED:
         return TokenRefused(f"the mediator at {token.address} refuses the token: {reason}")

@@ -1,21 +1,36 @@
-"""Renewal: when a site's certificate is renewed, and how its agent asks for that.
+"""Renewal: when a site's certificate is renewed, and how its agent asks for the next one.
 
-It is asked for by the certificate that there is, long before that ends. The key stays, and never
-leaves the site; what comes back is believed only if it belongs to that key, name and role.
+The agent asks with the current certificate, long before that ends. The key stays, and never leaves
+the site. The reply is accepted only if it belongs to that key, name and role.
 """
 
 from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
+from pathlib import Path
+from typing import Any, Protocol
 
 import grpc
 import grpc.aio
 
 from ...errors import MediatorError, MediatorUnreachable, RequestRefused
 from ...identity import Credentials, Identity
-from ...identity.certificates import SKEW_S
+from ...identity.certificates import DAY_S, SKEW_S
 from ...proto import federation_pb2 as pb
 from ...wire.messages import PROTOCOL
 from ...wire.rpc import Stub
 from ..text import one_line
+from .channel import MediatorChannels
+from .joining import UNREACHABLE
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 1.0
+"""How often the clock is read that says whether a certificate is due."""
 
 DUE = 2 / 3
 """Of a certificate's life: then it is renewed."""
@@ -25,7 +40,58 @@ RENEW_S = 30.0
 PAUSES = 200
 """Attempts that a certificate's whole life would take."""
 SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 3_600.0
-_UNREACHABLE = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED})
+
+
+class Say(Protocol):
+    """Tells whoever watches the agent what happens, by event and fields."""
+
+    def __call__(self, event: str, /, **fields: Any) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class CertificateRenewal:
+    """Renews a site's certificate again and again; `clock` is the event loop's."""
+
+    channels: MediatorChannels
+    folder: Path
+    """Of the credentials."""
+    _: KW_ONLY
+    warn_s: float
+    """So long before the certificate's end every failure is reported."""
+    say: Say
+    clock: Callable[[], float]
+    wall_clock: Callable[[], float]
+    chance: Callable[[], float]
+
+    async def renew(self) -> None:
+        """Wait until the certificate is due, and have the channels use the next one."""
+        due = due_at(self.channels.credentials.identity, self.chance())
+        while self.wall_clock() < due:
+            await asyncio.sleep(LOOK_S)
+        made = await self._renewed()
+        self.channels.replace(made)
+        self.say("certificate_renewed", expires_at=made.identity.expires_at)
+
+    async def _renewed(self) -> Credentials:
+        """Retry until the mediator has issued credentials, and they are on disk."""
+        channels, made = self.channels, None
+        identity = channels.credentials.identity
+        warned_at = -math.inf
+        while True:
+            try:
+                if made is None:
+                    made = await renewed(channels.site, channels.credentials, channels.mediator)
+                await asyncio.to_thread(made.write, self.folder)
+                return made
+            except (MediatorError, OSError) as error:
+                log.warning("the certificate of this site is not renewed: %s", error)
+                left_s = identity.expires_at - self.wall_clock()
+                serious = left_s < self.warn_s or not isinstance(error, MediatorUnreachable)
+                if serious and self.clock() - warned_at >= DAY_S:
+                    warned_at = self.clock()
+                    days = round(max(0.0, left_s) / DAY_S, 1)
+                    self.say("certificate_not_renewed", days=days, reason=str(error))
+            await asyncio.sleep(pause_s(identity))
 
 
 def due_at(identity: Identity, chance: float) -> float:
@@ -65,7 +131,7 @@ async def renewed(stub: Stub, credentials: Credentials, mediator: str) -> Creden
 
 def _explained(mediator: str, error: grpc.aio.AioRpcError) -> MediatorError:
     reason = one_line(error.details() or "", error.code().name)
-    if error.code() in _UNREACHABLE:
+    if error.code() in UNREACHABLE:
         return MediatorUnreachable(mediator, reason)
     if error.code() is grpc.StatusCode.UNIMPLEMENTED:
         return RequestRefused(f"the mediator at {mediator} does not know how to: upgrade it")

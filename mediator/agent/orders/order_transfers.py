@@ -1,8 +1,8 @@
-"""OrderTransfers: an agent's blobs of orders and answers, on their way, within the site's policy.
+"""OrderTransfers: downloads orders' blobs and uploads answers' blobs, within the site's policy.
 
-An order's blob is fetched before the order reaches its runner, and an answer's blob is brought
-before the answer is sent. Both go on over broken sessions. A blob stays until the answer has been
-taken, and longer where its run still needs it.
+An order's blob is here before its runner gets the order. An answer's blob is at the mediator before
+the answer is sent. Transfers continue across sessions. A blob stays until the answer was taken, and
+longer while its run needs it.
 """
 
 from __future__ import annotations
@@ -22,9 +22,8 @@ from ...core.traffic import Direction
 from ...errors import SiteLost
 from ...wire.blobs.blob import Blob
 from ...wire.blobs.store import BlobStore
-from ...wire.messages import OrderId, SiteName
+from ...wire.messages import OrderId, RunId, SiteName
 from ...wire.transfer import BlobClient, TransferFailed, TransferRefused
-from .run_blobs import RunBlobs
 from .traffic import SiteTraffic
 
 log = logging.getLogger(__name__)
@@ -35,6 +34,34 @@ AGAIN_S = 2.0
 REFUSALS = 5
 """Times that a blob may be refused for what it is."""
 FOR_WHAT_IT_IS = frozenset({grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.INVALID_ARGUMENT})
+KEPT = 2
+"""Models of a run that stay between its orders."""
+
+
+class RunBlobs:
+    """Decides which blobs no run needs any more, from the models that runs have used here.
+
+    The last models of a run stay, since the next order mostly names one of them: a round is
+    evaluated with the model with which the next round begins. Whoever resumes a run that has ended
+    sends its model again.
+    """
+
+    def __init__(self) -> None:
+        self._used: dict[RunId, list[str]] = {}
+
+    def used(self, run: RunId, digest: str) -> tuple[str, ...]:
+        """Record that an order used a model. Returns the digests that may be removed."""
+        digests = [each for each in self._used.get(run, ()) if each != digest]
+        self._used[run] = [*digests, digest][-KEPT:]
+        return self._unused([*digests, digest][:-KEPT])
+
+    def ended(self, run: RunId) -> tuple[str, ...]:
+        """Forget a run. Returns the digests that may be removed."""
+        return self._unused(self._used.pop(run, []))
+
+    def _unused(self, digests: list[str]) -> tuple[str, ...]:
+        needed = {digest for each in self._used.values() for digest in each}
+        return tuple(digest for digest in digests if digest not in needed)
 
 
 @dataclass(slots=True)

@@ -8,6 +8,7 @@ nobody, runs no code that is not fedpilot's, and no commands for the mediator.
 
 from __future__ import annotations
 
+import logging
 import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -33,6 +34,9 @@ from ...core.rules.policy import (
     Simulations,
 )
 from ...core.rules.roles import Role
+from ...errors import PolicyRefused
+
+log = logging.getLogger(__name__)
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -273,6 +277,20 @@ def read_policy(path: Path | None) -> Policy:
         simulations=_simulations(found.simulations, path.parent),
         commands=CommandPolicy(found.commands),
     )
+
+
+def policy_of(site: str, path: Path | None) -> Policy:
+    """What a site's policy file says now, for those who ask it on behalf of a mediator.
+
+    A file that cannot be read allows nothing: PolicyRefused. What is wrong with it (its path, its
+    lines, what they say) is only in the site's own log.
+    """
+    try:
+        return read_policy(path)
+    except BadFile as error:
+        log.warning("the policy cannot be read, so all is refused: %s", error)
+        allowed = "one that can: the site's own log says what is wrong with it"
+        raise PolicyRefused(site, "policy.yaml", "a file that cannot be read", allowed) from None
 
 
 def _simulations(rule: str | list[str], folder: Path) -> Simulations | tuple[str, ...]:

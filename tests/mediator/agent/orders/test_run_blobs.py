@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedpilot.mediator.agent.orders.run_blobs import KEPT, RunBlobs
+from fedpilot.mediator.agent.orders.order_transfers import KEPT, RunBlobs
 from fedpilot.mediator.wire.messages import RunId
 
 A, B = RunId("a"), RunId("b")

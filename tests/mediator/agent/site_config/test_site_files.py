@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import pytest
 
 from fedpilot.fabric.strict_yaml.errors import BadFile
-from fedpilot.mediator.agent.site_config.site_files import read_policy, read_site_file
+from fedpilot.mediator.agent.site_config.site_files import policy_of, read_policy, read_site_file
 from fedpilot.mediator.core.rules.disclosure import Disclosure, Residency
 from fedpilot.mediator.core.rules.policy import (
     ByteCaps,
@@ -17,6 +18,8 @@ from fedpilot.mediator.core.rules.policy import (
     ResourceCaps,
     Simulations,
 )
+from fedpilot.mediator.errors import PolicyRefused
+from fedpilot.mediator.wire.failures import told
 
 SITE = """\
 datasets:
@@ -182,3 +185,35 @@ def test_a_file_that_is_not_there_or_no_text(tmp_path: Path) -> None:
     path.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(BadFile, match="UTF-8"):
         read_policy(path)
+
+
+# -- a policy that cannot be read ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("users: [anna]\nminimum_cohrt: 5\n", id="a typo"),
+        pytest.param("users: [anna\n", id="no YAML"),
+        pytest.param(None, id="no file"),
+    ],
+)
+def test_what_is_wrong_stays_in_the_sites_own_log(
+    tmp_path: Path, text: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "policy.yaml"
+    if text is not None:
+        path.write_text(text)
+    with caplog.at_level(logging.WARNING), pytest.raises(PolicyRefused) as caught:
+        policy_of("paris", path)
+    assert str(caught.value) == (
+        "the policy of site paris refuses it by the rule policy.yaml: found a file that cannot be "
+        "read; allowed is one that can: the site's own log says what is wrong with it"
+    )
+    wire = told(caught.value).SerializeToString()
+    assert not any(secret in wire for secret in (bytes(tmp_path), b"anna", b"cohrt"))
+    assert str(path) in caplog.text
+
+
+def test_without_a_file_it_is_the_default() -> None:
+    assert policy_of("paris", None) == Policy()
