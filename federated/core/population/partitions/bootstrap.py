@@ -1,7 +1,7 @@
 """Bootstrap partitions: every client draws its samples with replacement, keyed by its id.
 
-Nothing is known about a client until it is asked about, so a million of them cost what ten cost,
-and a client's samples do not depend on how many clients there are.
+A client's samples are drawn when somebody asks for them, so memory does not grow with the
+population, and they do not depend on the number of clients.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What clients are called: by a pattern and a number, or by names that the data lists.
+"""The ids of clients: made from a pattern and a number, or listed in the data.
 
-An id gives a client's index and its random key. A pattern keeps no table of the clients, so their
-number costs nothing.
+An id gives a client's index and its random key. A pattern keeps no table, so it takes no memory per
+client.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Disjoint partitions: every sample belongs to one client at most.
 
-No recipe leaves a client empty, and `fixed` alone may leave samples out. `labels` has the shape
-(samples,) in all of them, and all raise `PartitionError` for what they cannot meet.
+No recipe leaves a client empty, and only `fixed` may leave samples out. `labels` has the shape
+(samples,). Every recipe raises `PartitionError` for a request that it cannot meet.
 """
 
 from __future__ import annotations
