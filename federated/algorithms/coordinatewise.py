@@ -1,8 +1,8 @@
 """The coordinate-wise median and trimmed mean: each number of a model is combined by itself.
 
 Yin et al. 2018, "Byzantine-robust distributed learning: towards optimal statistical rates". Every
-client counts the same, whatever its samples, so that nobody gains weight by what it says of itself.
-Statistic buffers are combined by the same rule: averaged, they would be a way around it.
+client counts the same, so no client gains weight by claiming more samples. Statistic buffers are
+combined by the same rule, since an average of them would be a way around it.
 """
 
 from __future__ import annotations

@@ -5,9 +5,9 @@
                             └──────lose────────┘◄───────request─────────┘
     pending, materialized ──fail──► failed ──request──► pending
 
-A node is `virtual` until somebody needs it and costs nothing; `pending` waits for a worker;
-`materialized` is bound to a warm FederatedNode (lost with it, it is pending again); `released` gave
-its place back, after its work, by idle eviction or on request.
+A `virtual` node costs nothing until somebody needs it. A `pending` one waits for a worker. A
+`materialized` one is bound to a warm FederatedNode, and pending again if that is lost. A `released`
+one gave its place back: after its work, when it was idle for long, or on request.
 """
 
 from __future__ import annotations
@@ -96,8 +96,7 @@ class NodeRecord:
 class NodeRecords:
     """Records of the touched nodes, by index; the longest settled are forgotten beyond a bound.
 
-    A forgotten node is `virtual` again, which is what it costs: memory never follows the
-    population.
+    A forgotten node is `virtual` again, so memory does not grow with the population.
     """
 
     TRAIL = 8
@@ -161,7 +160,7 @@ class Visit:
     trail: list[tuple[float, NodeEvent, str]] = field(default_factory=list)
 
     def apply(self, event: NodeEvent, *, now: float, reason: str, worker: str = "") -> None:
-        """Take them through an event; nothing happens where it does not apply any more."""
+        """Take them through an event; ignore one that their state does not allow."""
         if event in TRANSITIONS[self.state]:
             self.state = TRANSITIONS[self.state][event]
             self.worker = worker or self.worker

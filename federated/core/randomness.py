@@ -1,6 +1,6 @@
-"""Own every random number: a stream is named by what it is for, never by who drew before it.
+"""Draws all random numbers: a stream is named by its purpose, never by who drew before it.
 
-The rules it keeps:
+The rules:
 
 * a stream is a pure function of (seed, purpose, round, key); no state is saved or passed on;
 * streams of different names never overlap, so neither the order of use nor the number of workers
@@ -83,19 +83,14 @@ def torch_seed(seed: int, purpose: Purpose, *, round: int = 0, key: int = 0) -> 
     return int(_philox(seed, purpose, round, key, _SEEDING).random_raw()) >> 1
 
 
-def one(seed: int, purpose: Purpose, bound: int, *, round: int = 0, key: int = 0) -> int:
-    """Draw one integer in [0, bound), `bound` being in [1, 2**32]; the bias is below 2**-32.
-
-    It has nothing in common with what `stream` draws under the same name.
-    """
-    _check_bound(bound)
-    return int(_philox(seed, purpose, round, key, _SINGLE).random_raw()) * bound >> 64
-
-
 def one_per_key(
     seed: int, purpose: Purpose, keys: UInt64s, bound: int, *, round: int = 0
 ) -> NDArray[np.int64]:
-    """Draw what `one` draws, for many keys at once; `keys` and the answer have the shape (n,)."""
+    """Draw one integer in [0, bound) for every key: shape (keys,), as `keys` has.
+
+    `bound` is in [1, 2**32]; the bias is below 2**-32. The draws have nothing in common with what
+    `stream` draws under the same name.
+    """
     _check(seed, round, 0)
     keys = np.asarray(keys, dtype=np.uint64)
     return below(philox.words(seed, purpose, (0, round, _SINGLE), keys, 1)[:, 0], bound)
@@ -118,7 +113,7 @@ def words_per_key(
 
 
 def below(words: UInt64s, bound: int) -> NDArray[np.int64]:
-    """Turn random words into integers in [0, bound), `bound` being in [1, 2**32], as `one` does."""
+    """Turn random words into integers in [0, bound); `bound` is in [1, 2**32]."""
     _check_bound(bound)
     high, low = words >> np.uint64(32), words & _LOW_HALF
     times = np.uint64(bound)

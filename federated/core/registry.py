@@ -1,12 +1,12 @@
-"""Decide what a name in a config stands for, and which options it takes.
+"""Decides what a name in a config stands for, and which options it takes.
 
-A name is a key that was registered, or a dotted path `module:attribute`. Built-in keys are kept
-as dotted paths and imported when first asked for, so that listing them costs nothing. Options are
-read off the signature of what the name stands for: whoever registers a function declares no schema.
+A name is a registered key, or a dotted path `module:attribute`. The registry keeps built-in keys as
+dotted paths and imports them on first use, so listing them costs nothing. It reads the options off
+the signature of the function or class, so nobody declares a schema.
 
-A dotted path leads into the module that it names, and to nothing else: not through it into modules
-that it imports, and not to what it has from other packages. So whoever has read a module knows all
-that can be named in it. What came with Python is nobody's model.
+A dotted path leads into the module that it names: not on into modules that it imports, and not to
+what it imports from installed packages. So reading a module shows all that a path can name in it.
+A path cannot name Python's own modules.
 
     RegistryError
     +-- UnknownName     no such key
@@ -83,7 +83,7 @@ class BadOption(RegistryError):
 
 
 class Registry(Generic[T]):
-    """Own the names of one kind of thing; `T` is what calling a registered function returns."""
+    """The names of one kind of thing; `T` is what a registered function returns."""
 
     def __init__(
         self,
@@ -208,10 +208,10 @@ class Registry(Generic[T]):
 
 
 def load_dotted(path: str) -> Any:
-    """Import `module:attribute` (the attribute may have dots) and give what is there.
+    """Import `module:attribute` (the attribute may have dots) and return what it names.
 
-    What is there belongs to the package of that module, or to other modules of the user's own.
-    Raises `BadPath` that says which part is wrong and what is near it.
+    That must be defined in the package of the module, or in another module of the user's own.
+    Raises `BadPath`, which names the wrong part and the nearest right name.
     """
     module_name, colon, attribute = path.partition(":")
     if not (colon and module_name and attribute):

@@ -1,4 +1,4 @@
-"""Own the data that clients hold: what a data set is, and where one comes from."""
+"""The data that clients hold: what a data set is, and how one is loaded."""
 
 from .dataset import Dataset, Split, split
 from .errors import DataError

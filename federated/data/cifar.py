@@ -1,4 +1,4 @@
-"""Own CIFAR-10 and CIFAR-100 in their binary version: how records are laid out in which files."""
+"""CIFAR-10 and CIFAR-100 in their binary version."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decide what a data set is: labelled samples in memory, checked once, known by their digest."""
+"""What a data set is: labelled samples in memory, checked once, identified by a digest."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _BLOCK_BYTES = 1 << 24
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Dataset:
-    """Samples, their class labels and, where the data say so, whose they are and what else is so.
+    """Samples, their class labels and, where the data has them, client ids and further columns.
 
     Raises `DataError` when an array is not what is said here. Nothing is copied or converted.
     """
@@ -147,7 +147,7 @@ class Split(NamedTuple):
 
 
 def split(dataset: Dataset, test_fraction: float, seed: int) -> Split:
-    """Part the samples to test on from those to train on.
+    """Split the samples into those to train on and those to test on.
 
     A test set that the data come with is used as it is, whatever `test_fraction` says. Otherwise
     `test_fraction`, in [0, 1), of every label's samples are held out at random, one at least of a

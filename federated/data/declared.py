@@ -1,10 +1,10 @@
-"""Own the data sets that a site's admin declared: how they are loaded, and how clients arise.
+"""Loads the data sets that a site's admin declared, and finds their clients.
 
-The rules it keeps:
+The rules:
 
-* what a loader gives is what was declared (shape, type, classes), or the data set is refused;
-* every sample that is trained on belongs to a client; test samples of a loader's own are left out,
-  since models are judged on what the clients hold;
+* a data set is refused if its loader returns other than was declared (shape, type, classes);
+* every training sample belongs to a client; a loader's own test samples are left out, since models
+  are evaluated on the clients' samples;
 * clients are in the order of their ids.
 """
 

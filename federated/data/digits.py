@@ -1,4 +1,4 @@
-"""Own the small data set that needs no download: 1,797 handwritten digits of 8 by 8 pixels."""
+"""A small data set that needs no download: 1,797 handwritten digits of 8 by 8 pixels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decide whether a local folder has the files that a data set consists of."""
+"""Finds the files of a data set in a local folder."""
 
 from __future__ import annotations
 

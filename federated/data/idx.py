@@ -1,4 +1,4 @@
-"""Own data sets in IDX files, the format of MNIST: their names, headers and sizes."""
+"""Data sets in IDX files, the format of MNIST."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Own the data set that is one NumPy file: how its arrays are called and what is refused."""
+"""Data sets in one NumPy file (.npz)."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ of them is asked for; your own are registered, or written as `module:function`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from fedpilot.federated.core.registry import Registry
@@ -35,16 +35,14 @@ registered = _loaders.registered
 available = _loaders.available
 """List the names, importing nothing."""
 
+resolve = _loaders.resolve
+"""Give the loader that a `dataset_type` stands for; raise `UnknownName` or `BadPath`."""
+
 options = _loaders.options
 """List the options that a `dataset_type` takes."""
 
 check = _loaders.check
 """Raise what `load` would raise for this `dataset_type` and these options; load nothing."""
-
-
-def resolve(dataset_type: str) -> Callable[..., Dataset]:
-    """Give the loader; raise `UnknownName` or `BadPath`."""
-    return _loaders.resolve(dataset_type)
 
 
 def load(dataset_type: str, options: Mapping[str, Any] | None = None) -> Dataset:

@@ -1,4 +1,4 @@
-"""Own the data sets that are made up: numbers or tokens, around one template for each class."""
+"""Synthetic data sets: numbers or tokens around one template per class."""
 
 from __future__ import annotations
 

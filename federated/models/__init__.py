@@ -1,4 +1,4 @@
-"""Own the models that are trained; PyTorch is imported when one of them is built."""
+"""The models; building one imports PyTorch."""
 
 from .errors import ModelError
 from .registry import (

@@ -9,7 +9,7 @@ imported, and PyTorch with them, when one is asked for; your own are registered,
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fedpilot.federated.core.registry import Registry
@@ -55,16 +55,14 @@ bring = _models.bring
 available = _models.available
 """List the names, importing nothing."""
 
+resolve = _models.resolve
+"""Give the class or function that a `model_type` stands for; raise `UnknownName` or `BadPath`."""
+
 options = _models.options
 """List the options that a `model_type` takes."""
 
 check = _models.check
 """Raise what `build` would raise for this `model_type` and these options; build nothing."""
-
-
-def resolve(model_type: str) -> Callable[..., nn.Module]:
-    """Give the class or function; raise `UnknownName` or `BadPath`."""
-    return _models.resolve(model_type)
 
 
 def build(

@@ -1,7 +1,7 @@
-"""SiteAgent: speaks for one site to its mediator, for ever, and outlives every broken link.
+"""SiteAgent: represents one site at its mediator, and reconnects after every broken link.
 
-It dials out and opens no port of its own. All of it is one event loop in one process, without Ray
-and without tensors: what needs those is a runner's, or the probe's.
+It dials out and opens no port. It is one event loop in one process, without Ray and tensors, which
+belong to runners and to the probe.
 """
 
 from __future__ import annotations

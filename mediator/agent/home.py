@@ -8,7 +8,7 @@
     blobs/         models and updates, by digest
     runs/<run>/    a run's runner, and what it keeps here
 
-Nothing that came over a wire becomes a file's name before it was checked.
+Names that came over a wire are checked before they become names of files.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""One session with the mediator: from Hello to whatever ends it.
+"""One session with the mediator, from Hello to its end.
 
-The agent dials and speaks first. Messages are numbered in both directions; one that is repeated or
-left out ends the session, and so does silence, unless blobs cross the link meanwhile. What a
-session was about survives it: all that is kept here is what was not sent yet.
+The agent dials and speaks first. Messages are numbered in both directions. A repeated or missing
+number ends the session, and so does silence, unless blobs cross the link meanwhile. A session keeps
+nothing but unsent messages, so that orders survive it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """MediatorConnection: a coordinator's end of its conversation with the mediator, for threads.
 
-Orders go out, answers come back as futures, whichever way a site went meanwhile. A conversation
-that breaks is not mended: the mediator, or its successor, starts the coordinator again, which asks
-again under the same keys. So whoever owns the connection is told once, and ends.
+Each order gives a future of its answer. A broken conversation is not resumed: its owner is told
+once, and ends. The mediator, or its successor, starts the coordinator again, which asks again
+under the same keys.
 """
 
 from __future__ import annotations

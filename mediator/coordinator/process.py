@@ -1,7 +1,7 @@
 """A run's coordinator as a process: `python -m fedpilot.mediator.coordinator.process FOLDER RUN`.
 
-The mediator starts it and knows nothing of what it does: that is found by entry point (group
-`fedpilot.coordinators`). It ends when its stdin does, which only its mediator has open.
+An entry point (group `fedpilot.coordinators`) says what it does, which the mediator does not know.
+It ends when its stdin closes, whose other end only the mediator has.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """ReplyBlobs: the tensors of a coordinator's replies to users, kept until the mediator has them.
 
-The mediator reads a reply's blob soon after the reply. So a blob stays until enough others have
-been given; of large ones, fewer stay.
+The mediator reads a reply's blob soon after the reply. So only the latest blobs stay, and fewer of
+them if they are large.
 """
 
 from __future__ import annotations

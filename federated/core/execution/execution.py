@@ -1,8 +1,8 @@
 """Decides how a chunk is computed: client by client, or several at once; and how many at once.
 
-The execution decides the last bits of a model, so it is one pure function of what a configuration
-and its model say: no clock, no cache, no size of a machine has a part in it. The coordinator asks
-it once, before sites start, and writes the answer down.
+The execution decides the last bits of a model, so it is a pure function of the config and the
+model's structure, and independent of clocks, caches and the size of a machine. The coordinator
+calls it once, before sites start, and records the answer.
 """
 
 from __future__ import annotations

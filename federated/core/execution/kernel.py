@@ -1,7 +1,7 @@
-"""How kernels are compiled: two kinds, that differ in what may be done to their arithmetic.
+"""Compiles kernels: exactly as written, or with faster arithmetic.
 
-Numba makes machine code of them when they are first called, for this machine's kind of processor,
-and keeps it in the user's cache folder for the next process.
+Numba compiles a kernel on its first call, for this machine's type of processor, and caches the code
+in the user's cache folder.
 """
 
 from __future__ import annotations

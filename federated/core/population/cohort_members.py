@@ -1,8 +1,8 @@
-"""Whom of a round's cohort an order is about: what an answer to it may count and name.
+"""The clients of a round's cohort that an order is about: an answer may count and name no others.
 
-Every site derives its cohort from (seed, round) and the share that the order names. So does whoever
-asked, before it believes an answer. Only groups over data at sites cannot be known here: then an
-answer may be about anybody, though about no more than were asked in all.
+A site derives its clients from (seed, round) and the share in the order. The coordinator derives
+them too, before it believes an answer. It cannot do so for groups over data at sites: there an
+answer may be about any clients, but not about more than were asked in all.
 """
 
 from __future__ import annotations
@@ -38,11 +38,10 @@ class Members:
     """How many samples each holds; None where nobody says."""
 
     def covered(self, covered: Mask | None, refused: Iterable[str]) -> tuple[Indices | None, int]:
-        """The clients that an answer adds up, and how many of those it has refused unnamed.
+        """The clients in an answer's sum, None if unknown; and how many of them it refused unnamed.
 
-        `covered`: those of the cohort that it is about, all of these if it does not say. None
-        where it is not known who they are. Who was refused in one step of a group may be in the
-        sum of another.
+        `covered` are the clients of the cohort that the answer is about; None for all of these
+        members. A client that a group refused in one step may be in the sum of another step.
         """
         if self.clients is None:
             return None, 0
@@ -69,7 +68,7 @@ class Members:
         return int(np.count_nonzero(self.mask))
 
     def among(self, counted: Mask) -> Members:
-        """Those of them that counted when the round was run before."""
+        """The members that counted when the round was run before."""
         mask = self.mask & counted
         clients = self.clients
         if clients is not None:
@@ -77,7 +76,7 @@ class Members:
         return replace(self, mask=mask, clients=clients)
 
     def stranger(self, ids: Iterable[str], *, may_be_unknown: bool = False) -> str | None:
-        """The first id that is of nobody here; ids of no client at all are, unless they may be."""
+        """The first id of no member. `may_be_unknown` accepts ids that no client has."""
         if self.clients is None:
             return None
         names = list(ids)

@@ -1,16 +1,15 @@
-"""Decide who belongs to which group, and who of a group trains in each of its steps.
+"""Decides which clients form a group, and which clients of a group train in each of its steps.
 
-The rules it keeps:
+The rules:
 
 * groups follow from the config and the data alone, never from where clients are or who trains them;
-* every client is in one group, and a group has one client at least;
-* a group is known by its first client: its draws are keyed by the id of that one, so that they
-  depend neither on the other groups nor on the sites that take part;
-* a group has a place in the population, where nobody else has: who holds the client of that number
-  trains the group, whole. Places are spread over the clients, so that shares of clients hold
-  groups in proportion;
-* a step is one round inside a group; steps count through the run, as many to a round as every
-  other round has.
+* every client is in one group, and a group has at least one client;
+* the id of a group's first client keys the group's draws, so they depend neither on the other
+  groups nor on the sites that take part;
+* each group has its own place in the population, the number of a client. Whoever holds that client
+  trains the whole group. Places are spread evenly, so shares of clients hold groups in proportion;
+* a step is one round inside a group. Every round has the same number of steps, and they are
+  numbered through the run.
 """
 
 from __future__ import annotations
@@ -115,8 +114,8 @@ class Steps:
     def costs(self, groups: ClientGroups, partition: Partition) -> NDArray[np.int64]:
         """About how many samples a round of each group goes through, (groups,).
 
-        Of a large group only some clients are looked at: costs decide who trains what when, and
-        nothing of the result.
+        For a large group they are estimated from some of its clients: costs decide who trains what
+        and when, and never the result.
         """
         looked = [_some(groups.of(group)) for group in range(len(groups))]
         counts = np.array([len(each) for each in looked], dtype=np.int64)

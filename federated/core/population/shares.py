@@ -1,7 +1,7 @@
-"""Shares as orders say them, whom of a cohort they hold, and clients of a cohort as a bitmap.
+"""Shares of the population, the clients of a cohort in a share, and clients as a bitmap.
 
-A share is a few ranges of client indices; in an order it is a list of [start, stop, step]. What
-comes with an order is checked here before anything is made of it.
+A share is a few ranges of client indices. An order has it as a list of [start, stop, step], which
+is checked here before any use.
 """
 
 from __future__ import annotations

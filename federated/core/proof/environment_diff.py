@@ -1,8 +1,8 @@
-"""Whether the workers of a run are alike in what bits depend on, by what they say of themselves.
+"""Finds differences between a run's workers that can change bits, by what workers report.
 
-Sums are exact and cohorts are drawn, so that how many workers there are and where changes nothing;
-what one client's training gives, down to the last bit, depends on the build of PyTorch, the kind of
-processor and the number of threads. What a worker does not say counts as unlike what another says.
+Neither the number nor the place of workers changes a result, since sums are exact and cohorts are
+drawn. But the last bits of a client's training depend on the build of PyTorch, the type of
+processor and the number of threads. A fact that a worker does not report counts as different.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Check what a site answers about single VirtualNodes.
+"""Checks a site's answers about single VirtualNodes.
 
-As with a round's answers: what cannot be so is refused and named, and that site is done without.
+As in a round, an impossible answer is refused and named, and the site takes no further part.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LONGEST_TRAIL = 1_000
 def check_node(
     kind: str, header: Mapping[str, Any], tensors: Mapping[str, Array], model: State
 ) -> None:
-    """AnswerRefused for what cannot be the answer to an order of some kind.
+    """Raise AnswerRefused for what cannot be the answer to an order of this kind.
 
     `model` is one of the federation: what a client became is shaped like it. What an aggregation
     gives depends on what the user sent along.

@@ -1,7 +1,8 @@
-"""Whether what a run left behind agrees with itself: rows, files and manifest, without training.
+"""Checks a run folder without training: do its rows, files and manifest agree with each other?
 
-Every claim about the model of a round is a witness: its row, the table, the manifest, each file
-that holds it. The row is right unless no witness supports it and others agree on something else.
+Several witnesses state the model of a round: its row, the table, the manifest, and each file that
+holds it. The row is right unless no other witness supports it and at least two others agree on
+another model.
 """
 
 from __future__ import annotations
@@ -23,7 +24,6 @@ EXACT = ("clients", "samples", "refused", "late", "train_loss", "accuracy", "los
 """What a row says that has the same bits whenever and wherever the round is trained."""
 ENDED = ("finished", "interrupted", "failed")
 """What a manifest calls a run that could still write its files; a killed one is `running`."""
-
 
 WHOLE = ("finished", "interrupted")
 """When all files are there; of a run that failed the disk may have been the reason."""

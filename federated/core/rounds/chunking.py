@@ -1,10 +1,10 @@
-"""How a cohort is cut into pieces of work: so that all workers end together, in few calls.
+"""Cuts a cohort into pieces of work, so that all workers end together after few calls.
 
-Which clients share a piece or a chunk never changes a result (each trains as if alone, sums are
-exact), so this decides speed only. A short round is dealt out, one piece per worker, since a call
-costs more than it balances; a very short one to as few workers as are worth their calls. A long one
-is cut by guided self-scheduling (Polychronopoulos and Kuck 1987): each piece is a share of what is
-left, so the pieces shrink towards the end.
+The pieces decide speed only: each client trains as if alone and sums are exact, so no result
+depends on which clients share a piece or a chunk. A short round gets one piece per worker, since a
+further call costs more than it balances. A very short round uses only as many workers as are worth
+a call. A long round is cut by guided self-scheduling (Polychronopoulos and Kuck 1987): each piece
+is a share of what is left, so the pieces shrink towards the end.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ UNKNOWN_PIECES = 4
 
 
 def pieces(costs: Int64s, workers: int, seconds_per_sample: float | None) -> list[Int64s]:
-    """Positions of the clients in each piece, in the order in which workers shall pull them.
+    """Positions of the clients in each piece, in the order in which workers pull them.
 
     `costs` are the clients' samples, (k,). Clients of a piece are similar in size, the largest come
     first.

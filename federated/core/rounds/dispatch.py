@@ -1,14 +1,15 @@
-"""Which worker does which piece of work next, and what a worker's death means: no I/O.
+"""Decides which worker does which piece of work next, and what a worker's death means: no I/O.
 
-The dispatcher is told what happened (`submit`, `ready`, `done`, `lost`) and answers with what to
-do (`Send`, `StartWorker`, `AbandonWork`). Rules:
+The caller reports what happened (`submit`, `ready`, `done`, `lost`), and the dispatcher answers
+with what to do (`Send`, `StartWorker`, `AbandonWork`). Rules:
 
-* Work goes out in the order it came; a worker gets a second piece only while plenty wait, so that
-  its next piece lies ready without robbing an idle worker at the end of a round.
-* A lost worker's pieces go back to the head of the line. Only the piece it was on counts the loss;
-  a piece that lost `limit` workers more than it may is given up, since it probably kills them.
-* A worker that dies `limit` times more than it may without finishing anything takes everything
-  down with it: there is nobody left who could do the work.
+* Work goes out in the order in which it came. A worker gets a second piece only while enough pieces
+  wait for all workers, so that no worker is idle at the end of a round while another holds two.
+* A lost worker's pieces go back to the head of the queue. The loss counts for the piece that the
+  worker was on. A piece that lost more than `limit` workers is abandoned, since it probably kills
+  them.
+* A worker that dies more than `limit` times without finishing anything is not started again. Work
+  that is bound to it is abandoned; all work is, once no worker is left.
 """
 
 from __future__ import annotations
@@ -100,7 +101,7 @@ class Dispatcher:
         return [*self._give_up_hopeless(), *self._hand_out()]
 
     def withdraw(self, works: Iterable[WorkId]) -> list[WorkId]:
-        """Forget those of the pieces that still wait; which they were."""
+        """Forget those of the pieces that still wait, and return them."""
         unwanted = set(works)
         withdrawn = [work for work in self._waiting if work in unwanted]
         for work in withdrawn:
@@ -145,7 +146,7 @@ class Dispatcher:
         return [*actions, StartWorker(worker), *self._hand_out()]
 
     def _give_up_hopeless(self) -> list[AbandonWork]:
-        """Give up what nobody can do any more: what is bound to a worker that is gone, or all."""
+        """Abandon what nobody can do any more: work bound to a worker that is gone, or all work."""
         gone = {n: slot for n, slot in enumerate(self._slots) if slot.gone is not None}
         if not gone:
             return []

@@ -1,8 +1,8 @@
-"""Decide whom a round waits for, when it is closed, and whether what was trained is enough.
+"""Decides whom a round waits for, when it is closed, and whether enough clients trained.
 
-By default everybody in the cohort counts, so that no clock decides anything. A deadline, a quorum
-or over-sampling let a clock decide who counts: that set is then written down (`Counted`) before
-its sum is used, and whoever runs the round again takes it from there.
+By default every client of the cohort counts, so no clock decides anything. With a deadline, a
+quorum or over-sampling a clock decides who counts. The coordinator then records these clients
+(`Counted`) before it uses their sum, and a repeated round counts the recorded ones.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Rules:
     whole: int
     """Clients that are asked."""
     enough: int
-    """As many that are done close it, before the others are."""
+    """As soon as so many are done, the round is closed."""
     least: int
     """Fewer do not count."""
     deadline_s: float | None = None
@@ -200,7 +200,7 @@ def step(standing: GatherStatus, now: float, rules: Rules) -> Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counted:
-    """Who counted in a round, by whose clock it may ever have been."""
+    """Who counted in a round."""
 
     round_number: int
     model: str

@@ -1,9 +1,8 @@
-"""What a round moves over the boundaries of sites: models out, sums back, as far as it is known.
+"""The bytes that a round moves between coordinator and sites: models out, sums back.
 
-A model goes to a site once, whatever asks for it first: the judging of a round, or the training of
-the next. What comes back is counted at its most. What one cannot know before is not in it: a round
-that is repeated on a coarser grid, the clients of a lost site that others train, and what a broken
-link made to be sent twice.
+A model goes to a site once, for the evaluation of a round or for the training of the next. Answers
+count with their largest size. What nobody can know before is left out: a round that is repeated on
+a coarser grid, clients of a lost site that train elsewhere, and what a broken link sends twice.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ class Judges(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Costs:
-    """Bytes of what goes to and fro."""
+    """Bytes of models and answers."""
 
     model: int
     """The global model."""

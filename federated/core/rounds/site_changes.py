@@ -1,4 +1,4 @@
-"""What a federation does about its sites when they change: who is brought in, drained, given up."""
+"""Decides which sites a federation brings in, drains or gives up when their states change."""
 
 from __future__ import annotations
 

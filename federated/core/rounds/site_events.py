@@ -1,8 +1,8 @@
-"""What sites may say has happened: the kinds there are, and what each tells.
+"""The events that sites may report: their kinds, and the fields of each.
 
-A site is believed what only it can know: of its own workers, and how far it is. Everything else
-that a run tells its followers is the coordinator's to say. Fields that are not known are left out,
-as a newer site may send them; one that is missing or of another type spoils the whole.
+A site reports only what it alone can know: about its own workers, and its progress. All other
+events of a run come from the coordinator. Unknown fields are dropped, since a newer site may send
+them; a field that is missing or has another type makes the whole event invalid.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MOST_TEXTS = 100
 
 
 class NotBelieved(FederatedError):
-    """A site said that something happened which it cannot say."""
+    """A site reported an event that it cannot report."""
 
 
 class _Wrong(Exception):
@@ -97,7 +97,7 @@ KINDS: Mapping[str, _Kind] = {
 
 
 def believed(kind: str, header: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of what a site says has happened; NotBelieved names what cannot be."""
+    """The checked fields of a site's event; raises NotBelieved."""
     if (known := KINDS.get(kind)) is None:
         raise NotBelieved(f"{kind!r:.60} is nothing that a site can say has happened")
     if missing := sorted(known.needed.keys() - header.keys()):

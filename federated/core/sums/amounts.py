@@ -1,4 +1,4 @@
-"""Check how much a site's sum weighs and how large it can be, before anything depends on it.
+"""Checks how much a site's sum weighs and how large it can be, before the round uses it.
 
 The rules:
 
@@ -57,9 +57,9 @@ def weight_problem(
 
 
 def judged_problem(tally: Tally, samples: Indices | None) -> Wrong | None:
-    """What is wrong with a tally over the samples of those who judge a model.
+    """What is wrong with a tally over the samples of the clients that evaluate a model.
 
-    -1 where one does not say how many it holds, None where nothing is known.
+    `samples` has -1 for a client whose number is not known; it is None where none is known.
     """
     if tally.untold:
         return Wrong("its tally", f"with {tally.untold} samples without a loss", "one of each")

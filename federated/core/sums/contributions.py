@@ -1,12 +1,12 @@
-"""Measure what each site adds to a round, and decide which of it stands out or is too much.
+"""Measures what each site adds to a round, and finds the sites that stand out or exceed a limit.
 
-A site's share is its part of what decides: of the samples where updates are summed, of the clients
-where an algorithm looks at each. Its norm is the length of its mean update, and its cosine tells
-how far that points where the mean of the others points. All are measured once a round, of answers
-that were checked, and none of it goes into the model.
+A site's share is its part of the samples where updates are summed, and its part of the clients
+where an algorithm looks at each update. Its norm is the length of its mean update. Its cosine is
+that of the angle between its mean update and the mean of the others. All are measured once a round,
+on checked answers, and none of them changes the model.
 
-Limits are judged on the answers of all sites. A limit on shares that so few sites cannot keep, as
-when others were lost, is not applied.
+Limits apply to the answers of all sites together. The limit on shares does not apply while so few
+sites are left that not all of them can keep it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Check what a site hands up before it is added to what the others did: it may be broken, or lie.
+"""Checks a site's answer before the coordinator adds it to the others': a site may fail or lie.
 
-How clients were trained nobody can see in a sum. Everything else can: that it is a sum over this
-model on this round's grid, of the clients that were asked for and no others, within its own bounds,
-finite. What is not is refused as a whole and named, and the round goes on without that site.
+A sum does not show how its clients were trained. The checks cover the rest: that it is a sum over
+this model, on this round's grid, of the clients that the site was asked for and no others, within
+its own bounds, and finite. The coordinator refuses any other answer as a whole and names the site,
+and the round goes on without that site.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ LONGEST_DIGEST = 128
 
 
 class AnswerRefused(FederatedError):
-    """A site handed up something that cannot be what it was asked for."""
+    """A site's answer cannot be what it was asked for."""
 
     def __init__(self, what: str, found: str, wanted: str) -> None:
         super().__init__(what, found, wanted)
@@ -50,7 +51,7 @@ class AnswerRefused(FederatedError):
 
 
 class LimitExceeded(AnswerRefused):
-    """A site handed up more than the run's config lets one site add to a round."""
+    """A site added more to a round than the run's config allows."""
 
     def __init__(self, reason: str) -> None:
         FederatedError.__init__(self, reason)
@@ -71,9 +72,9 @@ def checked_partial(
     all_of_them: bool,
     keeps_updates: bool,
 ) -> Partial:
-    """The Partial that an answer says, about `members` and nobody else; AnswerRefused.
+    """The Partial in an answer, which is about `members` and nobody else; raises AnswerRefused.
 
-    `all_of_them`: nothing allows it to leave anybody out.
+    `all_of_them`: the site may not leave out any of them.
     """
     told = header.get("partial")
     if not isinstance(told, Mapping):
@@ -117,9 +118,9 @@ def _check_amounts(
     members: Members,
     all_of_them: bool,
 ) -> None:
-    """Of a Partial whose form is right: that it weighs what it may, and is as large as it may be.
+    """Check the weight and the bounds of a Partial whose form is right.
 
-    Of groups it is not known who trained: it may weigh as much as all their clients together.
+    In groups nobody knows who trained, so a Partial may weigh as much as all clients together.
     """
     says = None if all_of_them or "covered" not in header else checked_covered(header, members)
     clients, unnamed = members.covered(says, partial.refused)

@@ -1,9 +1,9 @@
-"""Late updates: what came of a round after that was closed, as one update of a later round.
+"""Late updates: what arrives after its round was closed counts as one update of a later round.
 
-A late Partial is finished to the mean of its clients' updates, and added to a later round's sum on
-that round's grid, by a weight that is less the later it is (Xie et al. 2019, Nguyen et al. 2022).
-The mean is measured from the model of the round that it was asked in: the later model has moved on,
-which is what makes it stale. Sums are integers there too, so that it does not matter who is first.
+A late Partial becomes the mean of its clients' updates. The later round adds that mean to its own
+sum, on its own grid, with a weight that decreases with the delay (Xie et al. 2019, Nguyen et al.
+2022). The mean is relative to the model of its own round, and stale because the model has moved
+since. The sums are integers, so the order of arrival does not matter.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def weight_of(samples: int, rounds_late: int, exponent: float) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Late:
-    """What came of one round too late, as one update."""
+    """All that arrived too late from one round, as one update."""
 
     round_number: int
     """The round that was closed without it."""

@@ -1,3 +1,1 @@
-"""Decide what is a user's own code: the archive that it travels in, and where in it an error came
-from.
-"""
+"""A user's own code: the archive that it travels in, and where in it an error was raised."""

@@ -1,9 +1,9 @@
 """The archive that a user's source files travel in: equal files make equal bytes, anywhere.
 
-It is a zip file that any tool opens. It is written here and not by Python's zipfile, whose bytes
-may change from version to version. An archive is read only if it is, byte for byte, what would be
-written of its files: so nothing is packed tightly or hidden in it, one digest means one code, and
-it takes no more memory than its own size. Nothing is written to a disk.
+It is a zip file that any tool opens. Python's zipfile does not write it, since its bytes may change
+from version to version. `unpacked` accepts an archive only if `packed` would write the same bytes:
+so it hides and compresses nothing, one digest means one code, and reading it takes no more memory
+than its size. Nothing is written to disk.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _MOST_ENTRIES, _FARTHEST = 0xFFFF, 0xFFFFFFFF
 
 
 def packed(files: Mapping[str, bytes]) -> bytes:
-    """The archive of some files, by name. Whatever they are; only what `check`s is read again."""
+    """The archive of any files, by name; `unpacked` reads only what passes `check`."""
     parts: list[bytes] = []
     index: list[bytes] = []
     at = 0

@@ -1,7 +1,7 @@
-"""Finds where in a user's own code an error was raised, and how it came there.
+"""Finds the line of a user's own code that raised an error.
 
-The user's own is all that is neither fedpilot's, nor Python's, nor installed: files in folders, the
-archive that came with a run, cells of a notebook.
+A user's own code is what belongs neither to fedpilot nor to Python and is not installed: files in
+folders, the archive of a run, cells of a notebook.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
-"""MediatorChannels: the way to the mediator, with the certificate that the site has at the moment.
+"""MediatorChannels: the connections to the mediator, under the site's current certificate.
 
-Control and data have a connection each, so that a heartbeat never waits behind a model: on one
-connection the megabytes that gRPC and the kernel have accepted go first, and at 1 Mbit/s that takes
+Control and data have a connection each, so that a heartbeat never waits behind a model. On a shared
+connection, the megabytes that gRPC and the kernel have accepted go first. At 1 Mbit/s that takes
 longer than a mediator waits for a site.
 
-A certificate that takes the place of another opens a line of its own. What is under way on the old
-one goes on there until it is done; what does not end in time is broken off, and tried again on the
-new one by whoever needs it.
+A new certificate opens new connections. Calls on the old ones may finish there. Calls that take too
+long are cancelled, and their callers repeat them on the new connections.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from ...wire.rpc import (
 from ...wire.transfer import BlobStub
 
 OLD_LINE_S = 3_600.0
-"""How long calls may go on over a line that has a successor."""
+"""How long calls may continue on replaced channels."""
 
 
 class MediatorChannels:

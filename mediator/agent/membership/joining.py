@@ -1,7 +1,7 @@
-"""Joining: an agent without a certificate pays for one with a token.
+"""Joining: an agent without a certificate gets one for a token.
 
-The token tells where to ask and whom to believe. The key is made here and never leaves the site;
-what comes back is believed only if it belongs to that key and to the authority of the token.
+The token names the mediator's address and its authority. The key is made here and never leaves the
+site. The reply is accepted only if it belongs to that key and to the token's authority.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Renewal: when a site's certificate is renewed, and how its agent asks for that.
+"""Renewal: when a site's certificate is renewed, and how its agent asks for the next one.
 
-It is asked for by the certificate that there is, long before that ends. The key stays, and never
-leaves the site; what comes back is believed only if it belongs to that key, name and role.
+The agent asks with the current certificate, long before that ends. The key stays, and never leaves
+the site. The reply is accepted only if it belongs to that key, name and role.
 """
 
 from __future__ import annotations

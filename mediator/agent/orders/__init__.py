@@ -1,3 +1,1 @@
-"""What an agent does for its mediator: the orders it holds, the runners that work on them, and what
-may be asked of the site.
-"""
+"""An agent's work for its mediator: orders, the runners that execute them, the bytes they move."""

@@ -1,8 +1,7 @@
 """Runs `fedpilot cluster` and `fedpilot job` beside the agent, when the mediator asks for it.
 
-A command is a process of its own: it gets the site's Ray by its environment and cannot name
-another, nor a mediator that the agent's account may ask, has nothing to read, a deadline, and a
-bound on what it may print.
+A command is a process. Its environment names the site's Ray; it can name neither another Ray nor a
+mediator. It reads no input, has a deadline, and may print a bounded amount.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Gangs: what a mediator may ask a site to reserve, judged before anything is started for it."""
+"""Checks what a mediator asks a site to reserve, before anything is started for it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """OrderExecutor: the orders of a site, from their arrival until the mediator has their answers.
 
-The runner of an order keeps what the agent would lose by dying. The agent asks the site's policy
-about resources, bytes and commands; about the rest the runner asks it.
+An order's runner keeps what an agent would lose by dying. The agent asks the site's policy about
+resources, bytes and commands; the runner asks it about everything else.
 """
 
 from __future__ import annotations

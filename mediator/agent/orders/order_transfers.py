@@ -1,8 +1,8 @@
-"""OrderTransfers: an agent's blobs of orders and answers, on their way, within the site's policy.
+"""OrderTransfers: downloads orders' blobs and uploads answers' blobs, within the site's policy.
 
-An order's blob is fetched before the order reaches its runner, and an answer's blob is brought
-before the answer is sent. Both go on over broken sessions. A blob stays until the answer has been
-taken, and longer where its run still needs it.
+An order's blob is here before its runner gets the order. An answer's blob is at the mediator before
+the answer is sent. Transfers continue across sessions. A blob stays until the answer was taken, and
+longer while its run needs it.
 """
 
 from __future__ import annotations

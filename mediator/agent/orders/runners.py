@@ -1,11 +1,11 @@
-"""Runners: the runs' parts at this site, a process each, that outlive the agent.
+"""Runners: one process per run at this site, which outlives the agent.
 
-One is started when a run is first prepared here, and found again by an agent's successor. It ends
-when its run does not want it any more, when nobody renews its lease, or when its Ray is gone: calls
-to that hang for ever, so it is killed. Why one is gone is remembered for those who still ask.
+A runner starts when its run is first prepared here, and an agent's successor finds it again. It
+ends when its run is over or its lease lapses. A runner whose Ray is gone is killed, since calls to
+that Ray hang for ever. `why_gone` and `why_none` remember why it ended.
 
-One that dies by itself is the loss of this site for its run. When the run is prepared here again,
-the next one is started: after a growing pause, and within a budget (`core.restarts`).
+A runner that dies by itself loses this site for its run. When the run is prepared here again, the
+next runner starts after a growing pause and within a budget (`core.restarts`).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Start = Callable[[Path, RunnerSettings], RunnerProcess]
 Happened = Callable[[RunId, pb.Happened], None]
 Ended = Callable[[RunId, str], None]
 AtWork = Callable[[RunId], str]
-"""What the runner of a run is at work on, in words; empty if on nothing."""
+"""What the runner of a run is working on, in words; empty for nothing."""
 
 
 @dataclass(slots=True)
@@ -67,7 +67,7 @@ class _Turn:
     wanted: int = 0
     """How many have it, or wait for it."""
     released: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set while a release waits: then nobody waits to start a runner."""
+    """Set while a release waits, which cancels the pause before a start."""
 
 
 class Runners:
@@ -94,12 +94,12 @@ class Runners:
         self._at_work = at_work
         self._clock, self._start = clock, start
         self.lease_s = settings.lease_s
-        """What a renewal is worth, as the mediator says."""
+        """How long a renewed lease lasts, as the mediator says."""
         self._live: dict[RunId, Live] = {}
         self._children: dict[RunId, RunnerProcess] = {}
-        """Those that this very process has started, and has to bury."""
+        """The runners that this process has started, and has to reap."""
         self._turns: dict[RunId, _Turn] = {}
-        """Of the runs that somebody wants a runner for just now."""
+        """Of the runs whose runner is being started, or waited for."""
         self._ends: dict[RunId, SiteLost] = {}
         self._deaths: dict[RunId, Deaths] = {}
         self._closed = False
@@ -223,7 +223,7 @@ class Runners:
             except SiteLost as error:
                 ended = not process.alive()
                 process.kill()
-                await self._bury(process)
+                await self._reap(process)
                 del self._children[run]
                 how = process.how_it_ended() if ended else "did not listen in time"
                 why = self.deaths(run).died(process, AT_ITS_START, how)
@@ -231,7 +231,7 @@ class Runners:
                 raise why from error
             except BaseException:
                 process.kill()
-                await self._bury(process)
+                await self._reap(process)
                 raise
 
     async def _pause(self, run: RunId, turn: _Turn) -> None:
@@ -343,7 +343,7 @@ class Runners:
         if not await asyncio.to_thread(process.wait, self._settings.runner_end_s):
             process.kill()
             await asyncio.to_thread(process.wait, self._settings.runner_end_s)
-        await self._bury(process)
+        await self._reap(process)
         if live.why is None and (live.ending or runner.farewell):
             live.why = SiteLost(self._site, f"its part of {run} has ended: {gone.reason}")
         if live.why is None:
@@ -356,7 +356,7 @@ class Runners:
         if not self._closed:
             self._ended(run, live.why.reason)
 
-    async def _bury(self, child: RunnerProcess) -> None:
+    async def _reap(self, child: RunnerProcess) -> None:
         """Reap a child: its lock is free a moment before the process can be waited for."""
         deadline = self._clock() + self._settings.runner_end_s
         while child.pid is not None and self._clock() < deadline:

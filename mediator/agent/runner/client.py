@@ -1,8 +1,8 @@
 """RunnerClient: a driver's end of a runner's socket, for an event loop.
 
-An order that the runner has already is not worked on again: its answer comes to whoever asks with
-its key. When the runner is gone, or another driver has taken over, all that is open fails with
-SiteLost, which says why, with the last lines of the runner's log.
+An order that the runner already has is not executed again: whoever asks with its key gets its
+answer. When the runner ends or another driver takes over, all open orders fail with SiteLost, which
+has the reason and the last lines of the runner's log.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Deaths: how often the runner of one run has died at one site, and whether another is started.
+"""Deaths: how often one run's runners have died at one site, and whether another one starts.
 
-Both who own runners use it: a site's agent, and a process that runs local sites.
+Agents use it, and processes that run local sites.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Say how a runner's process ended: by which signal, for lack of memory, or with which exit code.
+"""Say how a runner's process ended: by a signal, for lack of memory, or with an exit code.
 
-The kernel does not say whom it killed for lack of memory, only how often it did. So its count is
-read when the process is started and again when it is gone.
+The kernel only counts the processes that it kills for lack of memory. So its count is read when the
+process starts, and again when it has ended.
 """
 
 from __future__ import annotations

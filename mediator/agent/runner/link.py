@@ -1,10 +1,10 @@
 """RunnerLink: a Link to a runner on this machine, for a process without an event loop.
 
-The tensors of orders are written into the folder that the runner knows as its `blobs`; an answer's
-are views of the file that the runner wrote, which may be removed as soon as it was opened.
+Both share a folder of blobs. The tensors of an answer are views of a file that the runner wrote,
+which may be removed once it is open.
 
-A runner that dies is the loss of its site. Where the owner of the link can start another one, that
-is done when the site is next asked to promise, after a pause and within a budget.
+A runner that dies loses its site. If the link's owner can start another one, that happens when the
+site is next asked to promise, after a pause and within a budget.
 """
 
 from __future__ import annotations

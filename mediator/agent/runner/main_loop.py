@@ -1,9 +1,8 @@
-"""What a runner's process does: it attaches to Ray, and works on what its driver orders.
+"""A runner's process: it attaches to Ray, and executes what its driver orders.
 
-The main thread does all the work, in the order that it comes in, since Ray takes a process's
-signals for itself unless it is waited for there. A signal, a lapsed lease or a driver's farewell
-interrupts it, whatever it does: everything is given back then, and the process ends, at the latest
-after `END_S`.
+The main thread does all the work, in the order of its arrival, because Ray takes over a process's
+signals unless the main thread waits for Ray. A signal, a lapsed lease or a driver's farewell
+interrupts it. Then everything is given back, and the process ends after `END_S` at the latest.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ if TYPE_CHECKING:
     from fedpilot.fabric import RayCluster
 
 END_S = 20.0
-"""A Ray whose head is gone would keep us waiting for ever."""
+"""How long giving back may take: calls to a Ray whose head is gone hang for ever."""
 
 
 class Runner:

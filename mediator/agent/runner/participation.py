@@ -1,8 +1,7 @@
 """RunParticipation: a run's part at one site, from its promise to its release, driven by verbs.
 
-A verb that asks for what holds already changes nothing: a driver that was restarted goes through
-the same verbs again and finds its gang and its workers as they were. What its state forbids is
-refused.
+A verb whose result holds already changes nothing: a restarted driver repeats its verbs, and finds
+its gang and its workers as they were. A verb that the state forbids is refused.
 """
 
 from __future__ import annotations

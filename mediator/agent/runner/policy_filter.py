@@ -1,8 +1,7 @@
-"""PolicedSite: a site that asks its own admin's policy before it works and before work leaves.
+"""PolicedSite: a site that asks its own admin's policy before it works, and before work leaves.
 
-The policy's file is read anew each time, so that what the admin has written last holds, for runs
-that are under way as well. What a run wants, and how many clients an answer is about, is found out
-here, by the site's own installation.
+The policy's file is read each time, so that a change applies at once, also to runs under way. The
+site's own installation finds out what a run wants and how many clients an answer covers.
 """
 
 from __future__ import annotations

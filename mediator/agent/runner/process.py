@@ -1,9 +1,8 @@
 """RunnerProcess: a runner as a process, which outlives whoever started it and is found again.
 
 A runner's folder holds its settings, its socket, its log and its lock. The lock is held from before
-the process exists until it is gone, whatever it died of; so a folder whose lock is free has no
-runner, whoever has its process id now. What else lies in such a folder says nothing: it may be of
-another version, or damaged by a power cut.
+the process exists until it has ended. So a folder whose lock is free has no runner, whatever else
+lies in it and whoever has its process id now.
 """
 
 from __future__ import annotations

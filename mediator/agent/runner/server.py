@@ -1,8 +1,8 @@
-"""RunnerServer: the thread of a runner that speaks to its driver and watches its leases.
+"""RunnerServer: the thread of a runner that talks to its driver and watches its leases.
 
-It takes orders, each once, and hands them to the thread that works; what that answers is kept and
-sent until it is taken. There is one driver at a time: who connects last. Only processes of our own
-user reach the socket.
+It passes each order on once, to the thread that works, and sends the answer until the driver has
+taken it. The latest driver to connect is the only one. Only processes of our own user reach the
+socket.
 """
 
 from __future__ import annotations

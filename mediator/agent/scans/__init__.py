@@ -1,3 +1,1 @@
-"""What an agent finds out about its site: whether Ray is alive, what it has, what the declared data
-hold.
-"""
+"""What an agent finds out about its site: the state and size of its Ray, and its declared data."""

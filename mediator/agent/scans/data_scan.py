@@ -1,9 +1,9 @@
-"""Survey: what the declared data sets hold, found out once by a process beside the agent.
+"""Survey: a process beside the agent finds out once what the declared data sets hold.
 
-Files and lists of ids are read here. What only a loader can tell (a column, samples, labels) is
-told by whoever brings loaders: an entry point of the group `fedpilot.site_surveys`, called with a
-declaration as JSON values, which gives `{"samples": {client: number}, "labels": {label: number}}`.
-It may import all of PyTorch, so it runs in the process, never in the agent.
+This module reads files and lists of ids. What needs a loader (a column, samples, labels) comes from
+an entry point of the group `fedpilot.site_surveys`. It is called with a declaration as JSON values,
+and returns `{"samples": {client: number}, "labels": {label: number}}`. It may import PyTorch, which
+is why it runs in the process and never in the agent.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Reports what a Ray cluster has, a line of JSON every while, as a process beside the agent.
+"""A process beside the agent that reports what a Ray cluster has, as lines of JSON.
 
-`python -m fedpilot.mediator.agent.scans.ray_probe ADDRESS SECONDS`. It is no driver of the
-cluster: it asks the control plane, which shows nothing of it, and ends when nobody reads it any
-more. It may hang where Ray hangs; whoever started it ends it then.
+`python -m fedpilot.mediator.agent.scans.ray_probe ADDRESS SECONDS`. It asks the control plane and
+is no driver of the cluster. It ends when nobody reads its output. It may hang where Ray hangs; then
+whoever started it kills it.
 """
 
 from __future__ import annotations

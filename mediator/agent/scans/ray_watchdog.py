@@ -1,9 +1,9 @@
 """Watchdog: whether the site's Ray cluster can be worked with, and what it has.
 
-A call to a Ray whose head is gone hangs for ever, so nobody here calls Ray. The head's control
-plane is asked for its health by plain gRPC, under a deadline; what the cluster has comes from a
-probe, a process that may hang and is started anew when it is silent. A cluster whose machines are
-all other ones than before was started anew: whatever ran on the old one is gone.
+Calls to a Ray whose head is gone hang for ever, so the agent makes none. It asks the control plane
+for its health by plain gRPC, with a deadline. What the cluster has comes from a probe, a
+process that is restarted when it is silent. A cluster that has none of its former machines was
+started anew: what ran on the old one is lost.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ class Declared:
 
     @classmethod
     def from_json(cls, site: str, dataset: str, values: Any) -> Declared:
-        """What a site's word says; BadDeclaration for anything that it cannot mean."""
+        """A site's declaration; raises BadDeclaration for invalid values."""
 
         def fail(problem: str) -> BadDeclaration:
             return BadDeclaration(site, dataset, problem)

@@ -14,13 +14,13 @@ from numpy.typing import ArrayLike
 
 from ...randomness import UInt64s
 from ..partitions.disjoint import Disjoint
-from ..partitions.partition import Int64s, PartitionKind, UnknownClient
+from ..partitions.partition import Int64s, Partition, PartitionKind, UnknownClient
 from .errors import NotHere
 from .union import ClientsOfPlace, Union
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class SiteClients:
+class SiteClients(Partition):
     """What a site knows of the population's partition: its own clients, and no others."""
 
     first: int
@@ -47,12 +47,6 @@ class SiteClients:
     def index_of(self, client_id: str) -> int:
         return self.first + self.own.index_of(client_id)
 
-    def indices(self, index: int) -> Int64s:
-        return self.rows([index])[0]
-
-    def size(self, index: int) -> int:
-        return int(self.sizes([index])[0])
-
     def sizes(self, indices: ArrayLike) -> Int64s:
         return self.own.sizes(self._own_indices(indices))
 
@@ -71,7 +65,7 @@ class SiteClients:
 
 
 @dataclass(frozen=True, eq=False)
-class Elsewhere:
+class Elsewhere(Partition):
     """What a process without samples knows of a union's partition: ids, and nothing else."""
 
     union: Union
@@ -94,12 +88,6 @@ class Elsewhere:
                 return part.first + part.ids.index_of(client_id)
         last = self.number_of_clients - 1
         raise UnknownClient(client_id, f"{self.client_id(0)} to {self.client_id(last)}")
-
-    def indices(self, index: int) -> Int64s:
-        raise NotHere(self.client_id(index))
-
-    def size(self, index: int) -> int:
-        raise NotHere(self.client_id(index))
 
     def sizes(self, indices: ArrayLike) -> Int64s:
         raise NotHere(self._one_of(indices))

@@ -1,7 +1,5 @@
-"""Decide which samples each client holds, and what clients are called.
+"""Decides which samples each client holds, and the clients' ids.
 
-The rules of all kinds:
-
-* a partition is a function of (labels, recipe, seed): whoever computes it gets the same one;
-* what it says of many clients at once is what it says of each alone.
+A partition is a function of (labels, recipe, seed). Asking it about many clients at once gives the
+same answers as asking about each alone.
 """

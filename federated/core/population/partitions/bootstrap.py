@@ -1,7 +1,7 @@
 """Bootstrap partitions: every client draws its samples with replacement, keyed by its id.
 
-Nothing is known about a client until it is asked about, so a million of them cost what ten cost,
-and a client's samples do not depend on how many clients there are.
+A client's samples are drawn when somebody asks for them, so memory does not grow with the
+population, and they do not depend on the number of clients.
 """
 
 from __future__ import annotations
@@ -16,13 +16,17 @@ from ...randomness import (
     Purpose,
     UInt64s,
     below,
-    client_key,
-    one,
     one_per_key,
     stream,
     words_per_key,
 )
-from .client_ids import DEFAULT_ID_PATTERN, ClientIds, PatternIds, checked_indices
+from .client_ids import (
+    DEFAULT_ID_PATTERN,
+    ClientIds,
+    PartitionByIds,
+    PatternIds,
+    checked_indices,
+)
 from .partition import (
     Int64s,
     Integers,
@@ -80,7 +84,7 @@ def bootstrap(
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Bootstrap:
+class Bootstrap(PartitionByIds):
     """Every client draws its samples with replacement, from a counter keyed by its id."""
 
     ids: ClientIds
@@ -95,25 +99,6 @@ class Bootstrap:
     @property
     def kind(self) -> PartitionKind:
         return PartitionKind.BOOTSTRAP
-
-    @property
-    def number_of_clients(self) -> int:
-        return len(self.ids)
-
-    def client_id(self, index: int) -> str:
-        return self.ids.id_of(index)
-
-    def index_of(self, client_id: str) -> int:
-        return self.ids.index_of(client_id)
-
-    def indices(self, index: int) -> Int64s:
-        return self.rows([index])[0]
-
-    def size(self, index: int) -> int:
-        name = self.ids.id_of(index)
-        if self.least == self.most:
-            return self.least
-        return self.least + one(self.seed, Purpose.BOOTSTRAP_SIZE, self._span, key=client_key(name))
 
     def sizes(self, indices: ArrayLike) -> Int64s:
         clients = checked_indices(indices, len(self.ids))
@@ -130,9 +115,6 @@ class Bootstrap:
         width = int(sizes.max(initial=0))
         words = words_per_key(self.seed, Purpose.BOOTSTRAP, keys, width)
         return below(words[np.arange(width) < sizes[:, np.newaxis]], self.samples), sizes
-
-    def keys(self, indices: ArrayLike) -> UInt64s:
-        return self.ids.keys(indices)
 
     def _sizes(self, keys: UInt64s) -> Int64s:
         if self.least == self.most:

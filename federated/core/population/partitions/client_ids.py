@@ -1,7 +1,7 @@
-"""What clients are called: by a pattern and a number, or by names that the data lists.
+"""The ids of clients: made from a pattern and a number, or listed in the data.
 
-An id gives a client's index and its random key. A pattern keeps no table of the clients, so their
-number costs nothing.
+An id gives a client's index and its random key. A pattern keeps no table, so it takes no memory per
+client.
 """
 
 from __future__ import annotations
@@ -14,24 +14,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ...randomness import UInt64s, client_keys
-from .partition import Int64s, PartitionError, UnknownClient
+from .partition import Int64s, Partition, PartitionError, UnknownClient
 
 DEFAULT_ID_PATTERN = "client_{index}"
-
-
-class ClientIds(Protocol):
-    """Knows the ids of the clients 0 to `len - 1`."""
-
-    def __len__(self) -> int: ...
-
-    def id_of(self, index: int) -> str:
-        """Give the id of a client; raise `IndexError` when there is no such client."""
-
-    def index_of(self, client_id: str) -> int:
-        """Give the index of a client; raise `UnknownClient` when there is no such client."""
-
-    def keys(self, indices: ArrayLike) -> UInt64s:
-        """Give the `client_key` of each of these clients: shape (clients,)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +77,33 @@ class ListedIds:
 
     def keys(self, indices: ArrayLike) -> UInt64s:
         return client_keys(self.names[checked_indices(indices, len(self.names))].tolist())
+
+
+ClientIds = PatternIds | ListedIds
+"""The ids of the clients 0 to `len - 1`.
+
+`id_of` raises `IndexError` and `index_of` raises `UnknownClient` when there is no such client.
+`keys` gives the `client_key` of each of these clients, (clients,).
+"""
+
+
+class PartitionByIds(Partition, Protocol):
+    """A partition whose clients are those of `ids`."""
+
+    ids: ClientIds
+
+    @property
+    def number_of_clients(self) -> int:
+        return len(self.ids)
+
+    def client_id(self, index: int) -> str:
+        return self.ids.id_of(index)
+
+    def index_of(self, client_id: str) -> int:
+        return self.ids.index_of(client_id)
+
+    def keys(self, indices: ArrayLike) -> UInt64s:
+        return self.ids.keys(indices)
 
 
 def checked_indices(indices: ArrayLike, count: int) -> Int64s:

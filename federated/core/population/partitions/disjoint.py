@@ -1,19 +1,26 @@
 """Disjoint partitions: every sample belongs to one client at most.
 
-No recipe leaves a client empty, and `fixed` alone may leave samples out. `labels` has the shape
-(samples,) in all of them, and all raise `PartitionError` for what they cannot meet.
+No recipe leaves a client empty, and only `fixed` may leave samples out. `labels` has the shape
+(samples,). Every recipe raises `PartitionError` for a request that it cannot meet.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ...randomness import Purpose, UInt64s, stream
 from .apportionment import apportion, deal, give_to_the_empty
-from .client_ids import DEFAULT_ID_PATTERN, ClientIds, ListedIds, PatternIds, checked_indices
+from .client_ids import (
+    DEFAULT_ID_PATTERN,
+    ClientIds,
+    ListedIds,
+    PartitionByIds,
+    PatternIds,
+    checked_indices,
+)
 from .partition import (
     Int64s,
     Integers,
@@ -28,31 +35,15 @@ from .partition import (
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Disjoint:
+class Disjoint(PartitionByIds):
     """Every sample belongs to one client at most: client `i` has the slice `i` of `order`."""
 
-    kind: PartitionKind
+    kind: PartitionKind = field()
     ids: ClientIds
     order: Integers
     """The samples of client 0, then those of client 1, and so on."""
     offsets: Int64s
     """Where the clients' slices of `order` begin, and the last one ends; shape (clients + 1,)."""
-
-    @property
-    def number_of_clients(self) -> int:
-        return len(self.ids)
-
-    def client_id(self, index: int) -> str:
-        return self.ids.id_of(index)
-
-    def index_of(self, client_id: str) -> int:
-        return self.ids.index_of(client_id)
-
-    def indices(self, index: int) -> Int64s:
-        return self.rows([index])[0]
-
-    def size(self, index: int) -> int:
-        return int(self.sizes([index])[0])
 
     def sizes(self, indices: ArrayLike) -> Int64s:
         clients = checked_indices(indices, len(self.ids))
@@ -65,9 +56,6 @@ class Disjoint:
         nobodys = self.order[:0]
         held = np.concatenate([nobodys, *map(self.order.__getitem__, slices)], dtype=np.int64)
         return held, stops - starts
-
-    def keys(self, indices: ArrayLike) -> UInt64s:
-        return self.ids.keys(indices)
 
 
 def iid(

@@ -83,9 +83,11 @@ class Partition(Protocol):
 
     def indices(self, index: int) -> Int64s:
         """Give the positions, in the data set, of the samples that a client holds."""
+        return self.rows([index])[0]
 
     def size(self, index: int) -> int:
         """Say how many samples a client holds."""
+        return int(self.sizes([index])[0])
 
     def sizes(self, indices: ArrayLike) -> Int64s:
         """Say how many samples each of these clients holds, without making the samples."""

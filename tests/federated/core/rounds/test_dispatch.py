@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 
 import pytest
 from hypothesis import given, settings, strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from fedpilot.federated.core.rounds.dispatch import (
     AbandonWork,
@@ -194,24 +194,42 @@ def test_work_for_a_pool_that_is_gone_for_good_is_given_up_at_once() -> None:
 # -- whatever happens -------------------------------------------------------------------------
 
 
-class Pool(RuleBasedStateMachine):
-    """Workers that come up, finish and die as hypothesis likes, and what must always hold."""
+Step = tuple[str, int, int]
+"""What happens, how often or to how many, and a number that picks the worker or the pieces."""
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(
+            ["submit", "submit first", "pin", "withdraw", "die", "die", "die of the same piece"]
+            + 2 * ["come up", "finish"]
+        ),
+        st.integers(1, 6),
+        st.integers(0, 59),
+    ),
+    min_size=30,
+    max_size=60,
+)
+"""Not a stateful test of Hypothesis: that turns rules off at random, and reached few states."""
+
+
+class Pool:
+    """Workers that come up, finish and die as the steps say, and what must always hold."""
 
     WORKERS = 3
-    LIMIT = 2
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.dispatcher = Dispatcher(self.WORKERS, self.LIMIT)
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.dispatcher = Dispatcher(self.WORKERS, limit)
         self.starting: set[int] = set()
         self.alive: set[int] = set()
         self.holding: dict[int, list[int]] = {n: [] for n in range(self.WORKERS)}
         self.pinned: dict[int, int] = {}
         self.waiting: set[int] = set()
         self.ended: dict[int, str] = {}
-        self.losses: dict[int, int] = {}
-        self.deaths = dict.fromkeys(range(self.WORKERS), 0)
+        self.losses: Counter[int] = Counter()
+        self.deaths: Counter[int] = Counter()
         self.next = 0
+        self.reached: set[str] = set()
         self.perform(self.dispatcher.start())
 
     @property
@@ -223,7 +241,7 @@ class Pool(RuleBasedStateMachine):
             match action:
                 case StartWorker(worker):
                     assert worker not in self.alive | self.starting
-                    assert self.deaths[worker] <= self.LIMIT
+                    assert self.deaths[worker] <= self.limit
                     self.starting.add(worker)
                 case Send(worker, work):
                     assert worker in self.alive, "work goes to workers that are up"
@@ -235,97 +253,159 @@ class Pool(RuleBasedStateMachine):
                     assert work in self.waiting, "a piece ends once"
                     self.waiting.remove(work)
                     self.ended[work] = "given up"
+                    self.reached.add("pinned work given up" if work in self.pinned else "given up")
 
-    @rule(count=st.integers(1, 6))
-    def submit(self, count: int) -> None:
+    def take(self, step: Step) -> None:
+        what, count, pick = step
+        match what:
+            case "submit":
+                self.submit(count)
+            case "submit first":
+                self.submit(count, first=True)
+            case "pin":
+                self.submit(count, worker=pick % self.WORKERS, first=count == 1)
+            case "withdraw":
+                self.withdraw({work for work in range(self.next) if work % 6 == pick % 6})
+            case "come up" if self.starting:
+                self.come_up(picked(self.starting, pick))
+            case "finish" if busy := {n for n, held in self.holding.items() if held}:
+                self.finish(picked(busy, pick))
+            case "die" if there := self.alive | self.starting:
+                self.die(picked(there, pick))
+            case "die of the same piece" if killers := self.on_a_piece_that_kills():
+                self.die(picked(killers, pick))
+        self.check()
+
+    def on_a_piece_that_kills(self) -> set[int]:
+        return {n for n, held in self.holding.items() if held and self.losses[held[0]]}
+
+    def submit(self, count: int, worker: int | None = None, *, first: bool = False) -> None:
         works = range(self.next, self.next + count)
         self.next += count
         self.waiting |= set(works)
-        self.perform(self.dispatcher.submit(works))
+        if worker is not None:
+            self.pinned |= dict.fromkeys(works, worker)
+        self.perform(self.dispatcher.submit(works, worker, first=first))
 
-    @rule(count=st.integers(1, 3), worker=st.integers(0, WORKERS - 1))
-    def submit_pinned(self, count: int, worker: int) -> None:
-        works = range(self.next, self.next + count)
-        self.next += count
-        self.waiting |= set(works)
-        self.pinned |= dict.fromkeys(works, worker)
-        self.perform(self.dispatcher.submit(works, worker))
+    def withdraw(self, works: set[int]) -> None:
+        withdrawn = self.dispatcher.withdraw(works)
+        assert len(withdrawn) == len(set(withdrawn))
+        assert set(withdrawn) == self.waiting & works
+        self.waiting -= works
+        self.ended |= dict.fromkeys(withdrawn, "withdrawn")
 
-    @precondition(lambda self: self.starting)
-    @rule(data=st.data())
-    def come_up(self, data: st.DataObject) -> None:
-        worker = data.draw(st.sampled_from(sorted(self.starting)))
+    def come_up(self, worker: int) -> None:
         self.starting.remove(worker)
         self.alive.add(worker)
         self.perform(self.dispatcher.ready(worker))
 
-    @precondition(lambda self: any(self.holding.values()))
-    @rule(data=st.data())
-    def finish(self, data: st.DataObject) -> None:
-        worker = data.draw(st.sampled_from([n for n, held in self.holding.items() if held]))
+    def finish(self, worker: int) -> None:
         work = self.holding[worker].pop(0)
         self.ended[work] = "done"
         self.deaths[worker] = 0
         self.perform(self.dispatcher.done(worker, work))
 
-    @precondition(lambda self: self.alive | self.starting)
-    @rule(data=st.data())
-    def die(self, data: st.DataObject) -> None:
-        worker = data.draw(st.sampled_from(sorted(self.alive | self.starting)))
+    def die(self, worker: int) -> None:
         self.alive.discard(worker)
         self.starting.discard(worker)
         self.deaths[worker] += 1
         held, self.holding[worker] = self.holding[worker], []
         self.waiting |= set(held)
-        if held:
-            self.losses[held[0]] = self.losses.get(held[0], 0) + 1
+        self.losses.update(held[:1])
         actions = self.dispatcher.lost(worker, "died")
+        assert (StartWorker(worker) in actions) == (self.deaths[worker] <= self.limit)
         for action in actions:
-            if isinstance(action, AbandonWork) and worker not in self.gone:
-                assert self.losses[action.work] == action.losses == self.LIMIT + 1
+            if isinstance(action, AbandonWork) and self.deaths[worker] <= self.limit:
+                assert self.losses[action.work] == action.losses == self.limit + 1
+                self.reached.add("given up, and its worker started again")
         self.perform(actions)
-        if held and self.losses[held[0]] > self.LIMIT:
+        if held and self.losses[held[0]] > self.limit:
             assert self.ended[held[0]] == "given up"
 
-    @invariant()
-    def it_knows_who_holds_what(self) -> None:
+    def check(self) -> None:
         for worker, held in self.holding.items():
             assert self.dispatcher.doing(worker) == tuple(held)
             assert len(held) <= Dispatcher.DEPTH
+        assert set(self.dispatcher.usable()) == self.alive | self.starting
 
-    @invariant()
-    def nothing_is_lost(self) -> None:
         held = [work for works in self.holding.values() for work in works]
-        assert sorted([*self.ended, *self.waiting, *held]) == list(range(self.next))
+        assert sorted([*self.ended, *self.waiting, *held]) == list(range(self.next)), "none is lost"
+        assert self.dispatcher.idle == (not self.waiting and not held)
 
-    @invariant()
-    def nobody_is_idle_while_work_waits(self) -> None:
         for worker in self.alive:
             if not self.holding[worker]:
                 mine = [w for w in self.waiting if self.pinned.get(w, worker) == worker]
-                assert not mine, f"worker {worker} could do {mine}"
-
-    @invariant()
-    def it_is_idle_when_nothing_waits_and_nobody_works(self) -> None:
-        assert self.dispatcher.idle == (not self.waiting and not any(self.holding.values()))
-
-    @invariant()
-    def nothing_waits_for_ever(self) -> None:
+                assert not mine, f"worker {worker} is idle and could do {mine}"
         for work in self.waiting:
             able = {self.pinned[work]} if work in self.pinned else set(range(self.WORKERS))
             assert able - self.gone, f"piece {work} waits for workers that are gone for good"
+        self.notice()
+
+    def notice(self) -> None:
+        pinned_waits = any(work in self.pinned for work in self.waiting)
+        lost_and_held = {self.losses[work] for held in self.holding.values() for work in held[:1]}
+        self.reached |= set(self.ended.values())
+        self.reached |= {
+            state
+            for state, there in {
+                "a worker gone for good, others busy": self.gone and any(self.holding.values()),
+                "all workers gone for good": len(self.gone) == self.WORKERS,
+                "all workers hold two": all(len(held) == 2 for held in self.holding.values()),
+                "pinned and free work waits": pinned_waits and self.waiting - set(self.pinned),
+                "a piece tried again": 1 in lost_and_held,
+                "a piece tried a third time": 2 in lost_and_held,
+            }.items()
+            if there
+        }
 
 
-class PatientPool(Pool):
-    """Workers that may die for ever: nobody is ever gone for good."""
-
-    LIMIT = 10**9
+def picked(workers: set[int], pick: int) -> int:
+    return sorted(workers)[pick % len(workers)]
 
 
-TestWhateverHappens = Pool.TestCase
-TestWhateverHappens.settings = settings(max_examples=100, stateful_step_count=50, deadline=None)
-TestHoweverOftenWorkersDie = PatientPool.TestCase
-TestHoweverOftenWorkersDie.settings = TestWhateverHappens.settings
+STATES = {
+    "done",
+    "withdrawn",
+    "given up",
+    "given up, and its worker started again",
+    "pinned work given up",
+    "a worker gone for good, others busy",
+    "all workers gone for good",
+    "all workers hold two",
+    "pinned and free work waits",
+    "a piece tried again",
+    "a piece tried a third time",
+}
+NEVER_GONE = {
+    "given up",
+    "given up, and its worker started again",
+    "pinned work given up",
+    "a worker gone for good, others busy",
+    "all workers gone for good",
+}
+
+
+@pytest.mark.parametrize(
+    ("limit", "expected"),
+    [
+        pytest.param(1, STATES - {"a piece tried a third time"}, id="1"),
+        pytest.param(2, STATES, id="2"),
+        pytest.param(10**9, STATES - NEVER_GONE, id="workers may die for ever"),
+    ],
+)
+def test_whatever_happens(limit: int, expected: set[str]) -> None:
+    runs: Counter[str] = Counter()
+
+    @given(steps=STEPS)
+    @settings(max_examples=150, deadline=None, database=None, derandomize=True)
+    def walk(steps: list[Step]) -> None:
+        pool = Pool(limit)
+        for step in steps:
+            pool.take(step)
+        runs.update(pool.reached)
+
+    walk()
+    assert set(runs) == expected, "the steps reach every state"
 
 
 @given(workers=st.integers(1, 5), works=st.integers(0, 40), data=st.data())
