@@ -27,6 +27,7 @@ from .core.records import (
     VNodeId,
 )
 from .core.resources import Resources
+from .core.statuses import has_started
 from .errors import (
     FabricError,
     GangExists,
@@ -148,7 +149,7 @@ class VirtualClusterManager:
         """Have the manager of a shared cluster reserve a gang."""
         from .inside.context import enclosing
         from .inside.virtual_clusters import VirtualClusters
-        from .views.explain import holders
+        from .terminal.clusters.explain import holders
 
         started = self._clock()
         clusters, parent = VirtualClusters(), enclosing() or ROOT
@@ -161,7 +162,7 @@ class VirtualClusterManager:
             except NeverFits as never:
                 raise GangInfeasible(name, str(spec), never.most, never.reason) from never
             undo.callback(_delete, clusters, name)
-            if found["state"] in ("waiting", "starting"):
+            if not has_started(found["state"]):
                 held = holders(clusters.snapshot(), parent, name)
                 reason = "; ".join(filter(None, (found["reason"], held)))
                 raise GangTimeout(name, self._clock() - started, reason)

@@ -12,13 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedpilot.fabric.core.text.amounts import in_bytes
 from fedpilot.fabric.testing.fake_cluster import FakeCluster, fake_machine
 from fedpilot.federated import ConfigError, Event, Federation, RunResult, WorkersExhausted
 from fedpilot.federated.algorithms.coordinatewise import cut
 from fedpilot.federated.core.state import digest
 from fedpilot.federated.engine import journal as journal_module
 from fedpilot.federated.engine.tensor_files import read_tensors
-from fedpilot.federated.prepare.update_costs import in_bytes, machine_memory
+from fedpilot.federated.prepare.update_costs import machine_memory
 from fedpilot.federated.site.rounds import SiteRound
 
 CLIENTS, COHORT, ROUNDS = 12, 7, 3

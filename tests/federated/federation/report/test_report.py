@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, strategies as st
 from rich.console import Console
 
+from fedpilot.fabric.core.text.amounts import counted, duration, number
 from fedpilot.federated.federation.events import Event, event
 from fedpilot.federated.federation.report.progress import (
     PLAIN_LINES,
@@ -22,15 +23,7 @@ from fedpilot.federated.federation.report.progress import (
     PlainLines,
     display_for,
 )
-from fedpilot.federated.federation.report.wording import (
-    BARS,
-    counted,
-    duration,
-    number,
-    rate,
-    remark,
-    sparkline,
-)
+from fedpilot.federated.federation.report.wording import BARS, rate, remark, sparkline
 from run_events import UNUSUAL, a_run, row
 
 
