@@ -26,6 +26,7 @@ from .core.records import (
     VNodeId,
 )
 from .core.resources import Resources
+from .core.statuses import has_started
 from .errors import (
     FabricError,
     GangExists,
@@ -159,7 +160,7 @@ class VirtualClusterManager:
         """Have the manager of a shared cluster reserve all nodes as a virtual cluster."""
         from .inside.context import enclosing
         from .inside.virtual_clusters import VirtualClusters
-        from .views.explain import holders
+        from .terminal.clusters.explain import holders
 
         started, clusters, parent = self._clock(), VirtualClusters(), enclosing() or ROOT
         try:
@@ -171,7 +172,7 @@ class VirtualClusterManager:
         except NotInTime as late:
             raise GangTimeout(name, late.waited_s, late.reason) from late
         undo.callback(_delete, clusters, name)
-        if found["state"] in ("waiting", "starting"):
+        if not has_started(found["state"]):
             held = holders(clusters.snapshot(), parent, name)
             reason = "; ".join(filter(None, (found["reason"], held)))
             raise GangTimeout(name, self._clock() - started, reason)

@@ -1,43 +1,31 @@
-"""What commands share: how those of the fabric reach Ray, and how all print and end.
-
-What is asked for goes to stdout, as text or as one JSON document; everything else to stderr.
-"""
+"""How the commands of the fabric reach Ray, and what they say while Ray is slow."""
 
 from __future__ import annotations
 
-import json
 import shlex
-import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import click
 
-from ..core.text.plain_text import plain_lines
-from ..errors import ClusterUnreachable, NeverFits
+from ..errors import ClusterUnreachable
 from ..host.exit_codes import (
     BAD_INPUT as BAD_INPUT,
     FAILED as FAILED,
     INTERRUPTED as INTERRUPTED,
     REFUSED as REFUSED,
     UNREACHABLE as UNREACHABLE,
-    exit_code_of,
 )
-from ..host.interruptions import Interruptions
 from ..host.machine import load
 from ..host.patience import FIRST_S, Patience
+from ..terminal.console import Spinner
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
-
     from ..inside.virtual_clusters import VirtualClusters
 
-LONGEST_SENTENCE = 1_000
 LOOK_S = 1.0
 """How long a control plane may take to answer for a line that says what is waited for."""
-PLAIN_WIDTH = 120
-"""Columns where there is no terminal to ask."""
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 Client = TypeVar("Client")
@@ -47,22 +35,6 @@ Attach: TypeAlias = Callable[[str, str | None, float], AbstractContextManager[Cl
 `--timeout` seconds."""
 TIMEOUT = "fedpilot.timeout_s"
 """Where click keeps the last."""
-
-
-class CommandGroup(click.Group):
-    """A group whose help says in a whole sentence what each of its commands does."""
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the commands; click itself cuts each to one line."""
-        rows = [
-            (name, command.get_short_help_str(LONGEST_SENTENCE))
-            for name, command in sorted(self.commands.items())
-        ]
-        with formatter.section("Commands"):
-            formatter.write_dl(rows)
-
-
-# -- reaching Ray ---------------------------------------------------------------------------------
 
 
 def _keep_timeout(context: click.Context, _: click.Parameter, value: float) -> None:
@@ -201,82 +173,3 @@ class NextSteps:
 def place_of(address: str) -> str:
     """What a Ray cluster is called."""
     return "the Ray of this machine" if address == "auto" else f"the Ray at {address}"
-
-
-# -- printing, waiting, ending --------------------------------------------------------------------
-
-
-class Spinner:
-    """Says on a terminal what is waited for; nothing elsewhere."""
-
-    def __init__(self, text: str) -> None:
-        self._text = text
-        self._status: AbstractContextManager[Any] = nullcontext()
-
-    def say(self, text: str) -> None:
-        """Something else is waited for now."""
-        from rich.text import Text
-
-        if not isinstance(self._status, nullcontext):
-            self._status.update(Text(text))  # type: ignore[attr-defined]
-
-    def __enter__(self) -> Spinner:
-        if sys.stderr.isatty():
-            from rich.console import Console
-            from rich.text import Text
-
-            self._status = Console(stderr=True).status(Text(self._text))
-        self._status.__enter__()
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        self._status.__exit__(*error)
-
-
-def stdout_console() -> Console:
-    from rich.console import Console
-
-    plain = None if sys.stdout.isatty() else PLAIN_WIDTH
-    return Console(file=sys.stdout, width=plain, highlight=False, markup=False, emoji=False)
-
-
-def display(what: RenderableType) -> None:
-    stdout_console().print(what)
-
-
-def print_json(document: Mapping[str, Any]) -> None:
-    click.echo(json.dumps(document, indent=2))
-
-
-UNDISTURBED_S = 5.0
-"""After an interruption, so that what is under way can end: leaving Ray takes a second."""
-
-
-def interruptions() -> Interruptions:
-    """Let a signal interrupt once; who asks again after a while is heard again."""
-    return Interruptions(again_after_s=UNDISTURBED_S)
-
-
-@contextmanager
-def exit_codes() -> Iterator[None]:
-    """Turn what went wrong into a message on stderr and the exit code that docs promise."""
-    try:
-        yield
-    except NeverFits as error:
-        most = f"; at most {error.most} of its fixed-size nodes fit together" if error.most else ""
-        fail(f"{error}{most}", error.exits_with)
-    except OSError as error:
-        name = f"{error.filename}: " if error.filename else ""
-        fail(f"{name}{error.strerror or error}", FAILED)
-    except KeyboardInterrupt:
-        sys.exit(INTERRUPTED)
-    except Exception as error:
-        code = exit_code_of(error)
-        if code is None:
-            raise
-        fail(str(error), code)
-
-
-def fail(message: str, code: int) -> NoReturn:
-    click.echo(f"fedpilot: {plain_lines(message)}", err=True)
-    sys.exit(code)

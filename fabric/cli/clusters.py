@@ -9,17 +9,9 @@ import time
 
 import click
 
-from .access import (
-    CommandGroup,
-    NextSteps,
-    ask,
-    attached,
-    display,
-    exit_codes,
-    print_json,
-    stdout_console,
-    with_access,
-)
+from ..terminal.commands import CommandGroup, exit_codes
+from ..terminal.console import display, print_json, stdout_console
+from .access import NextSteps, ask, attached, with_access
 from .create_cluster import create
 from .delete_clusters import delete
 from .restore_clusters import restore, tell_of_head
@@ -63,7 +55,7 @@ def list_(address: str, auth_mode: str | None, as_json: bool) -> None:
         if as_json:
             print_json({"clusters": document["clusters"], "head": document.get("head")})
             return
-        from ..views.tables import cluster_table
+        from ..terminal.clusters.tables import cluster_table
 
         display(cluster_table(document, time.time()))
         tell_of_head(document, NextSteps("cluster", address, auth_mode))
@@ -88,7 +80,7 @@ def show(name: str, address: str, auth_mode: str | None, as_json: bool) -> None:
         if as_json:
             print_json(found)
             return
-        from ..views.tables import cluster_details
+        from ..terminal.clusters.tables import cluster_details
 
         display(cluster_details(document, name, time.time()))
 
@@ -112,7 +104,7 @@ def tree(address: str, auth_mode: str | None, as_json: bool) -> None:
         if as_json:
             print_json(document)
             return
-        from ..views.tree import picture
+        from ..terminal.clusters.tree import picture
 
         display(picture(document, time.time()))
         tell_of_head(document, NextSteps("cluster", address, auth_mode))
@@ -132,7 +124,7 @@ def explain(name: str, address: str, auth_mode: str | None, as_json: bool) -> No
       fedpilot cluster explain speech --json | jq -r '.sentences[]'
     """
     with exit_codes():
-        from ..views.explain import chronicle, sentences
+        from ..terminal.clusters.explain import chronicle, sentences
 
         document, history = ask(
             attached,

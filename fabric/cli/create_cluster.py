@@ -11,23 +11,12 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from ..core.records import ROOT
+from ..core.statuses import has_started
 from ..errors import NoSuchCluster, NotInTime
-from ..host.exit_codes import REFUSED
-from .access import (
-    INTERRUPTED,
-    NextSteps,
-    Spinner,
-    answer_said_to_be_slow,
-    attached,
-    exit_codes,
-    fail,
-    interruptions,
-    opened,
-    place_of,
-    print_json,
-    stdout_console,
-    with_access,
-)
+from ..host.exit_codes import INTERRUPTED, REFUSED
+from ..terminal.commands import exit_codes, fail, interruptions
+from ..terminal.console import Spinner, print_json, stdout_console
+from .access import NextSteps, answer_said_to_be_slow, attached, opened, place_of, with_access
 from .spec_options import check_name, spec_from, with_deadline, with_priority, with_spec
 
 if TYPE_CHECKING:
@@ -120,7 +109,7 @@ def create(
                 found = _follow(clusters, found, begun, wait_s, spinner)
         except KeyboardInterrupt:
             fail(f"interrupted; {fate}", INTERRUPTED)
-        active = found["state"] not in ("waiting", "starting")
+        active = has_started(found["state"])
         new = found["asked_at"] >= asked_at
         if as_json:
             print_json({**found, "created": new})
@@ -137,7 +126,8 @@ def _follow(
     spinner: Spinner,
 ) -> Mapping[str, Any]:
     """Look at one that waits until it is active or the time is over."""
-    from ..views.wording import duration, ordinal, short
+    from ..core.text.amounts import duration, ordinal
+    from ..terminal.clusters.words import short
 
     name, deadline, pause = found["id"], None, FIRST_POLL_S
     while True:
@@ -146,7 +136,7 @@ def _follow(
         except NoSuchCluster:
             _tell_end(clusters, name, deadline, time.monotonic() - begun)
         deadline, waited = found["deadline"], time.monotonic() - begun
-        if found["state"] not in ("waiting", "starting") or waited >= wait_s:
+        if has_started(found["state"]) or waited >= wait_s:
             return found
         place = f"{ordinal(found['position'])} in line: " if found["position"] else ""
         spinner.say(
@@ -161,7 +151,7 @@ def _tell_end(
     clusters: VirtualClusters, name: str, deadline: float | None, waited_s: float
 ) -> NoReturn:
     """Say why one that was waited for is no more: it gave up, or somebody ended it."""
-    from ..views.view import ending
+    from ..terminal.clusters.view import ending
 
     last = ending(clusters.history(), name)
     why = last["reason"] if last else "somebody ended it"
@@ -171,12 +161,13 @@ def _tell_end(
 
 
 def _print_created(found: Mapping[str, Any], *, new: bool, say: NextSteps) -> None:
-    from ..views.wording import holding, ordinal, short, status
+    from ..core.text.amounts import ordinal
+    from ..terminal.clusters.words import holding, short, status
 
     name = found["id"]
     console = stdout_console()
     already = "" if new else " (it was asked for already, in the same way)"
-    if found["state"] not in ("waiting", "starting"):
+    if has_started(found["state"]):
         console.print(status(found), f"{name}{already} holds {holding(found)}")
         return
     place = f", {ordinal(found['position'])} in line" if found["position"] else ""

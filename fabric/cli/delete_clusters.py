@@ -12,15 +12,9 @@ import click
 from ..core.records import DEFAULT, ROOT
 from ..errors import NoSuchCluster, NotYours
 from ..host.exit_codes import BAD_INPUT
-from .access import (
-    answer_said_to_be_slow,
-    attached,
-    exit_codes,
-    fail,
-    opened,
-    print_json,
-    with_access,
-)
+from ..terminal.commands import exit_codes, fail
+from ..terminal.console import print_json
+from .access import answer_said_to_be_slow, attached, opened, with_access
 
 
 @click.command()
@@ -117,7 +111,7 @@ def _check_owners(document: Mapping[str, Any], named: Sequence[str]) -> None:
 
 
 def _confirm(doomed: Sequence[str], surprising: Sequence[str], as_json: bool) -> None:
-    from ..views.wording import listed
+    from ..core.text.amounts import listed
 
     if as_json or not sys.stdin.isatty():
         fail(f"that would also end {listed(surprising)}; say --yes if it shall", BAD_INPUT)

@@ -18,26 +18,12 @@ import click
 from fedpilot.closed_pipes import ends_with_reader
 
 from ..errors import FabricError, SpecError
-from ..host.exit_codes import REFUSED
+from ..host.exit_codes import FAILED, INTERRUPTED, REFUSED
 from ..host.patience import Patience
 from ..jobs.confine import READY, SAYS
-from .access import (
-    FAILED,
-    INTERRUPTED,
-    CommandGroup,
-    NextSteps,
-    Spinner,
-    answer_said_to_be_slow,
-    ask,
-    display,
-    exit_codes,
-    fail,
-    interruptions,
-    opened,
-    print_json,
-    stdout_console,
-    with_access,
-)
+from ..terminal.commands import CommandGroup, exit_codes, fail, interruptions
+from ..terminal.console import Spinner, display, print_json, stdout_console
+from .access import NextSteps, answer_said_to_be_slow, ask, opened, with_access
 from .spec_options import check_name, from_json, spec_from, with_deadline, with_priority, with_spec
 
 if TYPE_CHECKING:
@@ -285,7 +271,7 @@ def list_(address: str, auth_mode: str | None, as_json: bool) -> None:
         if as_json:
             print_json({"jobs": [each.to_dict() for each in found]})
             return
-        from ..views.tables import job_table
+        from ..terminal.clusters.tables import job_table
 
         display(job_table(found, time.time()))
 
@@ -318,7 +304,7 @@ def show(id: str, address: str, auth_mode: str | None, as_json: bool) -> None:
         if as_json:
             print_json(found.to_dict())
             return
-        from ..views.tables import job_details
+        from ..terminal.clusters.tables import job_details
 
         display(job_details(found, document, history, time.time()))
 
@@ -335,7 +321,7 @@ def explain(id: str, address: str, auth_mode: str | None, as_json: bool) -> None
       fedpilot job explain job-1f2e3d4c --json | jq -r '.sentences[]'
     """
     with exit_codes():
-        from ..views.explain import chronicle, job_sentences
+        from ..terminal.clusters.explain import chronicle, job_sentences
 
         found, document, history = _known(id, address, auth_mode)
         now, name = time.time(), found.virtual_cluster

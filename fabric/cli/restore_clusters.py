@@ -10,7 +10,9 @@ from typing import Any
 import click
 
 from ..host.exit_codes import REFUSED
-from .access import NextSteps, ask, attached, exit_codes, print_json, stdout_console, with_access
+from ..terminal.commands import exit_codes
+from ..terminal.console import print_json, stdout_console
+from .access import NextSteps, ask, attached, with_access
 
 
 @click.command()
@@ -57,7 +59,7 @@ def restore(
 
 
 def _print_restored(done: Mapping[str, Any]) -> None:
-    from ..views.wording import short, status
+    from ..terminal.clusters.words import short, status
 
     console = stdout_console()
     for found in done["restored"]:
@@ -72,7 +74,7 @@ def _print_restored(done: Mapping[str, Any]) -> None:
 
 def tell_of_head(document: Mapping[str, Any], say: NextSteps) -> None:
     """Say which virtual clusters are gone with a head that died, and what can be done."""
-    from ..views.tables import gone_with_head
+    from ..terminal.clusters.tables import gone_with_head
 
     lines = gone_with_head(document, time.time())
     if not lines:

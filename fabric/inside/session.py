@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..core.records import ROOT
+from ..core.statuses import has_started
 from ..errors import FabricError, NameTaken, NoSuchCluster, NotInTime, SpecError
 from ..host.users import USER_VARIABLE, current_user
 from ..ray import private_ray
@@ -28,7 +29,6 @@ POLL_S = 0.5
 """Seconds between two looks whether a virtual cluster that others made has its places."""
 
 HOOK = "worker_process_setup_hook"
-WAITING = ("waiting", "starting")
 
 
 def init(
@@ -147,7 +147,7 @@ def _begin(
         with contextlib.suppress(FabricError):
             asking.delete(name)
         raise
-    if found["state"] in WAITING:
+    if not has_started(found["state"]):
         asking.delete(name)
         raise NotInTime(name, wait_s, found["reason"])
 
@@ -156,7 +156,7 @@ def _join(asking: VirtualClusters, name: str, wait_s: float) -> None:
     """Wait until a virtual cluster that others made has its places. NoSuchCluster, NotInTime."""
     began = time.monotonic()
     found = asking.show(name)
-    while found["state"] in WAITING:
+    while not has_started(found["state"]):
         waited = time.monotonic() - began
         if waited >= wait_s:
             raise NotInTime(name, waited, found["reason"])

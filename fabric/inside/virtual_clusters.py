@@ -15,6 +15,7 @@ from typing import Any
 from ..core.cluster_state import Entry, JobId
 from ..core.places.groups import GroupId
 from ..core.records import ROOT, ClusterId, ProcessId
+from ..core.statuses import has_started
 from ..errors import FabricError, ManagerAway, ManagerGone
 from ..host.users import current_user
 from ..manager.rpc import call
@@ -85,7 +86,7 @@ class VirtualClusters:
             found: Mapping[str, Any] = self.call(
                 "create", entry, min(left, SLICE_S), patience_s=left
             )
-            if found["state"] not in ("waiting", "starting") or left <= SLICE_S:
+            if has_started(found["state"]) or left <= SLICE_S:
                 return found
 
     def check(self, name: str, spec: VirtualCluster, *, parent: str = ROOT) -> None:

@@ -21,10 +21,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..confined import HOOK_VARIABLE, OTHER_HOOK_VARIABLE, hook
+from ..core.statuses import has_started
 from ..errors import FabricError, NoSuchCluster, NotInTime
 from ..inside.context import JOB_VARIABLE
 from ..spec import VirtualCluster
+from .confined import HOOK_VARIABLE, OTHER_HOOK_VARIABLE, hook
 
 if TYPE_CHECKING:
     import psutil  # Ray brings it
@@ -87,7 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def environment(name: str, address: str) -> dict[str, str]:
     """What makes every Python below us work inside a virtual cluster of the Ray at an address."""
-    folder = str(Path(__file__).parents[1] / "confined")
+    folder = str(Path(__file__).parent / "confined")
     there, other = os.environ.get("PYTHONPATH"), os.environ.get(HOOK_VARIABLE)
     ours = f"{hook.__module__}.{hook.__name__}"
     return {
@@ -147,7 +148,7 @@ def _wait(asking: VirtualClusters, place: Mapping[str, Any]) -> None:
     """Wait for the places, saying why whenever that changes."""
     name, said, began, pause = place["id"], "", time.monotonic(), FIRST_POLL_S
     found: Mapping[str, Any] | None = place
-    while found and found["state"] in ("waiting", "starting"):
+    while found and not has_started(found["state"]):
         where = f" (position {found['position']})" if found["position"] else ""
         now = f"virtual cluster {name} is {found['state']}{where}: {found['reason']}"
         if now != said:

@@ -18,6 +18,7 @@ from typing import Any
 
 from ..core.audit import NAMES
 from ..core.records import ROOT
+from ..core.statuses import WAITING
 from ..errors import ClusterUnreachable, FabricError, NoSuchJob, SpecError
 from ..host.users import USER_VARIABLE, current_user
 from ..inside.context import JOB_VARIABLE
@@ -216,7 +217,7 @@ class Jobs:
         name = metadata.get(NAMES)
         status = str(found.status.value)
         cluster = clusters.get(name) if name and status not in ENDED else None
-        waits = cluster is not None and cluster["state"] == "waiting" and status == "RUNNING"
+        waits = cluster is not None and cluster["state"] == WAITING and status == "RUNNING"
         reason = str(cluster["reason"]) if waits and cluster else reason_in(found.message)
         return Job(
             id=found.submission_id,

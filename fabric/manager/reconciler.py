@@ -34,6 +34,7 @@ from ..core.records import (
 )
 from ..core.resources import Resources
 from ..core.routing.work import Work
+from ..core.statuses import has_started
 from ..errors import NameTaken, NoSuchCluster, NotInTime, NotYours
 from ..ray.control_plane.protocol import Observed, RayControl, Seen
 from .admission.bundler import Bundler
@@ -111,7 +112,7 @@ class Reconciler:
         ):
             raise NameTaken(id)
         end = self._clock() + wait_s
-        while id in self.state.entries and self.statuses.state(id) in ("waiting", "starting"):
+        while id in self.state.entries and not has_started(self.statuses.state(id)):
             left = end - self._clock()
             if left <= 0:
                 break

@@ -19,6 +19,7 @@ from ..core.records import (
 )
 from ..core.resources import Resources
 from ..core.routing.work import WorkState
+from ..core.statuses import ACTIVE
 from ..errors import NoSuchCluster
 from .reconciler import Reconciler
 
@@ -95,7 +96,7 @@ class Snapshot:
         entry = self.reconciler.state.entries.get(id)
         return {
             "id": id,
-            "state": "active" if entry is None else statuses.state(id),
+            "state": ACTIVE if entry is None else statuses.state(id),
             "reason": "" if entry is None else statuses.reason(id),
             "position": None if entry is None else statuses.position(id),
             "asked_at": None if entry is None else entry.asked_at,

@@ -18,6 +18,7 @@ from typing import Any
 from ..core.cluster_state import ClusterState
 from ..core.places.admission import Decision, Decisions, QueuedAt
 from ..core.records import ClusterId
+from ..core.statuses import ACTIVE, RECOVERING, STARTING, WAITING
 
 MOST_REST_S = 30.0
 """The longest pause before somebody is let in again whom Ray had no room for."""
@@ -73,10 +74,10 @@ class Statuses:
     def state(self, id: ClusterId) -> str:
         """`waiting`, `starting`, `active` or `recovering`."""
         if self._state.entries[id].waiting:
-            return "waiting"
+            return WAITING
         if id in self._starting:
-            return "starting"
-        return "recovering" if id in self._troubles else "active"
+            return STARTING
+        return RECOVERING if id in self._troubles else ACTIVE
 
     def reason(self, id: ClusterId) -> str:
         """Why it is not active; empty if it is."""
@@ -156,7 +157,7 @@ class Statuses:
         """It has begun: all that it holds is there."""
         del self._starting[id]
         self._attempts.pop(id, None)
-        self.note(id, "active", "")
+        self.note(id, ACTIVE, "")
         self._wake(id)
 
     def interrupted(self, id: ClusterId, why: str) -> None:
@@ -178,7 +179,7 @@ class Statuses:
         """Something is the matter with it; said once for each cause."""
         if self._troubles.get(id) != why and id in self._state.entries:
             self._troubles[id] = why
-            self.note(id, "recovering", why)
+            self.note(id, RECOVERING, why)
 
     def recovered(self, id: ClusterId) -> None:
         """Nothing is the matter with it any more."""

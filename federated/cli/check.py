@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fedpilot.fabric.cli.access import exit_codes, fail, print_json
 from fedpilot.fabric.host.exit_codes import BAD_INPUT
+from fedpilot.fabric.terminal.commands import exit_codes, fail
+from fedpilot.fabric.terminal.console import print_json
 
 from .options import JSON, SET
 
@@ -126,7 +127,7 @@ def _apart(federation: Federation) -> str:
 
 def _kept(federation: Federation) -> str:
     """What it costs that an algorithm needs every update of a round; nothing where a sum does."""
-    from ..prepare.update_costs import in_bytes
+    from fedpilot.fabric.core.text.amounts import in_bytes
 
     if not (total := federation.bytes_of_updates):
         return ""
@@ -140,7 +141,7 @@ def _kept(federation: Federation) -> str:
 
 def _budgeted(federation: Federation) -> str:
     """How far the traffic budget goes; nothing where there is none."""
-    from ..prepare.update_costs import in_bytes
+    from fedpilot.fabric.core.text.amounts import in_bytes
 
     if (fits := federation.rounds_within_budget()) is None:
         return ""

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from fedpilot.fabric.cli.access import CommandGroup, display, exit_codes, fail, print_json
 from fedpilot.fabric.host.exit_codes import BAD_INPUT
+from fedpilot.fabric.terminal.commands import CommandGroup, exit_codes, fail
+from fedpilot.fabric.terminal.console import display, print_json
 from fedpilot.mediator.cli.access import JSON, Access, asking, plain, with_mediator
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ def show(client_id: str, run_id: str | None, access: Access, as_json: bool) -> N
         if as_json:
             print_json({"id": client_id, **found})
             return
-        from fedpilot.fabric.views.tables import named
+        from fedpilot.fabric.terminal.layout import named
 
         facts = named()
         for name in ("id", "site", "state", "worker", "reason", "samples"):

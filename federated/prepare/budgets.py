@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from fedpilot.fabric.core.text.amounts import in_bytes
 from fedpilot.mediator.core.traffic import Budget
 
 from ..config.schema import RunConfig
 from ..core.rounds.round_costs import Costs, Judges, fitting
 from ..errors import ConfigError
-from .update_costs import in_bytes
 
 
 def budget_of(config: RunConfig) -> Budget:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from fedpilot.fabric.core.text.amounts import in_bytes
+
 from ..algorithms import algorithm_of
 from ..algorithms.coordinatewise import cut
 from ..config.schema import FederationConfig
@@ -45,11 +47,3 @@ def machine_memory(limit: Path = Path("/sys/fs/cgroup/memory.max")) -> int:
         return min(size, int(limit.read_text()))
     except (OSError, ValueError):  # no control groups here, or "max": no limit
         return size
-
-
-def in_bytes(count: int) -> str:
-    """A number of bytes in words, such as `1.5 MB`."""
-    for power, unit in ((4, "TB"), (3, "GB"), (2, "MB"), (1, "kB")):
-        if count >= 1000**power:
-            return f"{count / 1000**power:.1f} {unit}"
-    return f"{count} bytes"

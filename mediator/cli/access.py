@@ -128,7 +128,7 @@ def ask(access: Access, question: Callable[[MediatorClient], Answer]) -> Answer:
 @contextmanager
 def asking(access: Access) -> Iterator[MediatorClient]:
     """A client while a terminal says whom it asks."""
-    from fedpilot.fabric.cli.access import Spinner
+    from fedpilot.fabric.terminal.console import Spinner
 
     with access.open() as client, Spinner(f"asking the mediator at {client.address}"):
         yield client

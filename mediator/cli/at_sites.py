@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fedpilot.fabric.cli.access import Spinner, exit_codes, fail, print_json
 from fedpilot.fabric.core.text.plain_text import plain_lines
 from fedpilot.fabric.host.exit_codes import REFUSED, UNREACHABLE, exit_code_of
+from fedpilot.fabric.terminal.commands import exit_codes, fail
+from fedpilot.fabric.terminal.console import Spinner, print_json
 
 from ..core.rules.site_commands import before_dashes, objection
 from ..errors import MediatorError

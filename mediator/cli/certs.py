@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from fedpilot.fabric.cli.access import CommandGroup, display, exit_codes, fail, print_json
 from fedpilot.fabric.host.exit_codes import BAD_INPUT
+from fedpilot.fabric.terminal.commands import CommandGroup, exit_codes, fail
+from fedpilot.fabric.terminal.console import display, print_json
 
 from ..core.rules.roles import Role
 
@@ -26,7 +27,6 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 MEDIATOR = "mediator"
 """What the certificate of the mediator itself is called."""
 DAY_S = 86_400.0
-STATE_COLOURS = {"valid": "green", "expired": "yellow", "revoked": "red"}
 
 
 def _with_folder(command: Command) -> Command:
@@ -365,22 +365,19 @@ def _tell(made: Credentials, where: Path) -> None:
 
 
 def _print_table(issued: Sequence[Issued], now: float) -> None:
-    from rich.text import Text
-
-    from fedpilot.fabric.views.tables import ruled
+    from fedpilot.fabric.terminal.layout import ruled
+    from fedpilot.fabric.terminal.statuses import CERTIFICATES, marked
 
     from ..identity.certificates import day
 
-    table = ruled()
-    for column in ("name", "role", "state", "until", "hosts", "serial"):
-        table.add_column(column, no_wrap=column != "hosts")
+    table = ruled("name", "role", "state", "until", "hosts", "serial", wraps="hosts")
     for each in issued:
         state = each.state(now)
         ends = [each.expires_at] if each.revoked_at is None else [each.expires_at, each.revoked_at]
         table.add_row(
             each.name,
             each.role,
-            Text(state, STATE_COLOURS[state]),
+            marked(CERTIFICATES, state),
             day(min(ends)),
             ", ".join(each.hosts),
             each.serial,

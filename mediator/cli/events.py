@@ -9,14 +9,9 @@ from collections.abc import Iterable
 import click
 
 from fedpilot.closed_pipes import ends_with_reader
-from fedpilot.fabric.cli.access import (
-    INTERRUPTED,
-    display,
-    exit_codes,
-    fail,
-    interruptions,
-    print_json,
-)
+from fedpilot.fabric.host.exit_codes import INTERRUPTED
+from fedpilot.fabric.terminal.commands import exit_codes, fail, interruptions
+from fedpilot.fabric.terminal.console import display, print_json
 
 from .access import JSON, Access, ask, asking, event_line, plain, with_mediator
 
@@ -100,12 +95,9 @@ def _print_audit(access: Access, most: int, *, as_json: bool) -> None:
     if as_json:
         print_json({"acts": acts})
         return
-    from fedpilot.fabric.views.tables import ruled
-    from fedpilot.fabric.views.wording import timestamp
+    from fedpilot.fabric.terminal.layout import ruled, timestamp
 
-    shown = ruled()
-    for name in ("when", "who", "role", "act", "what", "outcome"):
-        shown.add_column(name, overflow="fold")
+    shown = ruled("when", "who", "role", "act", "what", "outcome", fold=True)
     for act in acts:
         said = (plain(act.get(name, "")) for name in ("who", "role", "act", "what", "outcome"))
         shown.add_row(timestamp(float(act.get("at") or 0.0)), *said)

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fedpilot.fabric.cli.access import exit_codes
 from fedpilot.fabric.host.exit_codes import INTERRUPTED
+from fedpilot.fabric.terminal.commands import exit_codes
 
 from .access import Access, access_of
 from .join_output import log_to_stderr, sayer

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from fedpilot.fabric.views.wording import timestamp
+from fedpilot.fabric.terminal.layout import timestamp
 
 
 def log_to_stderr() -> None:

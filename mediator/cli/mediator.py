@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fedpilot.fabric.cli.access import CommandGroup, exit_codes, fail
 from fedpilot.fabric.core.text.sizes import SIZE_IN_WORDS, bytes_of
 from fedpilot.fabric.host.exit_codes import BAD_INPUT
+from fedpilot.fabric.terminal.commands import CommandGroup, exit_codes, fail
 
 from ..core.retention import Retention
 

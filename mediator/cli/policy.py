@@ -6,7 +6,8 @@ from pathlib import Path
 
 import click
 
-from fedpilot.fabric.cli.access import CommandGroup, exit_codes, print_json
+from fedpilot.fabric.terminal.commands import CommandGroup, exit_codes
+from fedpilot.fabric.terminal.console import print_json
 
 from .access import JSON
 from .join import POLICY, SITE_FILE

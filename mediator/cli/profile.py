@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fedpilot.fabric.cli.access import CommandGroup, display, exit_codes, print_json
+from fedpilot.fabric.terminal.commands import CommandGroup, exit_codes
+from fedpilot.fabric.terminal.console import display, print_json
 
 from .access import JSON
 
@@ -101,11 +102,9 @@ def list_(as_json: bool) -> None:
         if not ordered:
             click.echo("no profiles; `fedpilot profile add` makes one")
             return
-        from fedpilot.fabric.views.tables import ruled
+        from fedpilot.fabric.terminal.layout import ruled
 
-        table = ruled()
-        for column in ("name", "mediator", "credentials"):
-            table.add_column(column, overflow="fold")
+        table = ruled("name", "mediator", "credentials", fold=True)
         for each in ordered:
             mark = " (default)" if each.name == profiles.default else ""
             table.add_row(f"{each.name}{mark}", each.address, str(each.credentials))
@@ -124,8 +123,8 @@ def show(name: str, as_json: bool) -> None:
       fedpilot profile show hospitals --json | jq -r .role
     """
     with exit_codes():
-        from fedpilot.fabric.views.tables import named
-        from fedpilot.fabric.views.wording import duration, timestamp
+        from fedpilot.fabric.core.text.amounts import duration
+        from fedpilot.fabric.terminal.layout import named, timestamp
 
         from ..identity import Credentials
 

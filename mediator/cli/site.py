@@ -12,17 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fedpilot.fabric.cli.access import (
-    INTERRUPTED,
-    CommandGroup,
-    Spinner,
-    display,
-    exit_codes,
-    fail,
-    interruptions,
-    print_json,
-)
-from fedpilot.fabric.host.exit_codes import BAD_INPUT, REFUSED
+from fedpilot.fabric.host.exit_codes import BAD_INPUT, INTERRUPTED, REFUSED
+from fedpilot.fabric.terminal.commands import CommandGroup, exit_codes, fail, interruptions
+from fedpilot.fabric.terminal.console import Spinner, display, print_json
 
 from .access import JSON, Access, ask, asking, plain, with_mediator
 from .join import join
@@ -132,7 +124,7 @@ def token(name: str, hours: float, access: Access, as_json: bool) -> None:
         if as_json:
             print_json({"site": name, "token": made, "expires_at": expires_at})
             return
-        from fedpilot.fabric.views.wording import timestamp
+        from fedpilot.fabric.terminal.layout import timestamp
 
         click.echo(made)
         click.echo(
@@ -360,7 +352,7 @@ def _with_speed(found: Document, before: Sequence[Document], seconds: float) -> 
 def _top_live(client: MediatorClient, interval_s: float) -> None:
     from rich.live import Live
 
-    from fedpilot.fabric.cli.access import stdout_console
+    from fedpilot.fabric.terminal.console import stdout_console
 
     from .tables import site_top
 

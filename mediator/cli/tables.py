@@ -12,42 +12,15 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from fedpilot.fabric.views.tables import head, named, ruled
-from fedpilot.fabric.views.wording import ago, amounts, figure, listed, many, ordered, timestamp
+from fedpilot.fabric.core.text.amounts import DASH, ago, counted, in_bytes, listed, number
+from fedpilot.fabric.terminal.clusters.words import amounts, figure, ordered
+from fedpilot.fabric.terminal.layout import head, named, ruled, timestamp
+from fedpilot.fabric.terminal.statuses import RUNS, SITES, marked
 
 from .access import plain
 
 Document = Mapping[str, Any]
-
-SITE_MARKS = {
-    "joining": ("◐", "cyan"),
-    "ready": ("●", "green"),
-    "cordoned": ("■", "yellow"),
-    "draining": ("▼", "yellow"),
-    "suspect": ("▲", "yellow"),
-    "lost": ("×", "red"),
-    "left": ("○", "bright_black"),
-}
-RUN_COLOURS = {
-    "submitted": "cyan",
-    "running": "green",
-    "stopping": "yellow",
-    "stopped": "bright_black",
-    "finished": "green",
-    "failed": "red",
-    "interrupted": "yellow",
-}
-UNITS = ("B", "kB", "MB", "GB", "TB")
-DASH = "–"
-
-
-def byte_count(value: float) -> str:
-    """Bytes as people say them: `12.3 MB`."""
-    for unit in UNITS:
-        if value < 999.5 or unit == UNITS[-1]:
-            return f"{value:.3g} {unit}" if unit != "B" else f"{value:.0f} B"
-        value /= 1000
-    raise AssertionError("the last unit takes everything")
+METRICS = ("accuracy", "loss")
 
 
 # -- sites ----------------------------------------------------------------------------------------
@@ -57,13 +30,12 @@ def site_table(sites: Sequence[Document], now: float) -> RenderableType:
     """A line for each site."""
     if not sites:
         return Text("no sites; `fedpilot site token NAME` lets one join")
-    shown = ruled()
-    for name in ("name", "state", "since", "machines", "free", "runs", "why"):
-        shown.add_column(name, justify="right" if name in ("machines", "runs") else "left")
+    columns = ("name", "state", "since", "machines", "free", "runs", "why")
+    shown = ruled(*columns, right=("machines", "runs"))
     for site in sites:
         shown.add_row(
             Text(_text(site, "name"), "bold"),
-            site_state(site),
+            marked(SITES, _text(site, "state")),
             _ago(site, "since", now),
             _machines(site),
             _free(site),
@@ -78,7 +50,7 @@ def site_details(site: Document, now: float) -> RenderableType:
     facts = named()
     for key, value in _site_facts(site, now):
         facts.add_row(key, Text(value))
-    return Group(head(_text(site, "name"), site_state(site)), facts)
+    return Group(head(_text(site, "name"), marked(SITES, _text(site, "state"))), facts)
 
 
 def _site_facts(site: Document, now: float) -> Iterator[tuple[str, str]]:
@@ -97,7 +69,7 @@ def _site_facts(site: Document, now: float) -> Iterator[tuple[str, str]]:
     crossed = _mapping(site, "bytes")
     if crossed:
         to, back = (float(crossed.get(name, 0)) for name in ("to_site", "from_site"))
-        yield "traffic", f"{byte_count(to)} to it, {byte_count(back)} from it"
+        yield "traffic", f"{in_bytes(to)} to it, {in_bytes(back)} from it"
     data = _mapping(site, "data")
     yield "data sets", listed([plain(name) for name in sorted(data)]) if data else "none declared"
 
@@ -107,15 +79,13 @@ def site_top(
 ) -> RenderableType:
     """How busy each site is, and what crossed its boundary since a look that long before."""
     earlier = {each.get("name"): _mapping(each, "bytes") for each in before}
-    shown = ruled()
-    columns = ("name", "state", "machines", "in use", "runs", "to site", "from site")
-    for name in columns:
-        shown.add_column(name, justify="left" if name in columns[:2] else "right")
+    numbers = ("machines", "in use", "runs", "to site", "from site")
+    shown = ruled("name", "state", *numbers, right=numbers)
     for site in sites:
         now, then = _mapping(site, "bytes"), earlier.get(site.get("name"), {})
         shown.add_row(
             Text(_text(site, "name"), "bold"),
-            site_state(site),
+            marked(SITES, _text(site, "state")),
             _machines(site),
             _in_use(site),
             str(len(_list(site, "runs"))),
@@ -125,17 +95,10 @@ def site_top(
     return shown
 
 
-def site_state(site: Document) -> Text:
-    """The state, with its mark and colour."""
-    state = _text(site, "state")
-    mark, colour = SITE_MARKS.get(state, ("?", ""))
-    return Text(f"{mark} {state}", colour)
-
-
 def _speed(now: Document, then: Document, direction: str, seconds: float) -> str:
     if direction not in now or direction not in then or seconds <= 0:
         return DASH
-    return f"{byte_count(max(0.0, (now[direction] - then[direction]) / seconds))}/s"
+    return f"{in_bytes(max(0.0, (now[direction] - then[direction]) / seconds))}/s"
 
 
 def _machines(site: Document) -> str:
@@ -179,29 +142,32 @@ def run_table(runs: Sequence[Document], now: float) -> RenderableType:
     """A line for each run, the oldest first."""
     if not runs:
         return Text("no runs; `fedpilot run CONFIG` with --profile or --mediator submits one")
-    shown = ruled()
-    for name in ("run", "status", "owner", "submitted", "rounds", "accuracy", "model"):
-        shown.add_column(name, no_wrap=True, justify="right" if name in ("rounds",) else "left")
+    submitted = any("submitted_at" in run for run in runs)
+    whose = ("owner", "submitted") if submitted else ()
+    shown = ruled(
+        "run", "status", *whose, "rounds", "accuracy", "model", right=("rounds",), wraps=""
+    )
     for run in runs:
-        accuracy = run.get("accuracy")
+        by = (_text(run, "owner"), _ago(run, "submitted_at", now)) if submitted else ()
         shown.add_row(
             Text(_text(run, "run_id"), "bold"),
-            run_status(run),
-            _text(run, "owner"),
-            _ago(run, "submitted_at", now),
+            marked(RUNS, _text(run, "status")),
+            *by,
             _text(run, "rounds"),
-            f"{accuracy:.4f}" if isinstance(accuracy, float) else DASH,
+            _metric(run, "accuracy"),
             _text(run, "digest")[:12],
         )
     return shown
 
 
-def run_details(run: Document, now: float) -> RenderableType:
-    """All that is known of one run."""
+def run_details(
+    run: Document, now: float, beside: Mapping[str, str] | None = None
+) -> RenderableType:
+    """All that is known of one run, and facts `beside` that."""
     facts = named()
     for key in ("failure", "reason", "name", "owner", "rounds", "accuracy", "loss", "digest"):
         if run.get(key) not in (None, ""):
-            facts.add_row(key, Text(_text(run, key)))
+            facts.add_row(key, Text(_metric(run, key) if key in METRICS else _text(run, key)))
     for key, name in (
         ("submitted_at", "submitted"),
         ("started_at", "started"),
@@ -210,17 +176,17 @@ def run_details(run: Document, now: float) -> RenderableType:
         if run.get(key):
             facts.add_row(name, _moment(run, key, now))
     if run.get("restarts"):
-        facts.add_row("restarts", f"its coordinator died {many(run['restarts'], 'time')}")
+        facts.add_row("restarts", f"its coordinator died {counted(run['restarts'], 'time')}")
     if run.get("interactive"):
         facts.add_row("serves", "requests about its VirtualNodes; it trains nothing by itself")
     for name, lines in (("sites", _added_lines(run)), ("refused", _refused_lines(run))):
-        for number, line in enumerate(lines):
-            facts.add_row("" if number else name, Text(line))
+        for index, line in enumerate(lines):
+            facts.add_row("" if index else name, Text(line))
     if run.get("traceback"):
         facts.add_row("traceback", Text(_text(run, "traceback").rstrip("\n")))
-    if run.get("folder"):
-        facts.add_row("folder", Text(f"{_text(run, 'folder')}, at the mediator"))
-    return Group(head(_text(run, "run_id"), run_status(run)), facts)
+    for key, value in (beside or {}).items():
+        facts.add_row(key, Text(plain(value)))
+    return Group(head(_text(run, "run_id"), marked(RUNS, _text(run, "status"))), facts)
 
 
 def _added_lines(run: Document) -> list[str]:
@@ -229,8 +195,9 @@ def _added_lines(run: Document) -> list[str]:
     if not isinstance(sites, dict) or len(sites) < 2:
         return []
     return [
-        f"{site}: {many(told.get('clients') or 0, 'client')}, share {_figure(told.get('share'))}, "
-        f"norm {_figure(told.get('norm'))}, cosine {_figure(told.get('cosine'))}"
+        f"{plain(site)}: {counted(told.get('clients') or 0, 'client')}, "
+        f"share {_metric(told, 'share')}, norm {_metric(told, 'norm')}, "
+        f"cosine {_metric(told, 'cosine', 2)}"
         for site, told in sites.items()
     ]
 
@@ -245,24 +212,12 @@ def _refused_lines(run: Document) -> list[str]:
     ]
 
 
-def _figure(value: object) -> str:
-    return f"{value:g}" if isinstance(value, int | float) else DASH
-
-
-def run_status(run: Document) -> Text:
-    """The status in its colour."""
-    status = _text(run, "status")
-    return Text(status, RUN_COLOURS.get(status, ""))
-
-
 # -- nodes ----------------------------------------------------------------------------------------
 
 
 def node_table(nodes: Sequence[Document]) -> RenderableType:
     """A line for each VirtualNode."""
-    shown = ruled()
-    for name in ("node", "site", "state"):
-        shown.add_column(name, no_wrap=True)
+    shown = ruled("node", "site", "state", wraps="")
     for node in nodes:
         shown.add_row(Text(_text(node, "id"), "bold"), _text(node, "site"), _text(node, "state"))
     return shown
@@ -274,6 +229,11 @@ def node_table(nodes: Sequence[Document]) -> RenderableType:
 def _text(document: Document, key: str) -> str:
     value = document.get(key)
     return DASH if value in (None, "") else plain(value)
+
+
+def _metric(document: Document, key: str, digits: int = 4) -> str:
+    value = document.get(key)
+    return number(value if isinstance(value, int | float) else None, digits)
 
 
 def _list(document: Document, key: str) -> list[Any]:

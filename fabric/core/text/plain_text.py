@@ -1,4 +1,4 @@
-"""Text from elsewhere, as it may be shown: no character of it is one that a terminal would obey."""
+"""Strangers' text, as it may be shown: without any character that a terminal would obey."""
 
 from __future__ import annotations
 
@@ -9,5 +9,10 @@ def plain_lines(text: str) -> str:
 
 
 def plain_line(text: str) -> str:
-    """The text on one line."""
+    """The text on one line; line breaks and tabs become question marks too."""
     return "".join(each if each.isprintable() else "?" for each in text)
+
+
+def one_line(text: str, most: int | None = None) -> str:
+    """At most so many characters of the text, on one line; blanks stand for line breaks."""
+    return plain_line(" ".join(text.split())[:most])

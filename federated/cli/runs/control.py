@@ -7,8 +7,10 @@ import sys
 import click
 
 from fedpilot.closed_pipes import ends_with_reader
-from fedpilot.fabric.cli.access import INTERRUPTED, exit_codes, fail, interruptions, print_json
 from fedpilot.fabric.core.text.plain_text import plain_lines
+from fedpilot.fabric.host.exit_codes import INTERRUPTED
+from fedpilot.fabric.terminal.commands import exit_codes, fail, interruptions
+from fedpilot.fabric.terminal.console import print_json
 from fedpilot.mediator.cli.access import JSON, Access, ask, with_mediator
 
 from ..options import EVENTS

@@ -8,14 +8,9 @@ from pathlib import Path
 
 import click
 
-from fedpilot.fabric.cli.access import (
-    INTERRUPTED,
-    Spinner,
-    exit_codes,
-    fail,
-    interruptions,
-    print_json,
-)
+from fedpilot.fabric.host.exit_codes import INTERRUPTED
+from fedpilot.fabric.terminal.commands import exit_codes, fail, interruptions
+from fedpilot.fabric.terminal.console import Spinner, print_json
 from fedpilot.mediator.cli.access import JSON, Access, ask, with_mediator
 
 from .places import FOLDER, folder_here, pointing_here

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import sys
-import textwrap
 import time
 from pathlib import Path
 from typing import Any
 
 import click
 
-from fedpilot.fabric.cli.access import display, exit_codes, fail, print_json
+from fedpilot.fabric.core.text.amounts import duration
 from fedpilot.fabric.host.exit_codes import BAD_INPUT
+from fedpilot.fabric.terminal.commands import exit_codes, fail
+from fedpilot.fabric.terminal.console import display, print_json
 from fedpilot.mediator.cli.access import JSON, Access, ask, with_mediator
 
 from .places import FOLDER, elsewhere, folder_here, has_runs_here, pointing_here
@@ -76,14 +77,9 @@ def _list_here(folder: Path, most: int, as_json: bool) -> None:
     if not rows:
         click.echo(f"no runs in {folder}/; `fedpilot run CONFIG` makes one")
         return
-    width = max(len(row["run_id"]) for row in rows)
-    click.echo(f"{'run':<{width}}  {'status':<11}  rounds  accuracy  model")
-    for row in rows:
-        accuracy = "–" if row["accuracy"] is None else f"{row['accuracy']:.4f}"
-        click.echo(
-            f"{row['run_id']:<{width}}  {row['status']:<11}  {row['rounds']:>6}  {accuracy:>8}  "
-            f"{row['digest'][:12]}"
-        )
+    from fedpilot.mediator.cli.tables import run_table
+
+    display(run_table(rows, time.time()))
     _tell_more(more)
 
 
@@ -113,7 +109,9 @@ def show(run_id: str, folder: Path | None, access: Access, as_json: bool) -> Non
         from fedpilot.mediator.cli.tables import run_details
         from fedpilot.mediator.client.client import ENDED
 
-        display(run_details(found, time.time()))
+        folder_there = found.get("folder")
+        beside = {"folder": f"{folder_there}, at the mediator"} if folder_there else {}
+        display(run_details(found, time.time(), beside))
         status = found.get("status")
         step = "attach" if status not in ENDED else "fetch" if status == "finished" else "resume"
         more = ("--to", run_id) if step == "fetch" else ()
@@ -124,38 +122,32 @@ def _show_here(run_id: str, folder: Path, as_json: bool) -> None:
     path = folder / run_id
     if not (path / "config.yaml").is_file():
         fail(f"no run {run_id!r} in {folder}; see `fedpilot runs list`", BAD_INPUT)
+    from fedpilot.mediator.cli.tables import run_details
+
     from ...federation.coordinator.site_limits import read_refusals
-    from ...federation.report.wording import refusal_lines, resume_command, site_lines
-    from ...federation.run_folder.folder import FAILURE, RunFolder
+    from ...federation.report.wording import resume_command
+    from ...federation.run_folder.folder import RunFolder
     from ...federation.runs.continuing import parent_of
 
     found = RunFolder(path)
-    brief, manifest, rows, trace = _brief(path), found.manifest(), found.rows(), found.failure()
+    brief, manifest, rows = _brief(path), found.manifest(), found.rows()
     sites = rows[-1].get("sites", {}) if rows else {}
     refused = [each.to_json() for each in read_refusals(path / "journal")]
+    document = {**brief, "sites": sites, "refused": refused, "traceback": found.failure()}
     if as_json:
-        more = {"sites": sites, "refused": refused, "traceback": trace}
-        print_json({**brief, **more, "manifest": manifest})
+        print_json({**document, "manifest": manifest})
         return
-    for name in ("run_id", "status", "failure", "rounds", "accuracy", "loss", "digest"):
-        value = brief.get(name)
-        if value not in (None, ""):
-            click.echo(f"{name:<10} {value}")
-    if said := parent_of(manifest):
-        click.echo(f"{'from':<10} {said}")
-    for name in ("started", "ended", "seconds", "identity"):
-        if name in manifest:
-            click.echo(f"{name:<10} {manifest[name]}")
-    for name, lines in (("sites", site_lines(sites)), ("refused", refusal_lines(refused))):
-        for number, line in enumerate(lines):
-            click.echo(f"{'' if number else name:<10} {line}")
+    beside = {"from": parent_of(manifest)} if parent_of(manifest) else {}
+    beside |= {name: str(manifest[name]) for name in ("started", "ended") if name in manifest}
+    if "seconds" in manifest:
+        beside["took"] = duration(manifest["seconds"])
+    if "identity" in manifest:
+        beside["identity"] = str(manifest["identity"])
     files = sorted(entry.name for entry in path.iterdir() if not entry.name.startswith("."))
-    click.echo(f"{'files':<10} {', '.join(files)}")
-    if trace:
-        click.echo(f"traceback, of {path / FAILURE}:")
-        click.echo(textwrap.indent(trace.rstrip("\n"), "  "))
+    beside["files"] = ", ".join(files)
     if brief["status"] != "finished":
-        click.echo(f"{'resume':<10} {resume_command(str(path))}")
+        beside["resume"] = resume_command(str(path))
+    display(run_details(document, time.time(), beside))
 
 
 def _brief(path: Path) -> dict[str, Any]:

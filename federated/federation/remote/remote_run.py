@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fedpilot.fabric.cli.access import FAILED, INTERRUPTED, fail, interruptions
-from fedpilot.fabric.host.exit_codes import exit_code_of
+from fedpilot.fabric.host.exit_codes import FAILED, INTERRUPTED, exit_code_of
+from fedpilot.fabric.terminal.commands import fail, interruptions
 
 from ..events import Event, event
 from ..step_watch import StepWatch

@@ -16,6 +16,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from fedpilot.fabric.core.text.amounts import duration, number
 from fedpilot.fabric.core.text.plain_text import plain_lines
 
 from ..events import Event
@@ -200,9 +201,9 @@ class LiveDisplay:
             line.append(f"accuracy {self._accuracies[-1]:.4f} ", style="green")
             line.append(wording.sparkline(self._accuracies), style="green")
         if "best" in self._last:
-            best = wording.number(self._last["best"])
+            best = number(self._last["best"])
             line.append(f"  best {best} in round {self._last['best_round']}  ")
-        line.append(f"train loss {wording.number(self._last['train_loss'])}", style="dim")
+        line.append(f"train loss {number(self._last['train_loss'])}", style="dim")
         return line
 
     def _time_left(self) -> str:
@@ -210,4 +211,4 @@ class LiveDisplay:
             return "–"
         ends = list(self._ends)
         steps = [(b - a).total_seconds() for a, b in itertools.pairwise(ends)]
-        return wording.duration(statistics.median(steps) * (self._rounds - self._done))
+        return duration(statistics.median(steps) * (self._rounds - self._done))

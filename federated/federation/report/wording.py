@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fedpilot.fabric.core.text.amounts import counted, duration, number
 from fedpilot.fabric.host.machine import Load
 
 from ...config.schema.running import ALONE
@@ -14,36 +15,15 @@ from ...config.schema.running import ALONE
 BARS = "▁▂▃▄▅▆▇█"
 
 
-def number(value: float | None, digits: int = 4) -> str:
-    """A metric, or a dash where there is none."""
-    return "–" if value is None else f"{value:.{digits}f}"
-
-
-def duration(seconds: float) -> str:
-    """Seconds as people say them: `4.2 s`, `3 min 05 s`, `2 h 07 min`."""
-    if round(seconds, 1) < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest:02d} s"
-    return f"{minutes // 60} h {minutes % 60:02d} min"
-
-
 def sparkline(values: Sequence[float], width: int = 24) -> str:
     """The course of a metric in one line of `width` characters at most."""
     if len(values) > width:
-        step = len(values) / width
-        values = [values[int((i + 1) * step) - 1] for i in range(width)]
+        values = [values[(i + 1) * len(values) // width - 1] for i in range(width)]
     if not values:
         return ""
     low, high = min(values), max(values)
     span = (high - low) or 1.0
     return "".join(BARS[int((value - low) / span * (len(BARS) - 1))] for value in values)
-
-
-def counted(count: float, noun: str) -> str:
-    """`1 client`, `1,000 clients`."""
-    return f"{count:,.0f} {noun}{'' if count == 1 else 's'}"
 
 
 def span(least: int | None, median: float | None, most: int | None) -> str:
@@ -220,27 +200,6 @@ def remark(name: str, fields: Mapping[str, Any]) -> str | None:
             tensors = ", ".join(fields["tensors"])
             return f"round {fields['round']}: sum of {tensors} out of range, repeated more coarsely"
     return None
-
-
-def site_lines(sites: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """What each site added to a round, from the round's row; one site alone says nothing."""
-    if len(sites) < 2:
-        return []
-    width = max(map(len, sites))
-    return [
-        f"{site:<{width}}  {counted(told['clients'], 'client')}, share {number(told['share'])}, "
-        f"norm {number(told['norm'])}, cosine {number(told['cosine'], 2)}"
-        for site, told in sites.items()
-    ]
-
-
-def refusal_lines(refusals: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Which answers of sites did not count, from the run's journal."""
-    return [
-        f"{each['site']} in round {each['round']}: {each['reason']}"
-        f"{'; it takes no further part' if each['quarantined'] else ''}"
-        for each in refusals
-    ]
 
 
 def resume_command(folder: str) -> str:

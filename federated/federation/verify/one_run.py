@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
+from fedpilot.fabric.core.text.amounts import duration
+
 from ...core.proof.client_differences import ClientComparison, ClientFacts, compare_clients
 from ...core.proof.run_check import (
     Finding,
@@ -18,7 +20,6 @@ from ...core.proof.run_check import (
 from ...core.proof.state_differences import TensorDifference, fingerprints, state_differences
 from ...errors import RunRefused
 from ..federation import Federation
-from ..report.wording import duration
 from ..setup.global_model import GlobalModel
 from ..virtual_node import TrainResult
 from .reading import Reading

@@ -9,11 +9,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from fedpilot.fabric.core.text.amounts import counted
+
 from ...core.proof.client_differences import ClientComparison
 from ...core.proof.run_check import Finding
 from ...core.proof.run_comparison import Comparison, Verdict
 from ...core.proof.state_differences import TensorDifference
-from ..report.wording import counted
 from .one_run import Checked, Departure, Replayed
 from .two_runs import Localised
 from .verifying import Verification

@@ -15,7 +15,8 @@ import pytest
 from click.testing import CliRunner
 
 from control_plane import ControlPlane, serving
-from fedpilot.fabric.cli.access import UNDISTURBED_S, ask, fail, interruptions, with_access
+from fedpilot.fabric.cli.access import ask, with_access
+from fedpilot.fabric.terminal.commands import UNDISTURBED_S, fail, interruptions
 
 HANG_S = 60.0
 

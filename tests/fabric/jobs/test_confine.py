@@ -16,7 +16,6 @@ import psutil
 import pytest
 
 from fedpilot.fabric import VirtualCluster
-from fedpilot.fabric.confined import HOOK_VARIABLE, OTHER_HOOK_VARIABLE
 from fedpilot.fabric.errors import (
     FabricError,
     ManagerUnreachable,
@@ -26,6 +25,7 @@ from fedpilot.fabric.errors import (
 )
 from fedpilot.fabric.inside.virtual_clusters import VirtualClusters
 from fedpilot.fabric.jobs import confine
+from fedpilot.fabric.jobs.confined import HOOK_VARIABLE, OTHER_HOOK_VARIABLE
 from real_ray import eventually
 
 

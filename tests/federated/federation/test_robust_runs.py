@@ -18,7 +18,7 @@ from fedpilot.federated.algorithms.coordinatewise import cut
 from fedpilot.federated.core.state import digest
 from fedpilot.federated.engine import journal as journal_module
 from fedpilot.federated.engine.tensor_files import read_tensors
-from fedpilot.federated.prepare.update_costs import in_bytes, machine_memory
+from fedpilot.federated.prepare.update_costs import machine_memory
 from fedpilot.federated.site.rounds import SiteRound
 
 CLIENTS, COHORT, ROUNDS = 12, 7, 3
@@ -325,7 +325,7 @@ def test_what_memory_cannot_hold_is_refused(
         lab.federation(strategy)
     (problem,) = caught.value.problems
     assert problem.key == "federation.aggregation_strategy"
-    assert "7 clients of 84 bytes are 588 bytes" in problem.found
+    assert "7 clients of 84 B are 588 B" in problem.found
     assert f"at most {COHORT - 1} clients per round" in problem.allowed
     assert lab.federation("fedavg").bytes_of_updates == 0
 
@@ -352,15 +352,6 @@ def test_what_cannot_be_trimmed_is_refused(
     (problem,) = caught.value.problems
     assert problem.key == key
     assert found in problem.found
-
-
-@pytest.mark.parametrize(
-    ("count", "words"),
-    [(0, "0 bytes"), (999, "999 bytes"), (38_440, "38.4 kB"), (961_000, "961.0 kB"),
-     (44_700_000, "44.7 MB"), (8_300_000_000, "8.3 GB"), (2 * 10**16, "20000.0 TB")],
-)  # fmt: skip
-def test_bytes_in_words(count: int, words: str) -> None:
-    assert in_bytes(count) == words
 
 
 def test_the_memory_is_the_machines_or_what_its_control_group_allows(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ def test_the_newest_runs_of_a_folder_are_listed() -> None:
         Path("runs", name).mkdir(parents=True)
         Path("runs", name, "config.yaml").touch()
     few = invoke("runs", "list", "--last", "2")
-    assert [line[0] for line in few.stdout.splitlines()[1:]] == ["b", "c"]
+    assert [line[0] for line in few.stdout.splitlines()[2:]] == ["b", "c"]
     assert "and 1 older; --all lists them" in few.stderr
     document = json.loads(invoke("runs", "list", "--last", "1", "--json").stdout)
     assert ([run["run_id"] for run in document["runs"]], document["more"]) == (["c"], 2)

@@ -5,71 +5,39 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ..core.records import DEFAULT, ROOT
-from ..core.resources import Resources
-from ..manager.snapshot import find
+from ...core.records import DEFAULT, ROOT
+from ...core.resources import Resources
+from ...core.statuses import WAITING
+from ...core.text.amounts import DASH, ago, duration, listed, ordinal
+from ...manager.snapshot import find
+from ..layout import head, named, ruled, timestamp
+from ..statuses import JOBS, marked
 from .view import Document, View, ending, wanted
-from .wording import (
+from .words import (
     EVERYTHING_ELSE,
     NO_CLUSTERS,
-    ago,
     amounts,
     asked_for,
-    duration,
     holding,
-    listed,
     loans,
-    ordinal,
     outside,
     parent_name,
     short,
     status,
     time_left,
-    timestamp,
     work,
 )
 
 if TYPE_CHECKING:
-    from ..jobs.jobs import Job
+    from ...jobs.jobs import Job
 
-JOB_COLOURS = {
-    "WAITING": "yellow",
-    "PENDING": "cyan",
-    "RUNNING": "green",
-    "SUCCEEDED": "green",
-    "FAILED": "red",
-    "STOPPED": "bright_black",
-}
 
 MOST_GONE = 20
 """How many lost virtual clusters are listed; `--json` gives all."""
-
-
-def ruled() -> Table:
-    """A table whose columns have names, with a line below them."""
-    return Table(box=SIMPLE_HEAD, pad_edge=False, header_style="bold", show_edge=False)
-
-
-def bare() -> Table:
-    """A table that only aligns."""
-    return Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-
-
-def named() -> Table:
-    """A table of facts, each after its name."""
-    facts = bare()
-    facts.add_column(style="bright_black")
-    return facts
-
-
-def head(id: str, state: Text) -> Text:
-    """The first line of what is shown of one thing."""
-    return Text().append(id, "bold").append("  ").append(state)
 
 
 # -- virtual clusters -----------------------------------------------------------------------------
@@ -78,25 +46,24 @@ def head(id: str, state: Text) -> Text:
 def cluster_table(document: Document, now: float) -> RenderableType:
     """A line for each virtual cluster."""
     view = View(document, now)
-    shown = ruled()
-    for name in ("name", "state", "holds", "borrowed", "vnodes", "inside", "asked", "ends"):
-        shown.add_column(name, justify="right" if name == "vnodes" else "left")
+    if not view.clusters:
+        return Text(NO_CLUSTERS)
+    columns = ("name", "state", "holds", "borrowed", "vnodes", "inside", "asked", "ends")
+    shown = ruled(*columns, right=("vnodes",))
     for cluster in view.clusters:
-        waits = cluster["state"] == "waiting"
+        waits = cluster["state"] == WAITING
         shown.add_row(
             Text(cluster["id"], "bold"),
             status(cluster),
             Text(f"wants {amounts(wanted(cluster))}", "yellow")
             if waits
             else Text(amounts(cluster["total"])),
-            Text(amounts(cluster["borrowed"]) if cluster["borrowed"] else "–"),
-            str(len(cluster["nodes"])) if cluster["nodes"] else "–",
-            "–" if cluster["parent"] == ROOT else cluster["parent"],
-            "–" if cluster["asked_at"] is None else ago(cluster["asked_at"], now, 1),
+            Text(amounts(cluster["borrowed"]) if cluster["borrowed"] else DASH),
+            str(len(cluster["nodes"])) if cluster["nodes"] else DASH,
+            DASH if cluster["parent"] == ROOT else cluster["parent"],
+            DASH if cluster["asked_at"] is None else ago(cluster["asked_at"], now, 1),
             _end(cluster),
         )
-    if not view.clusters:
-        return Text(NO_CLUSTERS)
     return shown
 
 
@@ -157,15 +124,13 @@ def _facts(view: View, cluster: Document) -> Iterator[tuple[str, str]]:
     yield "priority", str(cluster["priority"])
     by = f", by {cluster['user']}" if cluster.get("user") else ""
     yield "asked", f"{timestamp(cluster['asked_at'])}, {ago(cluster['asked_at'], now)}{by}"
-    if cluster["deadline"] is not None and cluster["state"] == "waiting":
+    if cluster["deadline"] is not None and cluster["state"] == WAITING:
         yield "gives up", f"{timestamp(cluster['deadline'])}, in {time_left(cluster, now)}"
     yield "ends", _end(cluster)
 
 
 def _vnodes(view: View, cluster: Document) -> Table:
-    shown = ruled()
-    for name in ("vnode", "kind", "machine", "holds", "idle", "borrowed", "labels"):
-        shown.add_column(name)
+    shown = ruled("vnode", "kind", "machine", "holds", "idle", "borrowed", "labels")
     for node in cluster["nodes"]:
         borrowed = Resources.total(Resources.of(loan["resources"]) for loan in node["loans"])
         labels = {n: v for n, v in node["labels"].items() if not n.startswith("ray.io/")}
@@ -174,16 +139,16 @@ def _vnodes(view: View, cluster: Document) -> Table:
             "flexible" if node["kind"] == "flexible" else "fixed-size",
             view.machine(node["machine"]),
             amounts(node["total"]),
-            amounts(node["available"]) if node["available"] else "–",
-            amounts(borrowed) if borrowed else "–",
-            ", ".join(f"{n}={v}" for n, v in sorted(labels.items())) or "–",
+            amounts(node["available"]) if node["available"] else DASH,
+            amounts(borrowed) if borrowed else DASH,
+            ", ".join(f"{n}={v}" for n, v in sorted(labels.items())) or DASH,
         )
     return shown
 
 
 def _end(cluster: Document) -> str:
     if cluster["id"] == DEFAULT:
-        return "–"
+        return DASH
     return f"with job {cluster['owner']}" if cluster["owner"] else "when deleted"
 
 
@@ -194,20 +159,18 @@ def job_table(jobs: Sequence[Job], now: float) -> RenderableType:
     """A line for each job."""
     if not jobs:
         return Text("no jobs; `fedpilot job submit` makes one")
-    shown = ruled()
-    for name in ("id", "status", "holds", "virtual cluster", "started", "command"):
-        shown.add_column(name, no_wrap=name != "command")
+    shown = ruled("id", "status", "holds", "virtual cluster", "started", wraps="command")
     for each in jobs:
         shown.add_row(
             Text(each.id, "bold"),
             _job_status(each),
-            amounts(each.cluster["total"]) if each.cluster and each.cluster["total"] else "–",
+            amounts(each.cluster["total"]) if each.cluster and each.cluster["total"] else DASH,
             _where(each),
-            ago(each.started, now, 1) if each.started else "–",
+            ago(each.started, now, 1) if each.started else DASH,
             Text(each.entrypoint),
         )
         if each.status in ("WAITING", "FAILED"):
-            shown.add_row("", "", "", "", "", Text(each.message, JOB_COLOURS[each.status]))
+            shown.add_row("", "", "", "", "", Text(each.message, JOBS[each.status][1]))
         for told in outside(each.cluster or {}):
             shown.add_row("", "", "", "", "", told)
     return shown
@@ -252,7 +215,7 @@ def _took(job: Job, started: float, now: float) -> str:
 def _job_status(job: Job) -> Text:
     position = job.cluster["position"] if job.cluster else None
     where = f", {ordinal(position)}" if position and job.status == "WAITING" else ""
-    return Text(f"{job.status}{where}", JOB_COLOURS.get(job.status, ""))
+    return marked(JOBS, job.status, where)
 
 
 def _where(job: Job) -> str:

@@ -13,20 +13,19 @@ from rich.padding import Padding
 from rich.text import Text
 from rich.tree import Tree
 
-from ..core.records import DEFAULT, ROOT
-from ..core.resources import Resources
-from .tables import bare
+from ...core.records import DEFAULT, ROOT
+from ...core.resources import Resources
+from ...core.statuses import WAITING
+from ...core.text.amounts import ago, counted
+from ..layout import bare
 from .view import Document, View, wanted
-from .wording import (
-    COLOURS,
+from .words import (
     EVERYTHING_ELSE,
     NO_CLUSTERS,
-    ago,
     amount,
     amounts,
     figure,
     loans,
-    many,
     ordered,
     outside,
     parent_name,
@@ -65,7 +64,7 @@ def picture(document: Document, now: float) -> RenderableType:
 def _machines(view: View) -> RenderableType:
     """What the machines have, together and each."""
     have, free = view.told(view.total()).to_ray(), view.free().to_ray()
-    head = Text.assemble(("Ray cluster", "bold"), f" of {many(len(view.machines), 'machine')}")
+    head = Text.assemble(("Ray cluster", "bold"), f" of {counted(len(view.machines), 'machine')}")
     table = bare()
     names = ordered(have)
     rows: list[tuple[str, Mapping[str, float], Mapping[str, float]]] = [("in all", have, free)]
@@ -165,8 +164,8 @@ class _Strip:
         """The smaller print below a line."""
         view, now = self._view, self._view.now
         if cluster["reason"]:
-            yield Text(short(cluster["reason"]), COLOURS.get(cluster["state"], ""))
-        if cluster["state"] == "waiting":
+            yield Text(short(cluster["reason"]), status(cluster).style)
+        if cluster["state"] == WAITING:
             end = "" if cluster["deadline"] is None else f", gives up in {time_left(cluster, now)}"
             yield Text(f"asked {ago(cluster['asked_at'], now)}{end}", "bright_black")
         if cluster["id"] == DEFAULT:
@@ -185,12 +184,14 @@ class _Strip:
         for (machine, kind), there in list(places.items())[:MOST_VNODES]:
             held = amounts(Resources.total(Resources.of(node["total"]) for node in there))
             what = (
-                "a flexible vnode" if kind == "flexible" else many(len(there), "fixed-size vnode")
+                "a flexible vnode"
+                if kind == "flexible"
+                else counted(len(there), "fixed-size vnode")
             )
             yield Text(f"{view.machine(machine)}: {held} in {what}", "bright_black")
         if hidden := [node for key in list(places)[MOST_VNODES:] for node in places[key]]:
-            on = many(len({node["machine"] for node in hidden}), "machine")
-            yield Text(f"and {many(len(hidden), 'vnode')} more on {on}", "bright_black")
+            on = counted(len({node["machine"] for node in hidden}), "machine")
+            yield Text(f"and {counted(len(hidden), 'vnode')} more on {on}", "bright_black")
 
 
 def _legend(view: View) -> Text:

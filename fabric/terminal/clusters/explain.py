@@ -7,25 +7,22 @@ from collections.abc import Iterator, Sequence
 from rich.console import RenderableType
 from rich.text import Text
 
-from ..core.records import DEFAULT, ROOT
-from ..core.resources import Resources
-from ..manager.snapshot import find
-from .tables import bare
+from ...core import statuses
+from ...core.records import DEFAULT, ROOT
+from ...core.resources import Resources
+from ...core.text.amounts import ago, counted, duration, listed, ordinal
+from ...manager.snapshot import find
+from ..layout import bare, timestamp
 from .view import Document, View, ending, wanted
-from .wording import (
+from .words import (
     EVERYTHING_ELSE,
-    ago,
     amounts,
     asked_for,
-    duration,
     holding,
-    listed,
     loans,
-    ordinal,
     parent_name,
     short,
     time_left,
-    timestamp,
     work,
 )
 
@@ -70,7 +67,7 @@ def sentences(document: Document, name: str, history: Sequence[Document], now: f
     if cluster["owner"]:
         said.append(f"It ends with Ray's job {cluster['owner']}, which asked for it.")
     else:
-        once = "Once it has its places, it" if cluster["state"] == "waiting" else "It"
+        once = "Once it has its places, it" if cluster["state"] == statuses.WAITING else "It"
         said.append(f"{once} stays until it is deleted.")
     return said
 
@@ -131,12 +128,12 @@ def _of_job(job: Document, now: float) -> str:
 def _why(view: View, cluster: Document, history: Sequence[Document]) -> Iterator[str]:
     name, now = cluster["id"], view.now
     match cluster["state"]:
-        case "waiting":
+        case statuses.WAITING:
             yield from _waiting(view, cluster)
-        case "starting":
+        case statuses.STARTING:
             yield f"{name} has its places, {holding(cluster)}, and starts: {cluster['reason']}."
             yield "That takes Ray less than a second, unless somebody else was faster."
-        case "recovering":
+        case statuses.RECOVERING:
             lacks = wanted(cluster).beyond(Resources.of(cluster["total"]))
             yield f"{name} has lost something: {short(cluster['reason'])}."
             yield f"It holds {holding(cluster)}" + (
@@ -152,7 +149,9 @@ def _why(view: View, cluster: Document, history: Sequence[Document]) -> Iterator
                     f"What would help: {_help(view, cluster, lacks)}."
                 )
         case _:
-            since = [e["time"] for e in history if e["cluster"] == name and e["event"] == "active"]
+            since = [
+                e["time"] for e in history if e["cluster"] == name and e["event"] == statuses.ACTIVE
+            ]
             how_long = f", for {duration(now - since[-1])} now" if since else ""
             yield f"{name} is active{how_long}: it holds {holding(cluster)}."
             for borrowed, due in loans(cluster, now):
@@ -161,8 +160,8 @@ def _why(view: View, cluster: Document, history: Sequence[Document]) -> Iterator
             if said := work(cluster):
                 yield f"Tasks and actors in it: {said}; {amounts(cluster['available'])} is idle."
             if without := cluster.get("actors_without_resources"):
-                actors = "1 actor" if without == 1 else f"{without} actors"
-                yield f"{actors} of these hold no resources: each is a process all the same."
+                actors = counted(without, "actor")
+                yield f"{actors} of these hold no resources, but each is a process."
             for escape in cluster.get("escapes", ()):
                 yield f"Outside of it, where it should not be: {escape}."
             inside = [each["id"] for each in view.holders(name)]

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from cluster_documents import NOW, printed, shared
-from fedpilot.fabric.views.explain import sentences
-from fedpilot.fabric.views.tables import cluster_details
-from fedpilot.fabric.views.tree import picture
-from fedpilot.fabric.views.wording import amounts, duration, ordinal
+from fedpilot.fabric.core.text.amounts import duration, ordinal
+from fedpilot.fabric.terminal.clusters.explain import sentences
+from fedpilot.fabric.terminal.clusters.tables import cluster_details
+from fedpilot.fabric.terminal.clusters.tree import picture
+from fedpilot.fabric.terminal.clusters.words import amounts
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..core.records import DEFAULT, ROOT
-from ..core.resources import Resources
-from ..manager.snapshot import find
-from ..spec import VirtualCluster
+from ...core.records import DEFAULT, ROOT
+from ...core.resources import Resources
+from ...core.statuses import ENDED, WAITING
+from ...manager.snapshot import find
+from ...spec import VirtualCluster
 
 Document = Mapping[str, Any]
 """A virtual cluster, a vnode, a machine, or all of them (`manager/snapshot.py`); or an event."""
@@ -51,13 +52,13 @@ class View:
         found = [
             c
             for c in self.inside.get(parent, ())
-            if c["state"] != "waiting" and (c["id"] != DEFAULT or c["total"])
+            if c["state"] != WAITING and (c["id"] != DEFAULT or c["total"])
         ]
         return sorted(found, key=lambda cluster: cluster["id"] == DEFAULT)
 
     def queue(self, parent: str) -> list[Document]:
         """Those that wait for places inside a virtual cluster, the first first."""
-        found = [c for c in self.inside.get(parent, ()) if c["state"] == "waiting"]
+        found = [c for c in self.inside.get(parent, ()) if c["state"] == WAITING]
         return sorted(found, key=lambda cluster: cluster["position"] or len(found))
 
     def total(self) -> Resources:
@@ -102,4 +103,4 @@ def wanted(cluster: Document) -> Resources:
 def ending(history: Sequence[Document], name: str) -> Document | None:
     """How the last one of that name ended; None if the history does not say."""
     told = [event for event in history if event["cluster"] == name]
-    return told[-1] if told and told[-1]["event"] == "ended" else None
+    return told[-1] if told and told[-1]["event"] == ENDED else None

@@ -6,25 +6,17 @@ Amounts have the names that Ray has for them, memory in GiB.
 from __future__ import annotations
 
 import re
-import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 
 from rich.text import Text
 
-from ..core.records import ROOT
-from ..core.resources import Resources
-from ..spec import VirtualCluster
+from ...core.records import ROOT
+from ...core.resources import Resources
+from ...core.text.amounts import counted, duration, ordinal
+from ...spec import VirtualCluster
+from ..statuses import CLUSTERS, marked
 from .view import Document
 
-MARKS = {"active": "●", "starting": "◐", "waiting": "○", "recovering": "▲", "ended": "×"}
-COLOURS = {
-    "active": "green",
-    "starting": "cyan",
-    "waiting": "yellow",
-    "recovering": "red",
-    "ended": "bright_black",
-}
-MOST_NAMES = 5
 NO_CLUSTERS = "no virtual clusters; `fedpilot cluster create` makes one"
 EVERYTHING_ELSE = "what runs on Ray outside all virtual clusters"
 """What stands behind the virtual cluster `default`."""
@@ -58,38 +50,6 @@ def ordered(names: Iterable[str]) -> list[str]:
     return sorted(names, key=lambda name: (ranks.get(name, 2), name))
 
 
-def duration(seconds: float, units: int = 2) -> str:
-    """A length of time in one or two units."""
-    whole = max(0, round(seconds))
-    for size, unit, small, smaller in (
-        (86400, "d", 3600, "h"),
-        (3600, "h", 60, "min"),
-        (60, "min", 1, "s"),
-    ):
-        if whole >= size:
-            rest = whole % size // small
-            return f"{whole // size} {unit}" + (f" {rest} {smaller}" if rest and units > 1 else "")
-    return f"{whole} s"
-
-
-def ordinal(number: int) -> str:
-    """`1st`, `2nd`, `11th`."""
-    suffix = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
-    return f"{number}{'th' if number % 100 in (11, 12, 13) else suffix}"
-
-
-def many(count: int, word: str) -> str:
-    """`1 machine`, `2 machines`."""
-    return f"{count} {word}{'' if count == 1 else 's'}"
-
-
-def listed(names: Sequence[str], most: int = MOST_NAMES, word: str = "and") -> str:
-    """Names in a sentence, not too many."""
-    if len(names) > most:
-        names = [*names[:most], f"{len(names) - most} more"]
-    return f" {word} ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
-
-
 def parent_name(parent: str) -> str:
     """What a virtual cluster is inside of."""
     return "the Ray cluster" if parent == ROOT else parent
@@ -109,7 +69,7 @@ def status(cluster: Document) -> Text:
     """The state, with its mark and colour, and its place in the queue."""
     state, position = cluster["state"], cluster["position"]
     where = f", {ordinal(position)}" if position else ""
-    return Text(f"{MARKS.get(state, '?')} {state}{where}", COLOURS.get(state, ""))
+    return marked(CLUSTERS, state, where)
 
 
 def holding(cluster: Document) -> str:
@@ -117,8 +77,8 @@ def holding(cluster: Document) -> str:
     nodes = cluster["nodes"]
     if not nodes:
         return "nothing of its own"
-    places = many(len({node["machine"] for node in nodes}), "machine")
-    return f"{amounts(cluster['total'])} in {many(len(nodes), 'vnode')} on {places}"
+    places = counted(len({node["machine"] for node in nodes}), "machine")
+    return f"{amounts(cluster['total'])} in {counted(len(nodes), 'vnode')} on {places}"
 
 
 def loans(cluster: Document, now: float) -> Iterator[tuple[Resources, str]]:
@@ -148,16 +108,6 @@ def work(cluster: Document) -> str:
 def outside(cluster: Document) -> list[Text]:
     """A line for each thing that belongs to it and runs where it should not be."""
     return [Text(f"outside of it: {escape}", "red") for escape in cluster.get("escapes", ())]
-
-
-def ago(then: float, now: float, units: int = 2) -> str:
-    """How long ago a moment was."""
-    return f"{duration(now - then, units)} ago"
-
-
-def timestamp(then: float) -> str:
-    """A moment as date and time, where the reader is."""
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(then))
 
 
 def time_left(cluster: Document, now: float) -> str:

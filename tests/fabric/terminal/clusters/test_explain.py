@@ -6,7 +6,7 @@ import pytest
 
 from cluster_documents import NOW, A, B, Document, event, held, machine, shared, vnode, waiting
 from fedpilot.fabric.core.records import DEFAULT, ROOT
-from fedpilot.fabric.views.explain import holders, sentences
+from fedpilot.fabric.terminal.clusters.explain import holders, sentences
 
 
 def explained(name: str, *events: Document, document: Document | None = None) -> str:

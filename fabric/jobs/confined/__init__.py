@@ -19,7 +19,7 @@ OTHER_HOOK_VARIABLE = "FEDPILOT_RUNTIME_ENV_HOOK"
 
 def hook(runtime_env: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
     """Wrap Ray, unless that has been done, and leave the runtime environment as it is."""
-    from ..inside import hooks
+    from ...inside import hooks
 
     hooks.install()
     module, _, name = os.environ.get(OTHER_HOOK_VARIABLE, "").rpartition(".")

@@ -1,0 +1,58 @@
+"""Amounts in words, for messages, tables and logs: one form each, and pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+DASH = "–"
+"""Stands for what is not known or not there."""
+
+
+def number(value: float | None, digits: int = 4) -> str:
+    """A metric with so many decimals, or a dash."""
+    return DASH if value is None else f"{value:.{digits}f}"
+
+
+def counted(count: float, noun: str) -> str:
+    """`1 client`, `1,000 clients`."""
+    return f"{count:,.0f} {noun}{'' if count == 1 else 's'}"
+
+
+def ordinal(position: int) -> str:
+    """`1st`, `2nd`, `11th`."""
+    suffix = {1: "st", 2: "nd", 3: "rd"}.get(position % 10, "th")
+    return f"{position}{'th' if position % 100 in (11, 12, 13) else suffix}"
+
+
+def in_bytes(count: float) -> str:
+    """`999 B`, `12.3 MB`: units of a thousand, three digits."""
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if count < 999.5 or unit == "TB":
+            break
+        count /= 1000
+    return f"{count:.0f} {unit}" if unit == "B" or count >= 999.5 else f"{count:.3g} {unit}"
+
+
+def duration(seconds: float, units: int = 2) -> str:
+    """`4.2 s`, `42 s`, `3 min 5 s`, `2 d 7 h`: one unit or two; tenths below ten seconds."""
+    if seconds < 9.95:
+        return f"{max(0.0, seconds):.1f} s".replace(".0 s", " s")
+    whole = round(seconds)
+    scales = ((86_400, "d", 3_600, "h"), (3_600, "h", 60, "min"), (60, "min", 1, "s"))
+    for size, unit, smaller_size, smaller in scales:
+        if whole >= size:
+            rest = whole % size // smaller_size
+            return f"{whole // size} {unit}" + (f" {rest} {smaller}" if rest and units > 1 else "")
+    return f"{whole} s"
+
+
+def ago(then: float, now: float, units: int = 2) -> str:
+    """How long ago a moment was, in whole seconds."""
+    return f"{duration(round(now - then), units)} ago"
+
+
+def listed(names: Sequence[str], most: int = 5, word: str = "and") -> str:
+    """`a, b and c`; of many names the first `most`, and how many more there are."""
+    if len(names) > most:
+        names = [*names[:most], f"{len(names) - most:,} more"]
+    return f" {word} ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))

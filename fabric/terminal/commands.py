@@ -1,0 +1,64 @@
+"""How a command is listed, interrupted and ended."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NoReturn
+
+import click
+
+from ..core.text.plain_text import plain_lines
+from ..errors import NeverFits
+from ..host.exit_codes import FAILED, INTERRUPTED, exit_code_of
+from ..host.interruptions import Interruptions
+
+LONGEST_SENTENCE = 1_000
+
+
+class CommandGroup(click.Group):
+    """A group whose help says in a whole sentence what each of its commands does."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands; click itself cuts each to one line."""
+        rows = [
+            (name, command.get_short_help_str(LONGEST_SENTENCE))
+            for name, command in sorted(self.commands.items())
+        ]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+
+UNDISTURBED_S = 5.0
+"""After an interruption, so that what is under way can end: leaving Ray takes a second."""
+
+
+def interruptions() -> Interruptions:
+    """Let a signal interrupt once; who asks again after a while is heard again."""
+    return Interruptions(again_after_s=UNDISTURBED_S)
+
+
+@contextmanager
+def exit_codes() -> Iterator[None]:
+    """Turn what went wrong into a message on stderr and the exit code that docs promise."""
+    try:
+        yield
+    except NeverFits as error:
+        most = f"; at most {error.most} of its fixed-size nodes fit together" if error.most else ""
+        fail(f"{error}{most}", error.exits_with)
+    except OSError as error:
+        name = f"{error.filename}: " if error.filename else ""
+        fail(f"{name}{error.strerror or error}", FAILED)
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+    except Exception as error:
+        code = exit_code_of(error)
+        if code is None:
+            raise
+        fail(str(error), code)
+
+
+def fail(message: str, code: int) -> NoReturn:
+    click.echo(f"fedpilot: {plain_lines(message)}", err=True)
+    sys.exit(code)
