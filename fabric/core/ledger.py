@@ -147,7 +147,6 @@ class Ledger:
         return ROOT if place in self.machines else None
 
     def machine_of(self, place: PlaceId) -> MachineId:
-        """The machine that a place lies on."""
         return self.vnodes[VNodeId(place)].machine if place in self.vnodes else MachineId(place)
 
     def labels(self, place: PlaceId) -> Mapping[str, str]:
@@ -161,17 +160,14 @@ class Ledger:
         return tuple(self.vnodes[id] for id in sorted(self._members.get(cluster, ())))
 
     def flexible(self, cluster: ClusterId, machine: MachineId) -> VNode | None:
-        """The one flexible vnode that a cluster may have on a machine."""
         return self.vnodes.get(flexible_id(cluster, machine))
 
     def flexible_total(self, cluster: ClusterId) -> Resources:
-        """All flexible resources that a cluster holds."""
         return Resources.total(
             each.resources for each in self.of(cluster) if each.kind is VNodeKind.FLEXIBLE
         )
 
     def borrowed(self, vnode: VNodeId) -> Resources:
-        """What of a vnode is borrowed."""
         return Resources.total(loan.resources for loan in self.loans_of(vnode))
 
     def loans_of(self, vnode: VNodeId) -> tuple[Loan, ...]:
@@ -334,7 +330,6 @@ class Ledger:
         _put(self._work, use.vnode, work)
 
     def stop(self, work: WorkId) -> None:
-        """Work has ended."""
         use = self.uses.pop(work)
         self._changed.works.add(work)
         _drop(self._work, use.vnode, work)

@@ -112,7 +112,6 @@ def fixed_id(cluster: ClusterId, number: int) -> VNodeId:
 
 
 def flexible_id(cluster: ClusterId, machine: MachineId) -> VNodeId:
-    """What the flexible vnode of a cluster on a machine is called."""
     return VNodeId(f"{cluster}@{machine}")
 
 

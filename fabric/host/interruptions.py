@@ -58,7 +58,6 @@ class Interruptions:
 
     @property
     def interrupted(self) -> bool:
-        """Whether there was an interruption."""
         return self._raised is not None
 
     def shield(self) -> None:

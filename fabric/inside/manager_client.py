@@ -122,7 +122,6 @@ class Reporter:
         self._changed.set()
 
     def ended(self, works: Sequence[WorkId]) -> None:
-        """Have it said that work has ended."""
         with self._lock:
             self._over.extend(works)
         self._changed.set()
@@ -246,7 +245,6 @@ _lock = threading.RLock()
 
 
 def reporter() -> Reporter:
-    """The reporter of this process."""
     return _reach().reporter
 
 

@@ -67,7 +67,6 @@ class Promises:
             return burst.more
 
     def keep(self, kind: Hashable, places: Iterable[tuple[WorkId, Placed]]) -> None:
-        """These were promised."""
         with self._lock:
             burst = self._bursts.setdefault(kind, _Burst(at=self._clock()))
             burst.places.extend(places)

@@ -158,7 +158,6 @@ def _route(
 def _sent(
     options: Mapping[str, Any], id: WorkId, placed: Placed, demand: Resources
 ) -> tuple[WorkId, dict[str, Any]]:
-    """The options with which work is submitted that has its place."""
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
     sent = {k: v for k, v in options.items() if k not in _WHERE}

@@ -185,7 +185,6 @@ class ManagerActor:
         return os.getpid()
 
     async def _reconciler(self) -> Reconciler:
-        """The reconciler, once it has begun."""
         if self._begun is None or (self._begun.done() and self._begun.exception() is not None):
             self._begun = asyncio.ensure_future(self._begin())  # again, if it has failed
         return await asyncio.shield(self._begun)

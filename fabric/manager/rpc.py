@@ -180,7 +180,6 @@ class ManagerConnections:
         return line
 
     def close(self) -> None:
-        """Hang up."""
         with self._lock:
             self._address = self._asked = None
             for line in self._idle:

@@ -52,7 +52,6 @@ class Snapshot:
         return [each.to_ray() for each in self.reconciler.admission.physical_demand()[held:]]
 
     def machines(self) -> list[dict[str, Any]]:
-        """The machines, by their names."""
         return [
             {
                 "id": machine.id,

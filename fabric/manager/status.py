@@ -147,7 +147,6 @@ class Statuses:
         self._starting[id] = self._clock()
 
     def admitted(self, id: ClusterId) -> None:
-        """It was let in."""
         self._told.pop(id, None)
         self._troubles.pop(id, None)
         self.starts(id)

@@ -33,7 +33,6 @@ def from_bytes(serialized: bytes) -> VirtualCluster:
 
 
 def to_message(spec: VirtualCluster) -> pb.VirtualCluster:
-    """The spec as a message."""
     return pb.VirtualCluster(
         flex_resource_min=spec.flex_resource_min,
         flex_resource_max=spec.flex_resource_max,

@@ -212,7 +212,6 @@ class AutoscalerRequests:
         self._address = address
 
     def read(self) -> list[str]:
-        """All that is asked for."""
         if not self._second:
             found = self._kv._internal_kv_get(self._key)
             return [json.dumps(each, sort_keys=True) for each in json.loads(found or b"[]")]

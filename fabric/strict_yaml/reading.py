@@ -303,7 +303,6 @@ def scalar(text: str) -> Any:
 
 
 def _number(text: str) -> Any:
-    """The number that a text is, or the text."""
     if len(text) > LONGEST_INTEGER:
         return text
     if INTEGER.fullmatch(text):

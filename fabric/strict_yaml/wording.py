@@ -68,7 +68,6 @@ def keys_of(section: SectionType, path: str = "") -> tuple[Key, ...]:
 
 
 def all_keys(section: SectionType, path: str = "") -> Iterator[Key]:
-    """Every key at any depth, a section before its keys."""
     for key in keys_of(section, path):
         yield key
         if key.section:

@@ -195,12 +195,10 @@ class FakeRay:
     # -- what happens to it -------------------------------------------------------------------
 
     def machine_up(self, *machines: Machine) -> None:
-        """Machines join."""
         self._machines.update((machine.id, machine) for machine in machines)
         self._place()
 
     def machine_down(self, name: str) -> None:
-        """A machine dies, with all that is on it."""
         id = MachineId(name)
         del self._machines[id]
         self._uses = {use: it for use, it in self._uses.items() if it[0] != id}
@@ -241,16 +239,13 @@ class FakeRay:
         return JobId(id)
 
     def job_down(self, id: str) -> None:
-        """A job ends."""
         self._jobs.pop(JobId(id), None)
 
     def process_up(self, id: str) -> ProcessId:
-        """A process begins."""
         self._processes.add(ProcessId(id))
         return ProcessId(id)
 
     def process_down(self, id: str) -> None:
-        """A process ends."""
         self._processes.discard(ProcessId(id))
 
     def work_up(self, group: str, actor: str = "") -> None:

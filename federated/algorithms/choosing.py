@@ -9,7 +9,6 @@ from .fedavg import fedavg
 
 
 def algorithm_of(section: FederationConfig) -> Algorithm:
-    """The algorithm of the section `federation`."""
     rate = section.server_learning_rate
     match section.aggregation_strategy:
         case "fedavg":

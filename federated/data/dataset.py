@@ -69,7 +69,6 @@ class Dataset:
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """The shape of one sample."""
         return self.x.shape[1:]
 
     @cached_property

@@ -46,7 +46,6 @@ Emit = Callable[..., None]
 
 
 def event(name: str, **fields: Any) -> Event:
-    """An event of this moment."""
     return Event(name, fields, datetime.now(UTC))
 
 

@@ -21,7 +21,6 @@ def budget_of(config: RunConfig) -> Budget:
 
 
 def judges_of(config: RunConfig, round_number: int) -> Judges:
-    """Who judges a round."""
     if not config.evaluation.is_due(round_number, config.federation.rounds):
         return Judges.NOBODY
     return Judges.ALL if config.evaluation.where == "sites" else Judges.ONE

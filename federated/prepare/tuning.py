@@ -154,7 +154,6 @@ def _work(
     way: Execution,
     batch: int,
 ) -> Callable[[], Timing]:
-    """One measurement of a way."""
     trainer = trainers.checked(way)
     most = CLIENTS_ALONE if way.kind is ExecutionKind.SEQUENTIAL else way.chunk_size
     chunk = samples.chunk(np.arange(min(most, samples.partition.number_of_clients)))

@@ -216,7 +216,6 @@ def _first_naming(config: RunConfig) -> str:
 
 
 def attached(spec: Payload, code: UserCode) -> Payload:
-    """A spec with the archive, if there is one."""
     if not code.archive:
         return spec
     tensors = {**spec.tensors, IN_A_SPEC: np.frombuffer(code.archive, dtype=np.uint8)}

@@ -155,7 +155,6 @@ def sources(modules: Iterable[str], search: Sequence[str] | None = None) -> Sour
 
 
 def not_among(files: Iterable[str], modules: Iterable[str]) -> tuple[str, ...]:
-    """The modules that none of these files is."""
     there = set(files)
     return tuple(
         module

@@ -13,7 +13,6 @@ Answer = Future[Payload]
 
 
 def settled(payload: Payload) -> Answer:
-    """An answer that is there already."""
     answer: Answer = Future()
     answer.set_result(payload)
     return answer

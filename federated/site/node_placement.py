@@ -110,7 +110,6 @@ class Hosting:
             return visit
 
     def carry(self, visit: Visit, worker: int, reason: str) -> None:
-        """Their piece is at a worker."""
         self._pass(visit, NodeEvent.BIND, reason, _name(worker))
 
     def leave(self, visit: Visit, reason: str) -> None:
@@ -118,7 +117,6 @@ class Hosting:
         self._pass(visit, NodeEvent.RELEASE, reason)
 
     def fail(self, visit: Visit, reason: str) -> None:
-        """Their piece failed."""
         self._pass(visit, NodeEvent.FAIL, reason)
 
     def _pass(self, visit: Visit, event: NodeEvent, reason: str, worker: str = "") -> None:

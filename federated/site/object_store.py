@@ -157,7 +157,6 @@ class GlobalObjectStore:
             return key_or_digest in self._entries or key_or_digest in self._keys
 
     def counts(self) -> StoreCounts:
-        """What there is now."""
         with self._lock:
             return StoreCounts(states=len(self._entries), memory_bytes=self._memory_bytes)
 

@@ -258,7 +258,6 @@ class FederatedWorkload:
             self._leaving.check_company(what, clients)
 
     def _close_round(self, order: Payload) -> Answer:
-        """Have an order of a round answered with what is done of it."""
         begun = self._rounds.find(key_of(order.header))
         if begun is not None:
             begun.close()

@@ -64,7 +64,6 @@ class Why(StrEnum):
 def to_close(
     connections: Iterable[OpenConnection], now: float, limits: ConnectionLimits
 ) -> list[tuple[OpenConnection, Why]]:
-    """The connections that are closed now, and why."""
     closed: list[tuple[OpenConnection, Why]] = []
     strangers: defaultdict[str, list[OpenConnection]] = defaultdict(list)
     known: defaultdict[str, list[OpenConnection]] = defaultdict(list)

@@ -106,7 +106,6 @@ class Budget:
 
     @property
     def limits_anything(self) -> bool:
-        """Whether there is any limit."""
         return self.tightest is not None
 
     @property

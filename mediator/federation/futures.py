@@ -23,7 +23,6 @@ def done(act: Callable[Params, First], *args: Params.args, **named: Params.kwarg
 
 
 def failed(error: BaseException) -> Future[Any]:
-    """A future that has failed already."""
     future: Future[Any] = Future()
     future.set_exception(error)
     return future

@@ -33,12 +33,10 @@ class GangRequest:
     """A promise that is not committed within so long ends by itself."""
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
-        """The inverse of `to_json`."""
         return cls(**{**values, "policy": SchedulingPolicy(values["policy"])})
 
 

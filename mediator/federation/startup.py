@@ -81,7 +81,6 @@ class Startup:
                 raise error from None
 
     def add(self, site: str, spec: Payload) -> None:
-        """Have a spec for one more site."""
         if self._started is not None:
             workload, specs, notify = self._started
             self._started = workload, {**specs, site: spec}, notify

@@ -100,5 +100,4 @@ class ServerSettings:
 
     @property
     def store_url(self) -> str:
-        """Where the database is."""
         return self.store or f"sqlite:///{self.folder.resolve() / 'mediator.sqlite'}"

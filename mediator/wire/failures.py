@@ -70,7 +70,6 @@ def machine_trouble(site: str, error: BaseException) -> BaseException:
 
 
 def told(error: BaseException) -> pb.Failure:
-    """An error as a message."""
     cls = type(error)
     message = str(error) or cls.__name__
     if not _is_ours(cls):

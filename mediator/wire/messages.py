@@ -72,7 +72,6 @@ class Capacity:
     machines: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values."""
         return {
             "total": dict(self.total),
             "free": dict(self.free),
@@ -178,7 +177,6 @@ def order_id(found: pb.OrderId) -> OrderId:
 
 
 def id_message(order: OrderId) -> pb.OrderId:
-    """An order's id as a message."""
     return pb.OrderId(run=order.run, key=order.key)
 
 
@@ -228,7 +226,6 @@ def standing_of(found: pb.SiteStanding) -> SiteStanding:
 
 
 def standing_message(standing: SiteStanding) -> pb.SiteStanding:
-    """A site as a message to a coordinator."""
     return pb.SiteStanding(
         name=standing.name,
         state=standing.state,

@@ -295,7 +295,6 @@ def _cheapest(
 
 
 def _carried(groups: Iterable[PlacementGroupRecord], vnode: VNodeId) -> Resources:
-    """What these groups carry of a vnode."""
     carried = (p.resources for group in groups for p in group.pieces if p.vnode == vnode)
     return reduce(add, carried, Resources())
 

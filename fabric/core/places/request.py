@@ -34,7 +34,6 @@ class Request:
 
     @property
     def needs(self) -> Resources:
-        """All that it must have at once."""
         asked = (bundle.resources for group in self.groups for bundle in group.bundles)
         return reduce(add, asked, self.least)
 

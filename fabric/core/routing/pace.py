@@ -70,11 +70,9 @@ class Paces(Generic[Kind]):
         return idle_s + (queued + 1) * task_s / slots
 
     def forget(self, *, but: Container[GroupId]) -> None:
-        """Forget all groups but these."""
         self._moved = {group: at for group, at in self._moved.items() if group in but}
 
     def end(self, kinds: Collection[Kind]) -> None:
-        """Forget these kinds."""
         for kind in kinds:
             self._task_s.pop(kind, None)
 

@@ -301,7 +301,6 @@ class Gcs:
         return found
 
     async def close(self) -> None:
-        """Close the channel."""
         await self._channel.close()
 
 

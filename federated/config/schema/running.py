@@ -71,7 +71,6 @@ class ResourcesConfig(Section):
 
     @property
     def threads_per_worker(self) -> int:
-        """PyTorch threads of a worker."""
         return max(1, int(self.cpus_per_worker))
 
     def broken_rules(self) -> Iterator[Conflict]:

@@ -53,7 +53,6 @@ def part_name(share: Sequence[range], counted: str = "") -> str:
 
 
 def held(clients: Indices, share: Iterable[range]) -> Mask:
-    """Which of these clients, sorted, are in a share."""
     inside = np.zeros(len(clients), dtype=bool)
     for each in share:
         low, high = np.searchsorted(clients, (each.start, each.stop))

@@ -92,7 +92,6 @@ class Record:
 
     @property
     def rounds(self) -> int:
-        """Rounds that have a row."""
         return int(self.rows[-1].get("round", 0)) if self.rows else 0
 
     @property

@@ -114,7 +114,6 @@ class Dispatcher:
         return tuple(n for n, slot in enumerate(self._slots) if slot.gone is None)
 
     def ready(self, worker: int) -> list[Action]:
-        """A worker is up."""
         self._slots[worker].ready = True
         return list(self._hand_out())
 

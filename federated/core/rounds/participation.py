@@ -170,7 +170,6 @@ Step = Wait | Close | Forgo | Done | Fail
 
 
 def step(standing: GatherStatus, now: float, rules: Rules) -> Step:
-    """What to do now."""
     if standing.closed is not None:
         left = standing.closed + rules.closing_s - now
         return Wait(left) if standing.open and left > 0 else Done()

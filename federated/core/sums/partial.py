@@ -136,7 +136,6 @@ class Tally:
 
     @classmethod
     def from_json(cls, sums: list[int]) -> Self:
-        """The inverse of `to_json`."""
         return cls(*sums)
 
 
@@ -366,7 +365,6 @@ class Partial:
 
     @classmethod
     def from_wire(cls, header: Mapping[str, Any], tensors: Mapping[str, Array]) -> Self:
-        """The inverse of `to_wire`."""
         return cls(
             exponents=dict(header["exponents"]),
             sums={n[4:]: a for n, a in tensors.items() if n.startswith("sum/")},

@@ -56,7 +56,6 @@ class Late:
         }
 
     def tensors(self) -> dict[str, Array]:
-        """Its tensors under one roof."""
         means = {f"{MEAN}{name}": array for name, array in self.mean.items()}
         return means | {f"{LARGEST}{name}": array for name, array in self.largest.items()}
 

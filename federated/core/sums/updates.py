@@ -78,7 +78,6 @@ class Updates:
 
     @classmethod
     def from_wire(cls, rows: list[list[Any]], tensors: Mapping[str, Array]) -> Self:
-        """The inverse of `to_wire`."""
         return cls(
             {
                 client_id: Update(

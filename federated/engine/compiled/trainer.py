@@ -84,7 +84,6 @@ class CompiledTrainer:
         model: Mapping[str, Tensor],
         memories: Mapping[int, State],
     ) -> Iterator[Trained]:
-        """Train all clients of the chunk."""
         started = time.perf_counter()
         for name, (at, shape) in self._places.items():
             self._model[at : at + math.prod(shape)].reshape(shape)[...] = model[name].numpy()

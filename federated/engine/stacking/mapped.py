@@ -55,7 +55,6 @@ class MappedModule:
 
     @property
     def leaves(self) -> Mapping[str, Tensor]:
-        """All of them."""
         return self._leaves
 
     @property

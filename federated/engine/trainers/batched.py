@@ -59,7 +59,6 @@ class BatchedTrainer:
         model: Mapping[str, Tensor],
         memories: Mapping[int, State],
     ) -> Iterator[Trained]:
-        """Train all clients of the chunk at once."""
         started = time.perf_counter()
         try:
             losses = self._train(chunk, round_number, model)

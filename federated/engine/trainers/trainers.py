@@ -32,7 +32,6 @@ class Trainers:
 
     @property
     def module(self) -> nn.Module:
-        """The module that is trained."""
         return self._factory.resident.module
 
     @property

@@ -104,7 +104,6 @@ class EvaluationPhase:
     clock: Callable[[], float]
 
     def evaluate(self, model: GlobalModel) -> Evaluated:
-        """Judge a model."""
         at_sites = self.config.evaluation.where == "sites"
         answers = self._at_sites(model) if at_sites else self._on_test_set(model)
         found = Evaluated()

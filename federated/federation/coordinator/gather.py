@@ -236,7 +236,6 @@ class Gather:
     # -- orders -----------------------------------------------------------------------------------
 
     def _send_waiting(self) -> None:
-        """Send all that there is a site for."""
         waiting, self._waiting = [part for part in self._waiting if part.share], []
         if waiting and self._mediator.closed:
             raise FederatedError(f"{self._query.name}: the federation was closed meanwhile")

@@ -123,7 +123,6 @@ class TrainingQuery:
 
     @cached_property
     def _grid(self) -> Mapping[str, int]:
-        """The grid that the answers are on."""
         return grid(self.form.model.state, self.rules.roles, self.coarser)
 
     def _members(self, share: Share) -> Members:

@@ -351,7 +351,6 @@ class RunFolder:
             self._checkpoint_path(number).unlink(missing_ok=True)
 
     def load_checkpoint(self) -> Checkpoint | None:
-        """The latest checkpoint, if there is one."""
         numbers = self._checkpoints()
         return read_checkpoint(self._checkpoint_path(numbers[-1])) if numbers else None
 

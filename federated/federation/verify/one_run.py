@@ -225,5 +225,4 @@ def _clients(
 
 
 def facts_of(trained: TrainResult) -> ClientFacts:
-    """What is kept of a client that was trained."""
     return ClientFacts(samples=trained.samples, fingerprints=fingerprints(trained.state))

@@ -39,7 +39,6 @@ class TextReport:
         self._names: list[str] = []
 
     def __call__(self, part: Checked | Replayed | Comparison | Localised | Verification) -> None:
-        """Print a part."""
         match part:
             case Checked():
                 self._checked(part)

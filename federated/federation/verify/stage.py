@@ -118,7 +118,6 @@ class Stage:
         return self._federation.workers
 
     def stand_at(self, model: GlobalModel) -> None:
-        """Go on from this model."""
         self.model = model
         self._federation.stand_at(model)
 

@@ -38,7 +38,6 @@ class SiteData:
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """Shape of one sample."""
         return self.x.shape[1:]
 
     @property

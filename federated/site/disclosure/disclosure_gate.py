@@ -93,7 +93,6 @@ class Leaving:
         return PolicyRefused(self._site, rule, found, allowed)
 
     def answered(self, answer: Answer) -> Answer:
-        """The answer as it leaves, once it is there."""
         leaving: Answer = Future()
 
         def leave(done: Answer) -> None:
@@ -152,7 +151,6 @@ class Leaving:
         return replace(event, header={**event.header, "reason": IN_THE_LOG})
 
     def error(self, error: BaseException) -> Exception:
-        """An error as it leaves."""
         log.warning("an order failed: %s: %s", type(error).__name__, error)
         if trace := getattr(error, "trace", ""):
             log.warning("%s", trace)

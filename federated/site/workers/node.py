@@ -259,7 +259,6 @@ class FederatedNode:
         memories: Mapping[int, State],
         effort: _Effort,
     ) -> Iterator[tuple[Chunk, Trained]]:
-        """Train clients chunk by chunk."""
         trainer = self._trainers.checked(execution)
         for chunk in self._ahead(self._samples.chunk, _parts(clients, execution.chunk_size)):
             for trained in trainer.train(chunk, step, tensors, memories):

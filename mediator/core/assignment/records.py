@@ -71,7 +71,6 @@ class Assignment:
         return sum(size(s) for by_site in (self.pinned, self.movable) for s in by_site.values())
 
     def share(self, site: str) -> Share:
-        """All clients of a site."""
         return joined([*self.pinned.get(site, ()), *self.movable.get(site, ())])
 
     def site_of(self, index: int) -> str:

@@ -22,7 +22,6 @@ def holds(share: Iterable[range], index: int) -> bool:
 
 
 def joined(ranges: Iterable[range]) -> Share:
-    """Disjoint ranges as a share."""
     made: list[range] = []
     for each in sorted((_plain(r) for r in ranges if r), key=lambda r: r.start):
         last = made[-1] if made else None

@@ -92,7 +92,6 @@ class Declaration:
 
     @classmethod
     def from_json(cls, name: str, values: Mapping[str, Any]) -> Self:
-        """The inverse of `to_json`."""
         schema, told = values["schema"], values["disclose"]
         return cls(
             name=name,

@@ -70,7 +70,6 @@ class ByteCaps:
     from_site: int | None = None
 
     def of(self, direction: Direction) -> int | None:
-        """The cap of one direction."""
         return self.to_site if direction is Direction.TO_SITE else self.from_site
 
 
@@ -96,7 +95,6 @@ class Policy:
     commands: CommandPolicy = CommandPolicy.NONE
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values."""
         return asdict(self)
 
     def in_words(self) -> tuple[str, ...]:

@@ -118,7 +118,6 @@ def reads_results(name: str, role: Role, owner: str, *, shared: bool) -> bool:
 
 
 def act_of_change(change: str) -> Act:
-    """The act of a ChangeSite request."""
     return Act.HOLD_SITE if change in _HOLDING else Act.CHANGE_SITE
 
 

@@ -41,7 +41,6 @@ class OpenCalls:
         return True
 
     def end(self, caller: Hashable) -> None:
-        """A call that was counted is over."""
         self._open[caller] -= 1
         if not self._open[caller]:
             del self._open[caller]

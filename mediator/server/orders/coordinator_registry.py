@@ -112,5 +112,4 @@ class CoordinatorRegistry:
             line.put(message)
 
     def attached_runs(self) -> list[RunId]:
-        """The runs whose coordinators are attached."""
         return sorted(self._lines)

@@ -87,7 +87,6 @@ class OrderBlobs:
         return None if began is None else self._clock() - began
 
     def let_go(self, site: SiteName, id: OrderId) -> None:
-        """The order is over."""
         kept = self._kept[site].pop(id, _Kept())
         if kept.sent:
             self._keeping.let_go(kept.sent)

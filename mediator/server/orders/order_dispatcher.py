@@ -126,7 +126,6 @@ class OrderDispatcher:
             entry.session.send(message)
 
     def send_waiting(self, entry: SiteEntry) -> None:
-        """Send what has waited for the site to be there."""
         if not entry.reachable or entry.session is None:
             return
         for order in entry.orders.unsent():

@@ -57,7 +57,6 @@ class SiteOrders(Requester[OrderId, pb.Order, pb.Answer]):
         return answer_bytes > ADOPTED_ANSWER_BYTES or blob_bytes > ADOPTED_BLOB_BYTES
 
     def of_run(self, run: RunId) -> list[OrderId]:
-        """What is open for a run."""
         return [id for id in self.open if id.run == run]
 
     def naming(self, digest: str) -> OpenOrder | None:

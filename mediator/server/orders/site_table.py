@@ -66,7 +66,6 @@ class SiteTable:
         self._entries: dict[SiteName, SiteEntry] = {}
 
     def add(self, entry: SiteEntry) -> None:
-        """A site that was not there before."""
         self._entries[entry.name] = entry
 
     def get(self, name: str) -> SiteEntry | None:
@@ -82,5 +81,4 @@ class SiteTable:
         return entry
 
     def __iter__(self) -> Iterator[SiteEntry]:
-        """All of them, by name."""
         return iter([self._entries[name] for name in sorted(self._entries)])

@@ -37,7 +37,6 @@ class TrafficAccounting:
         return {str(each): self._totals[site, each] for each in Direction}
 
     def book(self, run: RunId, flow: Flow, nbytes: int) -> None:
-        """Bytes of a run, or of none."""
         self._totals[flow.site, flow.direction] += nbytes
         self._unwritten[run].book(flow, nbytes)
         if run != NO_RUN:

@@ -68,6 +68,5 @@ class CoordinatorProcess:
             return await self.wait()
 
     def kill(self) -> None:
-        """Kill it now."""
         with suppress(ProcessLookupError):
             self._process.kill()

@@ -79,7 +79,6 @@ class Supervisor:
         self._ending = False
 
     def going(self, run: RunId) -> Going | None:
-        """A run that is supervised; None for one that is not."""
         return self._going.get(run)
 
     def user(self, run: RunId) -> dict[str, Any]:

@@ -92,7 +92,6 @@ class UserRuns:
         return await self._told(await self._runs.stop(request.run, peer.name), peer)
 
     async def resume_run(self, request: pb.RunRequest, context: Any, peer: Peer) -> pb.RunReply:
-        """Go on with a run."""
         return await self._told(await self._runs.resume(request.run), peer)
 
     async def remove_run(self, request: pb.RunRequest, context: Any, peer: Peer) -> pb.RunReply:

@@ -90,7 +90,6 @@ class Store:
             connection.execute(added.on_conflict_do_update(index_elements=["name"], set_=changed))
 
     def site(self, name: str) -> SiteRecord | None:
-        """What is known of a site."""
         with self._reading() as connection:
             query = select(SITES).where(SITES.c.name == name)
             row = connection.execute(query).mappings().one_or_none()
@@ -179,7 +178,6 @@ class Store:
         return found
 
     def run(self, id: str) -> RunRecord | None:
-        """What is known of a run."""
         with self._reading() as connection:
             query = select(RUNS).where(RUNS.c.id == id)
             row = connection.execute(query).mappings().one_or_none()

@@ -20,7 +20,6 @@ _LONGEST_CHAIN = 10
 
 
 def space_of(folder: Path) -> Space:
-    """What the disk of a folder has."""
     found = shutil.disk_usage(folder)
     return Space(total=found.total, free=found.free)
 

@@ -124,7 +124,6 @@ class _Writer:
                 await asyncio.shield(writing)
 
     async def settle(self) -> None:
-        """Have all of it written."""
         try:
             if self._waiting:
                 await self._begin()

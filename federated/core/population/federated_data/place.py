@@ -39,7 +39,6 @@ class Place:
         return range(self.first, self.first + self.clients)
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values."""
         return asdict(self)
 
     @classmethod
