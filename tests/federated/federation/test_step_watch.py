@@ -89,17 +89,17 @@ def test_who_does_not_read_any_more_does_not_stop_it(
     [
         pytest.param(
             {"step": "ray", "seconds": 20.2, "within": 300.0, "load": 16.2, "cpus": 2},
-            "  waiting  for Ray, 20.2 s so far of at most 5 min 00 s; load 16.2 on 2 CPUs",
+            "  waiting  for Ray, 20 s so far of at most 5 min; load 16.2 on 2 CPUs",
             id="with a deadline",
         ),
         pytest.param(
             {"step": "ending", "seconds": 10.0, "within": None, "load": 0.5, "cpus": 1},
-            "  waiting  for curves and records to be written, 10.0 s so far; load 0.5 on 1 CPU",
+            "  waiting  for curves and records to be written, 10 s so far; load 0.5 on 1 CPU",
             id="without one",
         ),
         pytest.param(
             {"step": "newer", "seconds": 10.0, "within": None, "load": 0.5, "cpus": 1},
-            "  waiting  for newer, 10.0 s so far; load 0.5 on 1 CPU",
+            "  waiting  for newer, 10 s so far; load 0.5 on 1 CPU",
             id="a step of a newer version",
         ),
     ],
@@ -116,20 +116,20 @@ STARTING = {"site": "local", "up": 1, "of": 2, "seconds": 20, "within": 300.0}
     [
         pytest.param(
             {**STARTING, "load": 16.2, "cpus": 2, "niceness": 15},
-            "  waiting  for workers: 1 of 2 workers up, 20.0 s so far of at most 5 min 00 s; load "
+            "  waiting  for workers: 1 of 2 workers up, 20 s so far of at most 5 min; load "
             "16.2 on 2 CPUs, workers at niceness 15; RAY_worker_niceness=0 where its raylet starts "
             "would help",
             id="nice ones",
         ),
         pytest.param(
             {**STARTING, "site": "oslo", "load": 16.2, "cpus": 2, "niceness": 0},
-            "  waiting  for workers: 1 of 2 workers at oslo up, 20.0 s so far of at most 5 min "
+            "  waiting  for workers: 1 of 2 workers at oslo up, 20 s so far of at most 5 min "
             "00 s; load 16.2 on 2 CPUs, workers at niceness 0",
             id="those of a site",
         ),
         pytest.param(
             {"site": "oslo", "up": 0, "of": 1, "seconds": 20},
-            "  waiting  for workers: 0 of 1 worker at oslo up, 20.0 s so far",
+            "  waiting  for workers: 0 of 1 worker at oslo up, 20 s so far",
             id="a site that says no more",
         ),
     ],
