@@ -123,8 +123,8 @@ STARTING = {"site": "local", "up": 1, "of": 2, "seconds": 20, "within": 300.0}
         ),
         pytest.param(
             {**STARTING, "site": "oslo", "load": 16.2, "cpus": 2, "niceness": 0},
-            "  waiting  for workers: 1 of 2 workers at oslo up, 20 s so far of at most 5 min "
-            "00 s; load 16.2 on 2 CPUs, workers at niceness 0",
+            "  waiting  for workers: 1 of 2 workers at oslo up, 20 s so far of at most 5 min; "
+            "load 16.2 on 2 CPUs, workers at niceness 0",
             id="those of a site",
         ),
         pytest.param(
