@@ -25,7 +25,7 @@ from fedpilot.federated.core.randomness import Purpose, client_key, stream
 from fedpilot.federated.data import Dataset
 from fedpilot.federated.models import build
 from fedpilot.federated.prepare.inputs.local_data import gather
-from fedpilot.federated.prepare.inputs.materials import Materials
+from fedpilot.federated.prepare.inputs.run_inputs import RunInputs
 
 SECTION = "accuracy"
 FEDERATIONS = ("w2", "dirichlet")
@@ -53,18 +53,18 @@ def config(name: str, seed: int, rounds: int, folder: str) -> dict[str, Any]:
     return made
 
 
-def sequential(config: RunConfig, materials: Materials) -> nn.Module:
+def sequential(config: RunConfig, inputs: RunInputs) -> nn.Module:
     """Plain PyTorch, one client after another."""
     torch.set_num_threads(1)
-    data, seed, rate = materials.data, config.run.random_seed, config.training.learning_rate
+    data, seed, rate = inputs.data, config.run.random_seed, config.training.learning_rate
     model = build("mlp", config.model.options, data.input_shape, data.num_classes)
-    state = {name: torch.tensor(value) for name, value in materials.initial.items()}
+    state = {name: torch.tensor(value) for name, value in inputs.initial.items()}
     for number in range(1, config.federation.rounds + 1):
         total = {
             name: torch.zeros_like(value, dtype=torch.float64) for name, value in state.items()
         }
         weight = 0
-        for index in cohort(materials.population, materials.cohort_size, seed, number).tolist():
+        for index in cohort(inputs.population, inputs.cohort_size, seed, number).tolist():
             mine = data.partition.indices(index)
             if config.training.shuffle:
                 key = client_key(data.partition.client_id(index))
@@ -89,9 +89,9 @@ def train(model: nn.Module, x: torch.Tensor, y: torch.Tensor, rate: float) -> No
         optimizer.step()
 
 
-def judged(model: nn.Module, materials: Materials) -> float:
+def judged(model: nn.Module, inputs: RunInputs) -> float:
     """Accuracy on the test set, in percent."""
-    x, y = torch.from_numpy(materials.data.test_x), torch.from_numpy(materials.data.test_y)
+    x, y = torch.from_numpy(inputs.data.test_x), torch.from_numpy(inputs.data.test_y)
     with torch.inference_mode():
         return 100 * float((model.eval()(x).argmax(1) == y).double().mean())
 
@@ -103,11 +103,11 @@ def compared(name: str, seed: int, rounds: int) -> Run:
         with Federation(parsed, search=[str(HERE)]) as federation:
             federation.run()
             ours = federation.module()
-    materials = gather(parsed)
-    loop = sequential(parsed, materials)
+    inputs = gather(parsed)
+    loop = sequential(parsed, inputs)
     pairs = zip(ours.parameters(), loop.parameters(), strict=True)
     furthest = max(float((mine - theirs).detach().abs().max()) for mine, theirs in pairs)
-    mine, theirs = judged(ours, materials), judged(loop, materials)
+    mine, theirs = judged(ours, inputs), judged(loop, inputs)
     return {"seed": seed, "fedpilot": mine, "loop": theirs, "furthest_weight": furthest}
 
 

@@ -39,16 +39,16 @@ def test_these_are_all_workloads() -> None:
 def test_fedpilot_and_the_peers_do_the_same_work(name: str) -> None:
     workload = script("workload").WORKLOADS[name]
     config = parse_config(script("fedpilot_run").config(name), [])
-    materials = gather(config)
+    inputs = gather(config)
     peer = script("models").build_model(workload.model)
-    assert materials.parameters == sum(p.numel() for p in peer.parameters())
+    assert inputs.parameters == sum(p.numel() for p in peer.parameters())
     said = script("report").title(name)
-    count = materials.parameters
+    count = inputs.parameters
     assert f" {count:,} parameters" in said or f" {count / 1e6:.1f} M parameters" in said
-    assert materials.data.input_shape == workload.pool[0].shape[1:]
-    assert materials.data.x.dtype == workload.pool[0].dtype
-    assert (materials.population, materials.cohort_size) == (workload.population, workload.cohort)
-    sizes = materials.data.partition.sizes(np.arange(100))
+    assert inputs.data.input_shape == workload.pool[0].shape[1:]
+    assert inputs.data.x.dtype == workload.pool[0].dtype
+    assert (inputs.population, inputs.cohort_size) == (workload.population, workload.cohort)
+    sizes = inputs.data.partition.sizes(np.arange(100))
     least, most = workload.samples
     assert least <= sizes.min() <= sizes.max() <= most
     assert not config.training.shuffle

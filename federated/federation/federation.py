@@ -31,7 +31,7 @@ from .run_folder.folder import RunFolder
 from .runs.run_driver import RunDriver
 from .runs.run_record import RunResult
 from .setup.global_model import CurrentModel, GlobalModel, as_module
-from .setup.loaded_config import LoadedConfig, Located, materials_of
+from .setup.loaded_config import LoadedConfig, Located, inputs_of
 from .sites.gang_session import GangSession
 from .sites.node_orders import NodeOrders
 from .sites.sources import SiteSource, disclosed_to, sites_here
@@ -89,15 +89,15 @@ class Federation:
             try:
                 code = code or code_here(read)
                 with self._events.step("loading"):
-                    materials = materials_of(read, disclosed_to(read, at))
+                    inputs = inputs_of(read, disclosed_to(read, at))
                 self._loaded = LoadedConfig(
-                    config=read, code=code, materials=materials, paths=paths, located=placed
+                    config=read, code=code, inputs=inputs, paths=paths, located=placed
                 )
                 if source is None or self.has_site_data:
                     self._loaded.check_shares(len(self._loaded.among(at.names)))
             except ConfigError as error:
                 raise placed(error) from error
-            self._model = CurrentModel(materials.initial)
+            self._model = CurrentModel(inputs.initial)
             self._gang = GangSession(
                 at,
                 self._loaded,
@@ -124,11 +124,11 @@ class Federation:
 
     def __len__(self) -> int:
         """The population."""
-        return self._loaded.materials.population
+        return self._loaded.inputs.population
 
     def __getitem__(self, client_id: str) -> VirtualNode:
         """A client, virtual until it is needed; UnknownClient (a KeyError) if there is none."""
-        return VirtualNode(self, self._loaded.materials.data.partition.index_of(client_id))
+        return VirtualNode(self, self._loaded.inputs.data.partition.index_of(client_id))
 
     def __contains__(self, client_id: object) -> bool:
         try:
@@ -142,7 +142,7 @@ class Federation:
 
     def client_id(self, index: int) -> str:
         """The id of the client at a place in the population."""
-        return self._loaded.materials.data.partition.client_id(index)
+        return self._loaded.inputs.data.partition.client_id(index)
 
     def describe(self) -> PartitionSummary:
         """How the samples lie on the clients, as far as that is known here."""
@@ -165,12 +165,12 @@ class Federation:
     @property
     def has_site_data(self) -> bool:
         """Whether the data lies at the sites, which then are those that declare it."""
-        return self._loaded.materials.union is not None
+        return self._loaded.inputs.union is not None
 
     @property
     def data_digest(self) -> str:
         """SHA-256 over the samples, the test set among them."""
-        return self._loaded.materials.data_digest
+        return self._loaded.inputs.data_digest
 
     @property
     def code_digest(self) -> str:
@@ -201,11 +201,11 @@ class Federation:
     @property
     def parameters(self) -> int:
         """Numbers in the model's state."""
-        return self._loaded.materials.parameters
+        return self._loaded.inputs.parameters
 
     def module(self) -> nn.Module:
         """The global model as a PyTorch module of its own."""
-        return as_module(self.state, self.config, self._loaded.materials.data)
+        return as_module(self.state, self.config, self._loaded.inputs.data)
 
     def stand_at(self, model: GlobalModel) -> None:
         """Make this the global model; clients then train the round after it."""

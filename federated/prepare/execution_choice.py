@@ -15,18 +15,18 @@ from ..engine.training.client import client_update_function
 from ..engine.training.modules import fitted, loss_function, seed_torch
 from ..errors import ConfigError, ExecutionRefused
 from .grouping import steps_of
-from .inputs.materials import Materials
+from .inputs.run_inputs import RunInputs
 
 SUITS = "`auto`, or `sequential`, which suits every model"
 
 
-def settled(config: RunConfig, materials: Materials) -> tuple[RunConfig, str]:
+def settled(config: RunConfig, inputs: RunInputs) -> tuple[RunConfig, str]:
     """The config with what `auto` means in it, and why; ConfigError for what does not suit it.
 
     What an earlier run has found out stays as it is, by whatever means that was.
     """
     try:
-        choice = _choice(config, materials)
+        choice = _choice(config, inputs)
     except ExecutionRefused as error:
         found = f"`{error.execution}`, which does not suit this model: {error.reason}"
         raise ConfigError.about("training.execution", found, SUITS) from error
@@ -39,14 +39,14 @@ def settled(config: RunConfig, materials: Materials) -> tuple[RunConfig, str]:
     return made, reason or AS_CONFIGURED
 
 
-def _choice(config: RunConfig, materials: Materials) -> Choice:
-    model, training, data = config.model, config.training, materials.data
+def _choice(config: RunConfig, inputs: RunInputs) -> Choice:
+    model, training, data = config.model, config.training, inputs.data
     seed_torch(config.run.random_seed, Purpose.INIT)
     built = models.build(model.model_type, model.options, data.input_shape, data.num_classes)
     return choose(
         fitted(built, data.x.dtype),
         training,
-        circumstances(config, materials),
+        circumstances(config, inputs),
         wish_of(training),
         input_shape=data.input_shape,
         dtype=torch.from_numpy(data.x[:0].copy()).dtype,
@@ -65,13 +65,13 @@ def wish_of(training: Training) -> ExecutionWish:
     )
 
 
-def circumstances(config: RunConfig, materials: Materials) -> Circumstances:
+def circumstances(config: RunConfig, inputs: RunInputs) -> Circumstances:
     """What the config says of the costs of training; nothing of what machines there are."""
     resources, training = config.resources, config.training
     return Circumstances(
         batch_size=training.batch_size,
         rule=rule_of(training),
-        cohort=_company(config, materials),
+        cohort=_company(config, inputs),
         memory=resources.memory_per_worker or FIGURED_MEMORY,
         device="cuda" if resources.gpus_per_worker else "cpu",
     )
@@ -84,9 +84,9 @@ def rule_of(training: Training) -> str:
     return "momentum" if training.momentum or training.weight_decay else "plain"
 
 
-def _company(config: RunConfig, materials: Materials) -> int:
+def _company(config: RunConfig, inputs: RunInputs) -> int:
     """How many clients train from one model in a round, at most."""
-    steps, groups = steps_of(config), materials.data.groups
+    steps, groups = steps_of(config), inputs.data.groups
     if steps is None or groups is None:
-        return materials.cohort_size
+        return inputs.cohort_size
     return steps.largest(groups)

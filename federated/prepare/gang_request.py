@@ -23,7 +23,7 @@ from ..config.schema import RunConfig
 if TYPE_CHECKING:
     from fedpilot.fabric import Cluster, RayCluster
 
-    from .inputs.materials import Materials
+    from .inputs.run_inputs import RunInputs
 
 SMALLEST_OBJECT_STORE = 256 << 20
 PRELOAD = "fedpilot.federated.site.workers.node"
@@ -45,10 +45,10 @@ def gang_request(config: RunConfig, *names: str) -> GangRequest:
     )
 
 
-def object_store_bytes(materials: Materials) -> int:
+def object_store_bytes(inputs: RunInputs) -> int:
     """Room that a run's samples and models need in a Ray of its own."""
-    model = sum(array.nbytes for array in materials.initial.values())
-    return 2 * materials.data.nbytes + 16 * model
+    model = sum(array.nbytes for array in inputs.initial.values())
+    return 2 * inputs.data.nbytes + 16 * model
 
 
 def begin_ray(config: RunConfig) -> RayCluster | None:

@@ -32,7 +32,7 @@ from ..engine.training.modules import fitted, loss_function, seed_torch, state_o
 from ..engine.training.samples import Samples
 from ..errors import ExecutionRefused
 from .execution_choice import circumstances, settled
-from .inputs.materials import Materials
+from .inputs.run_inputs import RunInputs
 
 CPU = torch.device("cpu")
 CLIENTS_ALONE = 8
@@ -50,19 +50,19 @@ class Tuned:
     """Ways that do not suit the model, and why."""
 
 
-def tune(config: RunConfig, materials: Materials, *, turns: int = 7) -> Tuned:
+def tune(config: RunConfig, inputs: RunInputs, *, turns: int = 7) -> Tuned:
     """Measure all ways that suit the model, in turn, by CPU time of this thread. Disturbed."""
     auto = config.training.model_copy(
         update={"execution": "auto", "chunk_size": "auto", "execution_reason": None}
     )
     config = config.model_copy(update={"training": auto})
-    decided, _ = settled(config, materials)
+    decided, _ = settled(config, inputs)
     chosen = _execution(decided)
     before = torch.get_num_threads()
     torch.set_num_threads(config.resources.threads_per_worker)
     try:
-        trainers, samples, model = _worker(config, materials)
-        ways, refused = _ways(config, materials, trainers)
+        trainers, samples, model = _worker(config, inputs)
+        ways, refused = _ways(config, inputs, trainers)
         work = {way: _work(trainers, samples, model, way, auto.batch_size) for way in ways}
         timings: dict[Execution, list[Timing]] = {way: [] for way in ways}
         for turn in range(turns + 1):
@@ -93,17 +93,17 @@ def _execution(config: RunConfig) -> Execution:
 
 
 def _worker(
-    config: RunConfig, materials: Materials
+    config: RunConfig, inputs: RunInputs
 ) -> tuple[Trainers, Samples, dict[str, torch.Tensor]]:
     """What a worker trains with, on clients of middling size that draw from the data."""
-    data, training = materials.data, config.training
+    data, training = inputs.data, config.training
     seed_torch(config.run.random_seed, Purpose.INIT)
     built = models.build(
         config.model.model_type, config.model.options, data.input_shape, data.num_classes
     )
     module = fitted(built, data.x.dtype)
     batch = training.batch_size
-    count = min(circumstances(config, materials).cohort, 64)
+    count = min(circumstances(config, inputs).cohort, 64)
     clients = bootstrap(data.y, count, (batch, 3 * batch), config.run.random_seed)
     samples = Samples(data.x, data.y, clients, training, seed=config.run.random_seed, device=CPU)
     loss = loss_function(training.loss_function)
@@ -122,11 +122,11 @@ def _worker(
 
 
 def _ways(
-    config: RunConfig, materials: Materials, trainers: Trainers
+    config: RunConfig, inputs: RunInputs, trainers: Trainers
 ) -> tuple[list[Execution], dict[ExecutionKind, str]]:
     """One by one, and all others that give the same."""
     alone = Execution(ExecutionKind.SEQUENTIAL, SEQUENTIAL_CHUNK)
-    where = circumstances(config, materials)
+    where = circumstances(config, inputs)
     kinds = [kind for kind in ExecutionKind if kind is not ExecutionKind.SEQUENTIAL]
     if (why := trainers.why_not_together()) is not None:
         return [alone], dict.fromkeys(kinds, why)

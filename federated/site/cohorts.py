@@ -19,7 +19,7 @@ from ..core.population.sampling import Indices, cohort, evaluation_cohort, share
 from ..core.population.shares import Share, held, part_name, taken, unpacked
 from ..engine.journal import RoundKey
 from ..prepare.grouping import steps_of
-from ..prepare.inputs.materials import Materials
+from ..prepare.inputs.run_inputs import RunInputs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,11 +55,11 @@ MOST_AHEAD = 1 << 12
 class Cohorts:
     """Looks up whom orders are about, if need be before they come."""
 
-    def __init__(self, config: RunConfig, materials: Materials) -> None:
+    def __init__(self, config: RunConfig, inputs: RunInputs) -> None:
         self._evaluation = config.evaluation
         self._rounds = config.federation.rounds
         self._seed = config.run.random_seed
-        self._materials = materials
+        self._inputs = inputs
         self._steps = steps_of(config)
         self._costs: Indices | None = None
         """What a round of each group costs, once that was asked."""
@@ -79,12 +79,12 @@ class Cohorts:
 
     def of_round(self, round_number: int) -> Indices:
         """Everybody in the cohort of a round."""
-        population, size = self._materials.population, self._materials.cohort_size
+        population, size = self._inputs.population, self._inputs.cohort_size
         return cohort(population, size, self._seed, round_number)
 
     def judges(self, round_number: int) -> Indices:
         """Everybody who judges the model of a round at the sites."""
-        population = self._materials.population
+        population = self._inputs.population
         match self._evaluation.clients:
             case "sampled":
                 return self.of_round(round_number)
@@ -99,13 +99,13 @@ class Cohorts:
 
         None if there is none, or none in the rounds that are looked at.
         """
-        groups, here = self._materials.data.groups, self._materials.here
+        groups, here = self._inputs.data.groups, self._inputs.here
         in_each_step = len(here)
         if self._steps is not None and groups is not None:
             in_each_step = self._steps.clients_of_step(groups)
         if in_each_step == 1 or len(here) == 1:
             return 1
-        population, size = self._materials.population, self._materials.cohort_size
+        population, size = self._inputs.population, self._inputs.cohort_size
         judging = self._evaluation.where == "sites" and self._evaluation.clients == "fraction"
         if size >= population and not judging:
             return None
@@ -121,7 +121,7 @@ class Cohorts:
 
     def _plan(self, round_number: int, share: Share, counted: str | None) -> Cohort:
         """Who of a round's cohort is in a share; only those that counted, if that is known."""
-        groups = self._materials.data.groups
+        groups = self._inputs.data.groups
         if self._steps is not None and groups is not None:
             return self._groups_in(groups, self._steps, share, counted)
         whole = self.of_round(round_number)
@@ -134,18 +134,18 @@ class Cohorts:
             clients=clients,
             places=places,
             whole=len(whole),
-            samples=self._materials.data.partition.sizes(clients),
+            samples=self._inputs.data.partition.sizes(clients),
         )
 
     def _groups_in(
         self, groups: ClientGroups, steps: Steps, share: Share, counted: str | None
     ) -> Cohort:
-        whole = self._materials.population
+        whole = self._inputs.population
         inside = held(groups.places, share)
         if counted is not None:  # a group counted with all its clients, or not at all
             inside &= unpacked(counted, whole)[groups.firsts]
         if self._costs is None:
-            self._costs = steps.costs(groups, self._materials.data.partition)
+            self._costs = steps.costs(groups, self._inputs.data.partition)
         return Cohort(
             clients=np.flatnonzero(inside),
             places=groups.places[inside],

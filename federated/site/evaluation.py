@@ -12,7 +12,7 @@ from ..config.schema import RunConfig
 from ..core.population.shares import held, taken
 from ..core.rounds.chunking import pieces
 from ..core.sums.partial import Tally
-from ..prepare.inputs.materials import Materials
+from ..prepare.inputs.run_inputs import RunInputs
 from .cohorts import Cohorts
 from .futures import Answer, gathered
 from .payloads import tallied
@@ -26,7 +26,7 @@ class Evaluator:
     def __init__(
         self,
         config: RunConfig,
-        materials: Materials,
+        inputs: RunInputs,
         cohorts: Cohorts,
         pool: WorkerPool,
         models: SharedModels,
@@ -34,7 +34,7 @@ class Evaluator:
     ) -> None:
         """`check_company` refuses, by its name, what is about too few clients to be told."""
         self._batch = config.evaluation.batch_size
-        self._data = materials.data
+        self._data = inputs.data
         self._cohorts, self._pool, self._models = cohorts, pool, models
         self._check_company = check_company
 

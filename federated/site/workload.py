@@ -33,7 +33,7 @@ from ..prepare.grouping import steps_of
 from ..prepare.importing import make_importable
 from ..prepare.inputs.data_at_sites import gather_here
 from ..prepare.inputs.local_data import take_over
-from ..prepare.inputs.materials import Materials
+from ..prepare.inputs.run_inputs import RunInputs
 from ..prepare.user_code import archive_of, carried
 from .client_states import ClientMemory, ClientStates
 from .cohorts import Cohorts
@@ -91,12 +91,12 @@ class FederatedWorkload:
         if self._code:
             make_importable(self._code)
         self._config = understood(spec.header)
-        self._materials = self._gathered(spec, site)
+        self._inputs = self._gathered(spec, site)
         self._paths = tuple(spec.header["paths"])
         self._like = spec.header.get("like")
         self._site, self._folder = site.name, site.folder
         self._needs = algorithm_of(self._config.federation).needs
-        self._cohorts = Cohorts(self._config, self._materials)
+        self._cohorts = Cohorts(self._config, self._inputs)
         self._journal = Journal(None, self._site)
         if self._leaving is not None:
             self._check_company(self._leaving)
@@ -114,14 +114,14 @@ class FederatedWorkload:
         """See to it that the site's own data is what it was when the run began."""
         if self._leaving is None or self._held_in == folder:
             return
-        name, digest = self._leaving.dataset, self._materials.data_digest
+        name, digest = self._leaving.dataset, self._inputs.data_digest
         hold_to(Path(folder), self._site, name, digest)
         self._held_in = folder
 
-    def _gathered(self, spec: Payload, site: SiteContext) -> Materials:
+    def _gathered(self, spec: Payload, site: SiteContext) -> RunInputs:
         self._leaving = self._held_in = None
         if self._config.data.from_ is None:
-            return take_over(spec.header["materials"], self._config)
+            return take_over(spec.header["inputs"], self._config)
         place = Place.from_json(spec.header.get("place"))
         made = gather_here(self._config, site.name, site.data, place)
         declaration = Declaration.from_json(place.dataset, site.data[place.dataset])
@@ -149,7 +149,7 @@ class FederatedWorkload:
         self._pool = WorkerPool(
             gang,
             FederatedNode,
-            (settings, gang.put(self._materials.data)),
+            (settings, gang.put(self._inputs.data)),
             restarts=resources.worker_restarts,
             timeout_s=resources.worker_timeout,
             alike=self._config.run.reproducible == "strict",
@@ -163,12 +163,12 @@ class FederatedWorkload:
             self._pool,
             self._models,
             self._memory,
-            self._materials.data.partition,
+            self._inputs.data.partition,
             resources.node_idle_timeout,
         )
         evaluator = Evaluator(
             self._config,
-            self._materials,
+            self._inputs,
             self._cohorts,
             self._pool,
             self._models,
@@ -271,7 +271,7 @@ class FederatedWorkload:
         """What a round's Partials are merged into."""
         if self._needs is Needs.EVERY_UPDATE:
             return Partial.keeping_updates()
-        return Partial(grid(model, self._materials.roles, coarser))
+        return Partial(grid(model, self._inputs.roles, coarser))
 
     def _states_in(self, header: Mapping[str, Any]) -> ClientStates | None:
         """What clients keep between rounds, where the algorithm lets them keep anything."""

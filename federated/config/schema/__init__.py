@@ -6,7 +6,7 @@ Key names that the FedPilot documentation gives (`dataset_type`, `data_distribut
 `number_of_epochs`, `placement_group_strategy`, ...) are kept. Unknown keys and wrong types are
 refused (strict, no coercion but int to float); rules that span keys are told by `broken_rules`,
 which names the key to change. Whatever needs the data or the model (more clients than samples, a
-model that does not fit the data) is checked later, in `materials`, and still before anything is
+model that does not fit the data) is checked later, in `inputs`, and still before anything is
 started.
 """
 

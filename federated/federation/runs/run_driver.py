@@ -98,19 +98,19 @@ class RunDriver:
 
     def coordinator(self, folder: RunFolder) -> Coordinator:
         """Who runs the rounds and keeps their record in `folder`. FederatedError without a gang."""
-        config, materials = self._loaded.config, self._loaded.materials
+        config, inputs = self._loaded.config, self._loaded.inputs
         return Coordinator(
             config,
-            roles=materials.roles,
+            roles=inputs.roles,
             algorithm=algorithm_of(config.federation),
             mediator=self._gang.running("the federation is not running"),
             folder=folder,
             identity=self._loaded.identity,
             emit=self._events.emit,
-            cohort=(materials.cohort_size, materials.enough),
+            cohort=(inputs.cohort_size, inputs.enough),
             membership=self._loaded.population.membership(),
-            test_samples=len(materials.data.test_y),
-            told=materials.told_of,
+            test_samples=len(inputs.data.test_y),
+            told=inputs.told_of,
         )
 
     @property
@@ -195,18 +195,18 @@ class RunDriver:
     def _say_started(self, record: RunAttempt, parent: Parent | None) -> None:
         from ...engine.training.modules import environment
 
-        loaded, materials = self._loaded, self._loaded.materials
+        loaded, inputs = self._loaded, self._loaded.inputs
         versions = {"fedpilot": version("fedpilot"), "python": platform.python_version()}
         record.started(
             loaded.config,
             loaded.population.describe(),
             clients_per_round=loaded.population.cohort_size,
-            parameters=materials.parameters,
+            parameters=inputs.parameters,
             facts={
                 "identity": loaded.identity,
-                "data_digest": materials.data_digest,
+                "data_digest": inputs.data_digest,
                 "code_digest": loaded.code.digest,
-                "initial_model": digest(materials.initial),
+                "initial_model": digest(inputs.initial),
                 "versions": {**environment(), **versions},
                 "cpus": os.cpu_count(),
                 "search": list(loaded.paths),
@@ -218,7 +218,7 @@ class RunDriver:
         coordinator = self.coordinator(folder)
         if resumed:
             self._gang.compare_workers(before)
-        initial = self._loaded.materials.initial
+        initial = self._loaded.inputs.initial
         begin = coordinator.recovered if resumed else coordinator.first
         self._model.now = begin(initial)
         written: list[dict[str, Any]] = []

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from ...config.schema import RunConfig
-    from ...prepare.inputs.materials import SiteData
+    from ...prepare.inputs.run_inputs import SiteData
 
 
 @dataclass(frozen=True, slots=True)

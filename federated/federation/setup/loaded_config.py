@@ -20,7 +20,7 @@ from ..events import Emit
 from .population import Population
 
 if TYPE_CHECKING:
-    from ...prepare.inputs.materials import Materials
+    from ...prepare.inputs.run_inputs import RunInputs
 
 Located = Callable[[ConfigError], ConfigError]
 """Adds to the problems of a config where their keys stand in its file."""
@@ -33,7 +33,7 @@ class LoadedConfig:
     config: RunConfig
     code: UserCode
     """What the config names of the user's own modules."""
-    materials: Materials
+    inputs: RunInputs
     paths: Sequence[str]
     """The folders in which the user's own modules were looked for."""
     located: Located
@@ -41,7 +41,7 @@ class LoadedConfig:
     @property
     def population(self) -> Population:
         """The clients, by the config as it is now."""
-        return Population(self.config, self.materials)
+        return Population(self.config, self.inputs)
 
     @property
     def identity(self) -> str:
@@ -50,11 +50,11 @@ class LoadedConfig:
 
     def identity_of(self, config: RunConfig) -> str:
         """The same with another config over the same code and data."""
-        return identity(config, self.code.digest, self.materials.data_digest)
+        return identity(config, self.code.digest, self.inputs.data_digest)
 
     def among(self, sites: Sequence[str]) -> tuple[str, ...]:
         """The sites that clients may be assigned to: all, or those with the run's data."""
-        union = self.materials.union
+        union = self.inputs.union
         return tuple(sites) if union is None else tuple(s for s in sites if s in union.sites)
 
     def check_shares(self, sites: int) -> None:
@@ -71,7 +71,7 @@ class LoadedConfig:
         from ...prepare.execution_choice import settled
 
         try:
-            self.config, reason = settled(self.config, self.materials)
+            self.config, reason = settled(self.config, self.inputs)
         except ConfigError as error:
             raise self.located(error) from error
         training = self.config.training
@@ -88,7 +88,7 @@ class LoadedConfig:
         self.config = as_before(self.config, earlier)
 
 
-def materials_of(config: RunConfig, declared: Mapping[str, Any] | None) -> Materials:
+def inputs_of(config: RunConfig, declared: Mapping[str, Any] | None) -> RunInputs:
     """What the config stands for; ConfigError for what cannot be.
 
     `declared`: what each site discloses of its data; None where the data is loaded here.

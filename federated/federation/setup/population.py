@@ -18,7 +18,7 @@ from ...prepare.budgets import rounds_within
 from ...prepare.grouping import steps_of
 
 if TYPE_CHECKING:
-    from ...prepare.inputs.materials import Materials
+    from ...prepare.inputs.run_inputs import RunInputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,25 +26,25 @@ class Population:
     """All clients, by what the config asks for and what was loaded."""
 
     config: RunConfig
-    materials: Materials
+    inputs: RunInputs
 
     def describe(self) -> PartitionSummary:
         """How the samples lie on the clients, as far as that is known here."""
-        if (union := self.materials.union) is not None:
+        if (union := self.inputs.union) is not None:
             return described(union)
-        return describe(self.materials.data.partition, self.materials.data.y)
+        return describe(self.inputs.data.partition, self.inputs.data.y)
 
     def samples_of(self, index: int) -> int | None:
         """How many samples a client holds; None if its site does not say."""
-        if (union := self.materials.union) is None:
-            return self.materials.data.partition.size(index)
+        if (union := self.inputs.union) is None:
+            return self.inputs.data.partition.size(index)
         samples = union.samples()
         return None if samples is None else int(samples[index])
 
     @property
     def groups(self) -> ClientGroups | None:
         """Who belongs to which group, if there are any and their samples are here."""
-        return self.materials.data.groups
+        return self.inputs.data.groups
 
     # -- rounds -------------------------------------------------------------------------------
 
@@ -53,7 +53,7 @@ class Population:
         """Clients per round; of groups, in each of the rounds that they have to themselves."""
         steps, groups = steps_of(self.config), self.groups
         if steps is None or groups is None:
-            return self.materials.cohort_size
+            return self.inputs.cohort_size
         return steps.clients_of_step(groups)
 
     def cohort(self, round_number: int) -> list[str]:
@@ -62,21 +62,21 @@ class Population:
         if steps is not None and groups is not None:
             clients = steps.clients_of_round(groups, round_number)
         else:
-            size, seed = self.materials.cohort_size, self.config.run.random_seed
-            clients = cohort(self.materials.population, size, seed, round_number)
-        return [self.materials.data.partition.client_id(index) for index in clients.tolist()]
+            size, seed = self.inputs.cohort_size, self.config.run.random_seed
+            clients = cohort(self.inputs.population, size, seed, round_number)
+        return [self.inputs.data.partition.client_id(index) for index in clients.tolist()]
 
     def membership(self) -> Membership:
         """Whom the orders of a run are about."""
         groups = self.groups
         return Membership(
-            population=self.materials.population,
-            asked=self.materials.cohort_size,
+            population=self.inputs.population,
+            asked=self.inputs.cohort_size,
             seed=self.config.run.random_seed,
-            index_of=self.materials.data.partition.index_of,
+            index_of=self.inputs.data.partition.index_of,
             groups=groups,
             known=steps_of(self.config) is None or groups is not None,
-            samples_of=self.materials.samples_of(),
+            samples_of=self.inputs.samples_of(),
         )
 
     # -- bytes --------------------------------------------------------------------------------
@@ -86,14 +86,14 @@ class Population:
         """Bytes of a round's updates where the algorithm keeps every one; 0 where it sums them."""
         if algorithm_of(self.config.federation).needs is Needs.SUM:
             return 0
-        return self.cohort_size * self.materials.bytes_of_update
+        return self.cohort_size * self.inputs.bytes_of_update
 
     @property
     def bytes_of_round(self) -> int:
         """The most that a round moves to one site and from it, by the model's tensors."""
-        return self.materials.costs(self.config).at_least
+        return self.inputs.costs(self.config).at_least
 
     def rounds_within_budget(self, sites: Sequence[str]) -> int | None:
         """How many rounds `traffic` is enough for over these sites; None without limits."""
         clients = dict.fromkeys(sites, -(-self.cohort_size // len(sites)))
-        return rounds_within(self.config, self.materials.costs(self.config), clients)
+        return rounds_within(self.config, self.inputs.costs(self.config), clients)

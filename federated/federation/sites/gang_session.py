@@ -113,8 +113,8 @@ class GangSession:
             promises = mediator.reserve(request, min_sites=least, required=required)
         vnodes = {site: promise.vnodes for site, promise in promises.items()}
         events.emit("gang_reserved", vnodes=vnodes, seconds=seconds())
-        union = loaded.materials.union
-        mediator.assign(loaded.materials.population, None if union is None else union.pinned)
+        union = loaded.inputs.union
+        mediator.assign(loaded.inputs.population, None if union is None else union.pinned)
         specs = {site: self.spec_of(site) for site in self.sites}
         self._life.check()
         with events.step("workers", config.resources.start_timeout, told_by_others=True):
@@ -127,7 +127,7 @@ class GangSession:
             spec_of=self.spec_of,
             round_number=lambda: self._model.now.round_number,
             passed=relay.passed_over,
-            link_used=relay.link_use(loaded.materials.costs(config).of_a_site),
+            link_used=relay.link_use(loaded.inputs.costs(config).of_a_site),
         )
         self._source.follow(run, undo)
         return mediator
@@ -135,7 +135,7 @@ class GangSession:
     def _opened(self, request: GangRequest, undo: ExitStack) -> Sequence[Site]:
         """The sites that are there; they end with the gang."""
         loaded, config = self._loaded, self._loaded.config
-        store = object_store_bytes(loaded.materials) + loaded.population.bytes_of_updates
+        store = object_store_bytes(loaded.inputs) + loaded.population.bytes_of_updates
         step, within_s = "sites", config.participation.wait_for_sites_s
         if self._source.brings_ray:
             step, within_s = "ray", config.resources.start_timeout
@@ -169,12 +169,12 @@ class GangSession:
         """What a site is told of the federation. UnionError if it has none of the run's data."""
         from ...prepare.inputs.local_data import hand_over
 
-        loaded, union = self._loaded, self._loaded.materials.union
+        loaded, union = self._loaded, self._loaded.inputs.union
         apart = self._source.apart or union is not None
         header = {
             **told(loaded.config),
             "paths": list(loaded.paths),
-            "materials": "" if apart else hand_over(loaded.materials),
+            "inputs": "" if apart else hand_over(loaded.inputs),
         }
         if union is not None:
             header["place"] = union.place_of(site).to_json()

@@ -43,7 +43,7 @@ class NodeOrders:
     def _problem_of(self, kind: str, answer: Payload) -> str:
         """What is wrong with an answer, in words; empty if nothing is."""
         try:
-            check_node(kind, answer.header, answer.tensors, self._loaded.materials.initial)
+            check_node(kind, answer.header, answer.tensors, self._loaded.inputs.initial)
         except AnswerRefused as error:
             return str(error)
         return ""

@@ -25,13 +25,13 @@ from ...data.declared import load_declared, survey
 from ...errors import ConfigError, DataUnusable
 from ..grouping import groups_of
 from .blame import blaming
-from .materials import Materials, SiteData, affordable, materials_of
 from .model import build_model
+from .run_inputs import RunInputs, SiteData, affordable, inputs_of
 
 log = logging.getLogger(__name__)
 
 
-def gather_declared(config: RunConfig, declared: Mapping[str, Any]) -> Materials:
+def gather_declared(config: RunConfig, declared: Mapping[str, Any]) -> RunInputs:
     """What a run starts from whose data lies at sites, from what those disclose of it, by site.
 
     The samples are not here: two blank ones show what they look like. ConfigError for what does not
@@ -48,13 +48,13 @@ def gather_declared(config: RunConfig, declared: Mapping[str, Any]) -> Materials
     y = np.zeros(2, dtype=np.int64)
     data = SiteData(x, y, x[:0], y[:0], schema.num_classes, Elsewhere(union))
     model, nobody = build_model(config, data), range(0)
-    made = materials_of(config, data, model, data_digest=union.digest, here=nobody, union=union)
+    made = inputs_of(config, data, model, data_digest=union.digest, here=nobody, union=union)
     return affordable(config, made)
 
 
 def gather_here(
     config: RunConfig, site: str, declarations: Mapping[str, Any], place: Place
-) -> Materials:
+) -> RunInputs:
     """What a site's part of such a run starts from: the data that its admin declared.
 
     DataUnusable if the data is not what was declared and disclosed; no message says more of it than
@@ -97,7 +97,7 @@ def gather_here(
     except ConfigError:
         log.exception("the model does not take data set %s", name)
         raise DataUnusable(site, name, "the model, or the loss, does not take it") from None
-    return materials_of(config, data, model, data_digest=dataset.digest, here=held.here)
+    return inputs_of(config, data, model, data_digest=dataset.digest, here=held.here)
 
 
 def disclosed_by(data: Mapping[str, Any], name: str) -> dict[str, Any]:

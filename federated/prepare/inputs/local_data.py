@@ -19,11 +19,11 @@ from ...data import DataError, Dataset
 from ...errors import ConfigError
 from ..grouping import groups_of
 from .blame import blaming, blaming_users_code
-from .materials import Materials, SiteData, affordable, materials_of
 from .model import build_model
+from .run_inputs import RunInputs, SiteData, affordable, inputs_of
 
 
-def gather(config: RunConfig) -> Materials:
+def gather(config: RunConfig) -> RunInputs:
     """Load the data, make the partition, build the model; ConfigError for what does not fit."""
     dataset, test_x, test_y = _load_data(config)
     partition = _make_partition(config, dataset)
@@ -31,20 +31,20 @@ def gather(config: RunConfig) -> Materials:
     groups = groups_of(config, partition, dataset.y, dataset.columns, here)
     data = SiteData(dataset.x, dataset.y, test_x, test_y, dataset.num_classes, partition, groups)
     model, digest = build_model(config, data), _digest_of(dataset, test_x, test_y)
-    return affordable(config, materials_of(config, data, model, data_digest=digest, here=here))
+    return affordable(config, inputs_of(config, data, model, data_digest=digest, here=here))
 
 
-_handed_over: WeakValueDictionary[str, Materials] = WeakValueDictionary()
+_handed_over: WeakValueDictionary[str, RunInputs] = WeakValueDictionary()
 
 
-def hand_over(materials: Materials) -> str:
+def hand_over(inputs: RunInputs) -> str:
     """A ticket by which a site in this very process takes these, without loading them twice."""
     ticket = secrets.token_hex(8)
-    _handed_over[ticket] = materials
+    _handed_over[ticket] = inputs
     return ticket
 
 
-def take_over(ticket: str, config: RunConfig) -> Materials:
+def take_over(ticket: str, config: RunConfig) -> RunInputs:
     """What was handed over in this process; any other site gathers its own."""
     return _handed_over.get(ticket) or gather(config)
 

@@ -17,7 +17,7 @@ from ...engine.training.modules import fitted, loss_function, roles_of, seed_tor
 from ...errors import ConfigError, FederatedError
 from ...models import ModelError
 from .blame import blaming, blaming_users_code
-from .materials import SiteData
+from .run_inputs import SiteData
 
 
 def build_model(config: RunConfig, data: SiteData) -> tuple[dict[str, Array], Roles]:

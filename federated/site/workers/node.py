@@ -53,7 +53,7 @@ from ...engine.training.training import Trained
 from ...errors import ClientFailed, FederatedError
 from ...models import build
 from ...prepare.importing import make_importable
-from ...prepare.inputs.materials import SiteData
+from ...prepare.inputs.run_inputs import SiteData
 from ...prepare.user_code import bring
 from .attempt import Attempt, PieceResult
 from .lru import Recent

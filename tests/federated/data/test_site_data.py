@@ -164,7 +164,7 @@ def test_a_run_is_resumed_only_with_the_content_that_it_had(
 
 def test_whoever_coordinates_has_no_samples(hospitals: Hospitals) -> None:
     federation = hospitals.two()
-    data = federation._loaded.materials.data
+    data = federation._loaded.inputs.data
     assert not data.x.any()
     with pytest.raises(NotHere, match="east/client_2"):
         data.partition.indices(2)

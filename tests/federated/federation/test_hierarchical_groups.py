@@ -27,7 +27,7 @@ from fedpilot.federated.errors import DataUnusable
 
 def test_groups_by_label_hold_those_with_most_of_it(lab: Lab) -> None:
     federation = lab.federation(**by_groups(hierarchy__groups={"by": "label"}))
-    groups, data = federation.groups, federation._loaded.materials.data
+    groups, data = federation.groups, federation._loaded.inputs.data
     assert groups is not None
     assert groups.names == ("label 0", "label 1", "label 2")
     for group in range(3):

@@ -14,7 +14,7 @@ from fedpilot.federated.config import parse_config
 from fedpilot.federated.core.population.groups import grouped
 from fedpilot.federated.core.population.partitions.disjoint import natural
 from fedpilot.federated.core.population.sampling import cohort
-from fedpilot.federated.prepare.inputs.materials import Materials
+from fedpilot.federated.prepare.inputs.run_inputs import RunInputs
 from fedpilot.federated.site.cohorts import Cohorts
 
 POPULATION = 40
@@ -34,7 +34,7 @@ def first_alone(here: range, size: int, kinds: list[int] | None = None, **keys: 
         groups = grouped(np.array(kinds), [f"kind {kind}" for kind in range(5)], owners)
     data = SimpleNamespace(groups=groups)
     facts = {"here": here, "population": POPULATION, "cohort_size": size, "data": data}
-    return Cohorts(config, cast("Materials", SimpleNamespace(**facts))).first_alone()
+    return Cohorts(config, cast("RunInputs", SimpleNamespace(**facts))).first_alone()
 
 
 def test_it_is_the_first_round_that_draws_one_of_its_clients() -> None:

@@ -47,7 +47,7 @@ class SiteData:
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
-class Materials:
+class RunInputs:
     """Everything that a run starts from."""
 
     data: SiteData
@@ -96,7 +96,7 @@ class Materials:
         return Costs.of(self.initial, self.roles, algorithm_of(config.federation).needs)
 
 
-def materials_of(
+def inputs_of(
     config: RunConfig,
     data: SiteData,
     model: tuple[dict[str, Array], Roles],
@@ -104,7 +104,7 @@ def materials_of(
     data_digest: str,
     here: range,
     union: Union | None = None,
-) -> Materials:
+) -> RunInputs:
     """Put together what a run starts from; ConfigError for more clients per round than there are.
 
     `model`: the state of round 0, and the role of each of its tensors.
@@ -112,7 +112,7 @@ def materials_of(
     initial, roles = model
     population = data.partition.number_of_clients
     enough = _cohort_size(config, population)
-    return Materials(
+    return RunInputs(
         data=data,
         roles=roles,
         initial=initial,
@@ -124,11 +124,11 @@ def materials_of(
     )
 
 
-def affordable(config: RunConfig, materials: Materials) -> Materials:
+def affordable(config: RunConfig, inputs: RunInputs) -> RunInputs:
     """Check that memory and the traffic budget are enough for a round; ConfigError if not."""
-    check_aggregation(config.federation, materials.cohort_size, materials.bytes_of_update)
-    check_budget(config, materials.costs(config))
-    return materials
+    check_aggregation(config.federation, inputs.cohort_size, inputs.bytes_of_update)
+    check_budget(config, inputs.costs(config))
+    return inputs
 
 
 def _cohort_size(config: RunConfig, population: int) -> int:
