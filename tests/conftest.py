@@ -27,9 +27,10 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 _caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
 # Matplotlib keeps its own: making the cache of fonts anew takes long, and it says so.
 os.environ.setdefault("MPLCONFIGDIR", str(_caches / "matplotlib"))
-# Before anything reads the environment, so that commands and Ray workers inherit it.
+# Before anything reads the environment, so that commands and Ray workers inherit it. Tests that run
+# side by side share one cache: a kernel is compiled once for all of them.
 _folder = tempfile.mkdtemp(prefix="tests-of-fedpilot-")
-os.environ["XDG_CACHE_HOME"] = _folder
+os.environ["XDG_CACHE_HOME"] = os.environ.setdefault("TESTS_CACHE", _folder)
 os.environ["XDG_STATE_HOME"] = _folder  # where the manager of a Ray keeps what outlives that
 # Tests that run side by side see temporary folders of their own only, and what is left there.
 # Their paths are short, since there are sockets in them. A file's own process shares its parent's.

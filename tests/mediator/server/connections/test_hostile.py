@@ -8,6 +8,7 @@ from pathlib import Path
 import grpc
 import grpc.aio
 import pytest
+from hypothesis import settings
 
 from attacks import attack, send
 from fedpilot.mediator.identity.tls import joining_credentials
@@ -15,8 +16,8 @@ from fedpilot.mediator.wire.rpc import JOIN, SITE
 from mediators import channel_to, eventually, mediating, process, reaching
 
 Code = grpc.StatusCode
-STRINGS = 200
-"""Per RPC; `make soak` sends 10,000."""
+STRINGS = 2 * settings.default.max_examples
+"""Per RPC: 60 in `make test`, 200 in `.ci/run`; `make soak` sends 10,000."""
 SLACK_BYTES = 16 << 20
 
 
