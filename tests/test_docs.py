@@ -233,6 +233,17 @@ def test_every_file_of_the_repository_that_is_named_exists(page: Path) -> None:
         assert (REPOSITORY / name).exists(), f"there is no {name}"
 
 
+def test_every_module_that_the_map_names_by_its_file_alone_exists() -> None:
+    there = {
+        path.name
+        for each in ("fabric", "mediator", "federated")
+        for path in (REPOSITORY / each).rglob("*.py")
+    }
+    named = re.findall(r"`(\w+\.py)`", (REPOSITORY / "ARCHITECTURE.md").read_text("utf-8"))
+    assert len(named) > 50
+    assert set(named) <= there
+
+
 def test_the_code_points_to_pages_that_exist() -> None:
     for package in ("fabric", "mediator", "federated"):
         for path in (REPOSITORY / package).rglob("*.py"):
