@@ -13,6 +13,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from fedpilot.fabric.core.text.amounts import DASH, ago, counted, in_bytes, listed, number
+from fedpilot.fabric.core.text.plain_text import plain_lines
 from fedpilot.fabric.terminal.clusters.words import amounts, figure, ordered
 from fedpilot.fabric.terminal.layout import head, named, ruled, timestamp
 from fedpilot.fabric.terminal.statuses import RUNS, SITES, marked
@@ -183,7 +184,7 @@ def run_details(
         for index, line in enumerate(lines):
             facts.add_row("" if index else name, Text(line))
     if run.get("traceback"):
-        facts.add_row("traceback", Text(_text(run, "traceback").rstrip("\n")))
+        facts.add_row("traceback", Text(plain_lines(str(run["traceback"])).rstrip("\n")))
     for key, value in (beside or {}).items():
         facts.add_row(key, Text(plain(value)))
     return Group(head(_text(run, "run_id"), marked(RUNS, _text(run, "status"))), facts)

@@ -145,9 +145,9 @@ def _show_here(run_id: str, folder: Path, as_json: bool) -> None:
         beside["identity"] = str(manifest["identity"])
     files = sorted(entry.name for entry in path.iterdir() if not entry.name.startswith("."))
     beside["files"] = ", ".join(files)
-    if brief["status"] != "finished":
-        beside["resume"] = resume_command(str(path))
     display(run_details(document, time.time(), beside))
+    if brief["status"] != "finished":
+        click.echo(f"resume: {resume_command(str(path))}")
 
 
 def _brief(path: Path) -> dict[str, Any]:

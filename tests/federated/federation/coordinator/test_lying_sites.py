@@ -268,9 +268,9 @@ def test_a_run_shows_what_each_site_added_and_who_was_refused(country: Country) 
     show = ["show", "shown", "--folder", str(country.folder / "runs")]
     told = CliRunner().invoke(runs, show)
     assert re.search(
-        r"\nsites +aix +2 clients, share 0\.5000, norm 0\.\d+, cosine -?\d", told.output
+        r"\nsites +aix: 2 clients, share 0\.5000, norm 0\.\d+, cosine -?\d", told.output
     )
-    assert "\nrefused    mallory in round 1: its answer is refused: `weight` is 7" in told.output
+    assert "\nrefused   mallory in round 1: its answer is refused: `weight` is 7" in told.output
     document = json.loads(CliRunner().invoke(runs, [*show, "--json"]).output)
     assert set(document["sites"]) == set(HONEST)
     (refusal,) = document["refused"]
