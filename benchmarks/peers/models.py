@@ -28,7 +28,7 @@ def cnn() -> nn.Module:
     )
 
 
-class Residual(nn.Module):
+class ConvolutionBlock(nn.Module):
     def __init__(self, before: int, after: int, stride: int) -> None:
         super().__init__()
         self.body = nn.Sequential(
@@ -53,7 +53,7 @@ class ResNet18(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         widths = [64, 64, 64, 128, 128, 256, 256, 512, 512]
-        blocks = (Residual(a, b, 1 if a == b else 2) for a, b in itertools.pairwise(widths))
+        blocks = (ConvolutionBlock(a, b, 1 if a == b else 2) for a, b in itertools.pairwise(widths))
         stem = (nn.Conv2d(3, 64, 3, padding=1, bias=False), nn.GroupNorm(2, 64), nn.ReLU())
         self.body = nn.Sequential(*stem, *blocks)
         self.head = nn.Linear(512, CLASSES)
@@ -74,7 +74,7 @@ class Attention(nn.Module):
         return self.outward(mixed.transpose(1, 2).flatten(2))
 
 
-class Layer(nn.Module):
+class EncoderLayer(nn.Module):
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         self.norm1, self.attention = nn.LayerNorm(width), Attention(width, heads)
@@ -95,7 +95,7 @@ class Transformer(nn.Module):
         super().__init__()
         self.tokens = nn.Embedding(VOCABULARY, width)
         self.places = nn.Parameter(0.02 * torch.randn(TOKENS, width))
-        self.layers = nn.Sequential(*(Layer(width, heads) for _ in range(layers)))
+        self.layers = nn.Sequential(*(EncoderLayer(width, heads) for _ in range(layers)))
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, CLASSES)
 
     def forward(self, x):

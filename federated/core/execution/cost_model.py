@@ -1,8 +1,8 @@
 """What a step of one client costs each way: tables of coefficients, numbered and never changed.
 
 A cost is a sum of features of the model's structure times coefficients, in microseconds on the core
-that they were fitted on (`benchmarks/execution_model.py`). Only ratios matter. A better table gets
-the next number: a run's `execution_model` says which one decided.
+that they were fitted on (`benchmarks/execution/cost_model_fit.py`). Only ratios matter. A better
+table gets the next number: a run's `execution_model` says which one decided.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """One config, one digest: idle and beside busy processes, with cold and warm caches.
 
-    python benchmarks/same_digest.py [--runs 20] [--busy 8] [--models cnn,gru] [--json]
+    python benchmarks/digests/same_digest.py [--runs 20] [--busy 8] [--models cnn,gru] [--json]
 
 Runs of two rounds, in processes of their own on private Rays, with `execution: auto`: each model is
 run idle and warm first, and then again in the conditions in turn. All of a model must end in one

@@ -74,7 +74,7 @@ class Sequence(nn.Module):
         return self.top(self.inner(x)[0][:, -1])
 
 
-class Residual(nn.Module):
+class ResidualDense(nn.Module):
     """Dense layers with a way around each."""
 
     def __init__(self, inputs: int, width: int, depth: int, norm: bool) -> None:
@@ -266,7 +266,7 @@ def _residual(dice: np.random.Generator, i: int) -> Specimen:
     depth, norm = int(dice.integers(1, 5)), bool(dice.integers(2))
     return Specimen(
         name=f"{i}: residual {inputs} {width} depth {depth}{' layer norm' if norm else ''}",
-        make=lambda: Residual(inputs, width, depth, norm),
+        make=lambda: ResidualDense(inputs, width, depth, norm),
         input_shape=(inputs,), training=_training(dice), cohort=_cohort(dice),
     )  # fmt: skip
 

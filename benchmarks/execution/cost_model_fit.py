@@ -1,11 +1,11 @@
 """Measures, fits and judges the cost model (`federated/core/execution/cost_model.py`).
 
-    python benchmarks/execution_model.py measure fit.json --seed 1 --models 90
-    python benchmarks/execution_model.py measure held_out.json --seed 2 --models 40
-    python benchmarks/execution_model.py fit fit.json            # prints a table of coefficients
-    python benchmarks/execution_model.py judge held_out.json     # chosen against the best
+    python benchmarks/execution/cost_model_fit.py measure fit.json --seed 1 --models 90
+    python benchmarks/execution/cost_model_fit.py measure held_out.json --seed 2 --models 40
+    python benchmarks/execution/cost_model_fit.py fit fit.json         # prints coefficients
+    python benchmarks/execution/cost_model_fit.py judge held_out.json  # chosen against the best
 
-The figures of `execution_model: 1` are in `benchmarks/execution_costs`.
+The figures of `execution_model: 1` are in `benchmarks/execution/costs`.
 
 Figures are CPU time of the thread that trains, the ways of one model in turn, the least of some
 turns: what else the machine does hardly shows. A table that has a number is never changed: a better
@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from execution_zoo import CLASSES, Specimen, zoo
+from zoo import CLASSES, Specimen, zoo
 
 from fedpilot.federated.config.schema import Training
 from fedpilot.federated.core.execution import cost_model
