@@ -18,7 +18,7 @@ from fedpilot.fabric.inside.virtual_clusters import VirtualClusters
 from fedpilot.fabric.manager.actor import NAME, NAMESPACE
 from rays.drivers import client
 from rays.machines import Machines, machines
-from real_ray import ENVIRONMENT, end_session, eventually, ray_head
+from real_ray import ENVIRONMENT, eventually, in_session, ray_head
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(300)]
 
@@ -149,29 +149,19 @@ def test_what_others_asked_of_the_autoscaler_outlives_our_part_and_the_manager(
 
 @pytest.mark.slow
 def test_a_manager_that_dies_prints_nothing_into_the_console_of_who_made_it() -> None:
-    with ray_head() as address:
-        driver = subprocess.Popen(
-            [sys.executable, "-c", DIES, address],
-            env=ENVIRONMENT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-        try:
-            assert driver.stdout is not None
-            told: list[str] = []
-            while not (any("A worker died" in t for t in told) and "manager" in " ".join(told)):
-                line = driver.stdout.readline()
-                assert line, f"it ended: {told}"
-                told.append(line)
-            (manager,) = [line.split()[1] for line in told if line.startswith("manager")]
-            deaths = [line for line in told if "A worker died" in line]
-            assert len(deaths) == 1, "that of the task"
-            assert f"Worker PID: {manager} " not in deaths[0]
-        finally:
-            end_session(driver.pid)
-            driver.wait(60)
-            for stream in (driver.stdin, driver.stdout):
-                assert stream is not None
-                stream.close()
+    with (
+        ray_head() as address,
+        in_session(
+            [sys.executable, "-c", DIES, address], env=ENVIRONMENT, stdin=subprocess.PIPE
+        ) as driver,
+    ):
+        assert driver.stdout is not None
+        told: list[str] = []
+        while not (any("A worker died" in t for t in told) and "manager" in " ".join(told)):
+            line = driver.stdout.readline()
+            assert line, f"it ended: {told}"
+            told.append(line)
+        (manager,) = [line.split()[1] for line in told if line.startswith("manager")]
+        deaths = [line for line in told if "A worker died" in line]
+        assert len(deaths) == 1, "that of the task"
+        assert f"Worker PID: {manager} " not in deaths[0]

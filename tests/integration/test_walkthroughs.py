@@ -1,6 +1,7 @@
 """The proposal's two walk-throughs on a real Ray, and what has to hold inside a virtual cluster.
 
-Where work ran is read off Ray in the worker, never asked of what is tested here.
+Where work ran is read off Ray in the worker, never asked of what is tested here. One file, for one
+Ray: starting it takes longer than most of these tests.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from rays.drawings import VCLUSTER, VNODE, becomes, drawn, made_for, rays_own, s
 from rays.machines import PATIENCE_S
 from rays.sessions import fixed, flexible, got, job, machines, outside
 from rays.tasks import Gates, Parent, actor, children, fibonacci, here, leave_marks, task, wait_for
-from real_ray import ENVIRONMENT, REPOSITORY, end_session, eventually
+from real_ray import ENVIRONMENT, REPOSITORY, eventually, in_session
 
 pytestmark = [pytest.mark.ray, pytest.mark.own_process, pytest.mark.timeout(300)]
 
@@ -352,33 +353,19 @@ sys.stdin.read()
 
 
 def test_a_driver_that_is_killed_leaves_nothing_behind(two: Cluster) -> None:
-    with outside(two) as clusters:
-        driver = subprocess.Popen(
-            [sys.executable, "-c", DRIVER, two.address],
-            env={**ENVIRONMENT, "PYTHONPATH": str(REPOSITORY / "src")},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            start_new_session=True,
-        )
-        try:
-            assert driver.stdout is not None
-            while (line := driver.stdout.readline()) and line != "submitted\n":
-                pass
-            assert line, "the driver ended early"
-            eventually(lambda: _held(clusters) == 4, PATIENCE_S, "four tasks run")
-            os.kill(driver.pid, signal.SIGKILL)
-            eventually(lambda: _held(clusters) == 0, 60, "its virtual cluster ended")
-            becomes(clusters, [("physical", 4, 4)], [("physical", 4, 4)])
-            eventually(lambda: rays_own(two) == {4: 2}, PATIENCE_S, "Ray has the CPUs back")
-        finally:
-            end_session(driver.pid)
-            driver.wait(60)
-            for stream in (driver.stdin, driver.stdout):
-                if stream is not None:
-                    with contextlib.suppress(BrokenPipeError):
-                        stream.close()
+    command = [sys.executable, "-c", DRIVER, two.address]
+    environment = {**ENVIRONMENT, "PYTHONPATH": str(REPOSITORY / "src")}
+    pipes = {"stdin": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    with outside(two) as clusters, in_session(command, env=environment, **pipes) as driver:
+        assert driver.stdout is not None
+        while (line := driver.stdout.readline()) and line != "submitted\n":
+            pass
+        assert line, "the driver ended early"
+        eventually(lambda: _held(clusters) == 4, PATIENCE_S, "four tasks run")
+        os.kill(driver.pid, signal.SIGKILL)
+        eventually(lambda: _held(clusters) == 0, 60, "its virtual cluster ended")
+        becomes(clusters, [("physical", 4, 4)], [("physical", 4, 4)])
+        eventually(lambda: rays_own(two) == {4: 2}, PATIENCE_S, "Ray has the CPUs back")
 
 
 def _held(clusters: VirtualClusters) -> float:

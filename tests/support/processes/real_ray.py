@@ -173,22 +173,26 @@ class Command:
 
 
 @contextlib.contextmanager
-def fedpilot(arguments: Sequence[str], folder: Path, **env: str) -> Iterator[Command]:
-    """Run `fedpilot`; whatever is left of its session at the end is killed."""
+def in_session(command: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[str]]:
+    """A process in a session of its own; what is left of the session at the end is killed."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "fedpilot", *arguments],
-        cwd=folder,
-        env={**ENVIRONMENT, **env},
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
+        command, text=True, stdout=subprocess.PIPE, start_new_session=True, **options
     )
     try:
-        yield Command(process)
+        yield process
     finally:
         end_session(process.pid)
         process.wait(60)
-        for stream in (process.stdout, process.stderr):
+        for stream in (process.stdin, process.stdout, process.stderr):
             if stream is not None:
-                stream.close()
+                with contextlib.suppress(BrokenPipeError):
+                    stream.close()
+
+
+@contextlib.contextmanager
+def fedpilot(arguments: Sequence[str], folder: Path, **env: str) -> Iterator[Command]:
+    """Run `fedpilot`; what is left of its session at the end is killed."""
+    command = [sys.executable, "-m", "fedpilot", *arguments]
+    environment = {**ENVIRONMENT, **env}
+    with in_session(command, cwd=folder, env=environment, stderr=subprocess.PIPE) as process:
+        yield Command(process)

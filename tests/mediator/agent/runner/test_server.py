@@ -3,128 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
-import json
 import os
-import threading
-from collections.abc import Callable, Coroutine, Iterator
-from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import grpc.aio
-import numpy as np
 import pytest
 
-from fedpilot.fabric import GangTimeout
-from fedpilot.fabric.testing.fake_cluster import ManualClock
-from fedpilot.mediator import LinkedSite, Payload, Refusal, SiteLost, WorkFailed
+from fedpilot.mediator import SiteLost
 from fedpilot.mediator.agent.runner.client import LARGEST_ORDER, RunnerClient
-from fedpilot.mediator.agent.runner.link import OrderTensors, RunnerLink
 from fedpilot.mediator.agent.runner.process import (
-    LOCK,
     PROTOCOL,
-    SETTINGS,
-    RunnerProcess,
-    RunnerSettings,
 )
-from fedpilot.mediator.agent.runner.server import RunnerServer
 from fedpilot.mediator.proto import federation_pb2 as pb
-from fedpilot.mediator.wire.blobs.references import Keeping
-from fedpilot.mediator.wire.blobs.store import BlobStore
-from fedpilot.mediator.wire.failures import told
 from fedpilot.mediator.wire.local_socket import LARGEST_LOCAL_MESSAGE, RUNNER_SOCKET
-from fedpilot.mediator.wire.messages import BadMessage, done_message, payload_of
+from fedpilot.mediator.wire.messages import BadMessage
 from fedpilot.mediator.wire.rpc import RUNNER, Stub
 from real_ray import eventually
-
-SOON_S = 60.0
-
-
-class FakeRunner:
-    """A server in this process, and a hand that works on what it is told to."""
-
-    def __init__(self, folder: Path, lease_s: float = 0.0, orphan_s: float = 60.0) -> None:
-        folder.mkdir(parents=True)
-        blobs = folder / "blobs"
-        settings = RunnerSettings(run="r", site="paris", blobs=blobs, lease_s=lease_s)
-        (folder / SETTINGS).write_text(json.dumps(settings.to_json()))
-        self.folder = folder
-        self.clock = ManualClock(1000.0)
-        self.keeping = Keeping(BlobStore(blobs, 1 << 30), discard=True)
-        self.orders: list[pb.Order] = []
-        self.ended: list[str] = []
-        self.lapsed = 0
-        self.make: Callable[[Payload], Payload] | None = lambda payload: payload
-        """What an order is answered with; None to leave it at work."""
-        self.lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT)
-        fcntl.flock(self.lock, fcntl.LOCK_EX)
-        self.server = RunnerServer(
-            folder,
-            self,
-            run="r",
-            site="paris",
-            lease_s=lease_s,
-            orphan_s=orphan_s,
-            clock=self.clock,
-        )
-        self.server.open()
-
-    def work(self, order: pb.Order) -> None:
-        self.orders.append(order)
-        if self.make is None:
-            return
-        try:
-            made = self.make(payload_of(order, self.keeping.store))
-            done = self.keeping.keep(lambda store: done_message(made, store))
-        except Exception as error:
-            self.server.answer(pb.Answer(id=order.id, failure=told(error)))
-        else:
-            self.server.answer(pb.Answer(id=order.id, done=done))
-
-    def answer(self, key: str, kind: str = "late") -> None:
-        done = pb.Done(kind=kind, header_json="{}")
-        self.server.answer(pb.Answer(id=pb.OrderId(run="r", key=key), done=done))
-
-    def taken(self, answer: pb.Answer) -> None:
-        if answer.done.blob.digest:
-            self.keeping.let_go(answer.done.blob.digest)
-
-    def lapse(self) -> None:
-        self.lapsed += 1
-
-    def end(self, reason: str) -> None:
-        self.ended.append(reason)
-
-    def die(self) -> None:
-        self.server.close("it dies")
-        if self.lock >= 0:
-            os.close(self.lock)
-            self.lock = -1
-
-    @property
-    def worked_on(self) -> list[str]:
-        return [order.id.key for order in self.orders]
-
-
-@pytest.fixture
-def runner(tmp_path: Path) -> Iterator[FakeRunner]:
-    made = FakeRunner(tmp_path / "runner")
-    yield made
-    made.die()
-
-
-def order(key: str) -> pb.Order:
-    return pb.Order(id=pb.OrderId(run="r", key=key), verb="work", kind="k", header_json="{}")
-
-
-def ran(story: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    async def bounded() -> None:
-        await asyncio.wait_for(story(), SOON_S)
-
-    asyncio.run(bounded())
-
+from served_runners import SOON_S, FakeRunner, order, ran
 
 # -- an agent's end -------------------------------------------------------------------------------
 
@@ -377,127 +273,3 @@ def test_only_its_own_user_reaches_a_runner(tmp_path: Path) -> None:
         os.umask(mask)
     assert runner.folder.stat().st_mode & 0o777 == 0o700
     runner.die()
-
-
-# -- a link ---------------------------------------------------------------------------------------
-
-
-class Linked:
-    """A link to a fake runner, and the blobs that the two share."""
-
-    def __init__(self, runner: FakeRunner) -> None:
-        self.runner = runner
-        store = BlobStore(runner.folder / "blobs", 1 << 30)
-        self.link = RunnerLink(
-            RunnerProcess(runner.folder), OrderTensors(Keeping(store, discard=True))
-        )
-
-    def ask(self, payload: Payload, key: str = "k") -> Future[Payload]:
-        return self.link.ask("work", payload, key=key, round_number=3, purpose="training")
-
-    @property
-    def blobs(self) -> list[str]:
-        found = (path.name for path in (self.runner.folder / "blobs").iterdir())
-        return sorted(name for name in found if not name.startswith("."))
-
-
-@pytest.fixture
-def linked(runner: FakeRunner) -> Iterator[Linked]:
-    made = Linked(runner)
-    yield made
-    made.link.close()
-
-
-WEIGHTS = {"w": np.arange(6, dtype=np.float32).reshape(2, 3), "n": np.array(3)}
-
-
-def test_tensors_go_there_and_back_and_leave_nothing(linked: Linked) -> None:
-    runner = linked.runner
-    runner.make = lambda payload: Payload(
-        kind="doubled", header=payload.header, tensors={"w": payload.tensors["w"] * 2}
-    )
-    payload = Payload(kind="round", header={"round": 3, "ü": [1.5, None]}, tensors=WEIGHTS)
-    answer = linked.ask(payload).result(SOON_S)
-    assert (answer.kind, answer.header) == ("doubled", payload.header)
-    np.testing.assert_array_equal(answer.tensors["w"], WEIGHTS["w"] * 2)
-    (asked,) = runner.orders
-    assert (asked.round, asked.purpose, asked.verb) == (3, "training", "work")
-    eventually(lambda: linked.blobs == [], SOON_S, "no blob is left")
-    np.testing.assert_array_equal(answer.tensors["w"], WEIGHTS["w"] * 2)
-
-
-def test_an_answer_may_be_what_was_asked(linked: Linked) -> None:
-    payload = Payload(kind="echo", tensors=WEIGHTS)
-    answers = [linked.ask(payload, str(number)) for number in range(20)]
-    for answer in answers:
-        np.testing.assert_array_equal(answer.result(SOON_S).tensors["w"], WEIGHTS["w"])
-    eventually(lambda: linked.blobs == [], SOON_S, "no blob is left")
-
-
-def test_errors_come_back_as_themselves(linked: Linked) -> None:
-    def refuse(payload: Payload) -> Payload:
-        raise GangTimeout("g", 2.0, "others hold it")
-
-    linked.runner.make = refuse
-    with pytest.raises(GangTimeout, match="others hold it"):
-        linked.ask(Payload(kind="x")).result(SOON_S)
-
-    def break_down(payload: Payload) -> Payload:
-        raise ZeroDivisionError("by zero")
-
-    linked.runner.make = break_down
-    with pytest.raises(WorkFailed, match="site paris: ZeroDivisionError: by zero"):
-        linked.ask(Payload(kind="x")).result(SOON_S)
-
-
-def test_what_cannot_be_sent_fails_alone(linked: Linked) -> None:
-    with pytest.raises(Exception, match="JSON"):
-        linked.ask(Payload(kind="x", header={"x": object()})).result(SOON_S)
-    assert linked.ask(Payload(kind="x")).result(SOON_S).kind == "x"
-
-
-def test_a_refusal_is_no_failure(linked: Linked) -> None:
-    from fedpilot.mediator import GangRequest
-
-    linked.runner.make = lambda payload: Payload(kind="refused", header={"reason": "full"})
-    site = LinkedSite("paris", linked.link)
-    asked = site.prepare(GangRequest(name="g", resources={"CPU": 1.0})).result(SOON_S)
-    assert asked == Refusal("paris", "full")
-
-
-def test_a_runner_that_dies_fails_what_is_open(linked: Linked) -> None:
-    linked.runner.make = None
-    answers = [linked.ask(Payload(kind="x", tensors=WEIGHTS), str(n)) for n in range(3)]
-    eventually(lambda: len(linked.runner.orders) == 3, SOON_S, "they are at work")
-    linked.runner.die()
-    for answer in answers:
-        assert isinstance(answer.exception(SOON_S), SiteLost)
-    assert isinstance(linked.ask(Payload(kind="x"), "new").exception(SOON_S), SiteLost)
-    assert linked.blobs == []
-
-
-def test_closing_fails_what_is_open_and_ends_the_runner(linked: Linked) -> None:
-    linked.runner.make = None
-    answer = linked.ask(Payload(kind="x"))
-    eventually(lambda: len(linked.runner.orders) == 1, SOON_S, "it is at work")
-    linked.link.close("enough")
-    linked.link.close()
-    assert isinstance(answer.exception(SOON_S), SiteLost)
-    assert isinstance(linked.ask(Payload(kind="x")).exception(SOON_S), SiteLost)
-    eventually(lambda: linked.runner.ended == ["enough"], SOON_S, "the runner is told")
-
-
-def test_events_are_told(linked: Linked) -> None:
-    told: list[Payload] = []
-    heard = threading.Event()
-
-    def listen(payload: Payload) -> None:
-        told.append(payload)
-        heard.set()
-
-    linked.link.listen(listen)
-    linked.ask(Payload(kind="x")).result(SOON_S)
-    event = pb.Happened(run="r", kind="worker_ready", header_json='{"worker": 1}')
-    linked.runner.server.happened(event)
-    assert heard.wait(SOON_S)
-    assert told == [Payload(kind="worker_ready", header={"worker": 1})]

@@ -16,7 +16,7 @@ from typing import Any
 from fedpilot.fabric.inside.virtual_clusters import VirtualClusters
 from rays.machines import Machines
 from rays.tables import over_capacity, table
-from real_ray import ENVIRONMENT, REPOSITORY, end_session
+from real_ray import ENVIRONMENT, REPOSITORY, in_session
 
 BEGIN = """
 import json, os, random, sys, threading, time
@@ -109,23 +109,9 @@ class Client:
 def client(script: str, address: str, *arguments: object) -> Iterator[Client]:
     """A driver in a process of its own, killed at the end."""
     command = [sys.executable, "-c", BEGIN + script, address, *map(str, arguments)]
-    process = subprocess.Popen(
-        ["env", f"PYTHONPATH={REPOSITORY / 'src'}", *command],
-        env=ENVIRONMENT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    try:
+    command = ["env", f"PYTHONPATH={REPOSITORY / 'src'}", *command]
+    with in_session(command, env=ENVIRONMENT, stdin=subprocess.PIPE) as process:
         yield Client(process)
-    finally:
-        end_session(process.pid)
-        process.wait(60)
-        for stream in (process.stdin, process.stdout):
-            if stream is not None:
-                with contextlib.suppress(BrokenPipeError):
-                    stream.close()
 
 
 @dataclass
