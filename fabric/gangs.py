@@ -106,7 +106,7 @@ class VirtualClusterManager:
 
     def reserve(self, spec: VirtualCluster, *, name: str, timeout_s: float = 30.0) -> Gang:
         """Reserve all the nodes of a virtual cluster, or none and say why."""
-        # 1. Refuse what has no meaning.
+        # 1. Refuse an invalid request.
         if not name:
             raise SpecError("a gang needs a name, got none")
         if name in self._gangs:
@@ -115,20 +115,20 @@ class VirtualClusterManager:
         # 2. Refuse what can never be: Ray would wait for it for ever.
         check_feasible(spec, self._cluster.machines(), name=name)
 
-        # 3. Whatever stops us on the way, all that exists by then is removed.
+        # 3. Reserve; a failure removes what is reserved by then.
         with ExitStack() as undo:
             undo.callback(self._gangs.pop, name, None)
             reserved = self._by_manager if self._cluster.shared else self._by_ray
             slots = reserved(spec, name, timeout_s, undo)
 
-            # 4. It is ours: from here on the gang owns the undoing.
+            # 4. From here on the gang removes it.
             gang = self._gangs[name] = Gang(name, slots, self._cluster, undo.pop_all())
         return gang
 
     def _by_ray(
         self, spec: VirtualCluster, name: str, timeout_s: float, undo: ExitStack
     ) -> list[Slot]:
-        """Have Ray reserve all groups, under one deadline: nobody else uses a Ray of our own."""
+        """Have a private Ray, which has no other user, reserve all groups under one deadline."""
         started, groups, slots = self._clock(), list[Group](), list[Slot]()
         for number, ask in enumerate(spec.groups()):
             try:

@@ -29,9 +29,8 @@ RUN = click.option(
 def node() -> None:
     """The VirtualNodes of a run at a mediator: the federation's clients, where and why there.
 
-    A VirtualNode is an id and a config until somebody needs it. It belongs to one site, and becomes
-    materialized on a worker there when it is asked to train or to evaluate. It is asked by whoever
-    submitted the run, and by admins.
+    A VirtualNode is an id and a config until it is used. It belongs to one site. A worker there
+    materializes it when it is asked to train or to evaluate. The run's owner and admins may ask.
 
     \b
     Examples:

@@ -5,7 +5,7 @@
                             └──────lose────────┘◄───────request─────────┘
     pending, materialized ──fail──► failed ──request──► pending
 
-A `virtual` node costs nothing until somebody needs it. A `pending` one waits for a worker. A
+A `virtual` node has no worker and takes no memory. A `pending` one waits for a worker. A
 `materialized` one is bound to a warm FederatedNode, and pending again if that is lost. A `released`
 one gave its place back: after its work, when it was idle for long, or on request.
 """

@@ -2,7 +2,7 @@
 
 A name is a registered key, or a dotted path `module:attribute`. The registry keeps built-in keys as
 dotted paths and imports them on first use, so listing them costs nothing. It reads the options off
-the signature of the function or class, so nobody declares a schema.
+the signature of the function or class, so no schema has to be declared.
 
 A dotted path leads into the module that it names: not on into modules that it imports, and not to
 what it imports from installed packages. So reading a module shows all that a path can name in it.

@@ -1,4 +1,4 @@
-"""VirtualNode: a client of the federation, which is an id until somebody needs it.
+"""VirtualNode: a client of the federation, which is only an id until it is used.
 
 It holds no resources and no data: `materialize()` (called by `train`, `evaluate` and `aggregate`)
 binds it to a warm FederatedNode at its site, where it stays until it is idle for long, the place is

@@ -6,8 +6,8 @@ The rules:
 * every client is in one group, and a group has at least one client;
 * the id of a group's first client keys the group's draws, so they depend neither on the other
   groups nor on the sites that take part;
-* each group has its own place in the population, the number of a client. Whoever holds that client
-  trains the whole group. Places are spread evenly, so shares of clients hold groups in proportion;
+* each group has its own place in the population, the number of a client. The site of that client
+  trains the whole group. Places are spread evenly, so a site's groups match its share of clients;
 * a step is one round inside a group. Every round has the same number of steps, and they are
   numbered through the run.
 """

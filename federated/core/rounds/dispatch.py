@@ -146,7 +146,7 @@ class Dispatcher:
         return [*actions, StartWorker(worker), *self._hand_out()]
 
     def _give_up_hopeless(self) -> list[AbandonWork]:
-        """Abandon what nobody can do any more: work bound to a worker that is gone, or all work."""
+        """Abandon the work of lost workers; all work once every worker is lost."""
         gone = {n: slot for n, slot in enumerate(self._slots) if slot.gone is not None}
         if not gone:
             return []

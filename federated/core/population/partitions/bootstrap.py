@@ -1,7 +1,7 @@
 """Bootstrap partitions: every client draws its samples with replacement, keyed by its id.
 
-A client's samples are drawn when somebody asks for them, so memory does not grow with the
-population, and they do not depend on the number of clients.
+Each client's samples are drawn on demand, so memory does not grow with the population. They do not
+depend on the number of clients.
 """
 
 from __future__ import annotations
