@@ -102,6 +102,7 @@ NEEDS: Mapping[str, Sequence[PrivateName]] = {
         PrivateName(
             f"{_GENERATED}.gcs_pb2", "PlacementGroupTableData", ("state", "bundles", "stats")
         ),
+        PrivateName(f"{_GENERATED}.gcs_pb2", "PlacementGroupStats", ("scheduling_state",)),
         PrivateName(
             f"{_GENERATED}.gcs_pb2", "GcsNodeInfo", ("node_id", "resources_total", "labels")
         ),

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import random
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
+import ray
 
 from fedpilot.fabric import FixedSizeNode, FixedSizeNodes, SchedulingPolicy, VirtualCluster
+from fedpilot.fabric.core.cluster_state import JobId
+from fedpilot.fabric.core.places.groups import CarriedBundle, GroupId, PlacementGroupRecord
+from fedpilot.fabric.core.records import ClusterId
+from fedpilot.fabric.core.resources import Resources
 from fedpilot.fabric.errors import NeverFits, NoSuchCluster
 from fedpilot.fabric.inside.virtual_clusters import VirtualClusters
+from fedpilot.fabric.ray.control_plane.gcs import Gcs
 from rays.drivers import client, crowd
 from rays.machines import CPUS, PATIENCE_S, Machines, Steady, foreign, machines
 from rays.tables import DEFAULT, nothing_left, table
@@ -162,6 +170,33 @@ def test_it_ends_with_its_job_unless_it_is_detached(
         "the cluster of the job that ended is gone, the detached one is there",
     )
     clusters.delete("kept")
+
+
+def test_a_placement_group_that_is_removed_as_ray_places_it_leaves_nothing_behind(
+    clusters: VirtualClusters, at: Machines
+) -> None:
+    """Ray alone loses most of these CPUs for ever (decision 43)."""
+    job = JobId(ray.get_runtime_context().get_job_id())
+
+    async def come_and_go(gcs: Gcs, number: int) -> None:
+        dice = random.Random(number)
+        for _ in range(40):
+            id = GroupId(dice.randbytes(14).hex() + job)
+            cpus = [dice.choice([0.5, 1]) for _ in range(dice.choice([1, 1, 2, 3]))]
+            pieces = tuple(
+                CarriedBundle(vnode=None, resources=Resources.of({"CPU": each})) for each in cpus
+            )
+            group = PlacementGroupRecord(
+                id=id, cluster=ClusterId("any"), policy=SchedulingPolicy.SPREAD, pieces=pieces
+            )
+            await gcs.create(group, f"theirs:{id}", [], dice.choice([0.001, 0.003, 0.01]))
+            await gcs.remove(id)
+
+    async def crowd() -> None:
+        gcs = Gcs(at.address, job)
+        await asyncio.gather(*(come_and_go(gcs, number) for number in range(8)))
+
+    asyncio.run(crowd())  # and then `clusters` looks that all is free
 
 
 def test_500_at_once_on_machines_too_small_for_all(clusters: VirtualClusters, at: Machines) -> None:

@@ -9,6 +9,8 @@ Ray ships; it imports Ray, and is imported only where Ray is.
 from __future__ import annotations
 
 import asyncio
+import logging
+import time
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
@@ -34,6 +36,8 @@ ANY_LENGTH = (("grpc.max_receive_message_length", -1),)
 """Answers of Ray grow with what there is; the usual 4 MB are a few thousand tasks."""
 RPC_TIMEOUT_S = 10.0
 REFUSALS, KNOCK_TIMEOUT_S = 3, 0.5
+PLACING_S, PLACING_POLL_S = 5.0, 0.002
+"""How long Ray may take to place a group that is to be removed, and how often to ask for it."""
 TASKS = 10_000
 """As many tasks as are looked at in an audit."""
 
@@ -43,6 +47,8 @@ _STATES = {
     tables.PlacementGroupTableData.CREATED: "created",
     tables.PlacementGroupTableData.RESCHEDULING: "rescheduling",
 }
+_PLACING = {tables.PlacementGroupStats.QUEUED, tables.PlacementGroupStats.SCHEDULING_STARTED}
+log = logging.getLogger(__name__)
 
 
 class Gcs:
@@ -124,7 +130,17 @@ class Gcs:
         return _seen(answer.placement_group_table_data)
 
     async def remove(self, id: GroupId) -> None:
-        """Remove a placement group, and what runs in it; one that is gone is no error."""
+        """Remove a placement group, and what runs in it; one that is gone is no error.
+
+        Ray finishes a placement that is under way before it is asked: a raylet would keep what it
+        has set aside for a group that is removed meanwhile (decision 43).
+        """
+        until = time.monotonic() + PLACING_S
+        while (seen := await self.look(id)) is not None and seen.being_placed:
+            if time.monotonic() > until:
+                log.warning("Ray has not placed the group %s for %g s", id, PLACING_S)
+                break
+            await asyncio.sleep(PLACING_POLL_S)
         request = messages.RemovePlacementGroupRequest(placement_group_id=bytes.fromhex(id))
         await _ask(self._groups.RemovePlacementGroup, request)
 
@@ -344,6 +360,8 @@ def _seen(table: Any) -> Seen | None:
         ),
         carries=tuple(Resources.of(dict(bundle.unit_resources)) for bundle in table.bundles),
         why=tables.PlacementGroupStats.SchedulingState.Name(table.stats.scheduling_state),
+        being_placed=table.state == tables.PlacementGroupTableData.PREPARED
+        or (state != "created" and table.stats.scheduling_state in _PLACING),
     )
 
 

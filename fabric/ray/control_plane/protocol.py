@@ -27,6 +27,8 @@ class Seen:
     carries: tuple[Resources, ...]
     why: str = ""
     """What Ray says of its last attempt to place it."""
+    being_placed: bool = False
+    """Whether Ray is looking for places now; not while it waits for room."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
