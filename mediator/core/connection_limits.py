@@ -1,10 +1,9 @@
-"""Who may stay connected to a mediator: which connections are closed, and what the log says of it.
+"""Which connections to a mediator are closed, and the log lines about them.
 
-A connection is a stranger's until a call on it was admitted. Strangers share a part of all
-connections, so that the rest stays free for sites and users who are known; when there are too many,
-those go first of which one address has most, and of them the oldest: whoever means well needs less
-than a second. Once admitted, only a generous limit for each address applies, since hospitals behind
-one firewall share one.
+A connection is a stranger's until a call on it is admitted. Strangers share a part of all
+connections; the rest stays free for known sites and users. If there are too many strangers, the
+address with most of them loses its oldest first: an honest peer needs less than a second. Known
+connections have a generous limit per address, since hospitals behind one firewall share one.
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ from typing import NamedTuple
 from urllib.parse import unquote
 
 MOST_ADDRESSES = 1_000
-"""Addresses that are counted by name between two lines of the log."""
+"""Addresses that are counted one by one between two lines of the log."""
 MOST_SHOWN = 5
-"""And that a line names."""
+"""Addresses that a line names."""
 
 
 class PeerAddress(NamedTuple):
@@ -42,14 +41,14 @@ class OpenConnection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionLimits:
-    """How many may be connected."""
+    """How many connections may be open."""
 
     strangers: int
-    """Of whom no call was admitted yet."""
+    """Connections without an admitted call."""
     of_address: int
-    """Of one address, with calls that were admitted."""
+    """Connections of one address with admitted calls."""
     stranger_s: float
-    """How long a connection may stay without such a call."""
+    """How long a connection may stay without an admitted call."""
 
 
 class Why(StrEnum):
@@ -74,7 +73,7 @@ def to_close(
             closed.append((each, Why.TOO_LONG))
         else:
             strangers[each.peer.address].append(each)
-    for address in sorted(known):  # those that came last: the others are at work
+    for address in sorted(known):  # the newest ones: the others are at work
         closed += [(each, Why.OF_ADDRESS) for each in known[address][limits.of_address :]]
     too_many = sum(map(len, strangers.values())) - limits.strangers
     if too_many > 0:
@@ -86,9 +85,9 @@ def to_close(
 
 
 def _levelled(counts: dict[str, int], too_many: int) -> dict[str, int]:
-    """What is left of some counts once so many were taken, each from the largest."""
+    """Some counts once `too_many` were taken, one by one from the largest."""
     low, high = 0, max(counts.values())
-    while low < high:  # the lowest level that takes no more than that
+    while low < high:  # the lowest level that takes at most `too_many`
         level = (low + high) // 2
         if sum(max(0, count - level) for count in counts.values()) > too_many:
             low = level + 1
@@ -102,18 +101,18 @@ def _levelled(counts: dict[str, int], too_many: int) -> dict[str, int]:
 
 
 class TurnedAway:
-    """Counts connections that came to nothing, until a line was made of them."""
+    """Counts connections that came to nothing since the last line about them."""
 
     def __init__(self) -> None:
         self._ended: Counter[tuple[str, Why]] = Counter()
 
     def count(self, address: str, why: Why, times: int = 1) -> None:
-        """So many have ended; of very many addresses, not all are told apart."""
+        """Count ended connections; addresses beyond MOST_ADDRESSES are counted together."""
         named = (address, why) in self._ended or len(self._ended) < MOST_ADDRESSES
         self._ended[address if named else "", why] += times
 
     def line(self, since_s: float) -> str:
-        """What has happened since the last line, which was so long ago; empty for nothing."""
+        """A line about the `since_s` seconds since the last one; empty if nothing was counted."""
         ended, self._ended = self._ended, Counter()
         if not ended:
             return ""
@@ -138,7 +137,7 @@ class TurnedAway:
 
 
 def peer_named(text: str) -> PeerAddress | None:
-    """Where a call comes from, as gRPC says it; None where that is no address and port."""
+    """The peer of a call, from gRPC's text; None if that is no address and port."""
     kind, _, where = text.partition(":")
     host, colon, port = unquote(where).rpartition(":")
     if kind not in ("ipv4", "ipv6") or not colon or not port.isdecimal():
@@ -150,7 +149,7 @@ def peer_named(text: str) -> PeerAddress | None:
 
 
 def plain_address(text: str) -> str:
-    """An address in one spelling, also where it is an IPv4 one that came over IPv6."""
+    """An address in one spelling; an IPv4 address that came over IPv6 as IPv4."""
     found = ip_address(text)
     if isinstance(found, IPv6Address):
         found = found.ipv4_mapped or ip_address(text.partition("%")[0])
@@ -159,21 +158,21 @@ def plain_address(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """What the descriptors of a process leave for connections."""
+    """The connections that a process has descriptors for."""
 
     connections: int
     strangers: int
 
 
 OTHER_DESCRIPTORS = 256
-"""Kept for what is no connection: the database, blobs in transfer, coordinators, logs."""
+"""For all but connections: the database, blobs in transfer, coordinators, logs."""
 FEWEST = 64
 
 
 def fitting(descriptors: int, connections: int, strangers: int) -> Places:
-    """How many connections there may be, of those that are wanted; strangers get a quarter.
+    """How many of the wanted connections fit; strangers get a quarter at most.
 
-    A port for those who join takes as many as there may be strangers, beside them.
+    The port for joining takes as many again as there may be strangers.
     """
     most = max(FEWEST, min(connections, (descriptors - OTHER_DESCRIPTORS) * 4 // 5))
     return Places(most, max(1, min(strangers, most // 4)))

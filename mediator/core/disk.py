@@ -1,9 +1,8 @@
-"""How much of a disk stays free, and when a site's disk is too full to work with.
+"""How much of a disk caches leave free, and when a site's disk is too full to work with.
 
-A cache gives its files up before the disk is full. What is left then is for logs, journals and
-certificates, and half of it for models where the cache has nothing left to give. A site whose disk
-has less than half of that is in trouble, until all of it is free again: otherwise it would come and
-go with every file.
+The free part is for logs, journals and certificates; half of it may hold models once the caches are
+empty. A site with less than half of it is in trouble until all of it is free again: otherwise its
+state would change with every file.
 """
 
 from __future__ import annotations
@@ -13,24 +12,24 @@ from dataclasses import dataclass
 MOST_KEPT_FREE = 512 << 20
 """Bytes that stay free of a large disk."""
 PART_KEPT_FREE = 20
-"""Of a small one this part stays free: one in so many."""
+"""Of a small disk, one part in so many stays free."""
 
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """What a disk has, in bytes."""
+    """The bytes of a disk."""
 
     total: int
     free: int
 
     @property
     def kept_free(self) -> int:
-        """What caches leave free."""
+        """Bytes that caches leave free."""
         return min(MOST_KEPT_FREE, self.total // PART_KEPT_FREE)
 
 
 def disk_trouble(space: Space, folder: str, *, before: bool) -> str:
-    """Why no work is taken with such a disk; empty if there is room. `before`: so it was."""
+    """Why a disk is too full to take work; empty if it has room. `before`: it was too full."""
     least = space.kept_free if before else space.kept_free // 2
     if space.free >= least:
         return ""

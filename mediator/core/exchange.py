@@ -1,13 +1,12 @@
 """Requests under idempotency keys: each is executed once, and its reply is kept until it is taken.
 
-A Requester and a Responder are the two ends of a conversation that may break at any moment and lose
-what was under way. The requester keeps a request until somebody has taken its reply. The responder
-keeps a request while it executes it, and the reply until the requester acknowledges it. Whenever
-the two connect, the responder lists the keys that it holds: the requester sends the others again,
-and adopts what it does not know, because it may have been restarted. A deadline is a `release` by
-whoever's clock has run out.
+A Requester and a Responder are the ends of a conversation that may break and lose messages at any
+moment. The requester keeps a request until its reply is taken. The responder keeps the reply until
+the requester acknowledges it. When the two connect, the responder lists the keys that it holds: the
+requester sends the others again, and adopts unknown ones, since it may have been restarted. A
+deadline is a `release` by the end whose clock has run out.
 
-`REQUESTING` and `RESPONDING` say all that can happen. Nothing here sends, waits or reads a clock.
+`REQUESTING` and `RESPONDING` list all transitions. Nothing here sends, waits or reads a clock.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from enum import StrEnum
 from typing import Generic, NamedTuple, TypeVar
 
 REMEMBERED = 4_096
-"""Released keys that a requester remembers, because the responder may still speak of them."""
+"""Released keys that a requester remembers, because the responder may still list them."""
 
 Key = TypeVar("Key", bound=Hashable)
 Message = TypeVar("Message")
@@ -27,36 +26,36 @@ Reply = TypeVar("Reply")
 
 
 class Phase(StrEnum):
-    """What an end of the conversation has of a key."""
+    """The state of a key at one end."""
 
     ABSENT = "absent"
 
     # A requester's
     QUEUED = "queued"
-    """Asked for; the responder has to be sent it."""
+    """Asked for, and to be sent to the responder."""
     SENT = "sent"
-    """Asked for; the responder has it, unless it says otherwise when the two connect."""
+    """Asked for; the responder has it, unless it does not list it at the next connection."""
     ANSWERED = "answered"
     """Asked for, and the reply is here."""
     ADOPTED = "adopted"
-    """The responder has it, and nobody here asks for it at the moment."""
+    """The responder has it; here it is not asked for at the moment."""
     KEPT = "kept"
-    """The reply is here, and nobody asks for it at the moment."""
+    """The reply is here; it is not asked for at the moment."""
 
     # A responder's
     AT_WORK = "at work"
     WITHDRAWN = "withdrawn"
-    """At work, and nobody waits for the reply."""
+    """At work; the reply is not needed."""
     REPLIED = "replied"
     """The reply is kept until it is acknowledged."""
 
 
 class Trigger(StrEnum):
-    """What may happen to a key."""
+    """An event of a key."""
 
     ASKED = "asked"
     UNASKED = "unasked"
-    """Whoever asked has gone, and may come back."""
+    """The asking party has gone, and may come back."""
     SENT = "sent"
     HELD = "held"
     """The two connect, and the responder has the key."""
@@ -64,20 +63,20 @@ class Trigger(StrEnum):
     """The two connect, and the responder does not have it."""
     REPLIED = "replied"
     RELEASED = "released"
-    """Nobody needs the reply, or needs it any longer."""
+    """The reply is not needed, or not any longer."""
     LOST = "lost"
     """The responder has ended; or, for a responder, its execution was stopped."""
 
 
 class Effect(StrEnum):
-    """What an end has to do now."""
+    """What an end has to do."""
 
     NOTHING = "nothing"
     SEND = "send"
     DELIVER = "deliver"
-    """Hand the reply to whoever asked."""
+    """Hand the reply to the asking party."""
     FAIL = "fail"
-    """Tell whoever asked that no reply will come."""
+    """Tell the asking party that no reply will come."""
     ACKNOWLEDGE = "acknowledge"
     """Tell the responder that it may forget the key."""
     EXECUTE = "execute"
@@ -118,7 +117,7 @@ REQUESTING: Table = {
     (Phase.ANSWERED, Trigger.REPLIED): (Phase.ANSWERED, Effect.NOTHING),
     (Phase.ANSWERED, Trigger.RELEASED): (Phase.ABSENT, Effect.ACKNOWLEDGE),
     (Phase.ANSWERED, Trigger.LOST): (Phase.ANSWERED, Effect.NOTHING),
-    # Asked for again, it is sent again: its reply may have been refused while nobody asked.
+    # Asked for again, it is sent again: its reply may have been refused while it was adopted.
     (Phase.ADOPTED, Trigger.ASKED): (Phase.QUEUED, Effect.SEND),
     (Phase.ADOPTED, Trigger.UNASKED): (Phase.ADOPTED, Effect.NOTHING),
     (Phase.ADOPTED, Trigger.HELD): (Phase.ADOPTED, Effect.NOTHING),
@@ -134,11 +133,10 @@ REQUESTING: Table = {
     (Phase.KEPT, Trigger.RELEASED): (Phase.ABSENT, Effect.ACKNOWLEDGE),
     (Phase.KEPT, Trigger.LOST): (Phase.KEPT, Effect.NOTHING),
 }
-"""What a requester does."""
 
 RESPONDING: Table = {
     (Phase.ABSENT, Trigger.ASKED): (Phase.AT_WORK, Effect.EXECUTE),
-    (Phase.ABSENT, Trigger.HELD): (Phase.AT_WORK, Effect.NOTHING),  # by whoever executes for it
+    (Phase.ABSENT, Trigger.HELD): (Phase.AT_WORK, Effect.NOTHING),  # at work before a restart
     (Phase.ABSENT, Trigger.REPLIED): (Phase.ABSENT, Effect.FORGET),
     (Phase.ABSENT, Trigger.RELEASED): (Phase.ABSENT, Effect.NOTHING),
     (Phase.ABSENT, Trigger.LOST): (Phase.ABSENT, Effect.NOTHING),
@@ -158,32 +156,31 @@ RESPONDING: Table = {
     (Phase.REPLIED, Trigger.LOST): (Phase.REPLIED, Effect.NOTHING),
     (Phase.REPLIED, Trigger.RELEASED): (Phase.ABSENT, Effect.FORGET),
 }
-"""What a responder does."""
 
 
 @dataclass(slots=True)
 class OpenRequest(Generic[Key, Message, Reply]):
-    """What a requester has of one key."""
+    """A request of a requester."""
 
     key: Key
     message: Message | None = None
-    """None where the responder had it before this requester was started, and nobody has asked."""
+    """None for one that was adopted and not asked for since."""
     phase: Phase = Phase.ABSENT
     reply: Reply | None = None
 
     @property
     def adopted(self) -> bool:
-        """Whether only the responder says that there is such a request."""
+        """Whether only the responder vouches for the request."""
         return self.message is None
 
 
 class Reconnected(NamedTuple, Generic[Key, Message, Reply]):
-    """What a new connection brings to its end."""
+    """The consequences of a new connection."""
 
     released: list[Key]
-    """What the responder holds in vain: to be acknowledged."""
+    """Keys that the responder need not hold: to be acknowledged."""
     forgotten: list[OpenRequest[Key, Message, Reply]]
-    """What nobody has asked for, and the responder does not hold any more."""
+    """Adopted requests that the responder no longer holds."""
 
 
 class Requester(Generic[Key, Message, Reply]):
@@ -196,9 +193,9 @@ class Requester(Generic[Key, Message, Reply]):
     def ask(
         self, key: Key, message: Message | None
     ) -> tuple[Effect, OpenRequest[Key, Message, Reply]]:
-        """Ask for something, for the first time or again: SEND, DELIVER or NOTHING.
+        """Ask for the first time, or again: SEND, DELIVER or NOTHING.
 
-        Without a message only its reply is asked for: the responder has been sent it before.
+        Without a message, ask for the reply to one that was sent before.
         """
         self._released.pop(key, None)
         request = self.open.get(key) or OpenRequest(key)
@@ -206,11 +203,11 @@ class Requester(Generic[Key, Message, Reply]):
         return self._step(request, Trigger.ASKED), request
 
     def unsent(self) -> list[OpenRequest[Key, Message, Reply]]:
-        """What the responder has to be sent, the first asked first."""
+        """The requests to send to the responder, the first asked first."""
         return [each for each in self.open.values() if each.phase is Phase.QUEUED and each.message]
 
     def sent(self, key: Key) -> None:
-        """It was sent on the connection that is open now."""
+        """Note that a request was sent on the open connection."""
         self._step(self.open[key], Trigger.SENT)
 
     def connected(
@@ -218,8 +215,7 @@ class Requester(Generic[Key, Message, Reply]):
     ) -> Reconnected[Key, Message, Reply]:
         """The two have connected, and the responder holds these keys.
 
-        Of those that are not known here it adopts the `wanted` ones, as long as no more than
-        `room` are adopted in all.
+        Adopt the unknown ones that are `wanted`, up to `room` adopted requests in all.
         """
         holds = set(held)
         found = Reconnected[Key, Message, Reply]([], [])
@@ -237,25 +233,25 @@ class Requester(Generic[Key, Message, Reply]):
         return found
 
     def replied(self, key: Key, reply: Reply) -> tuple[Effect, OpenRequest[Key, Message, Reply]]:
-        """A reply has come, perhaps again: DELIVER, ACKNOWLEDGE or NOTHING."""
+        """Take a reply, perhaps a repeated one: DELIVER, ACKNOWLEDGE or NOTHING."""
         request = self.open.get(key) or OpenRequest(key)
         if request.reply is None:
             request.reply = reply
         return self._step(request, Trigger.REPLIED), request
 
     def release(self, key: Key) -> tuple[Effect, OpenRequest[Key, Message, Reply]]:
-        """Nobody needs the reply, or needs it any longer: ACKNOWLEDGE, FORGET or NOTHING."""
+        """Release a key whose reply is not needed: ACKNOWLEDGE, FORGET or NOTHING."""
         request = self.open.get(key) or OpenRequest(key)
         self._remember(key)
         return self._step(request, Trigger.RELEASED), request
 
     def unask(self, keys: Iterable[Key]) -> list[OpenRequest[Key, Message, Reply]]:
-        """Whoever asked for these has gone, and may come back. Gives what is forgotten by that."""
+        """The party that asked for these has gone, and may come back; the forgotten requests."""
         requests = [self.open[key] for key in keys if key in self.open]
         return [each for each in requests if self._step(each, Trigger.UNASKED) is Effect.FORGET]
 
     def lost(self) -> list[OpenRequest[Key, Message, Reply]]:
-        """The responder has ended, and with it what it had not answered, which this gives."""
+        """The responder has ended; the requests that it had not answered."""
         ended = []
         for request in list(self.open.values()):
             if self._step(request, Trigger.LOST) is not Effect.NOTHING:
@@ -274,7 +270,7 @@ class Requester(Generic[Key, Message, Reply]):
     def _remember(self, key: Key) -> None:
         self._released[key] = None
         self._released.move_to_end(key)
-        while len(self._released) > REMEMBERED:
+        if len(self._released) > REMEMBERED:
             self._released.popitem(last=False)
 
 
@@ -293,22 +289,22 @@ class Responder(Generic[Key, Reply]):
         return key in self._phases
 
     def asked(self, key: Key) -> Effect:
-        """A request has come, perhaps again: EXECUTE, REPLY or NOTHING."""
+        """Take a request, perhaps a repeated one: EXECUTE, REPLY or NOTHING."""
         return self._step(key, Trigger.ASKED)
 
     def adopt(self, key: Key) -> None:
-        """Whoever executes has the request from before this responder was started."""
+        """Take over a request that is executed since before this responder was started."""
         self._step(key, Trigger.HELD)
 
     def replied(self, key: Key, reply: Reply) -> Effect:
-        """The execution has ended: REPLY, or FORGET where nobody waits for it."""
+        """The execution has ended: REPLY, or FORGET if the reply is not needed."""
         effect = self._step(key, Trigger.REPLIED)
         if effect is Effect.REPLY:
             self._replies[key] = reply
         return effect
 
     def released(self, key: Key) -> Effect:
-        """The requester needs no reply, or has it: FORGET, STOP or NOTHING."""
+        """The requester does not need the reply, or has it: FORGET, STOP or NOTHING."""
         return self._step(key, Trigger.RELEASED)
 
     def stopped(self, key: Key) -> None:
@@ -316,11 +312,11 @@ class Responder(Generic[Key, Reply]):
         self._step(key, Trigger.LOST)
 
     def at_work(self) -> list[Key]:
-        """What is executed, and waited for."""
+        """The keys that are executed and whose replies are needed."""
         return [key for key, phase in self._phases.items() if phase is Phase.AT_WORK]
 
     def replies(self) -> Mapping[Key, Reply]:
-        """What is kept until it is acknowledged."""
+        """The replies that are not acknowledged yet."""
         return self._replies
 
     def _step(self, key: Key, event: Trigger) -> Effect:

@@ -1,12 +1,11 @@
-"""Whether a site can be worked with: one table of states and events, and what time alone brings.
+"""Site states and transitions: one table, and the transitions that time alone brings.
 
-A sign of life is a heartbeat, or bytes of a blob that cross the site's link: whoever transfers is
-there, however long its heartbeats wait in queues on the way.
+Signs of life are heartbeats, and bytes of a blob that cross the site's link: heartbeats may wait
+behind them in queues.
 
-A site that falls silent is suspect first, since links flap, and lost when its grace is over. One
-that comes back from being lost waits out a stabilization window (`joining`) before it is ready
-again. What an admin wishes of it (cordoned, draining) is remembered through all that. `left` is
-final: the name must join again.
+A silent site is suspect first, since links flap, and lost when its grace is over. A lost site that
+comes back waits out a stabilization window (`joining`) before it is ready again. An admin's wish
+(cordoned, draining) outlasts all that. `left` is final: the name must join again.
 """
 
 from __future__ import annotations
@@ -19,27 +18,27 @@ class SiteState(StrEnum):
     """What `fedpilot site list` shows."""
 
     JOINING = "joining"
-    """It is in contact and has to stay so for a while."""
+    """In contact, and not yet for the whole stabilization window."""
     READY = "ready"
     CORDONED = "cordoned"
-    """It keeps what it has and gets nothing new."""
+    """It keeps its work and gets nothing new."""
     DRAINING = "draining"
-    """Like cordoned, and its work is moved away."""
+    """Like cordoned, and its work moves away."""
     SUSPECT = "suspect"
-    """It was not heard of for some heartbeats; its work goes on."""
+    """Silent for some heartbeats; its work goes on."""
     LOST = "lost"
-    """Its work is done elsewhere, where that may be."""
+    """Its work is done elsewhere, if it may move."""
     LEFT = "left"
 
 
 class SiteEvent(StrEnum):
-    """What can happen to a site."""
+    """Events of a site."""
 
     HEARD = "heard"
     MOVED = "moved"
     """Bytes of a blob have crossed its link."""
     TROUBLED = "troubled"
-    """Its agent says that its Ray cluster cannot be worked with."""
+    """Its agent reports that its Ray cluster cannot be used."""
     SILENT = "silent"
     GONE = "gone"
     """Silent for longer than the grace."""
@@ -89,7 +88,7 @@ TABLE: dict[SiteState, dict[SiteEvent, SiteState | None]] = {
     _S.LOST: {_E.HEARD: _S.JOINING, _E.REMOVE: _S.LEFT},
     _S.LEFT: {_E.HEARD: _S.JOINING},
 }
-"""What is not in it changes nothing but, for an admin's event, the wish."""
+"""A pair that is missing changes no state; an admin's event still changes the wish."""
 
 _STATE_OF = {Wish.OPEN: _S.READY, Wish.CORDONED: _S.CORDONED, Wish.DRAINING: _S.DRAINING}
 _WISH_OF = {
@@ -102,21 +101,21 @@ _WISH_OF = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthSettings:
-    """How patient a mediator is."""
+    """A mediator's patience with sites."""
 
     heartbeat_s: float = 2.0
-    """How often an agent speaks."""
+    """Between two heartbeats of an agent."""
     silent_after_s: float = 6.0
-    """Then a site is suspect."""
+    """Without a sign of life, until a site is suspect."""
     grace_s: float = 15.0
-    """And so much later it is lost."""
+    """From suspect to lost."""
     stabilization_s: float = 10.0
-    """How long one that was lost has to stay in contact."""
+    """For which a site that was lost has to stay in contact."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiteHealth:
-    """What is known of a site's health. Times are seconds of one clock, which `now` is of too."""
+    """A site's health. Times are seconds on the clock that `now` is read from."""
 
     state: SiteState
     since: float
@@ -124,16 +123,16 @@ class SiteHealth:
     reason: str
     wish: Wish = Wish.OPEN
     was_lost: bool = False
-    """Whether it has to wait out the window; a new site has not."""
+    """Whether it has to wait out the window; a new site does not."""
 
 
 def joined(now: float) -> SiteHealth:
-    """A site that has just come for the first time."""
+    """A site that joins for the first time."""
     return SiteHealth(state=_S.JOINING, since=now, heard_at=now, reason="it has joined")
 
 
 def after(standing: SiteHealth, event: SiteEvent, now: float, reason: str) -> SiteHealth:
-    """The standing once something has happened; `since` and `reason` change with the state."""
+    """The health after an event; `since` and `reason` change with the state."""
     wish = _WISH_OF.get(event, standing.wish)
     if standing.state is _S.LEFT and event is _E.HEARD:
         wish = Wish.OPEN
@@ -145,7 +144,7 @@ def after(standing: SiteHealth, event: SiteEvent, now: float, reason: str) -> Si
     to = TABLE[standing.state][event]
     state = _STATE_OF[wish] if to is AS_WISHED else to
     if standing.state is _S.SUSPECT and alive and standing.was_lost:
-        state = _S.JOINING  # its window had not passed; it begins anew
+        state = _S.JOINING  # its window had not passed, and begins again
     if state is standing.state:
         return kept
     lost = state is _S.LOST or (standing.was_lost and state in (_S.JOINING, _S.SUSPECT))
@@ -153,17 +152,13 @@ def after(standing: SiteHealth, event: SiteEvent, now: float, reason: str) -> Si
 
 
 def due(standing: SiteHealth, now: float, settings: HealthSettings) -> tuple[SiteEvent, str] | None:
-    """What time alone brings about now, and why."""
-    silent = now - standing.heard_at
-    match standing.state:
-        case _S.LOST | _S.LEFT:
-            return None
-        case _S.SUSPECT:
-            if silent >= settings.silent_after_s + settings.grace_s:
-                return _E.GONE, f"nothing was heard of it for {silent:.0f} s"
-            return None
-    if silent >= settings.silent_after_s:
-        return _E.SILENT, f"nothing was heard of it for {silent:.0f} s"
+    """The event that is due by time alone, and why."""
+    if not works(standing.state):
+        return None
+    silent, suspect = now - standing.heard_at, standing.state is _S.SUSPECT
+    if silent >= settings.silent_after_s + (settings.grace_s if suspect else 0.0):
+        event = _E.GONE if suspect else _E.SILENT
+        return event, f"nothing was heard of it for {silent:.0f} s"
     if standing.state is _S.JOINING:
         window = settings.stabilization_s if standing.was_lost else 0.0
         if now - standing.since >= window:
@@ -172,10 +167,10 @@ def due(standing: SiteHealth, now: float, settings: HealthSettings) -> tuple[Sit
 
 
 def takes_new_work(state: SiteState) -> bool:
-    """Whether a gang may be reserved there, and clients be given to it."""
+    """Whether the site may get gangs and clients."""
     return state is _S.READY
 
 
 def works(state: SiteState) -> bool:
-    """Whether the orders it has are waited for; otherwise they are done elsewhere."""
+    """Whether to wait for the site's orders; otherwise they are done elsewhere."""
     return state not in (_S.LOST, _S.LEFT)

@@ -1,8 +1,8 @@
-"""Decides when a runner gives back a promise, or ends: what it holds is held under leases.
+"""Decides when a runner gives back a promise, and when it ends.
 
 * A promise that is not committed in time is given back; the runner goes on.
-* A runner whose lease nobody renews ends. A lease of 0 s lasts while somebody is connected.
-* A runner that nobody is connected to for `orphan_s` ends.
+* A runner whose lease is not renewed ends. A lease of 0 s lasts while a peer is connected.
+* A runner without a connected peer for `orphan_s` ends.
 """
 
 from __future__ import annotations
@@ -20,39 +20,39 @@ class LeaseAct(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leases:
-    """What a runner's life depends on; times in seconds of one clock."""
+    """The leases of a runner; times in seconds of one clock."""
 
     lease_s: float
     """How long the runner lives without a renewal; 0 for no such limit."""
     orphan_s: float
-    """How long it lives without anybody connected."""
+    """How long it lives without a connected peer."""
     renewed_at: float
     alone_since: float | None
-    """None while somebody is connected."""
+    """None while a peer is connected."""
     promised_at: float | None = None
-    """When the promise was made that nobody has committed yet."""
+    """When the promise was made that is not committed yet."""
     promise_s: float = 0.0
 
     def renewed(self, now: float, lease_s: float) -> Leases:
-        """Somebody wants it to go on, for so long."""
+        """The lease was renewed, for so long."""
         return replace(self, renewed_at=now, lease_s=lease_s)
 
     def joined(self) -> Leases:
-        """Somebody has connected."""
+        """A peer has connected."""
         return replace(self, alone_since=None)
 
     def left(self, now: float) -> Leases:
-        """Nobody is connected any more."""
+        """The last peer has disconnected."""
         return replace(self, alone_since=now)
 
     def promised(self, now: float, promise_s: float | None) -> Leases:
-        """A promise was made; None: there is none that waits for its commit."""
+        """A promise was made; None: no promise waits for its commit."""
         if promise_s is None:
             return replace(self, promised_at=None, promise_s=0.0)
         return replace(self, promised_at=now, promise_s=promise_s)
 
     def due(self, now: float) -> tuple[LeaseAct, str] | None:
-        """What has to be done now, and why."""
+        """The act that is due, and why."""
         if self.alone_since is not None and now >= self.alone_since + self.orphan_s:
             return LeaseAct.END, f"nobody was connected for {self.orphan_s:g} s"
         if self.lease_s and now >= self.renewed_at + self.lease_s:

@@ -1,8 +1,7 @@
-"""How much of a round a site's link takes, and when that is worth a word to whoever waits.
+"""Decides when a site's link counts as slow.
 
-The mediator measures how long bytes take; what is decided here is when a link counts as slow: once
-its transfers of one round have taken `SLOW_S`, and at least half of the time since the round began
-to use it. It is said once, and again when a quarter is between what was said and what is known.
+A link is slow once its transfers of one round have taken `SLOW_S`, and at least half of the time
+since the round began to use it. It is reported once, and again when its time changes by a quarter.
 """
 
 from __future__ import annotations
@@ -10,11 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 SLOW_S = 10.0
-"""Transfers of a round that take less are not spoken of."""
+"""Transfers of a round that take less are not reported."""
 SHARE = 0.5
-"""Nor are those beside which a site works for longer."""
+"""Nor are transfers with a smaller part of the time since the round began."""
 NEWS = 1.25
-"""A link is spoken of again when a round's transfers take so many times longer, or shorter."""
+"""A link is reported again when a round's transfers take longer, or shorter, by this factor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,19 +26,18 @@ class LinkUse:
     seconds: float = 0.0
 
     def __add__(self, other: LinkUse) -> LinkUse:
-        return replace(
-            self, nbytes=self.nbytes + other.nbytes, seconds=self.seconds + other.seconds
-        )
+        nbytes, seconds = self.nbytes + other.nbytes, self.seconds + other.seconds
+        return replace(self, nbytes=nbytes, seconds=seconds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlowLink:
-    """What is said of a link."""
+    """A report of a slow link."""
 
     site: str
     round_number: int
     seconds: float
-    """What the transfers of a round take over it."""
+    """For the transfers of one round."""
     bytes_per_second: float
 
 
@@ -50,11 +48,11 @@ class LinkWatch:
         """`round_bytes` cross each site's link in a round: a model to it, a sum from it."""
         self._round_bytes = round_bytes
         self._rounds: dict[str, tuple[LinkUse, float]] = {}
-        """By site: what its newest round has used, and when that began."""
+        """By site: the use by its newest round, and when that began."""
         self._said: dict[str, float] = {}
 
     def used(self, use: LinkUse, now: float) -> SlowLink | None:
-        """More of a round's bytes have crossed a link; what to say of it, if anything."""
+        """Count bytes that crossed a link for a round; a report, if one is due."""
         before, began = self._rounds.get(use.site, (None, 0.0))
         if before is not None and use.round_number < before.round_number:
             return None  # the rest of a round that is over
@@ -71,8 +69,5 @@ class LinkWatch:
             return None
         self._said[use.site] = takes_s
         return SlowLink(
-            site=use.site,
-            round_number=use.round_number,
-            seconds=takes_s,
-            bytes_per_second=rate,
+            site=use.site, round_number=use.round_number, seconds=takes_s, bytes_per_second=rate
         )

@@ -1,9 +1,8 @@
-"""Reserving one gang over several sites, in two phases: a conversation without a wire.
+"""Reserving one gang over several sites, in two phases, and the sites that it needs later.
 
-All sites are asked at once to prepare their part; when enough have promised, those commit and
-nothing is left behind elsewhere. Otherwise every promise is released. A commit can fail too: its
-promise has lapsed, or the site is gone. Whoever drives the generator does the asking: `reserve`
-yields the `SiteStep`s that go out together and is sent the sites' answers.
+All sites are asked at once to prepare their parts. If enough promise, those commit; otherwise all
+promises are released. A commit can fail too: its promise has lapsed, or the site is gone. `reserve`
+is a generator: it yields the `SiteStep`s that go out together, and its caller sends the answers.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from enum import StrEnum
 
 
 class Verb(StrEnum):
-    """What a site is asked."""
+    """The questions to a site."""
 
     PREPARE = "prepare"
     COMMIT = "commit"
@@ -44,7 +43,7 @@ class Refusal:
     site: str
     reason: str
     unreachable: bool = False
-    """Whether its Ray cannot be used at all, so that another time may do no better."""
+    """Whether its Ray cannot be used at all, so that a retry may not help."""
 
 
 Answer = Promise | Refusal | None
@@ -58,13 +57,13 @@ class ReservationOutcome:
     promises: Mapping[str, Promise]
     refusals: Mapping[str, str]
     unreachable: bool = False
-    """Whether nothing was granted for no other reason than Rays that cannot be used."""
+    """Whether Rays that cannot be used are the only reason that nothing was granted."""
 
 
 def reserve(
     sites: Sequence[str], *, min_sites: int, required: Collection[str] = ()
 ) -> Generator[tuple[SiteStep, ...], Mapping[str, Answer], ReservationOutcome]:
-    """Prepare everywhere, then commit where it was promised, or release that.
+    """Prepare at all sites, then commit at those that promise, or release their promises.
 
     A promise answers PREPARE; anything but a refusal answers COMMIT; no answer is a refusal.
     """
@@ -104,3 +103,35 @@ def reserve(
     if held:
         yield tuple(SiteStep(Verb.RELEASE, site) for site in held)
     return ReservationOutcome(False, {}, refusals, unreachable=unreachable == refusals.keys())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SiteQuorum:
+    """How many sites a gang needs, and which ones it cannot do without."""
+
+    to_begin: int
+    to_go_on: int = 1
+    required: frozenset[str] = frozenset()
+
+    def lacking(
+        self, there: Collection[str], *, known: Collection[str], gone: Mapping[str, str]
+    ) -> str | None:
+        """Why the gang cannot work, in words: a required site is missing, or there are too few.
+
+        `there` are the sites that hold a part of it. `gone` says why others do not.
+        """
+        if missing := sorted(self.required - set(there)):
+            why = gone.get(missing[0], "")
+            return f"site {missing[0]} is required and not there{f': {why}' if why else ''}"
+        if len(there) < self.to_go_on:
+            whys = "".join(f"; site {site} is gone: {why}" for site, why in gone.items())
+            return (
+                f"at least {self.to_go_on} of {len(known)} sites are needed, "
+                f"{len(there)} are there{whys}"
+            )
+        return None
+
+    def hopeless(self, known: Collection[str], excluded: Collection[str]) -> bool:
+        """Whether the known sites cannot make up a gang without the excluded ones."""
+        left = [site for site in known if site not in excluded]
+        return len(left) < self.to_go_on or not self.required.isdisjoint(excluded)

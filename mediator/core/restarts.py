@@ -1,8 +1,7 @@
-"""Decide whether a process that was killed is started again: after a growing pause, in a budget.
+"""Decides whether a process that was killed is started again: after a growing pause, in a budget.
 
-A budget has two parts. The one counts deaths within a window, whatever the process was doing. The
-other counts deaths at one place of its work, however long ago: a crash that repeats there would
-otherwise go on for ever if each attempt takes long enough.
+One budget counts deaths within a window. Another counts deaths at one place of the work, at any
+time: without it, a crash that takes longer than the window to come back would repeat for ever.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ class RestartSettings:
     """Before the first restart of a window; doubles with each up to `longest_pause_s`."""
     longest_pause_s: float = 20.0
     most_at_a_place: int = 3
-    """Deaths at one place of the work; then there is no restart."""
+    """Deaths at one place of the work after which there is no restart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +30,14 @@ class Death:
 
     at: float
     place: str
-    """What it was doing, such as `work of round 3`; empty if nothing."""
+    """Its work, such as `work of round 3`; empty if idle."""
     cause: str
     """How it ended, such as `was killed by SIGKILL`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """Start the next process, not before a moment."""
+    """Start the next process, not before `at`."""
 
     at: float
 
@@ -51,7 +50,7 @@ class GiveUp:
 
 
 def next_start(deaths: Sequence[Death], settings: RestartSettings) -> Restart | GiveUp:
-    """Whether a process is started after these deaths, in their order, and when."""
+    """Whether and when to start a process after these deaths, which are in order."""
     if not deaths:
         return Restart(float("-inf"))
     last = deaths[-1]
@@ -70,7 +69,7 @@ def pause_before_restart(
 ) -> float | None:
     """Seconds to wait before the next restart, or None if the budget is used up.
 
-    `deaths` are the moments of all deaths until now, the last of them included.
+    `deaths` are the moments of all deaths until now, the last included.
     """
     recent = [at for at in deaths if at > now - settings.window_s]
     if len(recent) > settings.most:

@@ -1,7 +1,6 @@
-"""Which runs a mediator keeps: by age, by number, by size; pure, each removal with its reason.
+"""Which ended runs a mediator keeps: by age, number and size, with a reason for each removal.
 
-Only what has ended can go. A run that can be resumed, since it failed or was stopped, outlives the
-number and the size that are kept: it goes by age alone, or when somebody removes it.
+A run that can be resumed, since it failed or was stopped, is removed by age alone.
 """
 
 from __future__ import annotations
@@ -14,10 +13,10 @@ DAY_S = 86_400.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retention:
-    """What is kept; None is no limit."""
+    """The limits; None is no limit."""
 
     days: float | None = None
-    """A run is kept so long after its end; events and the audit so long after they happened."""
+    """For a run after its end; for events and audit entries from when they happened."""
     runs: int | None = None
     """The newest finished runs."""
     nbytes: int | None = None
@@ -41,7 +40,7 @@ class EndedRun:
 
 
 def outlived(runs: Iterable[EndedRun], now: float, rules: Retention) -> tuple[tuple[str, str], ...]:
-    """The runs that are kept no longer, by id, and why; the one that ended first comes first."""
+    """The ids of runs to remove, and why; the one that ended first comes first."""
     gone: dict[str, str] = {}
     newest = sorted(runs, key=lambda run: (-run.ended_at, run.id))
     number, nbytes = 0, 0

@@ -1,7 +1,7 @@
 """Bytes across sites' boundaries: counted by round, site, direction and purpose, and limited.
 
-Limits are checked before anything is sent: what has crossed, what orders under way may still cost,
-and what is asked for now stay within them together.
+A limit is checked before sending: it covers the bytes that crossed, those that orders under way may
+still cost, and those asked for now.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Direction(StrEnum):
 
 @dataclass(frozen=True, slots=True, order=True)
 class Flow:
-    """What a number of bytes is booked under."""
+    """The key that bytes are booked under."""
 
     round_number: int
     site: str
@@ -30,7 +30,7 @@ class Flow:
 
 
 class TrafficLedger:
-    """Bytes per flow; the tensors' bytes, which is what a link would carry but for headers."""
+    """Bytes per flow; in local mode those of tensors only, without headers."""
 
     def __init__(self) -> None:
         self._bytes: Counter[Flow] = Counter()
@@ -44,7 +44,7 @@ class TrafficLedger:
         return sorted(self._bytes.items())
 
     def drain(self) -> list[tuple[Flow, int]]:
-        """The rows since the last drain; the ledger starts anew."""
+        """The rows since the last drain, which this removes."""
         rows = self.rows()
         self._bytes.clear()
         return rows
@@ -68,7 +68,7 @@ class Volume:
         )
 
     def __or__(self, other: Volume) -> Volume:
-        """The larger of both in each direction."""
+        """The maximum in each direction."""
         return Volume(
             to_site=max(self.to_site, other.to_site), from_site=max(self.from_site, other.from_site)
         )
@@ -76,12 +76,12 @@ class Volume:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """A rule on bytes, what counts against it already, and what is asked for now."""
+    """A limit on bytes, with the bytes that were spent and are asked for now."""
 
     name: str
     """The key that sets it: `round_bytes` of a run's budget, `bytes_per_day.to_site` of a site."""
     span: str
-    """What it is about, in words: `round 2`, `site oslo`, `today`."""
+    """Its subject in words: `round 2`, `site oslo`, `today`."""
     allowed: int | None
     """None is no limit."""
     spent: int
@@ -89,13 +89,13 @@ class Limit:
 
     @property
     def broken(self) -> bool:
-        """Whether less is left than is asked for."""
+        """Whether `asked` exceeds the rest."""
         return self.allowed is not None and self.spent + self.asked > self.allowed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """The most that a run may send and get, in bytes; None is no limit."""
+    """The bytes that a run may send and receive; None is no limit."""
 
     round_bytes: int | None = None
     """Of all sites together in one round, both directions."""
@@ -110,13 +110,13 @@ class Budget:
 
     @property
     def tightest(self) -> tuple[str, int] | None:
-        """The smallest limit, which no site's part of a round may exceed; None without any."""
+        """The smallest limit, which no site's part of a round may exceed, and its name."""
         limits = [(most, name) for name, most in asdict(self).items() if most is not None]
         return min(limits)[::-1] if limits else None
 
 
 class BudgetUse:
-    """What of a run's budget has crossed, and what orders under way may still cost."""
+    """The used part of a run's budget, and what orders under way may still cost."""
 
     def __init__(self, budget: Budget) -> None:
         self._budget = budget
@@ -126,7 +126,7 @@ class BudgetUse:
         self._promised: Counter[str] = Counter()
 
     def book(self, rows: Iterable[tuple[Flow, int]], *, earlier: bool = False) -> None:
-        """Count what has crossed; in an `earlier` attempt, for the run and its sites only."""
+        """Count bytes that crossed; those of an `earlier` attempt count for no round."""
         for flow, nbytes in rows:
             self._run += nbytes
             self._sites[flow.site] += nbytes
@@ -134,27 +134,19 @@ class BudgetUse:
                 self._rounds[flow.round_number] += nbytes
 
     def promise(self, site: str, nbytes: int) -> None:
-        """Count what may cross for a site in the current round, until `settle`."""
+        """Count bytes that may cross for a site in the current round, until `settle`."""
         self._promised[site] += nbytes
 
     def settle(self) -> None:
-        """What was promised has crossed, and is booked, or never will."""
+        """Drop the promises: their bytes have crossed and are booked, or never will."""
         self._promised.clear()
 
     def refuses(self, round_number: int, asked: Mapping[str, int]) -> Limit | None:
-        """The first limit that these bytes, by site, would break together; None if they may cross.
-
-        They are what is sent now and what comes back for it.
-        """
+        """The first limit that these bytes, by site, both ways, would break; None if none."""
         budget, promised, total = self._budget, self._promised.total(), sum(asked.values())
+        in_round, span = self._rounds[round_number] + promised, f"round {round_number}"
         limits = [
-            Limit(
-                "round_bytes",
-                f"round {round_number}",
-                budget.round_bytes,
-                self._rounds[round_number] + promised,
-                total,
-            ),
+            Limit("round_bytes", span, budget.round_bytes, in_round, total),
             Limit("run_bytes", "the run", budget.run_bytes, self._run + promised, total),
         ]
         for site, more in sorted(asked.items()):
@@ -164,7 +156,7 @@ class BudgetUse:
 
 
 def over_budget(limit: Limit) -> str:
-    """Why a run's budget has no more to send, and what to do."""
+    """Why a run's budget is spent, and what to do."""
     return (
         f"the traffic budget of {limit.span} is {limit.allowed} bytes: {limit.spent} are spent, "
         f"and {limit.asked} more were wanted; raise traffic.{limit.name}, or send less"

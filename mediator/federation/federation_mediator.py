@@ -12,8 +12,7 @@ from contextlib import AbstractContextManager, ExitStack
 from typing import Self
 
 from ..core.assignment import Assignment, Share
-from ..core.quorum import SiteQuorum
-from ..core.reservation import Promise
+from ..core.reservation import Promise, SiteQuorum
 from ..core.traffic import Flow
 from ..errors import AnswerUnreadable, RaysUnusable, ReservationRefused, SiteUnreachable
 from ..workload import Notify, Payload

@@ -21,8 +21,7 @@ from ..core.assignment import (
     shared_out,
     size,
 )
-from ..core.quorum import SiteQuorum
-from ..core.reservation import Promise
+from ..core.reservation import Promise, SiteQuorum
 from ..errors import AnswerUnreadable, RunnersSpent, SiteUnreachable
 
 

@@ -1,10 +1,10 @@
-"""The mediator's process: sites, runs with their coordinators, users. One event loop holds it all.
+"""The mediator's process: serves sites, coordinators and users in one event loop.
 
-The store and the disks are worked on in threads; everything else happens between two awaits.
+The store and the disks are used in threads; everything else happens between two awaits.
 """
 
 from .connections.connection_watcher import raise_descriptors
-from .connections.log_pace import LogPace
+from .connections.rate_limiter import LogPace
 from .process import Mediator, Ready
 from .settings import ServerSettings
 

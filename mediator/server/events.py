@@ -1,4 +1,4 @@
-"""EventLog: what happened, in order, kept in the store and told to whoever follows."""
+"""EventLog: keeps events of runs and of the federation in the store, and serves their followers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .store import EventRecord
 from .store.database import Database
 
 FEDERATION = ""
-"""In the place of a run: the events of sites, runs and refusals."""
+"""In the place of a run id: events of the federation."""
 AT_ONCE = 500
 """Events that are read from the store together."""
 LARGEST_EVENT = 256 << 10
@@ -30,22 +30,22 @@ class EventLog:
         self._news: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
 
     async def append(self, run: str, event_json: str) -> None:
-        """Keep an event as its coordinator wrote it, then tell the followers.
+        """Keep an event as it was written, then wake the followers. StoreError.
 
-        While the store is away it is kept in memory. StoreError for one that it does not take.
+        While the store is away, the event is kept in memory.
         """
         store = self._database.store
         await self._database.accept(store.append_event, run, event_json, now=self._clock())
         self.wake(run)
 
     def say(self, name: str, /, **fields: Any) -> None:
-        """Keep an event of the federation, of this moment."""
+        """Keep an event of the federation that happens now."""
         saying = asyncio.get_running_loop().create_task(self._say(name, fields))
         self._saying.add(saying)
         saying.add_done_callback(self._saying.discard)
 
     async def close(self) -> None:
-        """Wait until what was said is kept; may be called twice."""
+        """Wait until all events are kept; may be called twice."""
         await asyncio.gather(*self._saying, return_exceptions=True)
 
     async def _say(self, name: str, fields: dict[str, Any]) -> None:
@@ -53,7 +53,7 @@ class EventLog:
         await self.append(FEDERATION, json.dumps({"event": name, "time": moment} | fields))
 
     def wake(self, run: str) -> None:
-        """Have the followers of a run look again."""
+        """Make the followers of a run look again."""
         news = self._news.pop(run, None)
         if news is not None:
             news.set()
@@ -61,7 +61,7 @@ class EventLog:
     async def follow(
         self, run: str, after: int, goes_on: Callable[[], bool]
     ) -> AsyncIterator[EventRecord]:
-        """The events after a number, as long as there are any or more may come."""
+        """The events after a number, until there are no more and `goes_on` says False."""
         while True:
             news, more = self._news[run], goes_on()
             store = self._database.store

@@ -1,7 +1,7 @@
 """Mediator: the whole process, from its folder to its ports, and its orderly end.
 
-What is started is ended in the opposite order: sites and users are told, coordinators end, what
-was counted is written, the store is closed. Two mediators never share a folder.
+It ends its parts in the opposite order of their start: it tells sites and users, ends coordinators,
+writes the traffic counts and closes the store. Two mediators never share a folder.
 """
 
 from __future__ import annotations
@@ -52,14 +52,15 @@ from .orders.sites import SiteRegistry
 from .orders.traffic_accounting import TrafficAccounting
 from .runs.disk_room import DiskRoom
 from .runs.retention import Retaining
+from .runs.run_folders import RunFolders
+from .runs.run_states import RunStates
 from .runs.runs import Runs
+from .runs.supervisor import Supervisor
 from .services.administration import Administration
-from .services.blob_gate import BlobGate
-from .services.blob_handlers import blob_handlers
+from .services.blob_handlers import BlobGate, blob_handlers
+from .services.certification import LARGEST_REQUEST, Certification
 from .services.coordinators import Coordinators
-from .services.joining import LARGEST_REQUEST, Joining
 from .services.questions import Questions
-from .services.renewing import Renewing
 from .services.user_runs import UserRuns
 from .services.user_sites import UserSites
 from .settings import ServerSettings
@@ -69,11 +70,11 @@ from .store.database import Database
 log = logging.getLogger(__name__)
 
 STALE_S = 3_600.0
-"""Parts of blobs that nobody has touched for so long are removed."""
+"""A start removes parts of blobs that were not touched for so long."""
 END_S = 2.0
-"""How long calls that are open at the end may take."""
+"""How long calls that are open at the end may still take."""
 CALLS = 4_096
-"""Calls that are served at once; more are refused."""
+"""Calls that are open at once; gRPC refuses more."""
 SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
     *MESSAGE_OPTIONS,
     *MANY_PEERS_OPTIONS,
@@ -107,9 +108,9 @@ class Ready:
     port: int
     join_port: int
     made: tuple[str, ...]
-    """What was made because it was not there, in words."""
+    """What this start has made, in words."""
     admin: Path | None
-    """Where the credentials of its admin lie, if they have just been made."""
+    """The folder of the admin's credentials, if this start has made them."""
 
     @property
     def address(self) -> str:
@@ -118,18 +119,17 @@ class Ready:
 
     @property
     def join_address(self) -> str:
-        """HOST:PORT of those who have a token."""
+        """HOST:PORT for sites that join with a token."""
         return _at(self.host, self.join_port)
 
 
 class Mediator:
-    """One mediator, in the running event loop, which has to be that of the main thread.
-
-    Coordinators are killed when the thread ends that has started them.
+    """One mediator, in the event loop of the main thread: coordinators die with the thread that
+    starts them.
     """
 
     def __init__(self, settings: ServerSettings, *, hosts: Sequence[str] = ()) -> None:
-        """`hosts` go into the server's certificate, if one has to be made."""
+        """`hosts` go into the server's certificate, if this start makes one."""
         self.settings = settings
         self._hosts = tuple(hosts)
         self._undo = AsyncExitStack()
@@ -167,7 +167,7 @@ class Mediator:
         settings.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         settings.folder.chmod(0o700)
         undo.callback(os.close, _locked(settings))
-        # Before the authority is made: of what is made then, its admin is told once.
+        # Before the authority: a start that fails after making it would not show its admin.
         database = Database(await asyncio.to_thread(Store, settings.store_url))
         undo.callback(database.close)
         own = own_identity(settings, self._hosts, time.time())
@@ -179,32 +179,12 @@ class Mediator:
         attached, accounting = CoordinatorRegistry(), TrafficAccounting(database)
         undo.push_async_callback(events.close)
         undo.callback(accounting.write, last=True)
-        sites = SiteRegistry(
-            settings,
-            clock=clock,
-            database=database,
-            events=events,
-            attached=attached,
-            accounting=accounting,
-            blobs=blobs,
-        )
+        sites = SiteRegistry(settings, clock, database, events, attached, accounting, blobs)
         room = DiskRoom(settings.folder, space_of)
-        runs = Runs(
-            settings,
-            clock=clock,
-            database=database,
-            events=events,
-            attached=attached,
-            sites=sites,
-            room=room,
-        )
-        coordinators = Coordinators(
-            settings,
-            supervisor=runs.supervisor,
-            sites=sites,
-            attached=attached,
-            accounting=accounting,
-        )
+        states, folders = RunStates(database, events), RunFolders(settings.runs)
+        supervisor = Supervisor(settings, clock, states, folders, events, attached, sites, room)
+        runs = Runs(settings, clock, database, events, states, folders, supervisor)
+        coordinators = Coordinators(settings, supervisor, sites, attached, accounting)
         self.sites, self.runs = sites, runs
         await sites.load()
 
@@ -217,9 +197,8 @@ class Mediator:
 
         watcher, fits = _watcher(settings, clock)
         guard = Guard(authority, database, settings, admitted=watcher.admitted)
-        sessions = SiteSessions(
-            settings, clock=clock, guard=guard, sites=sites, accounting=accounting
-        )
+        sessions = SiteSessions(settings, clock, guard, sites, accounting)
+        certification = Certification(authority, database, events, watcher.admitted)
         transfers = BlobService(
             blobs,
             BlobGate(guard, sites.orders),
@@ -231,7 +210,7 @@ class Mediator:
             UserRuns(settings, runs, database, events),
             UserSites(settings, sites, accounting, authority, database),
             Administration(authority, database, events, sites, lambda: self.ready.join_address),
-            Questions(settings, runs=runs, coordinators=coordinators, blobs=blobs),
+            Questions(settings, runs, coordinators, blobs),
         )
         outer = grpc.aio.server(
             options=(*SERVER_OPTIONS, *_limits(settings, fits.connections, settings.idle_s)),
@@ -241,14 +220,13 @@ class Mediator:
             (
                 blob_handlers(transfers),
                 guard.handlers(SITE, sessions, only=("Session",)),
-                guard.handlers(SITE, Renewing(authority, database, events), only=("Renew",)),
+                guard.handlers(SITE, certification, only=("Renew",)),
                 guard.handlers(USER, *users),
             )
         )
         port = _listen(outer, _at(settings.host, settings.port), server_credentials(credentials))
         undo.push_async_callback(outer.stop, END_S)
         undo.callback(sites.end_all, "the mediator ends")
-        joining = Joining(authority, database, events, admitted=watcher.admitted)
         entry = grpc.aio.server(
             options=(
                 ("grpc.max_receive_message_length", LARGEST_REQUEST),
@@ -258,7 +236,7 @@ class Mediator:
             maximum_concurrent_rpcs=256,
         )
         join: Any = grpc.unary_unary_rpc_method_handler(
-            joining.join, None, pb.JoinReply.SerializeToString
+            certification.join, None, pb.JoinReply.SerializeToString
         )
         entry.add_generic_rpc_handlers(
             (grpc.method_handlers_generic_handler(JOIN.full_name, {"Join": join}),)
@@ -272,8 +250,8 @@ class Mediator:
         undo.callback(watcher.close)
         watcher.begin((port, join_port))
         undo.push_async_callback(_cancelled, asyncio.create_task(watcher.watch()))
-        # Before any site speaks: what it holds for a run that goes on is kept.
-        undo.push_async_callback(runs.close)
+        # Before any site speaks: what sites hold is kept only for runs that are known to go on.
+        undo.push_async_callback(supervisor.close)
         await runs.load()
         await outer.start()
         await entry.start()
@@ -282,7 +260,7 @@ class Mediator:
             self._tick(own, sites, coordinators, accounting, database, events, room)
         )
         undo.push_async_callback(_cancelled, ticking)
-        retaining = Retaining(settings.retention, runs=runs, database=database)
+        retaining = Retaining(settings.retention, runs, database)
         undo.push_async_callback(_cancelled, asyncio.create_task(retaining.keep()))
         host = _public_host(settings.host, credentials)
         return Ready(host=host, port=port, join_port=join_port, made=own.made, admin=own.admin)
@@ -297,7 +275,7 @@ class Mediator:
         events: EventLog,
         room: DiskRoom,
     ) -> None:
-        """What comes with time: silence of sites, counts that are told and written, warnings."""
+        """Look for silent sites, tell and write counts, look at the disk, warn of certificates."""
         pause = max(0.02, min(1.0, self.settings.health.heartbeat_s / 4))
         told_at, warned_at = time.monotonic(), -math.inf
         while True:
@@ -346,7 +324,7 @@ def _watcher(
 def _limits(
     settings: ServerSettings, connections: int, idle_s: float
 ) -> tuple[tuple[str, int], ...]:
-    """What gRPC itself sees to, before anything of ours is asked."""
+    """What gRPC itself enforces, before any code of this project runs."""
     return (
         ("grpc.max_allowed_incoming_connections", connections),
         ("grpc.server_handshake_timeout_ms", round(1_000 * settings.handshake_s)),
@@ -355,7 +333,7 @@ def _limits(
 
 
 def steady_clock() -> Callable[[], float]:
-    """Epoch seconds that never jump: nobody falls silent because a clock was set."""
+    """Epoch seconds that never jump: setting the clock makes no site silent."""
     offset = time.time() - time.monotonic()
     return lambda: time.monotonic() + offset
 
@@ -391,7 +369,7 @@ def _at(host: str, port: int) -> str:
 
 
 def _public_host(listening: str, credentials: Credentials) -> str:
-    """Where others reach it: where it listens, or else the first name of its certificate."""
+    """The address it listens at; for all addresses, the first name of its certificate."""
     if listening not in ("0.0.0.0", "::"):
         return listening
     return next(iter(credentials.identity.hosts), listening)

@@ -1,24 +1,18 @@
-"""Which site a VirtualNode belongs to: one strategy per file, pure, explaining every choice.
+"""Which site a client belongs to: pure, with a reason for every choice.
 
-Residency first: a client whose data is at a site stays there. The others are shared out by a
-strategy, which gives each site a `range` of them, so that an assignment costs the same for ten
-clients and for a million, and a site can tell its own without being sent a list.
+A client whose data is at a site stays there. A strategy shares out the others: it gives each site a
+`range` of them, so that an assignment of a million clients costs what one of ten costs, and no site
+needs a list.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from . import capacity, pinned as all_pinned, round_robin
 from .moving import reassigned, rebalanced, shared_out
 from .records import Assignment, AssignmentStrategy, ClientMove, NotAssignable, SiteCapacity
 from .shares import Share, dealt, joined, rest, size
-
-STRATEGIES: Mapping[str, AssignmentStrategy] = {
-    "capacity": capacity.assign,
-    "round_robin": round_robin.assign,
-    "pinned": all_pinned.assign,
-}
+from .strategies import STRATEGIES
 
 
 def assign(
@@ -27,10 +21,10 @@ def assign(
     sites: Sequence[SiteCapacity],
     pinned: Mapping[str, Sequence[range]] | None = None,
 ) -> Assignment:
-    """Clients to where their data is, and the others by a strategy; KeyError for an unknown one.
+    """Assign clients to the sites of their data, and the others by a strategy. KeyError.
 
-    `pinned` are contiguous ranges of clients by site, also of sites that are not there; ValueError
-    where they overlap or leave the population, NotAssignable if the strategy leaves clients out.
+    `pinned` are contiguous ranges of clients by site, also of absent sites; ValueError if they
+    overlap or leave the population. NotAssignable if the strategy leaves clients out.
     """
     stay = {site: joined(ranges) for site, ranges in sorted((pinned or {}).items()) if ranges}
     free = rest(population, [each for share in stay.values() for each in share])

@@ -1,8 +1,7 @@
-"""What assignment strategies are given, what they answer, and what is made of it.
+"""Assignments, the sites that they are made of, and the protocol of strategies.
 
-An `Assignment` holds two shares per site: clients that may not move, whose data is there, and
-clients that may. Together they are the whole population at any time; a site that is lost keeps the
-former, and whoever has to do without them decides that elsewhere.
+An `Assignment` holds two shares per site: pinned clients, whose data is there, and movable ones.
+All shares together are always the whole population: a lost site keeps its pinned clients.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from .shares import Share, holds, joined, size
 
 
 class NotAssignable(ValueError):
-    """Clients cannot be given a site by the strategy that was asked for."""
+    """The strategy leaves clients without a site."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +37,7 @@ class ClientMove:
     """Clients that changed their site."""
 
     round_number: int
-    """The first round that they belong to the other site in."""
+    """The first round at the new site."""
     origin: str
     to: str
     clients: Share
@@ -54,7 +53,7 @@ class Assignment:
     movable: Mapping[str, Share]
     """Clients that any site can train."""
     pinned: Mapping[str, Share] = field(default_factory=dict)
-    """Clients whose data is at that site, and stays there."""
+    """Clients whose data stays at that site."""
     given: Mapping[str, int] = field(default_factory=dict)
     """How many movable clients the strategy gave each site at first."""
     moves: tuple[ClientMove, ...] = ()
@@ -89,13 +88,8 @@ class Assignment:
         moves = [move for move in self.moves if holds(move.clients, index)]
         first = moves[0].origin if moves else site
         total = sum(self.given.values())
-        return "; ".join(
-            [
-                f"strategy {self.strategy!r} gave site {first} {self.given.get(first, 0)} of "
-                f"{total} clients, this one among them",
-                *(
-                    f"was at site {move.origin} until round {move.round_number}, {move.reason}"
-                    for move in moves
-                ),
-            ]
+        given = (
+            f"strategy {self.strategy!r} gave site {first} {self.given.get(first, 0)} of {total}"
         )
+        stays = [f"was at site {m.origin} until round {m.round_number}, {m.reason}" for m in moves]
+        return "; ".join([f"{given} clients, this one among them", *stays])

@@ -1,7 +1,7 @@
-"""Shares of a population: a few ranges of client indices, however many clients they hold.
+"""Shares of a population: a few disjoint ranges of client indices for any number of clients.
 
-A share is written in one way only (`joined`): sorted, without empty ranges, neighbors made one, so
-that equal shares are equal values. The ranges of a share are disjoint.
+A share has one form (`joined`): sorted, without empty ranges, neighbors made one. So equal shares
+are equal values.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ def holds(share: Iterable[range], index: int) -> bool:
 
 
 def joined(ranges: Iterable[range]) -> Share:
+    """The share of the clients in some disjoint ranges."""
     made: list[range] = []
-    for each in sorted((_plain(r) for r in ranges if r), key=lambda r: r.start):
+    plain = (range(r[0], r[-1] + 1, r.step if len(r) > 1 else 1) for r in ranges if r)
+    for each in sorted(plain, key=lambda r: r.start):
         last = made[-1] if made else None
         if last is not None and last.step == each.step and last[-1] + last.step == each.start:
             made[-1] = range(last.start, each.stop, last.step)
@@ -33,7 +35,7 @@ def joined(ranges: Iterable[range]) -> Share:
 
 
 def picked(share: Sequence[range], places: range) -> Share:
-    """The clients at some places of a share, counted through its ranges one after another."""
+    """The clients at some places of a share, counted through its ranges in order."""
     found: list[range] = []
     begin = 0
     for indices in share:
@@ -54,7 +56,7 @@ def dealt(share: Sequence[range], places: Mapping[str, range]) -> dict[str, Shar
 
 
 def rest(population: int, taken: Iterable[range]) -> Share:
-    """All clients but those; ValueError unless those are disjoint, contiguous and clients."""
+    """All other clients; ValueError unless `taken` are disjoint, contiguous and clients."""
     left: list[range] = []
     begin = 0
     for each in sorted((r for r in taken if r), key=lambda r: r.start):
@@ -66,9 +68,3 @@ def rest(population: int, taken: Iterable[range]) -> Share:
         left.append(range(begin, each.start))
         begin = each.stop
     return joined([*left, range(begin, population)])
-
-
-def _plain(indices: range) -> range:
-    """The same clients, in the one way of saying it; not empty."""
-    step = indices.step if len(indices) > 1 else 1
-    return range(indices[0], indices[-1] + 1, step)

@@ -1,14 +1,13 @@
-"""What leaves a site of a declared data set: exactly what its admin lets out, and no more.
+"""What leaves a site of a declared data set: exactly what its admin discloses.
 
-Declaring a data set discloses its name, its schema, its residency and how many clients it has, for
-no cohort could be drawn without those. The clients' ids, the samples of each, and how often each
-label occurs leave as the declaration says. A number is
+A declaration always discloses the name, schema, residency and number of clients: no cohort can be
+drawn without them. Client ids, samples per client and label counts leave as declared. A number is
 
 * `exact`: as it is;
 * `rounded`: to the nearest multiple of ten, halves up;
 * `noised`: with two-sided geometric noise (Ghosh et al. 2009, epsilon 1/2), never below 0. The
-  noise is a function of the site's secret, of what the number is about and of the number, never of
-  the moment: who asks again gets the same, so that nothing can be averaged out.
+  noise depends on the site's secret, the number and its subject, never on time: repeated questions
+  get the same answer, so the noise cannot be averaged out;
 * `none`: left out.
 """
 
@@ -24,8 +23,7 @@ from typing import Any, Self
 
 ROUNDED_TO = 10
 EPSILON = 0.5
-"""Of the noise: the smaller, the more. Two neighbouring numbers are told apart by a factor of
-exp(epsilon) at most."""
+"""Of the noise: neighbouring numbers differ in likelihood by a factor of exp(epsilon) at most."""
 
 
 class Disclosure(StrEnum):
@@ -121,7 +119,7 @@ class Declaration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What a declared data set turned out to hold; stays at the site."""
+    """The content of a declared data set; stays at the site."""
 
     samples: Mapping[str, int | None]
     """Of each client, by id; None where the loader does not say."""
@@ -130,7 +128,7 @@ class Found:
 
 
 def disclosed(declaration: Declaration, found: Found, secret: bytes) -> dict[str, Any]:
-    """What leaves the site of one data set, as JSON values. `secret` is the site's, for noise."""
+    """What leaves the site of one data set, as JSON values. The noise depends on `secret`."""
     told = declaration.disclose
     name, clients = declaration.name, sorted(found.samples)
     document: dict[str, Any] = {

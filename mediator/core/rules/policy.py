@@ -1,8 +1,7 @@
 """Policy: what a site's admin lets runs do, rule by rule.
 
-Data that the site has declared is nobody's until a rule says whose, and code that is not fedpilot's
-does not run until a rule names it: whoever calls a function of an installed package with arguments
-of their own can mostly do what they like.
+No run may use declared data until a rule names its users. No code but fedpilot's runs until a rule
+names it: a user who calls any function of an installed package with any arguments can do anything.
 """
 
 from __future__ import annotations
@@ -15,9 +14,9 @@ from typing import Any
 from ..traffic import Direction
 
 ANY_CODE = "any"
-"""Among code digests: whatever code a run brings or names."""
+"""Among code digests: all code that a run brings or names."""
 ROLE_PREFIX = "role:"
-"""`role:operator` among users stands for everybody of that role."""
+"""`role:operator` among users stands for all users of that role."""
 BUILT_IN = "none but built-ins, and installed models that `models` names"
 DAY_S = 86_400.0
 
@@ -27,18 +26,18 @@ class CommandPolicy(StrEnum):
 
     NONE = "none"
     READ = "read"
-    """Those that change nothing."""
+    """Commands that change nothing."""
     ALL = "all"
 
 
 class Simulations(StrEnum):
-    """Which data a run may simulate clients with, which is not declared here."""
+    """Which undeclared data a run may simulate clients with."""
 
     NONE = "none"
     BUILTIN = "builtin"
     """Data sets of fedpilot's own that read no file."""
     ALL = "all"
-    """Whatever its loader finds: of a site without a policy file."""
+    """All that its loader finds: the rule of a site without a policy file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +47,7 @@ class DatasetRule:
     users: tuple[str, ...]
     """Names as in certificates, or `role:` and a role."""
     models: tuple[str, ...] | None = None
-    """Patterns such as `hospital.models:*`; None for whatever the site allows."""
+    """Patterns such as `hospital.models:*`; None for all that the site allows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,11 +77,11 @@ class Policy:
     """All rules of a site. The default allows every simulation and no declared data."""
 
     users: tuple[str, ...] | None = None
-    """None: everybody whom the mediator lets run something."""
+    """None: all users whose role may submit runs."""
     models: tuple[str, ...] | None = None
     code_digests: tuple[str, ...] | None = None
-    """Of the user's own modules; None: of what is installed the models that a rule names, and
-    nothing that a run brings."""
+    """Of the user's own modules; None: installed models that a rule names, and no code that a run
+    brings."""
     datasets: Mapping[str, DatasetRule] = field(default_factory=dict)
     resources: ResourceCaps = ResourceCaps()
     minimum_cohort: int = 1

@@ -1,7 +1,7 @@
-"""Whether a site's policy allows what a run wants, what leaves and enters, and commands.
+"""Whether a site's policy allows runs, answers, bytes across its boundary, and commands.
 
-A question is answered with None, or with the rule that is broken, what was found and what it
-allows. What a rule asks about and a run does not say counts as broken: nothing passes by silence.
+A decision is None, or the broken rule with what was found and what it allows. A fact that a rule
+needs and a run does not state breaks the rule.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def enforce(site: str, refused: Refused | None) -> None:
 
 
 def judge(policy: Policy, wants: Wants) -> Refused | None:
-    """The first rule that a run breaks by what it wants, before it has anything."""
+    """The first rule that a run breaks, before it gets anything."""
     return (
         _judge_user("users", policy.users, wants)
         or _judge_model("models", policy.models, wants)
@@ -60,7 +60,7 @@ def judge(policy: Policy, wants: Wants) -> Refused | None:
         or _judge_datasets(policy, wants)
         or _judge_simulation(policy, wants)
         or judge_resources(policy, wants.vnodes, wants.resources)
-        or _judge_expected_cohort(policy, wants)
+        or (None if wants.cohort is None else judge_answer(policy, wants.cohort))
     )
 
 
@@ -83,7 +83,7 @@ def _judge_model(rule: str, models: Collection[str] | None, wants: Wants) -> Ref
 
 
 def _judge_code(policy: Policy, wants: Wants) -> Refused | None:
-    """Without a rule none that a run brings, and of what is installed only models named by one."""
+    """Without a rule: no code that a run brings, and installed models only if a rule names them."""
     digests = policy.code_digests
     judged = [("code that came with the run, ", wants.brought_code)]
     if digests is not None or wants.installed_code is None:
@@ -105,14 +105,10 @@ def _names_model(policy: Policy, wants: Wants) -> bool:
     rules = [policy.datasets[name].models for name in wants.datasets if name in policy.datasets]
     patterns = [pattern for models in (policy.models, *rules) for pattern in models or ()]
     return any(
-        fnmatchcase(wants.model, pattern) and not WILDCARDS & set(_package(pattern))
+        fnmatchcase(wants.model, pattern)
+        and not WILDCARDS & set(pattern.partition(":")[0].partition(".")[0])
         for pattern in patterns
     )
-
-
-def _package(path: str) -> str:
-    """The first name of a dotted path."""
-    return path.partition(":")[0].partition(".")[0]
 
 
 def _judge_datasets(policy: Policy, wants: Wants) -> Refused | None:
@@ -133,9 +129,9 @@ def _judge_datasets(policy: Policy, wants: Wants) -> Refused | None:
 
 
 def _judge_simulation(policy: Policy, wants: Wants) -> Refused | None:
-    """Whether a run that trains on no declared data may have the data that it simulates with.
+    """Whether a run on no declared data may use the data of its simulation.
 
-    Code of others may read what it likes: that is for `code_digests`.
+    What custom code reads is not judged here: `code_digests` decides on that code.
     """
     rule, simulated = policy.simulations, wants.simulated
     if wants.datasets or rule is Simulations.ALL:
@@ -161,19 +157,14 @@ def _judge_simulation(policy: Policy, wants: Wants) -> Refused | None:
 
 def judge_resources(policy: Policy, vnodes: int, resources: Mapping[str, float]) -> Refused | None:
     """The first cap that so many vnodes of one size exceed."""
-    caps = policy.resources
-    if caps.vnodes is not None and vnodes > caps.vnodes:
+    most_of_all = policy.resources.vnodes
+    if most_of_all is not None and vnodes > most_of_all:
         return Refused(
-            rule="resources.vnodes", found=f"{vnodes} vnodes", allowed=f"at most {caps.vnodes}"
+            rule="resources.vnodes", found=f"{vnodes} vnodes", allowed=f"at most {most_of_all}"
         )
-    amounts: tuple[tuple[str, str, float | None], ...] = (
-        ("cpus", "CPU", caps.cpus),
-        ("gpus", "GPU", caps.gpus),
-        ("memory", "memory", caps.memory),
-    )
-    for key, name, most in amounts:
+    for key, name, most in _caps(policy):
         wanted = vnodes * _units(resources.get(name, 0.0))
-        if most is not None and wanted > _units(most):
+        if wanted > _units(most):
             return Refused(
                 rule=f"resources.{key}",
                 found=f"{wanted / UNIT:g} in {vnodes} vnodes",
@@ -183,32 +174,32 @@ def judge_resources(policy: Policy, vnodes: int, resources: Mapping[str, float])
 
 
 def most_vnodes(policy: Policy, resources: Mapping[str, float]) -> int | None:
-    """How many vnodes of a size the caps allow; None if as many as fit."""
-    caps = policy.resources
-    found = [] if caps.vnodes is None else [caps.vnodes]
-    for name, most in (("CPU", caps.cpus), ("GPU", caps.gpus), ("memory", caps.memory)):
-        each = _units(resources.get(name, 0.0))
-        if most is not None and each > 0:
+    """How many vnodes of a size the caps allow; None for no limit."""
+    found = [] if policy.resources.vnodes is None else [policy.resources.vnodes]
+    for _, name, most in _caps(policy):
+        if (each := _units(resources.get(name, 0.0))) > 0:
             found.append(_units(most) // each)
     return min(found, default=None)
 
 
+def _caps(policy: Policy) -> list[tuple[str, str, float]]:
+    """The caps on resources: key in the policy file, name in Ray, amount."""
+    caps = policy.resources
+    amounts = (("cpus", "CPU", caps.cpus), ("gpus", "GPU", caps.gpus))
+    found = (*amounts, ("memory", "memory", caps.memory))
+    return [(key, name, most) for key, name, most in found if most is not None]
+
+
 def _units(amount: float) -> int:
-    """An amount as Ray counts it, so that three times 0.1 is 0.3."""
+    """An amount in Ray's integer units, so that three times 0.1 is 0.3."""
     return round(amount * UNIT)
-
-
-def _judge_expected_cohort(policy: Policy, wants: Wants) -> Refused | None:
-    if wants.cohort is None:
-        return None
-    return judge_answer(policy, wants.cohort)
 
 
 # -- what leaves and enters -----------------------------------------------------------------------
 
 
 def judge_answer(policy: Policy, clients: int) -> Refused | None:
-    """Whether an answer that so many clients are part of may leave; one of no client may."""
+    """Whether an answer about so many clients may leave; one about no client may."""
     if clients == 0 or clients >= policy.minimum_cohort:
         return None
     return Refused(
@@ -221,18 +212,11 @@ def judge_answer(policy: Policy, clients: int) -> Refused | None:
 def judge_bytes(
     policy: Policy, direction: Direction, *, in_round: int, today: int, more: int
 ) -> Refused | None:
-    """Whether so many bytes more may cross in a direction, after those of this round and today."""
+    """Whether `more` bytes may cross in a direction, after those of this round and of today."""
+    rounds, days = policy.bytes_per_round.of(direction), policy.bytes_per_day.of(direction)
     for limit in (
-        Limit(
-            f"bytes_per_round.{direction}",
-            "in this round",
-            policy.bytes_per_round.of(direction),
-            in_round,
-            more,
-        ),
-        Limit(
-            f"bytes_per_day.{direction}", "today", policy.bytes_per_day.of(direction), today, more
-        ),
+        Limit(f"bytes_per_round.{direction}", "in this round", rounds, in_round, more),
+        Limit(f"bytes_per_day.{direction}", "today", days, today, more),
     ):
         if limit.broken:
             return Refused(

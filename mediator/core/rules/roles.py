@@ -1,8 +1,8 @@
-"""Who may do what: one table of acts and roles.
+"""Which role may do what: one table of acts and roles.
 
-An act is called as the method that does it. Where the requests of a method differ, its own name
-stands for the gravest of them, and `act_of_change` and `act_of_command` find the milder one: who
-forgets to ask them refuses too much, never too little.
+An act has the name of its RPC method. Where the requests of a method differ, that name is the
+gravest act, and `act_of_change` and `act_of_command` find the milder ones: code that forgets to ask
+them refuses too much, never too little.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ from enum import StrEnum
 
 
 class Role(StrEnum):
-    """What a certificate says that its holder is."""
+    """The role in a certificate."""
 
     ADMIN = "admin"
     OPERATOR = "operator"
-    """Begins and ends runs, and holds sites back."""
+    """Submits, stops and resumes runs, and cordons and drains sites."""
     VIEWER = "viewer"
     """Reads."""
     SITE = "site"
     """A site's agent."""
     MEDIATOR = "mediator"
-    """The server itself; it asks nobody for anything."""
+    """The server itself; it makes no calls."""
 
 
 class Act(StrEnum):
-    """What somebody asks of a mediator."""
+    """A call of a mediator."""
 
     SUBMIT = "submit"
     LIST_RUNS = "list_runs"
@@ -59,7 +59,7 @@ class Act(StrEnum):
 
 
 AUDITED_READS = frozenset({Act.FOLLOW_RUN, Act.RUN_LOG, Act.READ_FILE})
-"""What changes nothing, and is in the audit log all the same: somebody has a run's results now."""
+"""Calls that change nothing and are audited all the same: they hand out a run's results."""
 _ADMINS = frozenset({Role.ADMIN})
 _OPERATORS = _ADMINS | {Role.OPERATOR}
 _READERS = _OPERATORS | {Role.VIEWER}
@@ -92,7 +92,7 @@ TABLE: dict[Act, frozenset[Role]] = {
     Act.PUSH: _SITES,
     Act.RENEW: _SITES,
 }
-"""Who may. A site speaks for itself only, so that an admin's certificate opens no session."""
+"""The roles that may. An admin's certificate opens no site session."""
 
 _HOLDING = frozenset({"cordon", "uncordon", "drain"})
 _LOOKING = {
@@ -107,13 +107,13 @@ def may(role: Role, act: Act) -> bool:
 
 
 def refusal(who: str, role: Role, act: Act) -> str:
-    """Why somebody may not, in words: the roles that may, and the role that there is."""
+    """Why a caller may not, in words: the roles that may, and the caller's own."""
     allowed = " or ".join(each for each in Role if each in TABLE[act])
     return f"{act} needs the role {allowed}, and {who} has the role {role}"
 
 
 def reads_results(name: str, role: Role, owner: str, *, shared: bool) -> bool:
-    """Whether somebody may read what a run has made and said, if the role may read at all."""
+    """Whether a user of a role that reads at all may read the results of an owner's run."""
     return shared or role is Role.ADMIN or name == owner
 
 

@@ -1,9 +1,8 @@
-"""What `fedpilot cluster` and `fedpilot job` may say at a site, and what their exit codes mean.
+"""Arguments of `fedpilot cluster` and `fedpilot job` that sites take, and their exit codes.
 
-Both ends ask: the user's command, to say early what is wrong, and the site's agent, which trusts
-nobody. The command is run beside the agent, by its account: so it may not name another Ray cluster
-or mediator, which the account may have more rights at than whoever asks, nor files, which would be
-those of the agent's machine.
+Both ends check: the user's command, to fail early, and the site's agent, which trusts no caller.
+The command runs under the agent's account. So it may name no other Ray cluster or mediator, where
+that account may have more rights than the user, and no files, which would be the agent's.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from itertools import pairwise
 from typing import Any
 
 DASHES = "--"
-"""What follows is another program's."""
+"""What follows belongs to another program."""
 OWN_RAY = frozenset({"--address", "--auth-mode"})
 OWN_MEDIATOR = frozenset({"--site", "--all-sites", "--mediator", "--credentials", "--profile"})
 FLAGS = frozenset(
@@ -39,17 +38,18 @@ FAILED = 1
 KNOWN = frozenset({0, 1, 2, 3, 4, 130})
 """The exit codes that commands have."""
 ATTACH_S = 15.0
-"""What a command needs of its time beside `--wait`: it has to find its Ray, and to answer."""
+"""Time that a command needs beside `--wait`: to find its Ray, and to answer."""
 
 
 def objection(arguments: Sequence[str]) -> str:
-    """What a site does not take of a command's arguments, and what to do; empty if it takes all.
+    """Why a site does not take a command's arguments, and what to do; empty if it takes all.
 
-    Options are looked for wherever one may be, as the value of another too.
+    Every place where an option may be is examined, also the value of another.
     """
     own = before_dashes(arguments)
-    if len(own) < len(arguments) and own and _wants_value(own[-1]):
-        return f"{own[-1]} needs a value, and {DASHES} is none"
+    last = own[-1] if own and len(own) < len(arguments) else ""
+    if last.startswith("-") and "=" not in last and last not in FLAGS:
+        return f"{last} needs a value, and {DASHES} is none"
     for word, following in pairwise([*own, ""]):
         name, equals, value = word.partition("=")
         if why := _objection(name, value if equals else following):
@@ -81,7 +81,7 @@ def _no_files(where: str, path: str) -> str:
 
 
 def _paths(text: str) -> list[tuple[str, str]]:
-    """The places that a runtime environment names; none for what is no environment."""
+    """The places that a runtime environment names; none for malformed JSON."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
@@ -97,10 +97,6 @@ def _is_uri(text: str) -> bool:
     return "://" in text
 
 
-def _wants_value(word: str) -> bool:
-    return word.startswith("-") and "=" not in word and word not in FLAGS
-
-
 def before_dashes(arguments: Sequence[str]) -> Sequence[str]:
     """The arguments that are fedpilot's own."""
     words = list(arguments)
@@ -108,20 +104,20 @@ def before_dashes(arguments: Sequence[str]) -> Sequence[str]:
 
 
 def longest_wait(arguments: Sequence[str]) -> float:
-    """The seconds that a command shall wait for something; 0 where it says none, or no number."""
+    """The longest `--wait` of a command in seconds; 0 without one, or for no number."""
     longest = 0.0
     for word, following in pairwise([*before_dashes(arguments), ""]):
         name, equals, value = word.partition("=")
         if name == "--wait":
             try:
                 longest = max(longest, float(value if equals else following))
-            except ValueError:  # the command says what is wrong with it
+            except ValueError:  # the command itself will refuse it
                 continue
     return longest
 
 
 def too_long(arguments: Sequence[str], deadline_s: float) -> str:
-    """Why a command cannot wait as long as it says where it has so many seconds; or empty."""
+    """Why a command's `--wait` does not fit into a deadline; empty if it does."""
     most = max(0.0, deadline_s - ATTACH_S)
     if (asked := longest_wait(arguments)) <= most:
         return ""
@@ -132,7 +128,7 @@ def too_long(arguments: Sequence[str], deadline_s: float) -> str:
 
 
 def exit_code_here(code: int) -> int:
-    """What a site's exit code is for whoever asked: one of those that commands have."""
+    """A site's exit code as one of those that commands have."""
     if code == OUT_OF_TIME:
         return UNANSWERED
     return code if code in KNOWN else FAILED

@@ -1,4 +1,4 @@
-"""What a run asks of a site, for the site's policy to decide on."""
+"""What a run wants of a site, for the site's policy to decide on."""
 
 from __future__ import annotations
 
@@ -18,25 +18,24 @@ class Simulated:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wants:
-    """What a run asks of a site, computed at the site from the run's own spec."""
+    """What a run wants of a site, computed at the site from the run's own spec."""
 
     user: str = ""
-    """As in the certificate that the run was submitted with; empty if nobody says."""
+    """As in the certificate that the run was submitted with; empty if unknown."""
     role: str = ""
     datasets: tuple[str, ...] = ()
     """Declared data sets that it trains on; none for a simulation."""
     simulated: Simulated | None = None
-    """The data of a simulation; None for declared data, or if nobody says."""
+    """The data of a simulation; None for declared data, or if unknown."""
     model: str = ""
     code_digest: str = ""
-    """SHA-256 of modules of users' that are installed at the site; empty if it names none."""
+    """SHA-256 of the user modules that are installed at the site; empty if it names none."""
     installed_code: tuple[str, ...] | None = None
-    """What it names in those, `module:name`, but for what does no harm whoever names it; None if
-    nobody says."""
+    """The names that it uses of those, `module:name`, but harmless ones; None if unknown."""
     brought_code: str = ""
-    """SHA-256 of those that come with it; empty if it brings none."""
+    """SHA-256 of the user modules that come with it; empty if it brings none."""
     vnodes: int = 0
     resources: Mapping[str, float] = field(default_factory=dict)
     """Of one vnode, in Ray's words."""
     cohort: int | None = None
-    """The most clients of this site in one round; None if that is not known before."""
+    """The most clients of this site in one round; None if unknown in advance."""

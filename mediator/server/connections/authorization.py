@@ -1,8 +1,8 @@
-"""Guard: who may call what; the one place where errors become gRPC codes.
+"""Guard: authorizes and audits calls, and turns errors into gRPC codes.
 
-Every call shows a certificate that the authority has signed and not revoked, of a role that may do
-it. What comes is parsed here, so that bytes which are no message are refused like anything else:
-in one line of the log that says who, what and why. What changes something is audited.
+Every caller shows a certificate that the authority has signed and not revoked, and whose role may
+make the call. Requests are parsed here, so that a malformed one is refused, and logged, like any
+other. Calls that change something are audited.
 """
 
 from __future__ import annotations
@@ -63,20 +63,20 @@ log = logging.getLogger(__name__)
 Call = Callable[..., Any]
 FULL = "the mediator's disk is full; what runs waits until it has room"
 LONGEST_REASON = 1_000
-"""Characters of what a caller is told and the log shows."""
+"""Characters of a refusal, as the caller and the log get it."""
 FIRST_S = 30.0
 """How long the first message of a stream may take."""
 FOLLOWED = frozenset({Act.FOLLOW_RUN, Act.RUN_LOG})
-"""Streams that a client asks for anew every few minutes."""
+"""Streams that a client asks for again every few minutes."""
 NOTED_S = 3_600.0
-"""So long that is one reading."""
+"""Such a stream is audited once in so long."""
 MOST_NOTED = 10_000
 SHOWN = 100
 """Characters of a field that the audit log shows."""
 
 
 class TooManyCalls(MediatorError):
-    """A caller has as many calls open as one may have."""
+    """A caller has the most calls open that it may have."""
 
     def __init__(self, who: str, most: int) -> None:
         super().__init__(who, most)
@@ -105,7 +105,7 @@ _CODES: tuple[
 
 
 def code_of(error: BaseException) -> grpc.StatusCode:
-    """The code that a call ends with which fails by this."""
+    """The code that a call ends with when it fails by this error."""
     if is_full(error):
         return grpc.StatusCode.UNAVAILABLE
     for kinds, code in _CODES:
@@ -125,7 +125,7 @@ class Guard:
         *,
         admitted: Callable[[str], None] = lambda peer: None,
     ) -> None:
-        """`admitted` is told where each call comes from whose certificate counts."""
+        """`admitted` is called with the address of each caller whose certificate is valid."""
         self._admitted = admitted
         self._authority = authority
         self._database = database
@@ -133,13 +133,10 @@ class Guard:
         self._most_of_users = settings.user_calls
         self._open = OpenCalls()
         self._noted: dict[tuple[str, str, str, str], float] = {}
-        """When streams of results were noted in the audit log; the oldest first."""
+        """When streams of results were last audited; the oldest first."""
 
     def peer(self, context: Any) -> Peer:
-        """Who calls, to be asked once in a call, which counts as open from now until it ends.
-
-        PeerRefused for a certificate that is none, or does not count any more; TooManyCalls.
-        """
+        """The caller. Count the call as open until it ends: ask once. PeerRefused, TooManyCalls."""
         peer = peer_of(context)
         if objection := self.objection(peer):
             raise PeerRefused(objection)
@@ -151,11 +148,11 @@ class Guard:
         return peer
 
     def objection(self, peer: Peer) -> str:
-        """Why somebody who was admitted is not any more; empty if that is not so."""
+        """Why a certificate that was admitted no longer is; empty if it still is."""
         return self._authority.objection(peer.serial, time.time())
 
     def admit(self, context: Any, act: Act) -> Peer:
-        """Who calls, if that one may do this; PeerRefused or NotPermitted."""
+        """The caller, if its role permits `act`; PeerRefused or NotPermitted."""
         peer = self.peer(context)
         if not may(peer.role, act):
             raise NotPermitted(refusal(peer.name, peer.role, act))
@@ -167,11 +164,10 @@ class Guard:
         *implementations: object,
         only: tuple[str, ...] = (),
     ) -> grpc.GenericRpcHandler:
-        """Serve objects' methods to those who may call them: all of a service, or `only` some.
+        """Serve a service's methods, or `only` some, by methods of the same names in snake case.
 
-        They are called as in the .proto file, in snake case, with the request, the context and who
-        calls. Of a stream of requests they get the first and the bytes of the others; a session
-        gets the bytes of all.
+        They are called with the request and the caller. Those of streams of requests get the first
+        one and the bytes of the others, or a session the bytes of all, and the context.
         """
         made = {
             method.name: self._handler(method, _implemented(snake(method.name), implementations))
@@ -193,18 +189,18 @@ class Guard:
         raise TypeError(f"{method.full_name} is of a kind that no service has")
 
     def guarded(self, method: MethodDescriptor, act: Call) -> Call:
-        """A method as gRPC calls it, around one as it is written here."""
+        """A method as gRPC calls it, around an implementation as in `handlers`."""
         name = Act(snake(method.name))
         kind = GetMessageClass(method.input_type)
 
-        async def read(data: Any) -> tuple[Any, ...]:
+        async def read(data: Any, context: Any) -> tuple[Any, ...]:
             if name is Act.SESSION:
-                return (data,)
+                return data, context
             if not method.client_streaming:
                 return (parsed(kind, data),)
             async with asyncio.timeout(FIRST_S):
                 first = await anext(data, b"")
-            return parsed(kind, first), data
+            return parsed(kind, first), data, context
 
         def check(request: Any, peer: Peer) -> None:
             what = _act_of(name, request)
@@ -216,10 +212,10 @@ class Guard:
             try:
                 try:
                     peer = self.peer(context)
-                    asked = await read(data)
+                    asked = await read(data, context)
                     request = asked[0]
                     check(request, peer)
-                    answered = await act(*asked, context, peer)
+                    answered = await act(*asked, peer)
                     outcome = "done"
                     return answered
                 except Exception as error:
@@ -236,10 +232,10 @@ class Guard:
             try:
                 try:
                     peer = self.peer(context)
-                    asked = await read(data)
+                    asked = await read(data, context)
                     request = asked[0]
                     check(request, peer)
-                    async for each in act(*asked, context, peer):
+                    async for each in act(*asked, peer):
                         if objection := self.objection(peer):
                             raise PeerRefused(objection)
                         if not told:
@@ -256,30 +252,16 @@ class Guard:
         return answers if method.server_streaming and not method.client_streaming else answer
 
     async def _audit(self, name: Act, request: Any, peer: Peer | None, outcome: str) -> None:
-        """Note what a role that only reads may not do, whether it was done or refused. StoreError.
-
-        It is written when this returns; if the caller leaves meanwhile, it is all the same.
-        """
+        """Audit a call that a viewer may not make, done or refused. StoreError."""
         act = name if request is None else _act_of(name, request)
         if peer is None or may(Role.VIEWER, act):
             return
         if peer.role is Role.SITE and (request is None or may(Role.SITE, act)):
-            return  # what sites do all the time, and bytes that ask for nothing
-        entry = AuditEntry(
-            at=time.time(),
-            who=peer.name,
-            role=peer.role,
-            act=act,
-            what=_shown(request),
-            outcome=outcome[:LONGEST_REASON],
-        )
-        await asyncio.shield(asyncio.ensure_future(self._record(entry)))
+            return  # the usual calls of sites, and bytes that ask for nothing
+        await self._record(peer, act, _shown(request), outcome)
 
     async def _audit_read(self, name: Act, request: Any, peer: Peer | None, outcome: str) -> None:
-        """Note who reads the results of a run, or was refused them, before anything is read.
-
-        A stream that is asked for again and again is noted once in a while.
-        """
+        """Audit a call that reads a run's results, or was refused, before it reads anything."""
         if peer is None or name not in AUDITED_READS:
             return
         what = _shown(request)
@@ -292,17 +274,21 @@ class Guard:
             self._noted[key] = now
             while len(self._noted) > MOST_NOTED:
                 del self._noted[next(iter(self._noted))]
+        await self._record(peer, name, what, outcome)
+
+    async def _record(self, peer: Peer, act: Act, what: str, outcome: str) -> None:
+        """Write an entry, even if the caller leaves meanwhile."""
         entry = AuditEntry(
             at=time.time(),
             who=peer.name,
             role=peer.role,
-            act=name,
+            act=act,
             what=what,
             outcome=outcome[:LONGEST_REASON],
         )
-        await asyncio.shield(asyncio.ensure_future(self._record(entry)))
+        await asyncio.shield(asyncio.ensure_future(self._write(entry)))
 
-    async def _record(self, entry: AuditEntry) -> None:
+    async def _write(self, entry: AuditEntry) -> None:
         record = self._database.store.record_audit
         try:
             await self._database.ask(record, entry)
@@ -312,7 +298,7 @@ class Guard:
 
 
 async def refuse(context: Any, act: str, error: Exception, peer: Peer | None) -> NoReturn:
-    """End a call by an error, and say so in the log; one that is not ours with where it was."""
+    """End a call by an error, and log it; an unexpected one with its traceback."""
     if isinstance(error, grpc.aio.AbortError):
         raise error
     code = code_of(error)
@@ -330,7 +316,7 @@ async def refuse(context: Any, act: str, error: Exception, peer: Peer | None) ->
     try:
         await context.abort(code, text)
     except grpc.aio.InternalError as gone:
-        # The caller has left just now: nobody hears the reason, and gRPC would log where it was.
+        # The caller has just left: gRPC would log a traceback.
         raise asyncio.CancelledError(f"{who} has left") from gone
     raise AssertionError("abort does not return")
 
@@ -343,7 +329,7 @@ def _implemented(name: str, implementations: tuple[object, ...]) -> Call:
 
 
 def _act_of(name: Act, request: Any) -> Act:
-    """The act that a request is, where those of a method differ."""
+    """The act of a request: its method's, or a milder one that its arguments name."""
     match name:
         case Act.CHANGE_SITE if isinstance(request, pb.ChangeSiteRequest):
             return act_of_change(request.change)
@@ -353,7 +339,7 @@ def _act_of(name: Act, request: Any) -> Act:
 
 
 def _shown(request: Message | None) -> str:
-    """The plain fields of a request, shortened; no secrets are among them."""
+    """The plain fields of a request, shortened; they hold no secrets."""
     if request is None:
         return ""
     plain: dict[str, Any] = {}

@@ -1,9 +1,8 @@
 """ConnectionWatcher: closes the connections to a mediator's ports that exceed its limits.
 
 gRPC accepts connections and reads their bytes itself. Twice a second the watcher looks at the
-sockets of this process, and shuts down those that `core/connection_limits.py` names. The kernel
-tells which connections ended in between, and whose they were (`sock_diag`). Where it does not, the
-watcher knows only those that were open when it looked.
+sockets of this process, and shuts down those that `core/connection_limits.py` names. Linux reports
+the connections that ended in between, with their peers (`sock_diag`); elsewhere they are missed.
 """
 
 from __future__ import annotations
@@ -35,16 +34,16 @@ log = logging.getLogger(__name__)
 
 LOOK_S = 0.5
 LINE_S = 60.0
-"""Strangers are spoken of at most so often."""
+"""The log has a line about strangers at most so often."""
 FORGET_S = 60.0
-"""So long an admitted call is remembered of a connection that is not there."""
+"""So long an admitted call is remembered after its connection was last seen."""
 MOST_DESCRIPTORS = 1 << 16
-"""No process needs more, and some programs go through all that they may have."""
+"""Enough for any mediator; some programs loop over all descriptors that they may have."""
 FOLDER = "/proc/self/fd"
 
 
 def raise_descriptors() -> int:
-    """Have as many descriptors as the system lets us, up to a bound; how many that are."""
+    """Raise the limit on descriptors as far as the system permits; the limit then."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MOST_DESCRIPTORS)
     if soft != resource.RLIM_INFINITY and soft < most:
@@ -54,7 +53,7 @@ def raise_descriptors() -> int:
 
 
 def descriptors() -> int:
-    """How many this process may have now."""
+    """How many descriptors this process may have now."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return MOST_DESCRIPTORS if soft == resource.RLIM_INFINITY else soft
 
@@ -74,22 +73,22 @@ class ConnectionWatcher:
         self._clock = clock
         self._ports: frozenset[int] = frozenset()
         self._open: dict[int, _Open] = {}
-        """By descriptor; of what is no connection to our ports, nothing."""
+        """Connections to our ports, by descriptor."""
         self._others: dict[int, int] = {}
-        """The inodes of descriptors that are something else."""
+        """The inodes of all other sockets, by descriptor."""
         self._known: dict[PeerAddress, float] = {}
         """Connections with an admitted call, and when they were last seen."""
         self._ended: list[PeerAddress] = []
         self._turned_away = TurnedAway()
         self._shut_down: dict[PeerAddress, float] = {}
-        """Whose connections were, and when: their end is counted already."""
+        """When connections were shut down: their end is counted already."""
         self._said_at = clock() - LINE_S
         self._kernel: socket.socket | None = None
 
-    # -- what is told -----------------------------------------------------------------------------
+    # -- facts that others report -----------------------------------------------------------------
 
     def admitted(self, peer: str) -> None:
-        """A call was admitted, from where gRPC says."""
+        """A call was admitted from this peer, as gRPC names it."""
         if (found := peer_named(peer)) is not None:
             self._known[found] = self._clock()
 
@@ -104,7 +103,7 @@ class ConnectionWatcher:
         asyncio.get_running_loop().add_reader(self._kernel, self._hear, self._kernel)
 
     def close(self) -> None:
-        """Watch no more; what was not said yet is said."""
+        """Stop watching, and log what was not logged yet."""
         if self._kernel is not None:
             self._hear(self._kernel)
             asyncio.get_running_loop().remove_reader(self._kernel)
@@ -123,10 +122,10 @@ class ConnectionWatcher:
                 continue  # it had more to say than it could keep
             self._ended += [peer for port, peer in ended_in(data) if port in self._ports]
 
-    # -- what is seen -----------------------------------------------------------------------------
+    # -- looking ----------------------------------------------------------------------------------
 
     async def watch(self) -> None:
-        """Look for ever."""
+        """Look until cancelled."""
         while True:
             await asyncio.sleep(LOOK_S)
             try:
@@ -136,7 +135,7 @@ class ConnectionWatcher:
                 await asyncio.sleep(LINE_S)
 
     def look(self) -> None:
-        """Close what may not stay, and say what there is to be said."""
+        """Close the connections that exceed the limits, and log them once in a while."""
         now = self._clock()
         self._count_ended()
         self._see(now)
@@ -158,7 +157,7 @@ class ConnectionWatcher:
             self._said_at = now
 
     def _count_ended(self) -> None:
-        """Those that ended since the last look: by now a call on them would have been admitted."""
+        """Count connections that ended since the last look without an admitted call."""
         ended, self._ended = self._ended, []
         for peer in ended:
             shut_down, known = self._shut_down.pop(peer, None), self._known.pop(peer, None)
@@ -166,7 +165,7 @@ class ConnectionWatcher:
                 self._turned_away.count(peer.address, Why.LEFT)
 
     def _see(self, now: float) -> None:
-        """Find out which connections are open; what is a connection does not change."""
+        """Find the open connections; only new inodes are examined."""
         there = set()
         for name in os.listdir(FOLDER):
             descriptor = int(name)
@@ -190,13 +189,11 @@ class ConnectionWatcher:
                 self._others[descriptor] = found.st_ino
             else:
                 self._open[descriptor] = _Open(found.st_ino, peer, now)
-        for gone in self._open.keys() - there:
-            del self._open[gone]
-        for gone in self._others.keys() - there:
-            del self._others[gone]
+        self._open = {each: seen for each, seen in self._open.items() if each in there}
+        self._others = {each: inode for each, inode in self._others.items() if each in there}
 
     def _peer_of(self, descriptor: int) -> PeerAddress | None:
-        """Where a connection to one of our ports comes from; None for what is none."""
+        """The peer of a connection to one of our ports; None for any other socket."""
         try:
             with _copy(descriptor) as copy:
                 if copy.family not in (socket.AF_INET, socket.AF_INET6):
@@ -209,7 +206,7 @@ class ConnectionWatcher:
             return None  # it listens, or is closed just now
 
     def _shut(self, descriptor: int) -> bool:
-        """Shut down the connection that was seen under a descriptor, unless that is another now."""
+        """Shut down the connection that was seen under a descriptor, unless it has another now."""
         seen = self._open.pop(descriptor)
         with suppress(OSError), _copy(descriptor) as copy:
             if os.fstat(copy.fileno()).st_ino == seen.inode:
@@ -227,7 +224,7 @@ class ConnectionWatcher:
 
 
 def _copy(descriptor: int) -> socket.socket:
-    """A descriptor of our own for the same socket, which nobody else closes meanwhile."""
+    """A descriptor of our own for the same socket, which gRPC cannot close meanwhile."""
     copy = os.dup(descriptor)
     try:
         return socket.socket(fileno=copy)
@@ -236,7 +233,7 @@ def _copy(descriptor: int) -> socket.socket:
         raise
 
 
-# -- what the kernel tells ------------------------------------------------------------------------
+# -- reports of the kernel ------------------------------------------------------------------------
 
 _SOCK_DIAG, _SOL_NETLINK, _ADD_MEMBERSHIP = 4, 270, 1
 _TCP_DESTROYED, _TCP6_DESTROYED = 1, 3
@@ -248,7 +245,7 @@ _DIAG_BY_FAMILY = 20
 
 
 def _kernel_tells() -> socket.socket:
-    """A socket on which Linux says which TCP connections have ended; OSError where it does not."""
+    """A socket on which Linux reports TCP connections that end; OSError elsewhere."""
     family: Any = getattr(socket, "AF_NETLINK", None)
     if family is None:
         raise OSError("this system has no sock_diag")
@@ -265,7 +262,7 @@ def _kernel_tells() -> socket.socket:
 
 
 def ended_in(data: bytes) -> list[tuple[int, PeerAddress]]:
-    """The connections that ended, as the kernel says it: our port, and whose they were."""
+    """The connections that ended, from the kernel's bytes: our port and the peer of each."""
     found, at = [], 0
     while at + _HEAD.size + _IDS.size <= len(data):
         length, kind, *_ = _HEAD.unpack_from(data, at)

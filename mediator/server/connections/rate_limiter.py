@@ -1,16 +1,18 @@
-"""How much of us anybody gets: how fast one is read who sends too much, and in how many calls."""
+"""Limits on what one peer may use: messages per second, open calls, and lines of the log."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Hashable
+import logging
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Hashable
+
+LINES_AT_ONCE, LINES_PER_S = 30.0, 0.1
+"""Lines of one kind in the log: 360 an hour, less than 100 kB, after the first 30."""
+MOST_KINDS = 1_000
 
 
 class RateLimiter:
-    """So many messages at once, and so many per second after them.
-
-    A bucket of tokens that fills by itself.
-    """
+    """A token bucket: `at_once` messages, and `per_s` in each second after them."""
 
     def __init__(self, per_s: float, at_once: float, now: float) -> None:
         self._per_s, self._at_once = per_s, at_once
@@ -23,7 +25,7 @@ class RateLimiter:
         return max(0.0, -self._tokens / self._per_s)
 
     def give_back(self) -> None:
-        """Let the last message not count."""
+        """Uncount the last message."""
         self._tokens = min(self._at_once, self._tokens + 1)
 
 
@@ -34,7 +36,7 @@ class OpenCalls:
         self._open: Counter[Hashable] = Counter()
 
     def begin(self, caller: Hashable, most: int) -> bool:
-        """Count a call, unless the caller has so many open already; whether it was counted."""
+        """Count a call, unless the caller has `most` open already; whether it was counted."""
         if self._open[caller] >= most:
             return False
         self._open[caller] += 1
@@ -44,3 +46,31 @@ class OpenCalls:
         self._open[caller] -= 1
         if not self._open[caller]:
             del self._open[caller]
+
+
+class LogPace(logging.Filter):
+    """Bounds the rate of log lines of one kind, and counts in the next line those left out.
+
+    A kind is one place in the code.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        super().__init__()
+        self._clock = clock
+        self._kinds: OrderedDict[Hashable, tuple[RateLimiter, int]] = OrderedDict()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether this line is written."""
+        kind, now = (record.name, record.levelno, str(record.msg)), self._clock()
+        pacing, left_out = self._kinds.pop(kind, (RateLimiter(LINES_PER_S, LINES_AT_ONCE, now), 0))
+        written = not pacing.pause_s(now)
+        if not written:
+            pacing.give_back()
+            left_out += 1
+        elif left_out:
+            record.msg = f"{record.msg} (and {left_out} more of this kind before it)"
+            left_out = 0
+        self._kinds[kind] = pacing, left_out
+        if len(self._kinds) > MOST_KINDS:
+            self._kinds.popitem(last=False)
+        return written

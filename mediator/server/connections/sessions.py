@@ -1,9 +1,8 @@
 """SiteService.Session: one conversation with a site's agent, from its hello to its farewell.
 
-The hello comes first and in time, says a protocol that is understood and the very name that the
-certificate says. Messages are numbered; one that is repeated or left out ends the session. A site
-that sends too much is read more slowly, and one that begins too many sessions waits. Fields that
-are not known are ignored, and named once.
+The hello comes first and in time, and names a protocol that is understood and the site of the
+certificate. A repeated or missing message number ends the session. A site that sends too much is
+read more slowly; one that begins too many sessions waits. Unknown fields are logged once.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ import json
 import logging
 import time
 from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 from ...core.traffic import Direction
@@ -47,7 +47,7 @@ from .rate_limiter import RateLimiter
 log = logging.getLogger(__name__)
 
 LARGEST_DATA = 4 << 20
-"""Bytes of what a site may disclose of its data."""
+"""Bytes of what a site discloses of its data."""
 LARGEST_ANSWER = LIMITS.largest_header + (256 << 10)
 """Bytes of an answer: the header of a payload, or an error; its tensors come as a blob."""
 
@@ -74,27 +74,19 @@ class SiteSession:
             self.outbox.close()
 
 
+@dataclass(eq=False)
 class SiteSessions:
     """Serves `Session`; the blobs of SiteService are served beside it."""
 
-    def __init__(
-        self,
-        settings: ServerSettings,
-        *,
-        clock: Callable[[], float],
-        guard: Guard,
-        sites: SiteRegistry,
-        accounting: TrafficAccounting,
-    ) -> None:
-        self._settings = settings
-        self._clock = clock
-        self._guard = guard
-        self._sites = sites
-        self._accounting = accounting
-        self._named: set[str] = set()
-        """Unknown fields that were spoken of."""
-        self._beginning: dict[str, RateLimiter] = {}
-        """By the names of sites, as their certificates say them."""
+    _settings: ServerSettings
+    _clock: Callable[[], float]
+    _guard: Guard
+    _sites: SiteRegistry
+    _accounting: TrafficAccounting
+    _named: set[str] = field(default_factory=set)
+    """Unknown fields that were logged."""
+    _beginning: dict[str, RateLimiter] = field(default_factory=dict)
+    """The rates at which sites begin sessions, by the names in their certificates."""
 
     async def session(self, requests: AsyncIterator[bytes], context: Any, peer: Peer) -> None:
         """Converse until either side ends it."""
@@ -112,11 +104,11 @@ class SiteSessions:
         try:
             session = self._begun(self._message(first, numbers), peer, len(first))
         except (BadMessage, NotPermitted, ProtocolRefused) as error:
-            pacing.give_back()  # nobody else has heard of it
+            pacing.give_back()  # the refusal had no effect outside this call
             farewell = pb.Farewell(reason=str(error), final=True)
             await context.write(pb.ToSite(number=1, farewell=farewell))
             raise
-        writing = asyncio.create_task(_write(session, context))
+        writing = asyncio.create_task(session.outbox.send_all(context))
         reading = asyncio.create_task(self._read(session, requests, numbers, peer))
         try:
             await asyncio.wait((writing, reading), return_when=asyncio.FIRST_COMPLETED)
@@ -131,7 +123,7 @@ class SiteSessions:
             await asyncio.gather(writing, reading, return_exceptions=True)
 
     def _pacing_of(self, peer: Peer) -> RateLimiter:
-        """How fast a site may begin sessions, whichever connections it does that over."""
+        """The limit on the sessions that a site begins, over all its connections."""
         settings = self._settings
         if (found := self._beginning.get(peer.name)) is None:
             found = RateLimiter(settings.hellos_per_s, settings.hellos_at_once, self._clock())
@@ -139,7 +131,7 @@ class SiteSessions:
         return found
 
     def _begun(self, message: pb.FromSite, peer: Peer, nbytes: int) -> SiteSession:
-        """The session that a first message begins; raises what is wrong with that."""
+        """The session that a first message begins; raises what is wrong with the message."""
         if message.WhichOneof("content") != "hello":
             raise BadMessage("a session begins with a hello")
         hello = message.hello
@@ -147,12 +139,11 @@ class SiteSessions:
         if name != peer.name:
             raise NotPermitted(f"the certificate of {peer.name} does not speak for site {name}")
         check_protocol(hello.protocol, here="this mediator", there=f"site {name}")
-        if len(hello.held) > MOST_HELD:
-            raise BadMessage(f"{len(hello.held)} orders cannot be held; {MOST_HELD} at most")
+        for what, held in (("orders", hello.held), ("runs", hello.runs)):
+            if len(held) > MOST_HELD:
+                raise BadMessage(f"{len(held)} {what} cannot be held; {MOST_HELD} at most")
         for each in hello.held:
             order_id(each)
-        if len(hello.runs) > MOST_HELD:
-            raise BadMessage(f"{len(hello.runs)} runs cannot be held; {MOST_HELD} at most")
         for run in hello.runs:
             check_run(run)
         _check_data(hello.data_json)
@@ -161,8 +152,8 @@ class SiteSessions:
                 raise BadMessage("a version or an agent's id is plain text of up to 100 characters")
         capacity = capacity_of(hello.capacity)
         self._accounting.session(name, Direction.FROM_SITE, nbytes)
-        session = SiteSession(name, hello.agent, peer.serial, self._settings.held_back)
         settings = self._settings
+        session = SiteSession(name, hello.agent, peer.serial, settings.held_back)
         welcome = pb.Welcome(
             protocol=PROTOCOL,
             heartbeat_s=settings.health.heartbeat_s,
@@ -189,9 +180,8 @@ class SiteSessions:
         numbers: Numbering,
         peer: Peer,
     ) -> None:
-        pacing = RateLimiter(
-            self._settings.messages_per_s, self._settings.messages_at_once, self._clock()
-        )
+        settings = self._settings
+        pacing = RateLimiter(settings.messages_per_s, settings.messages_at_once, self._clock())
         async for data in requests:
             if session.outbox.closed:
                 return
@@ -249,7 +239,7 @@ class SiteSessions:
     async def _refuse(
         self, session: SiteSession, error: BaseException, writing: asyncio.Task[None]
     ) -> None:
-        """End a session that cannot go on, and have the site told why."""
+        """End a session that cannot go on, and tell the site why."""
         if isinstance(error, BadMessage):
             session.end(str(error), final=False)
             async with asyncio.timeout(self._settings.hello_s):
@@ -257,16 +247,8 @@ class SiteSessions:
         raise error
 
 
-async def _write(session: SiteSession, context: Any) -> None:
-    while (message := await session.outbox.take()) is not None:
-        await context.write(message)
-
-
 def passable(site: SiteName, answer: pb.Answer) -> pb.Answer:
-    """An answer that fits into a message to a coordinator; one too large has failed.
-
-    Its order ends by that: whoever waits for it would wait for ever otherwise.
-    """
+    """The answer, or a failure in the place of one that fits into no message to a coordinator."""
     size = answer.ByteSize()
     if size <= LARGEST_ANSWER:
         return answer

@@ -1,4 +1,4 @@
-"""CoordinatorRegistry: which runs go on, and which coordinators are attached at the moment."""
+"""CoordinatorRegistry: the runs that go on, and the coordinators that are attached."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ log = logging.getLogger(__name__)
 
 Line = Outbox[pb.ToCoordinator]
 STEP_S = 1.0
-"""How often it is looked whether a coordinator has said something."""
+"""Seconds between two looks at whether a coordinator has sent something."""
 
 
 class CoordinatorRegistry:
@@ -23,7 +23,7 @@ class CoordinatorRegistry:
         self._going_on: set[RunId] = set()
         self._lines: dict[RunId, Line] = {}
         self._heard: set[RunId] = set()
-        """The runs whose coordinators have said something since that was last looked at."""
+        """The runs whose coordinators have sent something since the last look."""
         self._changed = asyncio.Event()
 
     @property
@@ -32,21 +32,14 @@ class CoordinatorRegistry:
         return frozenset(self._going_on)
 
     def begin(self, run: RunId) -> None:
-        """From now on a run goes on."""
         self._going_on.add(run)
 
     def end(self, run: RunId) -> None:
-        """And now it does not any more."""
         self._going_on.discard(run)
         self._tell_changed()
 
     def goes_on(self, run: RunId) -> bool:
-        """Whether what sites hold for a run is still of use."""
         return run in self._going_on
-
-    def attached(self, run: RunId) -> bool:
-        """Whether its coordinator can be told something."""
-        return run in self._lines
 
     async def listens(self, run: RunId) -> bool:
         """Wait until the coordinator of a run is attached; False if the run does not go on."""
@@ -61,7 +54,7 @@ class CoordinatorRegistry:
         changed.set()
 
     def attach(self, run: RunId, line: Line) -> None:
-        """From now on this is the coordinator; the one before is told nothing more."""
+        """Make this the coordinator of a run; the one before gets no more messages."""
         before = self._lines.pop(run, None)
         if before is not None:
             before.close()
@@ -69,13 +62,13 @@ class CoordinatorRegistry:
         self._tell_changed()
 
     def heard(self, run: RunId) -> None:
-        """The coordinator of a run has said something, whatever it is."""
+        """Note that the coordinator of a run has sent a message of any kind."""
         self._heard.add(run)
 
     async def falls_silent(self, run: RunId, *, attach_s: float, alive_s: float) -> str:
-        """Wait until a coordinator stays away, or says nothing, for so long; what of it it was.
+        """Wait until a coordinator stays away, or says nothing, for so long; which, in words.
 
-        Steps are counted, not seconds: time in which we stood still is nobody's silence.
+        Counts steps, not seconds: time in which this process stood still is not silence.
         """
         step_s, silent_s, attached = min(STEP_S, attach_s / 4, alive_s / 4), 0.0, False
         while silent_s < (alive_s if attached else attach_s):
@@ -90,24 +83,24 @@ class CoordinatorRegistry:
         return f"has not spoken with us for {attach_s:g} s"
 
     def detach(self, run: RunId, line: Line) -> bool:
-        """A coordinator has gone; whether it was the one that is attached."""
+        """Forget a coordinator that has gone; whether it was the attached one."""
         if self._lines.get(run) is not line:
             return False
         del self._lines[run]
         return True
 
     def tell(self, run: RunId, message: pb.ToCoordinator) -> bool:
-        """Whether there is a coordinator that will get it."""
+        """Send a message to a run's coordinator; whether one is there to get it."""
         line = self._lines.get(run)
         return line is not None and line.put(message)
 
     def tell_in_passing(self, run: RunId, message: pb.ToCoordinator) -> bool:
-        """Whether it will be told what may be lost: not while much else waits to be told."""
+        """Send a message that may be lost, unless many others wait; whether it was sent."""
         line = self._lines.get(run)
         return line is not None and not line.crowded and line.put(message)
 
     def tell_all(self, message: pb.ToCoordinator) -> None:
-        """Every coordinator that is attached."""
+        """Send a message to every attached coordinator."""
         for line in self._lines.values():
             line.put(message)
 

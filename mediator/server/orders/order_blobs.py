@@ -1,7 +1,7 @@
-"""OrderBlobs: the blobs of sites' orders and answers, kept for as long as the orders are open.
+"""OrderBlobs: keeps the blobs of orders and answers for as long as the orders are open.
 
-An order may come with a blob, and its answer may bring one, which is kept from when the site offers
-it. A blob that is let go is removed unless somebody else needs it.
+An order may come with a blob. Its answer may bring another, which is kept from the site's offer on.
+A blob that is let go is removed, unless another order needs it.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from ...wire.messages import OrderId, SiteName
 
 @dataclass(slots=True)
 class _Kept:
-    """What is kept for one order."""
+    """The blobs of one order."""
 
     sent: str = ""
     """Digest of the blob that the order comes with."""
     brought: str = ""
-    """Digest of the blob that its answer brings, once that was offered."""
+    """Digest of the blob that its answer brings, once the site has offered it."""
     brought_bytes: int = 0
     moving_at: float | None = None
-    """While one of them crosses the link: when that began, or last got further."""
+    """While a blob crosses the link: when it set out, or last got further."""
 
 
 class OrderBlobs:
@@ -40,14 +40,14 @@ class OrderBlobs:
         )
 
     def keep(self, site: SiteName, id: OrderId, digest: str) -> bool:
-        """Keep the blob that an order comes with; whether it is there."""
+        """Keep the blob that an order comes with; whether the store has it."""
         kept = self._kept[site][id]
         if not kept.sent and self._keeping.keep_again(digest):
             kept.sent = digest
         return bool(kept.sent)
 
     def expect(self, site: SiteName, id: OrderId, blob: Blob) -> None:
-        """Keep the blob of an order's answer, there or still to come, in the place of another."""
+        """Keep the blob of an order's answer, here or still to come, in the place of another."""
         kept = self._kept[site][id]
         if kept.brought != blob.digest:
             self._store.pin(blob.digest)
@@ -93,4 +93,4 @@ class OrderBlobs:
         if kept.brought:
             self._store.unpin(kept.brought)
             if self._keeping.keep_again(kept.brought):
-                self._keeping.let_go(kept.brought)  # which removes it, if nobody else needs it
+                self._keeping.let_go(kept.brought)  # removes it, unless another order needs it

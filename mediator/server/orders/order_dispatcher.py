@@ -1,7 +1,7 @@
-"""OrderDispatcher: orders on their way to sites, answers on their way back, what runs hold there.
+"""OrderDispatcher: sends orders to sites and their answers back, and tracks what runs hold there.
 
 `site_orders.py` decides what is open and what an answer means, and `order_blobs.py` keeps the
-blobs. Here is what follows: what is sent, who is told, what is counted.
+blobs. The dispatcher has the effects: it sends, tells coordinators and counts bytes.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from .traffic_accounting import MESSAGE_BYTES, TrafficAccounting
 log = logging.getLogger(__name__)
 
 RELEASE = "release"
-"""The key of the order that a run's part at a site ends with."""
+"""The key of the order that ends a run's part at a site."""
 EVENTS = "events"
-"""The purpose of what a site says beside its answers."""
+"""The purpose that a site's messages beside its answers are booked under."""
 LARGEST_HAPPENED = 256 << 10
-"""Bytes of that which are passed on at once."""
+"""Bytes of one such message that are passed on."""
 
 
 class ForgetUploads(Protocol):
-    """Takes nothing more for a run, or of it from one site, or for one order."""
+    """Refuses uploads from now on: of a run, of its part at one site, or of one order."""
 
     def __call__(self, run: str, *, site: str = "", key: str = "") -> None: ...
 
@@ -51,14 +51,13 @@ class OrderDispatcher:
     def __init__(
         self,
         sites: SiteTable,
-        *,
         attached: CoordinatorRegistry,
         accounting: TrafficAccounting,
         blobs: BlobStore,
         clock: Callable[[], float],
         moved: Callable[[SiteEntry], None] = lambda entry: None,
     ) -> None:
-        """`moved` is told of each site that bytes of a blob went to or came from."""
+        """`moved` is called with each site whose link bytes of a blob have crossed."""
         self._sites = sites
         self._moved = moved
         self._attached = attached
@@ -67,12 +66,12 @@ class OrderDispatcher:
         self._order_blobs = OrderBlobs(blobs, clock)
         self._commands: dict[OrderId, asyncio.Future[pb.Answer]] = {}
         self.forget_uploads: ForgetUploads = lambda run, *, site="", key="": None
-        """Called when nobody waits for blobs any more, of a run or of one site's order."""
+        """Called when the blobs of a run, or of one order, are not needed any more."""
 
-    # -- how a site stands ------------------------------------------------------------------------
+    # -- sessions and losses of sites -------------------------------------------------------------
 
     def reconnected(self, entry: SiteEntry, hello: pb.Hello) -> None:
-        """A session has begun, with what the site has open."""
+        """A session has begun: compare the site's open orders with those here."""
         held = [OrderId(RunId(each.run), each.key) for each in hello.held]
         found = entry.orders.reconnected(held, self._attached.goes_on)
         for released in found.released:
@@ -83,10 +82,9 @@ class OrderDispatcher:
         self._claimed(entry, said)
 
     def _claimed(self, entry: SiteEntry, runs: set[RunId]) -> None:
-        """A site says that it has something of these runs.
+        """Take a site's word for the runs that hold something there, until it says otherwise.
 
-        It is believed of what nobody here knows for as long as it goes on to say so; that is how a
-        mediator that was restarted learns of it.
+        So a mediator that was restarted learns of holdings that it does not know.
         """
         for run in entry.claimed - runs:
             entry.holding.pop(run, None)
@@ -100,7 +98,7 @@ class OrderDispatcher:
                 entry.holding.setdefault(run, 0)
 
     def lost(self, entry: SiteEntry) -> None:
-        """A site has been given up: all that it had open has failed."""
+        """A site is lost: fail its open orders, and owe it a release for each run."""
         failure = told(SiteLost(entry.name, entry.standing.reason))
         for order in entry.orders.given_up(failure):
             self._let_go(entry, order.key)
@@ -109,10 +107,9 @@ class OrderDispatcher:
         entry.holding.clear()
 
     def collect(self, entry: SiteEntry) -> None:
-        """Have a site give back what nobody wants there; asked again until it says that it has.
+        """Ask a site to release what runs left there; repeated until it confirms.
 
-        A run that goes on wants back what it gave up with a site that was lost, unless that is
-        not to work again.
+        Not for a run that goes on at a site that was lost and is open again: it takes part again.
         """
         if entry.session is None or not works(entry.standing.state):
             return
@@ -139,7 +136,7 @@ class OrderDispatcher:
     # -- what a site says -------------------------------------------------------------------------
 
     def taken(self, name: SiteName, id: OrderId, nbytes: int) -> None:
-        """An order has reached whoever works on it."""
+        """An order has reached its runner."""
         entry = self._sites.entry(name)
         order = entry.orders.open.get(id)
         if order is not None:
@@ -147,7 +144,7 @@ class OrderDispatcher:
             self._arrived(entry, order)
 
     def answered(self, name: SiteName, answer: pb.Answer, id: OrderId, nbytes: int) -> str:
-        """An answer has come; gives why it is refused, or nothing."""
+        """Take an answer; gives why it is refused, or nothing."""
         entry = self._sites.entry(name)
         if id.key == RELEASE:
             entry.owed.discard(id.run)
@@ -177,7 +174,7 @@ class OrderDispatcher:
             return ""
         if not self._blobs.has(blob):
             return f"its blob {blob.digest} was not pushed before"
-        self._order_blobs.expect(entry.name, order.key, blob)  # pushed, perhaps, before we began
+        self._order_blobs.expect(entry.name, order.key, blob)  # maybe pushed before a restart
         return ""
 
     def _too_much(
@@ -188,10 +185,7 @@ class OrderDispatcher:
         return entry.orders.too_much(order, answer_bytes=answer_bytes, blob_bytes=blob_bytes)
 
     def happened(self, name: SiteName, happened: pb.Happened, nbytes: int) -> None:
-        """Something that the coordinator of a run may show; it is told if it is there.
-
-        And if it has asked something of this site: others' runs are none of its business.
-        """
+        """Pass a site's message on to a run's coordinator, if that run has sent orders there."""
         entry, run = self._sites.entry(name), RunId(happened.run)
         if run not in entry.holding or run in entry.claimed:
             return
@@ -206,14 +200,14 @@ class OrderDispatcher:
     # -- blobs ------------------------------------------------------------------------------------
 
     def refuses_fetch(self, name: str, digest: str) -> str:
-        """Why a site may not have a blob: no order of it names one."""
+        """Why a site may not have a blob: none of its orders names it. Empty if it may."""
         entry = self._sites.get(name)
         if entry is None or entry.orders.naming(digest) is None:
             return f"no order of site {name} names blob {digest}"
         return ""
 
     def refuses_push(self, name: str, id: OrderId, blob: Blob) -> str:
-        """Why an order's answer may not bring a blob; if it may, the blob is kept for it."""
+        """Why an order's answer may not bring a blob; empty if it may, and the blob is kept."""
         entry = self._sites.get(name)
         order = None if entry is None else entry.orders.open.get(id)
         if entry is None or order is None:
@@ -229,7 +223,7 @@ class OrderDispatcher:
         return ""
 
     def book_blob(self, name: str, direction: Direction, digest: str, nbytes: int) -> None:
-        """Bytes of a blob crossed a site's boundary."""
+        """Count bytes of a blob that crossed a site's boundary."""
         entry = self._sites.get(name)
         if entry is None:
             return
@@ -247,7 +241,7 @@ class OrderDispatcher:
             self._took(entry, order, nbytes, seconds)
 
     def _arrived(self, entry: SiteEntry, order: OpenOrder) -> None:
-        """An order's blob is across: what was still under way has taken until now."""
+        """An order's blob is across: count the seconds since it last got further."""
         self._took(entry, order, 0, self._order_blobs.arrived(entry.name, order.key))
 
     def _took(self, entry: SiteEntry, order: OpenOrder, nbytes: int, seconds: float | None) -> None:
@@ -258,7 +252,7 @@ class OrderDispatcher:
     # -- what coordinators ask --------------------------------------------------------------------
 
     def ask(self, name: str, message: pb.Order, id: OrderId) -> None:
-        """Send an order to a site, now or when it can be; its answer goes to the coordinator."""
+        """Send an order to a site, now or once it is reachable; the coordinator gets the answer."""
         entry = self._sites.get(name)
         if entry is None or not works(entry.standing.state):
             reason = "there is no such site" if entry is None else entry.standing.reason
@@ -279,7 +273,7 @@ class OrderDispatcher:
             self.send_waiting(entry)
 
     def withdraw(self, name: str, id: OrderId) -> None:
-        """The coordinator has the answer, or does not want it any more."""
+        """The coordinator has the answer, or no longer wants it."""
         entry = self._sites.get(name)
         if entry is not None:
             self._end(entry, id)
@@ -291,7 +285,7 @@ class OrderDispatcher:
                 self._let_go(entry, order.key)
 
     def run_over(self, run: RunId) -> None:
-        """A run is over: nothing of it is waited for, and what sites still hold they give back."""
+        """A run is over: end its orders, and have sites release what it holds."""
         for entry in self._sites:
             if entry.holding.pop(run, None) is not None:
                 entry.owed.add(run)
@@ -326,7 +320,7 @@ class OrderDispatcher:
     # -- effects ----------------------------------------------------------------------------------
 
     def _pass_on(self, entry: SiteEntry, order: OpenOrder) -> None:
-        """Give an answer to whoever asked; what was counted for it comes before it."""
+        """Give an answer to its command or coordinator, after the bytes that it has cost."""
         if order.reply is None:
             return
         if (command := self._commands.get(order.key)) is not None:
@@ -340,7 +334,7 @@ class OrderDispatcher:
         self._attached.tell(order.key.run, pb.ToCoordinator(answer=answer))
 
     def _note(self, entry: SiteEntry, order: OpenOrder) -> None:
-        """Whether the site holds something for the run now."""
+        """Note if the site holds nothing for the run after this answer."""
         if order.message is None or order.reply is None:
             return
         refused = order.message.verb == "prepare" and order.reply.done.kind != "promised"
@@ -353,7 +347,7 @@ class OrderDispatcher:
         self._attached.tell(id.run, pb.ToCoordinator(answer=answer))
 
     def _end(self, entry: SiteEntry, id: OrderId) -> None:
-        """Nobody needs an order's answer, or needs it any longer: the site may forget it."""
+        """End an order: its answer is not needed, and the site may forget it."""
         effect, _ = entry.orders.release(id)
         self._let_go(entry, id)
         if effect is Effect.ACKNOWLEDGE:

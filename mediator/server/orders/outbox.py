@@ -1,10 +1,10 @@
-"""Outbox: what is to be sent to one peer, in order, within a bound."""
+"""Outbox: the messages that wait to be sent to one peer, in order and within a bound."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 Message = TypeVar("Message")
 
@@ -18,7 +18,7 @@ class Outbox(Generic[Message]):
         self._news = asyncio.Event()
         self._closed = False
         self.overflowed = False
-        """Whether it was closed because the peer takes its messages too slowly."""
+        """Whether it was closed because the peer reads too slowly."""
 
     @property
     def closed(self) -> bool:
@@ -27,11 +27,11 @@ class Outbox(Generic[Message]):
 
     @property
     def crowded(self) -> bool:
-        """Whether so much waits that what may be lost is better left out."""
+        """Whether so much waits that dispensable messages are better left out."""
         return 2 * len(self._waiting) >= self._limit
 
     def put(self, message: Message) -> bool:
-        """Whether it will be sent; a box that is full is closed by that."""
+        """Add a message; whether it will be sent. A message too many closes the box."""
         if self._closed:
             return False
         if len(self._waiting) >= self._limit:
@@ -44,9 +44,14 @@ class Outbox(Generic[Message]):
         return True
 
     def close(self) -> None:
-        """Send what is in it, and nothing after that; may be called twice."""
+        """Take no more messages; those inside are still sent. May be called twice."""
         self._closed = True
         self._news.set()
+
+    async def send_all(self, context: Any) -> None:
+        """Write what is put in to a gRPC stream, until the box is closed and empty."""
+        while (message := await self.take()) is not None:
+            await context.write(message)
 
     async def take(self) -> Message | None:
         """The next message, when there is one; None after the last."""

@@ -1,9 +1,8 @@
-"""SiteOrders: what coordinators have asked of one site, and what the site says that it holds.
+"""SiteOrders: the open orders of one site, by its coordinators and by the site's own word.
 
-An order stays open until its coordinator has confirmed the answer, so that a coordinator which dies
-in between finds the answer when it asks again. A mediator that was restarted adopts what the site
-holds. That there are such orders only the site says, so they are bounded: whatever does not fit
-waits at the site until somebody asks.
+An order stays open until its coordinator confirms the answer, so that a coordinator that was
+restarted finds the answer when it asks again. A mediator that was restarted adopts the orders that
+the site holds. Only the site vouches for those, so they are bounded: the rest waits at the site.
 """
 
 from __future__ import annotations
@@ -16,11 +15,11 @@ from ...proto import federation_pb2 as pb
 from ...wire.messages import OrderId, RunId, id_message
 
 ADOPTED = 256
-"""Orders of a site that nobody has asked for yet; answers beyond them may have to be made again."""
+"""Adopted orders of one site; answers to more of them may have to be computed again."""
 ADOPTED_ANSWER_BYTES = 32 << 20
-"""Of the answers to them, which are kept until somebody asks."""
+"""Of the answers to adopted orders, which are kept until a coordinator asks."""
 ADOPTED_BLOB_BYTES = 1 << 30
-"""Of the blobs that such answers bring."""
+"""Of the blobs with such answers."""
 
 OpenOrder: TypeAlias = OpenRequest[OrderId, pb.Order, pb.Answer]
 
@@ -31,24 +30,24 @@ class SiteOrders(Requester[OrderId, pb.Order, pb.Answer]):
     def reconnected(
         self, held: Iterable[OrderId], goes_on: Callable[[RunId], bool]
     ) -> Reconnected[OrderId, pb.Order, pb.Answer]:
-        """A session has begun: what the site does not hold has to be sent again."""
+        """A session has begun: orders that the site does not hold will be sent again."""
         return self.connected(held, lambda id: goes_on(id.run), ADOPTED)
 
     def given_up(self, failure: pb.Failure) -> list[OpenOrder]:
-        """The site is lost: what it had not answered ends, with that failure as the answer."""
+        """The site is lost: end its unanswered orders with that failure as the answer."""
         ended = self.lost()
         for order in ended:
             order.reply = pb.Answer(id=id_message(order.key), failure=failure)
         return ended
 
     def adopted(self) -> list[OpenOrder]:
-        """What nobody has asked for since this mediator was started."""
+        """The orders that no coordinator has asked for since this mediator was started."""
         return [order for order in self.open.values() if order.adopted]
 
     def too_much(self, order: OpenOrder, *, answer_bytes: int = 0, blob_bytes: int = 0) -> bool:
-        """Whether an order that nobody has asked for would have more kept than fits beside others.
+        """Whether keeping an adopted order's answer would exceed the bounds of all adopted orders.
 
-        `blob_bytes` are those of all such orders. It has to come again once somebody asks.
+        `blob_bytes` are those of all adopted orders.
         """
         if not order.adopted:
             return False

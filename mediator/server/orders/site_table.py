@@ -1,4 +1,4 @@
-"""SiteTable: what is known of every site that has joined."""
+"""SiteTable: the current state of every site that has joined."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ HELD_BACK_STATES = (SiteState.SUSPECT, SiteState.LOST, SiteState.LEFT)
 
 
 class AgentLink(Protocol):
-    """A conversation with a site's agent that is going on."""
+    """An open session with a site's agent."""
 
     serial: str
-    """Of the certificate that it was begun with."""
+    """Of the certificate that it began with."""
     agent: str
 
     def send(self, message: pb.ToSite) -> None:
@@ -45,13 +45,13 @@ class SiteEntry:
     session: AgentLink | None = None
     orders: SiteOrders = field(default_factory=SiteOrders)
     holding: dict[RunId, int] = field(default_factory=dict)
-    """The runs that have something reserved here, and the last round that they asked for."""
+    """The runs with reservations here, and the round of each one's last order."""
     owed: set[RunId] = field(default_factory=set)
-    """The runs that want nothing of it any more, and that may have left something here."""
+    """The runs that may have left reservations here, and for which the site is owed a release."""
     claimed: set[RunId] = field(default_factory=set)
-    """Those of both that only the site speaks of: nothing was asked of it for them yet."""
+    """The runs of both that only the site names: no order was sent for them yet."""
     news_at: float = -math.inf
-    """When a heartbeat has last changed what others are told of it."""
+    """When a heartbeat last changed what coordinators are told of the site."""
 
     @property
     def reachable(self) -> bool:
@@ -69,11 +69,11 @@ class SiteTable:
         self._entries[entry.name] = entry
 
     def get(self, name: str) -> SiteEntry | None:
-        """What is known of a site, if it has joined."""
+        """A site's entry, if it has joined."""
         return self._entries.get(SiteName(name))
 
     def entry(self, name: str) -> SiteEntry:
-        """What is known of a site; NoSuchSite names those that there are."""
+        """A site's entry; NoSuchSite names the sites that have joined."""
         entry = self.get(name)
         if entry is None:
             known = ", ".join(sorted(self._entries)[:20]) or "none"

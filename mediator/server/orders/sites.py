@@ -1,8 +1,8 @@
-"""SiteRegistry: who has joined, how each stands, and whom to tell.
+"""SiteRegistry: the sites that have joined, and the effects when a site's state changes.
 
-Health is decided in core/health.py; here is what follows: who is told, what is remembered, what
-becomes of the site's orders (order_dispatcher.py). A site whose session ended is not given up by
-that: silence and time decide. Orders for a suspect site wait; a lost one fails all that it had.
+core/health.py decides the states. The registry tells coordinators, writes the store and has
+order_dispatcher.py act on the site's orders. The end of a session alone does not make a site lost:
+silence does. Orders for a suspect site wait; all orders of a lost one fail.
 """
 
 from __future__ import annotations
@@ -42,7 +42,6 @@ class SiteRegistry:
     def __init__(
         self,
         settings: ServerSettings,
-        *,
         clock: Callable[[], float],
         database: Database,
         events: EventLog,
@@ -56,22 +55,14 @@ class SiteRegistry:
         self._events = events
         self._attached = attached
         self.table = SiteTable()
-        """What is known of each."""
-        self.orders = OrderDispatcher(
-            self.table,
-            attached=attached,
-            accounting=accounting,
-            blobs=blobs,
-            clock=clock,
-            moved=self._moved,
-        )
+        self.orders = OrderDispatcher(self.table, attached, accounting, blobs, clock, self._moved)
         self._ticked_at = clock()
         self._untold: set[SiteName] = set()
         self._telling: asyncio.TimerHandle | None = None
         self._changed = asyncio.Event()
 
     async def load(self) -> None:
-        """Remember the sites of before; those that were in contact have the grace to come back."""
+        """Read the sites that are known; those that were in contact are suspect at first."""
         now = self._clock()
         for record in await self._database.ask(self._database.store.sites):
             gone = record.removed or record.state in (SiteState.LOST, SiteState.LEFT)
@@ -131,15 +122,16 @@ class SiteRegistry:
             entry.session = None
 
     def heartbeat(self, name: SiteName, capacity: Capacity, trouble: str) -> list[RunId]:
-        """A site lives; gives the runs whose leases there go on.
+        """Take a site's heartbeat; gives the runs whose leases there go on.
 
-        What is news to others counts once in the time between two heartbeats: a site that changes
-        its mind faster is believed when it says so again.
+        News for coordinators counts once per heartbeat interval. News that comes faster is ignored
+        until the site repeats it.
         """
         entry, now = self.table.entry(name), self._clock()
         event, reason = SiteEvent.HEARD, "it is in contact again"
         if trouble:
-            event, reason = SiteEvent.TROUBLED, _plain(trouble)
+            plain = plain_line(" ".join(trouble[:LONGEST_REASON].split()))
+            event, reason = SiteEvent.TROUBLED, plain
         turns = after(entry.standing, event, now, reason).state is not entry.standing.state
         grows = entry.capacity.total != capacity.total
         early = now - entry.news_at < self._settings.health.heartbeat_s
@@ -149,7 +141,7 @@ class SiteRegistry:
         return sorted(self._attached.going_on)
 
     def _moved(self, entry: SiteEntry) -> None:
-        """Bytes of a blob have crossed a site's link: it is there, however late its heartbeats."""
+        """Bytes of a blob have crossed a site's link: a sign of life, like a heartbeat."""
         self._apply(entry, SiteEvent.MOVED, "its transfers go on")
 
     def _believe(self, entry: SiteEntry, capacity: Capacity, event: SiteEvent, reason: str) -> None:
@@ -161,13 +153,13 @@ class SiteRegistry:
         if not worked and event is SiteEvent.HEARD:
             self.orders.collect(entry)
 
-    # -- what admins wish, and time brings --------------------------------------------------------
+    # -- changes by admins, and by time -----------------------------------------------------------
 
     async def change(self, name: str, event: SiteEvent, reason: str) -> SiteEntry:
-        """Do as an admin wishes, and write it down before that is said; NoSuchSite, StoreError."""
+        """Apply an admin's change; it is in the store on return. NoSuchSite, StoreError."""
         entry = self.table.entry(name)
         self._apply(entry, event, reason)
-        self._tell()  # now: what comes of it must not be heard of before
+        self._tell()  # at once: coordinators must hear of the change before its consequences
         self.orders.collect(entry)
         if event is SiteEvent.REMOVE:
             entry.removed = True
@@ -183,7 +175,7 @@ class SiteRegistry:
                 await self._changed.wait()
 
     def tick(self) -> None:
-        """What time alone brings about."""
+        """Apply the transitions that are due by time alone."""
         now = self._clock()
         self._forgive(now)
         for entry in self.table:
@@ -194,7 +186,7 @@ class SiteRegistry:
                 self._apply(entry, SiteEvent.DRAINED, "nothing is left there")
 
     def _forgive(self, now: float) -> None:
-        """Time in which this process stood still is nobody's silence."""
+        """Do not count time in which this process stood still as silence of sites."""
         stood_still, self._ticked_at = now - self._ticked_at, now
         if stood_still < self._settings.health.silent_after_s / 3:
             return
@@ -204,13 +196,13 @@ class SiteRegistry:
             entry.standing = replace(entry.standing, heard_at=min(now, heard_at))
 
     def end_sessions(self, serials: Collection[str]) -> None:
-        """End the sessions that were begun with certificates that are revoked now."""
+        """End the sessions that began with certificates that are revoked now."""
         for entry in self.table:
             if entry.session is not None and entry.session.serial in serials:
                 entry.session.end("its certificate was revoked", final=True)
 
     def end_all(self, reason: str) -> None:
-        """The mediator ends: sites come back when there is one again."""
+        """End all sessions with the mediator: sites reconnect to the next one."""
         for entry in self.table:
             if entry.session is not None:
                 entry.session.end(reason, final=False)
@@ -218,10 +210,7 @@ class SiteRegistry:
     # -- looking ----------------------------------------------------------------------------------
 
     def standings(self, names: Collection[SiteName] | None = None) -> list[pb.ToCoordinator]:
-        """What coordinators are told of some sites, or of all; in several messages if it is much.
-
-        The first is there even where there is no site.
-        """
+        """The standings of some sites, or of all, for coordinators: at least one message."""
         messages, size = [pb.Sites()], 0
         entries = self.table if names is None else map(self.table.entry, sorted(names))
         for entry in entries:
@@ -236,10 +225,8 @@ class SiteRegistry:
     # -- effects ----------------------------------------------------------------------------------
 
     def _apply(self, entry: SiteEntry, event: SiteEvent, reason: str) -> None:
-        before, entry.standing = (
-            entry.standing,
-            after(entry.standing, event, self._clock(), reason),
-        )
+        before = entry.standing
+        entry.standing = after(before, event, self._clock(), reason)
         state = entry.standing.state
         if state is before.state:
             if entry.standing.wish is not before.wish:
@@ -261,15 +248,14 @@ class SiteRegistry:
         )
 
     def _remember(self, entry: SiteEntry, *, with_data: bool = False) -> None:
-        """Have it written how a site stands; what it tells of its data is much, and seldom new."""
+        """Write a site's state; its data only if asked, since that is large and seldom new."""
         put_site = self._database.store.put_site
         self._database.write(put_site, _record(entry), with_data=with_data)
 
     def _tell_soon(self, entry: SiteEntry) -> None:
         self._untold.add(entry.name)
         if self._telling is None:
-            loop = asyncio.get_running_loop()
-            self._telling = loop.call_later(TOLD_AFTER_S, self._tell)
+            self._telling = asyncio.get_running_loop().call_later(TOLD_AFTER_S, self._tell)
 
     def _tell(self) -> None:
         names, self._untold = self._untold, set()
@@ -278,9 +264,7 @@ class SiteRegistry:
         if self._telling is not None:
             self._telling.cancel()
             self._telling = None
-        if not names:
-            return
-        for message in self.standings(names):
+        for message in self.standings(names) if names else ():
             self._attached.tell_all(message)
 
 
@@ -301,7 +285,7 @@ def _record(entry: SiteEntry) -> SiteRecord:
 
 
 def _standing(entry: SiteEntry) -> pb.SiteStanding:
-    """What coordinators are told of a site; of one that has left, not what data it had."""
+    """What coordinators are told of a site; without its data once it has left."""
     left = entry.standing.state is SiteState.LEFT
     return standing_message(
         SiteStanding(
@@ -312,8 +296,3 @@ def _standing(entry: SiteEntry) -> pb.SiteStanding:
             data_json="" if left else entry.data_json,
         )
     )
-
-
-def _plain(text: str) -> str:
-    """What a site says, as one line of plain text."""
-    return plain_line(" ".join(text[:LONGEST_REASON].split()))

@@ -1,7 +1,7 @@
-"""TrafficAccounting: bytes across the boundaries of sites, for the coordinators and the store.
+"""TrafficAccounting: counts bytes across the boundaries of sites, for coordinators and the store.
 
-Every byte is told to the coordinator of its run once, and added to the store once. What belongs to
-no run, such as heartbeats, is in the store under an empty run.
+Every byte is told to its run's coordinator once, and added to the store once. Bytes of no run, such
+as heartbeats, are in the store under an empty run.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from ...wire.messages import RunId
 from ..store.database import Database
 
 MESSAGE_BYTES = 36
-"""What a message costs beside its own bytes: gRPC 5, HTTP/2 9, TLS 22."""
+"""The overhead of a message: gRPC 5, HTTP/2 9, TLS 22."""
 NO_RUN = RunId("")
 SESSION = "session"
-"""The purpose of what belongs to no run."""
+"""The purpose of bytes of no run."""
 
 
 class TrafficAccounting:
@@ -29,11 +29,11 @@ class TrafficAccounting:
         self._untold: defaultdict[RunId, TrafficLedger] = defaultdict(TrafficLedger)
         self._unwritten: defaultdict[RunId, TrafficLedger] = defaultdict(TrafficLedger)
         self._links: dict[RunId, dict[tuple[int, str], LinkUse]] = {}
-        """How long bytes took, as far as that was not told yet; by round and site."""
+        """How long bytes took, by round and site, as far as not told yet."""
         self._totals: Counter[tuple[str, Direction]] = Counter()
 
     def total(self, site: str) -> dict[str, int]:
-        """Bytes of a site by direction, since the mediator was started."""
+        """A site's bytes by direction, since the mediator was started."""
         return {str(each): self._totals[site, each] for each in Direction}
 
     def book(self, run: RunId, flow: Flow, nbytes: int) -> None:
@@ -43,16 +43,16 @@ class TrafficAccounting:
             self._untold[run].book(flow, nbytes)
 
     def session(self, site: str, direction: Direction, nbytes: int) -> None:
-        """A message that belongs to no run."""
+        """Count a message of no run."""
         self.book(NO_RUN, Flow(0, site, direction, SESSION), nbytes + MESSAGE_BYTES)
 
     def took(self, run: RunId, use: LinkUse) -> None:
-        """Bytes of a blob have taken so long to cross a site's link."""
+        """Count the seconds that bytes of a blob took to cross a site's link."""
         links, of = self._links.setdefault(run, {}), (use.round_number, use.site)
         links[of] = links[of] + use if of in links else use
 
     def tell(self, run: RunId) -> pb.ToCoordinator | None:
-        """What the coordinator of a run was not told yet; None if that is nothing."""
+        """The counts that a run's coordinator was not told yet; None if there are none."""
         ledger, links = self._untold.pop(run, None), self._links.pop(run, {})
         if ledger is None and not links:
             return None
@@ -75,12 +75,12 @@ class TrafficAccounting:
         return pb.ToCoordinator(bytes=pb.Bytes(flows=flows, links=took))
 
     def forget(self, run: RunId) -> None:
-        """A run is over: nobody is told any more."""
+        """Drop the untold counts of a run that is over."""
         self._untold.pop(run, None)
         self._links.pop(run, None)
 
     def write(self, *, last: bool = False) -> None:
-        """Add to the store what is not there yet; while that is away, only for the last time."""
+        """Add new counts to the store; while it is away, only if this is the last time."""
         if self._database.away and not last:
             return
         unwritten, self._unwritten = self._unwritten, defaultdict(TrafficLedger)

@@ -1,24 +1,34 @@
-"""CoordinatorProcess: a run's coordinator as a child of ours, in a session of its own.
+"""CoordinatorProcess: a run's coordinator as a child process, in a session of its own.
 
-It ends when its stdin does, and is killed with us. What it prints goes to its log. Ending it is
-asked for first (SIGTERM), then done.
+It ends when its stdin does, and the kernel kills it when the mediator dies. It prints to its log.
+Ending it means SIGTERM first, then SIGKILL.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from asyncio.subprocess import Process
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from ...wire.local_socket import NO_FORK_HANDLERS
-from .parent_death import fated
 
 FINISHED, FAILED, NO_ROOM, STOPPED = 0, 1, 75, 130
-"""The exit codes by which a coordinator says itself how it ended. One that found the disk full says
-`NO_ROOM`: it is started again once that has room."""
+"""The exit codes that a coordinator chooses. With `NO_ROOM` it found a disk full, and is started
+again once that has room."""
+_WITH_PARENT = """\
+import ctypes, os, sys
+if sys.platform == "linux":
+    ctypes.CDLL(None).prctl(1, 9)
+if os.getppid() != int(sys.argv[1]):
+    sys.exit(1)
+os.execvp(sys.argv[2], sys.argv[2:])
+"""
+"""Has Linux kill the child with the thread that starts it, then becomes the command. As a function
+between fork and exec it would run beside gRPC's threads, and could wait for their locks."""
 
 
 class CoordinatorProcess:
@@ -29,11 +39,11 @@ class CoordinatorProcess:
 
     @classmethod
     async def start(cls, command: Sequence[str], log: Path) -> CoordinatorProcess:
-        """Start a command; OSError if that cannot be done."""
+        """Start a command, to be killed when the calling thread ends. OSError."""
         descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         try:
             process = await asyncio.create_subprocess_exec(
-                *fated(command),
+                *(sys.executable, "-c", _WITH_PARENT, str(os.getpid()), *command),
                 env={**os.environ, **NO_FORK_HANDLERS},
                 stdin=asyncio.subprocess.PIPE,
                 stdout=descriptor,
@@ -57,7 +67,7 @@ class CoordinatorProcess:
         return code
 
     async def end(self, within_s: float) -> int:
-        """Ask it to end, kill it if it does not; its exit code."""
+        """Terminate it, and kill it if it goes on for so long; its exit code."""
         with suppress(ProcessLookupError):
             self._process.terminate()
         try:

@@ -1,4 +1,4 @@
-"""DiskRoom: whether the disk of the mediator's folder has any, and how long a run waits for it."""
+"""DiskRoom: whether the disk of the mediator's folder has room, and how long a run waits for it."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 20.0
 
 
 class DiskRoom:
-    """Looks at the disk; the log has a line when it is full, and one when it has room again."""
+    """Looks at the disk, and logs when it becomes full and when it has room again."""
 
     def __init__(self, folder: Path, space: Callable[[Path], Space]) -> None:
         self._folder, self._space = folder, space
         self.trouble = ""
-        """Why the disk is too full, as it was seen last."""
+        """Why the disk was too full at the last look; empty if it was not."""
 
     def look(self) -> bool:
-        """Look; whether something has changed."""
+        """Look; whether `trouble` has come or gone."""
         before = self.trouble
         self.trouble = disk_trouble(
             self._space(self._folder), "the mediator", before=bool(self.trouble)
@@ -40,13 +40,13 @@ class DiskRoom:
         return True
 
     async def look_and_say(self, events: EventLog) -> None:
-        """Look, and have what has changed among the federation's events. OSError."""
+        """Look, and make a change an event of the federation. OSError."""
         if await asyncio.to_thread(self.look):
             name = "disk_full" if self.trouble else "disk_has_room"
             events.say(name, reason=self.trouble)
 
     async def wait(self, failures: int, stop: asyncio.Event) -> None:
-        """Wait for room, and no shorter the more often in a row there was none; or until `stop`."""
+        """Wait for room, or until `stop`; at least a pause that grows with `failures`."""
         pause_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(failures, 10))
         while True:
             with suppress(TimeoutError):

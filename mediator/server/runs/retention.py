@@ -1,4 +1,4 @@
-"""Retaining: removes, now and then, the runs and records that a mediator keeps no longer."""
+"""Retaining: removes, every hour, runs and records that the mediator's retention does not keep."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import logging
 import os
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from ...core.retention import DAY_S, EndedRun, Retention, outlived
@@ -20,21 +21,17 @@ log = logging.getLogger(__name__)
 
 EVERY_S = 3_600.0
 FOR_RETENTION = "the mediator's retention"
-"""Who removes what is kept no longer."""
+"""Stands for a user in the reasons of removals."""
 
 
+@dataclass(frozen=True)
 class Retaining:
     """The retention of one mediator."""
 
-    def __init__(
-        self,
-        rules: Retention,
-        *,
-        runs: Runs,
-        database: Database,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        self._rules, self._runs, self._database, self._clock = rules, runs, database, clock
+    _rules: Retention
+    _runs: Runs
+    _database: Database
+    _clock: Callable[[], float] = time.time
 
     async def keep(self) -> None:
         """Look again and again, until cancelled."""
@@ -47,7 +44,7 @@ class Retaining:
 
     async def look(self) -> None:
         """Remove what is kept no longer. MediatorError, OSError."""
-        await asyncio.to_thread(self._runs.sweep)
+        await asyncio.to_thread(self._runs.folders.sweep)
         if not self._rules:
             return
         now, store = self._clock(), self._database.store
@@ -56,7 +53,7 @@ class Retaining:
             EndedRun(
                 id=each.id,
                 ended_at=each.ended_at or now,
-                nbytes=await asyncio.to_thread(_bytes_below, self._runs.folder(each.id)),
+                nbytes=await asyncio.to_thread(_bytes_below, self._runs.folders.of(each.id)),
                 finished=each.state is RunState.FINISHED,
             )
             for each in records

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import secrets
 import shutil
 from contextlib import suppress
@@ -21,6 +22,8 @@ SUBMISSION = "submission.json"
 CODE = "code.zip"
 REMOVED = ".removed-"
 """Begins the names of folders whose runs were removed."""
+MOST_FILES = 10_000
+"""Files that `files_of` lists."""
 
 
 class RunFolders:
@@ -34,10 +37,7 @@ class RunFolders:
         return self._root / check_run(run)
 
     def write(self, record: RunRecord, role: Role, code: bytes) -> None:
-        """What a coordinator finds of its run; what is there already stays.
-
-        Code is bytes here, which nobody looks into. RunExists if the run has other code.
-        """
+        """Write what a coordinator finds of its run, once. RunExists if the run has other code."""
         folder = self.of(record.id)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         facts = {
@@ -55,7 +55,7 @@ class RunFolders:
             return
         files = {CODE: code} if code else {}
         files[CONFIG] = record.config_yaml.encode()
-        files[SUBMISSION] = f"{json.dumps(facts)}\n".encode()  # last: the others are there then
+        files[SUBMISSION] = f"{json.dumps(facts)}\n".encode()  # last: see `is_whole`
         for name, content in files.items():
             path = folder / name
             aside = path.with_suffix(".tmp")
@@ -63,16 +63,16 @@ class RunFolders:
             aside.replace(path)
 
     def is_whole(self, run: str) -> bool:
-        """Whether all that was submitted of a run is there: its last file is."""
+        """Whether all files of a submission were written, of which this is the last."""
         return (self.of(run) / SUBMISSION).exists()
 
     def user(self, run: str) -> dict[str, Any]:
-        """The name and the role of whom a run belongs to."""
+        """The name and the role of a run's owner."""
         found = json.loads((self.of(run) / SUBMISSION).read_bytes())["user"]
         return {"name": str(found["name"]), "role": str(found["role"])}
 
     def remove(self, run: str) -> None:
-        """Take a run's folder out of sight, then remove it: what a kill leaves is swept later."""
+        """Rename a run's folder, then remove it; `sweep` removes what a kill leaves."""
         aside = self._root / f"{REMOVED}{run}.{secrets.token_hex(4)}"
         with suppress(FileNotFoundError):
             self.of(run).rename(aside)
@@ -82,3 +82,30 @@ class RunFolders:
         """Remove the folders of runs whose removal was cut short. OSError."""
         for path in self._root.glob(f"{REMOVED}*"):
             shutil.rmtree(path)
+
+
+def files_of(folder: Path) -> list[tuple[str, int]]:
+    """The plain files of a run, with their sizes; nothing hidden, and no links."""
+    found: list[tuple[str, int]] = []
+    for root, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in sorted(names):
+            path = Path(root) / name
+            if name.startswith(".") or path.is_symlink():
+                continue
+            found.append((path.relative_to(folder).as_posix(), path.stat().st_size))
+            if len(found) >= MOST_FILES:
+                return found
+    return found
+
+
+def read_at(path: Path, offset: int, nbytes: int) -> bytes:
+    """Some bytes of a file; none at its end, or while there is no such file."""
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return b""
+    try:
+        return os.pread(file, nbytes, offset)
+    finally:
+        os.close(file)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from typing import Any
 
 from ...errors import NoSuchRun
@@ -24,22 +25,21 @@ BEFORE: dict[RunState, tuple[RunState, ...]] = {
     RunState.FAILED: GOES_ON,
     RunState.INTERRUPTED: GOES_ON,
 }
-"""The states from which a run that goes on may come into each state. A coordinator that starts
-meanwhile does not take back what a user has asked for."""
+"""The states that may precede each state of a run that goes on: a coordinator that starts meanwhile
+does not undo a user's stop."""
 RESUMABLE = (RunState.STOPPED, RunState.FAILED, RunState.INTERRUPTED)
 
 
+@dataclass(eq=False)
 class RunStates:
-    """Reads and writes the states of a mediator's runs; whoever follows a run is woken."""
+    """Reads and writes the states of a mediator's runs, and wakes the followers of a run."""
 
-    def __init__(self, database: Database, events: EventLog) -> None:
-        self._database = database
-        self._store = database.store
-        self._events = events
+    _database: Database
+    _events: EventLog
 
     async def record(self, id: str) -> RunRecord:
         """What is known of a run; NoSuchRun."""
-        found = await self._database.ask(self._store.run, check_run(id))
+        found = await self._database.ask(self._database.store.run, check_run(id))
         if found is None:
             raise NoSuchRun(
                 f"there is no run {id}; `fedpilot runs list` shows those that there are"
@@ -47,24 +47,22 @@ class RunStates:
         return found
 
     async def set(self, run: RunId, state: RunState, **facts: Any) -> None:
-        """Bring a run into a state, if it may come from where it is. StoreAway."""
-        store = self._store
-        await self._database.ask(store.set_run_state, run, state, among=BEFORE[state], **facts)
+        """Bring a run into a state, if its own may precede that. StoreAway."""
+        change = self._database.store.set_run_state
+        await self._database.ask(change, run, state, among=BEFORE[state], **facts)
         self._events.wake(run)
 
     async def note(self, run: RunId, state: RunState, **facts: Any) -> None:
         """Bring a run into a state, now or as soon as the store is back."""
-        store = self._store
-        await self._database.keep(store.set_run_state, run, state, among=BEFORE[state], **facts)
+        change = self._database.store.set_run_state
+        await self._database.keep(change, run, state, among=BEFORE[state], **facts)
         self._events.wake(run)
 
     async def written(self, run: RunId, state: RunState, facts: dict[str, Any]) -> bool:
-        """Bring a run into a state once the store is there; False where it refuses that."""
-        store = self._store
+        """Bring a run into a state once the store is there; False if the store refuses it."""
+        change = self._database.store.set_run_state
         try:
-            await self._database.insist(
-                store.set_run_state, run, state, among=BEFORE[state], **facts
-            )
+            await self._database.insist(change, run, state, among=BEFORE[state], **facts)
         except StoreError:
             log.exception("that run %s is %s cannot be written; tried again", run, state)
             return False

@@ -1,7 +1,6 @@
-"""Runs: what users ask of runs: submit, stop, resume and remove them.
+"""Runs: submits, stops, resumes and removes runs.
 
-The store knows every run. Those that were going on when the mediator died are started again by its
-successor.
+The store knows every run. A mediator starts again the runs that went on when the one before died.
 """
 
 from __future__ import annotations
@@ -10,19 +9,16 @@ import asyncio
 import logging
 import re
 from collections.abc import Callable
-from pathlib import Path
+from dataclasses import dataclass
 
 from ...core.rules.roles import Role
 from ...errors import BadRequest, RequestRefused
 from ...proto import federation_pb2 as pb
 from ...wire.messages import RunId, check_run
 from ..events import EventLog
-from ..orders.coordinator_registry import CoordinatorRegistry
-from ..orders.sites import SiteRegistry
 from ..settings import ServerSettings
 from ..store import RunRecord, RunState
 from ..store.database import Database
-from .disk_room import DiskRoom
 from .run_folders import RunFolders
 from .run_states import ENDED, GOES_ON, RESUMABLE, RunStates
 from .supervisor import Supervisor
@@ -37,46 +33,26 @@ INCOMPLETE = "it has not come whole: submitting it again, under the same id, beg
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._ -]{0,127}")
 
 
+@dataclass(eq=False)
 class Runs:
     """All runs of a mediator."""
 
-    def __init__(
-        self,
-        settings: ServerSettings,
-        *,
-        clock: Callable[[], float],
-        database: Database,
-        events: EventLog,
-        attached: CoordinatorRegistry,
-        sites: SiteRegistry,
-        room: DiskRoom,
-    ) -> None:
-        self._settings = settings
-        self._clock = clock
-        self._database = database
-        self._store = database.store
-        self._events = events
-        self._states = RunStates(database, events)
-        self._folders = RunFolders(settings.runs)
-        self.supervisor = Supervisor(
-            settings,
-            clock=clock,
-            states=self._states,
-            folders=self._folders,
-            events=events,
-            attached=attached,
-            sites=sites,
-            room=room,
-        )
+    _settings: ServerSettings
+    _clock: Callable[[], float]
+    _database: Database
+    _events: EventLog
+    _states: RunStates
+    folders: RunFolders
+    supervisor: Supervisor
 
     async def load(self) -> None:
-        """Go on with what was going on when the mediator before us ended."""
-        for record in await self._database.ask(self._store.runs_in, GOES_ON):
+        """Go on with the runs that went on when the mediator before this one ended."""
+        for record in await self._database.ask(self._database.store.runs_in, GOES_ON):
             if record.state is RunState.STOPPING:
                 run, now = RunId(record.id), self._clock()
                 await self._states.set(run, RunState.STOPPED, reason="it was stopped", ended_at=now)
             elif record.state is RunState.SUBMITTED and not await self._is_whole(record.id):
-                # The one before us died over `submit`, and has told nobody that it was done.
+                # The mediator before died within `submit`: no user was told that it was done.
                 log.warning("run %s waits: %s", record.id, INCOMPLETE)
                 await self._states.set(RunId(record.id), RunState.SUBMITTED, reason=INCOMPLETE)
             else:
@@ -95,10 +71,10 @@ class Runs:
             interactive=request.interactive,
             shared=request.shared,
             submitted_at=self._clock(),
-            folder=str(self.folder(run)),
+            folder=str(self.folders.of(run)),
         )
-        found = await self._database.ask(self._store.add_run, record)
-        await asyncio.to_thread(self._folders.write, found, role, request.code)
+        found = await self._database.ask(self._database.store.add_run, record)
+        await asyncio.to_thread(self.folders.write, found, role, request.code)
         if found.state is RunState.SUBMITTED and self.supervisor.going(run) is None:
             self.supervisor.begin(found)
             log.info("run %s was submitted by %s", run, owner)
@@ -106,7 +82,7 @@ class Runs:
         return found
 
     def _check(self, request: pb.SubmitRequest) -> None:
-        """Raise BadRequest or RequestRefused for a submission that is not taken."""
+        """Raise BadRequest or RequestRefused for a submission that the mediator does not take."""
         if not 0 < len(request.config_yaml) <= LARGEST_CONFIG:
             raise BadRequest(
                 f"a config has 1 to {LARGEST_CONFIG} characters; found {len(request.config_yaml)}"
@@ -132,7 +108,7 @@ class Runs:
             return record
         if record.state not in GOES_ON:
             raise RequestRefused(f"run {run} is {record.state}: there is nothing to stop")
-        if going is None:  # what was written of it last was not what its end was told as
+        if going is None:  # its end could not be written, or the write was not confirmed
             await self._states.set(
                 run, RunState.STOPPED, reason=f"stopped by {who}", ended_at=self._clock()
             )
@@ -148,23 +124,21 @@ class Runs:
         run = RunId(record.id)
         going = self.supervisor.going(run)
         if going is not None and record.state not in GOES_ON:
-            await asyncio.wait((going.task,))  # its end is written, and it is about to be let go
+            await asyncio.wait((going.task,))  # its end is written already
         elif going is not None and record.state is not RunState.STOPPING:
             return record
         among: tuple[RunState, ...] = RESUMABLE
         if self.supervisor.going(run) is None and await self._is_whole(run):
-            among += GOES_ON  # nobody works on it: it was written, and that could not be told
-        changed = await self._database.ask(
-            self._store.set_run_state, run, RunState.SUBMITTED, among=among
-        )
-        if not changed:
+            among += GOES_ON  # no coordinator works on it: a write was made, and not confirmed
+        change = self._database.store.set_run_state
+        if not await self._database.ask(change, run, RunState.SUBMITTED, among=among):
             raise RequestRefused(f"run {run} is {record.state}: it cannot be resumed")
         self.supervisor.begin(record)
         self._events.say("run_resumed", run=run)
         return await self.record(run)
 
     async def remove(self, id: str, *, who: str, reason: str) -> None:
-        """Forget a run that has ended, with its folder. RequestRefused for one that goes on."""
+        """Remove a run that has ended, with its folder. RequestRefused for one that goes on."""
         record = await self.record(id)
         run = RunId(record.id)
         if self.supervisor.going(run) is not None or record.state in GOES_ON:
@@ -172,31 +146,19 @@ class Runs:
                 f"run {run} is {record.state}: it can be removed once it has ended, "
                 f"see `fedpilot runs stop {run}`"
             )
-        if not await self._database.ask(self._store.remove_run, run, ENDED):
+        if not await self._database.ask(self._database.store.remove_run, run, ENDED):
             raise RequestRefused(f"run {run} was resumed just now: it is not removed")
         log.info("run %s is removed by %s: %s", run, who, reason)
         self._events.say("run_removed", run=run, who=who, reason=reason)
-        await asyncio.to_thread(self._folders.remove, run)
+        await asyncio.to_thread(self.folders.remove, run)
 
     async def _is_whole(self, run: str) -> bool:
-        return await asyncio.to_thread(self._folders.is_whole, run)
+        return await asyncio.to_thread(self.folders.is_whole, run)
 
     def goes_on(self, run: str) -> bool:
-        """Whether more may be heard of a run."""
+        """Whether a run may still have events and output."""
         return self.supervisor.going(RunId(run)) is not None
-
-    def folder(self, run: str) -> Path:
-        """Where a run keeps its files."""
-        return self._folders.of(run)
-
-    def sweep(self) -> None:
-        """Remove the folders of runs whose removal was cut short. OSError."""
-        self._folders.sweep()
 
     async def record(self, id: str) -> RunRecord:
         """What is known of a run; NoSuchRun."""
         return await self._states.record(id)
-
-    async def close(self) -> None:
-        """End all coordinators; their runs go on when there is a mediator again."""
-        await self.supervisor.close()

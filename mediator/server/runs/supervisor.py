@@ -1,7 +1,7 @@
-"""Supervisor: has a coordinator process work on each run that goes on, until the run has ended.
+"""Supervisor: keeps a coordinator process at work on each run that goes on, until the run ends.
 
-A coordinator says by its exit code how it ended. One that was killed is started again, within a
-budget; one that ended by itself is not.
+A coordinator's exit code says how the run ended. A coordinator that was killed is started again,
+within a budget.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from .run_states import RunStates
 log = logging.getLogger(__name__)
 
 NOT_WRITTEN_S = 5.0
-"""Between two attempts to write how a run ended, of a store that is there."""
+"""Seconds between two attempts to write how a run ended, to a store that answers."""
 
 
 @dataclass(slots=True)
@@ -40,78 +40,67 @@ class Going:
 
     task: asyncio.Task[None]
     started: bool
-    """Whether it is known that it has begun."""
+    """Whether the store knows that it has begun."""
     owner: str
     shared: bool
     process: CoordinatorProcess | None = None
     deaths: list[float] = field(default_factory=list)
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     user: dict[str, Any] = field(default_factory=dict)
-    """Whose run it is: what sites' policies ask for."""
+    """The owner's name and role, which sites' policies ask for."""
     told: dict[str, Any] = field(default_factory=dict)
-    """The fields of the last `run_finished` that the coordinator told of."""
+    """The fields of the coordinator's last `run_finished`."""
 
 
+@dataclass(eq=False)
 class Supervisor:
     """Supervises all runs of a mediator that go on."""
 
-    def __init__(
-        self,
-        settings: ServerSettings,
-        *,
-        clock: Callable[[], float],
-        states: RunStates,
-        folders: RunFolders,
-        events: EventLog,
-        attached: CoordinatorRegistry,
-        sites: SiteRegistry,
-        room: DiskRoom,
-    ) -> None:
-        self._settings = settings
-        self._clock = clock
-        self._states = states
-        self._folders = folders
-        self._events = events
-        self._attached = attached
-        self._sites = sites
-        self._room = room
-        self._going: dict[RunId, Going] = {}
-        self._ending = False
+    _settings: ServerSettings
+    _clock: Callable[[], float]
+    _states: RunStates
+    _folders: RunFolders
+    _events: EventLog
+    _attached: CoordinatorRegistry
+    _sites: SiteRegistry
+    _room: DiskRoom
+    _going: dict[RunId, Going] = field(default_factory=dict)
+    _ending: bool = False
 
     def going(self, run: RunId) -> Going | None:
         return self._going.get(run)
 
     def user(self, run: RunId) -> dict[str, Any]:
-        """The name and the role of whom a run that goes on belongs to."""
+        """The name and the role of the owner of a run that goes on."""
         going = self._going.get(run)
         return {} if going is None else going.user
 
     async def said(self, run: RunId, event_json: str) -> None:
-        """Keep an event of a run, and note how it says that it ended."""
+        """Keep an event of a run, and remember its `run_finished`."""
         try:
             event = json.loads(event_json)
         except (ValueError, RecursionError):
             event = None
         if not isinstance(event, dict) or "\x00" in event_json:
-            log.error("run %s: its coordinator told something that is no event", run)
+            log.error("run %s: its coordinator sent something that is no event", run)
             return
         going = self._going.get(run)
         if going is not None and event.get("event") == "run_finished":
             going.told = event
         try:
             await self._events.append(run, event_json)
-        except StoreError as error:  # of this event alone: the conversation is about all else
+        except StoreError as error:  # loses this event only; the conversation goes on
             log.error("run %s: an event is not kept: %s", run, error)
 
     def begin(self, record: RunRecord, *, started: bool = False) -> None:
-        """Supervise a run from now on; `started` where it has begun already."""
+        """Supervise a run from now on; `started` if it has begun already."""
         run = RunId(record.id)
         self._attached.begin(run)
         task = asyncio.get_running_loop().create_task(self._supervise(run))
         self._going[run] = Going(task, started, record.owner, record.shared)
 
     async def _supervise(self, run: RunId) -> None:
-        """Have a run worked on until it ends; it is not forgotten before that is written."""
+        """Keep coordinators at work on a run until its end is written."""
         going = self._going[run]
         try:
             try:
@@ -136,11 +125,16 @@ class Supervisor:
             self._events.wake(run)
 
     async def _watch(self, run: RunId, going: Going) -> tuple[RunState, str]:
-        """Start coordinators until one says how the run ended; that, and why."""
+        """Start coordinators until one says how the run ended; the final state, and why."""
         no_room = 0
         while True:
             began_at = self._clock()
-            code = await self._one(run, going)
+            try:
+                code = await self._coordinated(run, going)
+            except OSError as error:
+                if not is_full(error):
+                    raise
+                code = NO_ROOM
             if self._ending:
                 return RunState.INTERRUPTED, ""
             if code == NO_ROOM and not going.stopping.is_set():
@@ -153,7 +147,10 @@ class Supervisor:
             if going.stopping.is_set():
                 return RunState.STOPPED, "it was stopped"
             if code > 0 and code != STOPPED:
-                return RunState.FAILED, self._why_failed(run, going, code)
+                hint = (
+                    f"its coordinator ended with exit code {code}; see `fedpilot runs logs {run}`"
+                )
+                return RunState.FAILED, str(going.told.get("failure") or "") or hint
             going.deaths.append(self._clock())
             pause = pause_before_restart(going.deaths, self._clock(), self._settings.restarts)
             if pause is None:
@@ -173,7 +170,7 @@ class Supervisor:
                 await self._states.note(run, RunState.RUNNING, restarted=True)
 
     async def _wait_for_room(self, run: RunId, going: Going, failures: int) -> None:
-        """Have a run wait until the disk has room again, and say so."""
+        """Make a run wait until the disk has room again, with an event and a reason."""
         await self._room.look_and_say(self._events)
         reason = self._room.trouble or "a disk of the mediator is full"
         if not failures:
@@ -184,16 +181,8 @@ class Supervisor:
         if not going.stopping.is_set():
             await self._states.note(run, RunState.RUNNING)
 
-    async def _one(self, run: RunId, going: Going) -> int:
-        """One coordinator, from its start to its exit code."""
-        try:
-            return await self._coordinated(run, going)
-        except OSError as error:
-            if not is_full(error):
-                raise
-            return NO_ROOM
-
     async def _coordinated(self, run: RunId, going: Going) -> int:
+        """Run one coordinator, from its start to its exit code. OSError."""
         command = [*self._settings.coordinator, str(self._settings.folder.resolve()), run]
         command += [] if self._settings.user_code else [NO_USER_CODE]
         going.user = await asyncio.to_thread(self._folders.user, run)
@@ -231,32 +220,24 @@ class Supervisor:
                 going.process.kill()
             going.process = None
 
-    def _why_failed(self, run: RunId, going: Going, code: int) -> str:
-        otherwise = f"its coordinator ended with exit code {code}; see `fedpilot runs logs {run}`"
-        return str(going.told.get("failure") or "") or otherwise
-
     async def close(self) -> None:
-        """End all coordinators; their runs go on when there is a mediator again."""
+        """End all coordinators; the next mediator goes on with their runs."""
         self._ending = True
-        tasks = []
+        tasks: list[asyncio.Task[Any]] = []
         for going in list(self._going.values()):
             tasks.append(going.task)
             if going.process is not None:
-                tasks.append(asyncio.create_task(_ended(going.process, self._settings.end_s)))
+                tasks.append(asyncio.create_task(going.process.end(self._settings.end_s)))
             else:
                 going.task.cancel()
         if tasks:
-            # A run that has ended may wait for the store to be told so: the next one finds it.
+            # The end of a run may still wait for the store: the next mediator finds it out again.
             await asyncio.wait(tasks, timeout=2 * self._settings.end_s)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _ended(process: CoordinatorProcess, within_s: float) -> None:
-    await process.end(within_s)
-
-
 def _told_end(code: int) -> str:
-    """How a coordinator ended that was to go on."""
+    """How a coordinator ended before its run did."""
     return f"was killed by signal {-code}" if code < 0 else "was interrupted, not by us"

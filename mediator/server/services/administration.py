@@ -1,6 +1,6 @@
 """Administration: what admins ask of the mediator itself: tokens, revocations, audit, events.
 
-Who calls and in which role was settled before. Times in answers are epoch seconds.
+The guard has checked the caller and its role. Times in answers are epoch seconds.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from ...core.rules.results import event_without_results, tells_results
+from ...core.rules.results import event_without_results
 from ...core.rules.roles import reads_results
 from ...errors import BadRequest
 from ...identity import Authority, Token, digest_of, new_secret
@@ -30,26 +30,17 @@ BY_HAND = "account"
 SHORTEST_TOKEN_S, LONGEST_TOKEN_S = 1.0, 30 * 86_400.0
 
 
+@dataclass(eq=False)
 class Administration:
     """Serves the methods of UserService about the federation as a whole."""
 
-    def __init__(
-        self,
-        authority: Authority,
-        database: Database,
-        events: EventLog,
-        sites: SiteRegistry,
-        join_address: Callable[[], str],
-    ) -> None:
-        self._authority = authority
-        self._database = database
-        self._events = events
-        self._sites = sites
-        self._join_address = join_address
+    _authority: Authority
+    _database: Database
+    _events: EventLog
+    _sites: SiteRegistry
+    _join_address: Callable[[], str]
 
-    async def make_token(
-        self, request: pb.MakeTokenRequest, context: Any, peer: Peer
-    ) -> pb.MakeTokenReply:
+    async def make_token(self, request: pb.MakeTokenRequest, peer: Peer) -> pb.MakeTokenReply:
         """A token with which a site may join, once."""
         site = check_site(request.site)
         if not SHORTEST_TOKEN_S <= request.valid_s <= LONGEST_TOKEN_S:
@@ -64,32 +55,21 @@ class Administration:
             authority=self._authority.certificate,
             secret=secret,
         )
-        expires_at = now + request.valid_s
+        expires_at, store = now + request.valid_s, self._database.store
+        times = {"now": now, "expires_at": expires_at}
         await self._database.ask(
-            self._database.store.add_token,
-            digest_of(secret),
-            site,
-            made_by=peer.name,
-            now=now,
-            expires_at=expires_at,
+            store.add_token, digest_of(secret), site, made_by=peer.name, **times
         )
         return pb.MakeTokenReply(token=str(token), expires_at=expires_at)
 
-    async def revoke_certificate(
-        self, request: pb.RevokeRequest, context: Any, peer: Peer
-    ) -> pb.RevokeReply:
+    async def revoke_certificate(self, request: pb.RevokeRequest, peer: Peer) -> pb.RevokeReply:
         """Refuse certificates from now on, and end the sessions that were begun with them."""
         serials = self._authority.revoke(request.which, now=time.time())
         self._sites.end_sessions(serials)
         return pb.RevokeReply(serials=serials)
 
-    async def list_audit(
-        self, request: pb.ListAuditRequest, context: Any, peer: Peer
-    ) -> pb.ListAuditReply:
-        """The last acts that changed something, or were refused, here or in the folder of `certs`.
-
-        As many of them as one answer takes.
-        """
+    async def list_audit(self, request: pb.ListAuditRequest, peer: Peer) -> pb.ListAuditReply:
+        """The last acts here, and those of `fedpilot certs`; as many as one answer takes."""
         last = min(request.last or 100, MOST_AUDIT)
         entries = await self._database.ask(self._database.store.audit, last)
         by_hand = await asyncio.to_thread(self._authority.acts, last)
@@ -97,9 +77,7 @@ class Administration:
         fit = how_many_fit(reversed(told), TOLD_TOGETHER_BYTES)
         return pb.ListAuditReply(entry_json=told[len(told) - fit :])
 
-    async def follow_events(
-        self, request: pb.FollowRequest, context: Any, peer: Peer
-    ) -> AsyncIterator[pb.Event]:
+    async def follow_events(self, request: pb.FollowRequest, peer: Peer) -> AsyncIterator[pb.Event]:
         """What happened in the federation, for as long as the caller listens."""
         goes_on = lambda: request.follow  # noqa: E731
         async for record in self._events.follow(FEDERATION, request.after, goes_on):
@@ -109,19 +87,20 @@ class Administration:
 def last_acts(
     asked: Iterable[dict[str, Any]], by_hand: Iterable[dict[str, Any]], last: int
 ) -> list[str]:
-    """The last acts of both kinds as JSON, the latest last; those by hand have a role of theirs."""
+    """The last acts of both kinds as JSON, the latest last; those by hand have the role BY_HAND."""
     acts = [*asked, *({"role": BY_HAND, **each} for each in by_hand)]
     acts.sort(key=lambda act: float(act["at"]))
     return [json.dumps(act) for act in acts[max(0, len(acts) - last) :]]
 
 
 def _event_json(event_json: str, peer: Peer) -> str:
-    """An event of the federation as somebody may read it.
+    """An event of the federation as a user may read it.
 
-    One of an older mediator does not say whose run it is about: admins alone read its results.
+    Events of an older mediator name no owner: only admins read the results in them.
     """
     event = json.loads(event_json)
     owner, shared = str(event.get("owner", "")), event.get("shared") is True
-    if not tells_results(event) or reads_results(peer.name, peer.role, owner, shared=shared):
+    if reads_results(peer.name, peer.role, owner, shared=shared):
         return event_json
-    return json.dumps(event_without_results(event))
+    told = event_without_results(event)
+    return event_json if told == event else json.dumps(told)

@@ -1,4 +1,4 @@
-"""Fetch, Offer and Push as gRPC calls them: what is no message, and who may not, is refused here.
+"""Fetch, Offer and Push as gRPC calls them, and the blobs that a site may fetch and push.
 
 The transfers themselves, and their refusals, are in wire/transfer/service.py.
 """
@@ -6,56 +6,80 @@ The transfers themselves, and their refusals, are in wire/transfer/service.py.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import grpc
 from google.protobuf.message import DecodeError
 
+from ...core.rules.roles import Act
+from ...core.traffic import Direction
 from ...errors import MediatorError
 from ...proto import federation_pb2 as pb
-from ...wire.messages import BadMessage, parsed
+from ...wire.blobs.blob import Blob
+from ...wire.messages import BadMessage, order_id, parsed
 from ...wire.rpc import SITE
 from ...wire.transfer import BlobService, Piece, pack, unpack
-from ..connections.authorization import refuse
+from ..connections.authorization import Guard, refuse
+from ..orders.order_dispatcher import OrderDispatcher
 
-Act = Callable[[Any, Any], Awaitable[Any]]
+
+@dataclass(frozen=True)
+class BlobGate:
+    """Decides by a site's certificate and open orders. A `wire.transfer.service.Gate`."""
+
+    _guard: Guard
+    _orders: OrderDispatcher
+
+    def site_of(self, context: Any) -> str:
+        """The site that calls; PeerRefused or NotPermitted."""
+        return self._guard.admit(context, Act.FETCH).name
+
+    def refuses_fetch(self, site: str, digest: str) -> str:
+        """Why a site may not have that blob; empty if it may."""
+        return self._orders.refuses_fetch(site, digest)
+
+    def refuses_push(self, site: str, run: str, key: str, blob: Blob) -> str:
+        """Why an order's answer may not bring that blob; empty if it may."""
+        try:
+            return self._orders.refuses_push(site, order_id(pb.OrderId(run=run, key=key)), blob)
+        except BadMessage as error:
+            return str(error)
+
+    def book(self, site: str, direction: Direction, digest: str, nbytes: int) -> None:
+        """Count bytes of a blob that crossed the site's boundary."""
+        self._orders.book_blob(site, direction, digest, nbytes)
 
 
 def blob_handlers(service: BlobService) -> grpc.GenericRpcHandler:
     """The handlers; they come before those of the rest of SiteService."""
-
-    async def fetch(data: bytes, context: Any) -> None:
-        await _guarded("fetch", service.fetch, lambda: parsed(pb.FetchRequest, data), context)
-
-    async def offer(data: bytes, context: Any) -> pb.OfferReply:
-        made: pb.OfferReply = await _guarded(
-            "offer", service.offer, lambda: parsed(pb.OfferRequest, data), context
-        )
-        return made
-
-    async def push(stream: AsyncIterator[bytes], context: Any) -> pb.PushReply:
-        made: pb.PushReply = await _guarded("push", service.push, lambda: _pieces(stream), context)
-        return made
-
+    fetch: Any = _guarded("fetch", service.fetch, partial(parsed, pb.FetchRequest))
+    offer: Any = _guarded("offer", service.offer, partial(parsed, pb.OfferRequest))
+    push: Any = _guarded("push", service.push, _pieces)
+    offered, pushed = pb.OfferReply.SerializeToString, pb.PushReply.SerializeToString
     return grpc.method_handlers_generic_handler(
         SITE.full_name,
         {
             "Fetch": grpc.unary_stream_rpc_method_handler(fetch, None, pack),
-            "Offer": grpc.unary_unary_rpc_method_handler(
-                offer, None, pb.OfferReply.SerializeToString
-            ),
-            "Push": grpc.stream_unary_rpc_method_handler(
-                push, None, pb.PushReply.SerializeToString
-            ),
+            "Offer": grpc.unary_unary_rpc_method_handler(offer, None, offered),
+            "Push": grpc.stream_unary_rpc_method_handler(push, None, pushed),
         },
     )
 
 
-async def _guarded(name: str, act: Act, request: Callable[[], Any], context: Any) -> Any:
-    try:
-        return await act(request(), context)
-    except MediatorError as error:
-        await refuse(context, name, error, None)
+def _guarded(
+    name: str, act: Callable[[Any, Any], Awaitable[Any]], read: Callable[[Any], Any]
+) -> Callable[[Any, Any], Awaitable[Any]]:
+    """A call that parses its bytes by `read`, and refuses what `act` does not take."""
+
+    async def call(data: Any, context: Any) -> Any:
+        try:
+            return await act(read(data), context)
+        except MediatorError as error:
+            await refuse(context, name, error, None)
+
+    return call
 
 
 async def _pieces(stream: AsyncIterator[bytes]) -> AsyncIterator[Piece]:

@@ -1,7 +1,7 @@
-"""CoordinatorService: what coordinators ask of sites, and what users ask of coordinators.
+"""CoordinatorService: coordinators send orders to sites, and answer the questions of users.
 
-On a socket that only processes of our user reach. A coordinator is believed, within the bounds of
-its messages; the newest of a run takes the place of the one before.
+Only processes of the mediator's own user reach its socket. A coordinator is trusted within the
+bounds of its messages. The newest coordinator of a run replaces the one before.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import asyncio
 import logging
 import secrets
 from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
 from typing import Any
 
 from ...errors import RequestRefused
@@ -31,24 +32,17 @@ LARGEST_ORDER = LIMITS.largest_header + (256 << 10)
 """Bytes of an order, which has to fit into a message to a site."""
 
 
+@dataclass(eq=False)
 class Coordinators:
     """Serves `Session`, and asks coordinators."""
 
-    def __init__(
-        self,
-        settings: ServerSettings,
-        *,
-        supervisor: Supervisor,
-        sites: SiteRegistry,
-        attached: CoordinatorRegistry,
-        accounting: TrafficAccounting,
-    ) -> None:
-        self._settings = settings
-        self._supervisor = supervisor
-        self._sites = sites
-        self._attached = attached
-        self._accounting = accounting
-        self._asked: dict[str, tuple[RunId, asyncio.Future[pb.Reply]]] = {}
+    _settings: ServerSettings
+    _supervisor: Supervisor
+    _sites: SiteRegistry
+    _attached: CoordinatorRegistry
+    _accounting: TrafficAccounting
+    _asked: dict[str, tuple[RunId, asyncio.Future[pb.Reply]]] = field(default_factory=dict)
+    """Open questions, by their ids."""
 
     async def session(self, messages: AsyncIterator[pb.FromCoordinator], context: Any) -> None:
         """Serve one coordinator until it ends."""
@@ -63,7 +57,7 @@ class Coordinators:
             log.info("the coordinator of run %s is attached", run)
             for message in self._sites.standings():
                 outbox.put(message)
-            tasks.append(asyncio.create_task(_write(outbox, context)))
+            tasks.append(asyncio.create_task(outbox.send_all(context)))
             tasks.append(asyncio.create_task(self._read(run, messages)))
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in tasks:
@@ -124,7 +118,7 @@ class Coordinators:
                     raise BadMessage("a coordinator attaches once")
 
     def _signed(self, run: RunId, order: pb.Order) -> str:
-        """The header of a spec, with whose run it is: sites' policies ask for that."""
+        """The header of a spec, with the run's owner: sites' policies ask for it."""
         header = dict(read(order.kind, order.header_json, None).header)
         return header_json(header | {"user": self._supervisor.user(run)})
 
@@ -137,9 +131,9 @@ class Coordinators:
                 )
 
     async def ask(self, run: RunId, request: pb.Request, timeout_s: float) -> pb.Reply:
-        """Ask the coordinator of a run, which may have to come up first. TimeoutError.
+        """Ask a run's coordinator, once it is attached. TimeoutError.
 
-        RequestRefused where the run does not go on.
+        RequestRefused if the run does not go on.
         """
         try:
             async with asyncio.timeout(timeout_s):
@@ -165,8 +159,3 @@ class Coordinators:
         for run in self._attached.attached_runs():
             if (counted := self._accounting.tell(run)) is not None:
                 self._attached.tell(run, counted)
-
-
-async def _write(outbox: Outbox[pb.ToCoordinator], context: Any) -> None:
-    while (message := await outbox.take()) is not None:
-        await context.write(message)

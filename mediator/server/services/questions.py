@@ -1,9 +1,8 @@
-"""UserService.AskRun: what users ask of runs that go on, with tensors of any size both ways.
+"""UserService.AskRun: a user's question to a run that goes on, with tensors of any size both ways.
 
-A question is passed on once its tensors are here and known to be right, under the digest that they
-were announced by; so nobody can name tensors that are somebody else's. The mediator does not
-understand either side, nor does a site learn who asks: its policy is judged by whose the run is. So
-nobody asks of a run but its owner, and admins.
+The mediator passes a question on once its tensors have arrived and match the announced digest, so
+that no user can name the tensors of another. Sites do not learn who asks: their policies judge the
+run's owner. So only the owner and admins may ask.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ import asyncio
 import secrets
 from collections.abc import AsyncIterator
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import Any
 
 from ...core.rules.roles import Role
@@ -32,21 +32,14 @@ from .coordinators import Coordinators
 PATIENCE = TransferSettings()
 
 
+@dataclass(eq=False)
 class Questions:
-    """Serves `AskRun`; who asks was settled before."""
+    """Serves `AskRun`; the guard has checked the caller and its role."""
 
-    def __init__(
-        self,
-        settings: ServerSettings,
-        *,
-        runs: Runs,
-        coordinators: Coordinators,
-        blobs: BlobStore,
-    ) -> None:
-        self._settings = settings
-        self._runs = runs
-        self._coordinators = coordinators
-        self._blobs = blobs
+    _settings: ServerSettings
+    _runs: Runs
+    _coordinators: Coordinators
+    _blobs: BlobStore
 
     async def ask_run(
         self, first: pb.AskRunRequest, rest: AsyncIterator[bytes], context: Any, peer: Peer
@@ -75,7 +68,7 @@ class Questions:
             await self._give_out(run, answered, context)
 
     async def _take_in(self, blob: Blob, rest: AsyncIterator[bytes]) -> None:
-        """Have a user's tensors here. BadRequest, BadBlob, BadPayload for others than announced."""
+        """Receive a user's tensors. BadRequest, BadBlob, BadPayload if they differ from `blob`."""
         most = self._settings.largest_blob_bytes
         if blob.size > most:
             raise BadRequest(
@@ -103,7 +96,7 @@ class Questions:
 
     async def _give_out(self, run: RunId, blob: Blob, context: Any) -> None:
         try:
-            # Whoever removes the file later does not take it from us.
+            # Open from now on, so that its removal does not cut the answer.
             file = self._blobs.path(blob.digest).open("rb")
         except FileNotFoundError:
             raise RequestRefused(f"the answer of run {run} is gone by now; ask again") from None
@@ -120,10 +113,10 @@ class Questions:
 
 
 def objection(record: RunRecord, peer: Peer) -> str:
-    """Why somebody may not ask about the clients of a run; empty for its owner, and for admins."""
+    """Why a user may not ask about the clients of a run; empty for its owner, and for admins."""
     if peer.role is Role.ADMIN or peer.name == record.owner:
         return ""
     return (
-        f"the clients of run {record.id} are asked by {record.owner}, whose run it is, or by an "
-        f"admin; found {peer.name} ({peer.role})"
+        f"run {record.id} belongs to {record.owner}: only its owner and admins may ask about its "
+        f"clients; found {peer.name} ({peer.role})"
     )

@@ -1,13 +1,13 @@
-"""UserRuns: what users ask of runs: submit, stop, resume and remove them, and read what they did.
+"""UserRuns: users submit, stop, resume and remove runs, and read their events, logs and files.
 
-Who calls and in which role was settled before. Times in answers are epoch seconds.
+The guard has checked the caller and its role. Times in answers are epoch seconds.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any
+from dataclasses import dataclass
 
 from ...core.rules.roles import Role, reads_results
 from ...errors import NoSuchRun, NotPermitted, RequestRefused
@@ -15,8 +15,7 @@ from ...identity.tls import Peer
 from ...proto import federation_pb2 as pb
 from ...wire.messages import check_protocol
 from ..events import EventLog
-from ..runs.run_files import files_of, read_at
-from ..runs.run_folders import LOG
+from ..runs.run_folders import LOG, files_of, read_at
 from ..runs.runs import Runs
 from ..settings import ServerSettings
 from ..store import RunRecord
@@ -31,25 +30,21 @@ MOST_RUNS = 200
 """Of one answer."""
 
 
+@dataclass(eq=False)
 class UserRuns:
     """Serves the methods of UserService about runs."""
 
-    def __init__(
-        self, settings: ServerSettings, runs: Runs, database: Database, events: EventLog
-    ) -> None:
-        self._settings = settings
-        self._runs = runs
-        self._database = database
-        self._events = events
+    _settings: ServerSettings
+    _runs: Runs
+    _database: Database
+    _events: EventLog
 
-    async def submit(self, request: pb.SubmitRequest, context: Any, peer: Peer) -> pb.RunReply:
+    async def submit(self, request: pb.SubmitRequest, peer: Peer) -> pb.RunReply:
         """Take a run; asked twice with one id, it is submitted once."""
         check_protocol(request.protocol, here="this mediator", there="your fedpilot")
         return await self._told(await self._runs.submit(request, peer.name, peer.role), peer)
 
-    async def list_runs(
-        self, request: pb.ListRunsRequest, context: Any, peer: Peer
-    ) -> pb.ListRunsReply:
+    async def list_runs(self, request: pb.ListRunsRequest, peer: Peer) -> pb.ListRunsReply:
         """The newest runs, or those before one; as many as one answer takes."""
         most, store = min(request.most or MOST_RUNS, MOST_RUNS), self._database.store
         records, more = await self._database.ask(store.newest_runs, most, request.after)
@@ -57,25 +52,21 @@ class UserRuns:
         fit = how_many_fit(told, TOLD_TOGETHER_BYTES)
         return pb.ListRunsReply(run_json=told[:fit], more=more + len(told) - fit)
 
-    async def show_run(self, request: pb.RunRequest, context: Any, peer: Peer) -> pb.RunReply:
-        """A run, with its manifest for those who may read its results."""
+    async def show_run(self, request: pb.RunRequest, peer: Peer) -> pb.RunReply:
+        """A run; with its manifest if the caller may read its results."""
         return await self._told(await self._runs.record(request.run), peer)
 
-    async def follow_run(
-        self, request: pb.FollowRequest, context: Any, peer: Peer
-    ) -> AsyncIterator[pb.Event]:
+    async def follow_run(self, request: pb.FollowRequest, peer: Peer) -> AsyncIterator[pb.Event]:
         """A run's events, until it ends."""
         run = (await self._readable(request.run, peer)).id
         goes_on = lambda: request.follow and self._runs.goes_on(run)  # noqa: E731
         async for record in self._events.follow(run, request.after, goes_on):
             yield pb.Event(number=record.number, event_json=record.event_json)
 
-    async def run_log(
-        self, request: pb.LogRequest, context: Any, peer: Peer
-    ) -> AsyncIterator[pb.LogPart]:
+    async def run_log(self, request: pb.LogRequest, peer: Peer) -> AsyncIterator[pb.LogPart]:
         """What the coordinators of a run have printed."""
         run = (await self._readable(request.run, peer)).id
-        path, at = self._runs.folder(run) / LOG, 0
+        path, at = self._runs.folders.of(run) / LOG, 0
         while True:
             more = request.follow and self._runs.goes_on(run)
             data = await asyncio.to_thread(read_at, path, at, LOG_PART)
@@ -87,39 +78,35 @@ class UserRuns:
             else:
                 await asyncio.sleep(LOG_POLL_S)
 
-    async def stop_run(self, request: pb.RunRequest, context: Any, peer: Peer) -> pb.RunReply:
+    async def stop_run(self, request: pb.RunRequest, peer: Peer) -> pb.RunReply:
         """Have a run end so that it can be resumed."""
         return await self._told(await self._runs.stop(request.run, peer.name), peer)
 
-    async def resume_run(self, request: pb.RunRequest, context: Any, peer: Peer) -> pb.RunReply:
+    async def resume_run(self, request: pb.RunRequest, peer: Peer) -> pb.RunReply:
         return await self._told(await self._runs.resume(request.run), peer)
 
-    async def remove_run(self, request: pb.RunRequest, context: Any, peer: Peer) -> pb.RunReply:
-        """Remove a run of the caller's that has ended; admins remove anybody's."""
+    async def remove_run(self, request: pb.RunRequest, peer: Peer) -> pb.RunReply:
+        """Remove a run that has ended, for its owner or an admin."""
         record = await self._runs.record(request.run)
         if peer.role is not Role.ADMIN and peer.name != record.owner:
             raise NotPermitted(
-                f"run {record.id} is removed by {record.owner}, whose run it is, and by admins; "
-                f"found {peer.name} ({peer.role})"
+                f"run {record.id} belongs to {record.owner}: only its owner and admins may remove "
+                f"it; found {peer.name} ({peer.role})"
             )
         told = await self._told(record, peer)
         await self._runs.remove(record.id, who=peer.name, reason=f"{peer.name} removed it")
         return told
 
-    async def list_files(
-        self, request: pb.RunRequest, context: Any, peer: Peer
-    ) -> pb.ListFilesReply:
+    async def list_files(self, request: pb.RunRequest, peer: Peer) -> pb.ListFilesReply:
         """The files of a run's folder."""
         run = (await self._readable(request.run, peer)).id
-        found = await asyncio.to_thread(files_of, self._runs.folder(run))
+        found = await asyncio.to_thread(files_of, self._runs.folders.of(run))
         return pb.ListFilesReply(files=[pb.File(path=path, size=size) for path, size in found])
 
-    async def read_file(
-        self, request: pb.ReadFileRequest, context: Any, peer: Peer
-    ) -> AsyncIterator[pb.Piece]:
-        """A file's bytes, as it is when it is asked for."""
+    async def read_file(self, request: pb.ReadFileRequest, peer: Peer) -> AsyncIterator[pb.Piece]:
+        """The bytes of a file, at its size of now."""
         run = (await self._readable(request.run, peer)).id
-        folder = self._runs.folder(run)
+        folder = self._runs.folders.of(run)
         sizes = dict(await asyncio.to_thread(files_of, folder))
         if request.path not in sizes:
             raise NoSuchRun(f"run {run} has no file {request.path[:200]!r}")
@@ -135,12 +122,12 @@ class UserRuns:
             at += len(data)
 
     async def _readable(self, id: str, peer: Peer) -> RunRecord:
-        """A run whose results somebody may read; NotPermitted, NoSuchRun."""
+        """A run whose results the caller may read; NotPermitted, NoSuchRun."""
         record = await self._runs.record(id)
         if not _reads(record, peer):
             raise NotPermitted(
-                f"the results of run {record.id} are read by {record.owner}, whose run it is, and "
-                f"by admins: it was submitted without --share; found {peer.name} ({peer.role})"
+                f"run {record.id} belongs to {record.owner} and was submitted without --share: "
+                f"only its owner and admins may read its results; found {peer.name} ({peer.role})"
             )
         return record
 
@@ -148,8 +135,8 @@ class UserRuns:
         return pb.RunReply(run_json=await asyncio.to_thread(self._run_json, record, peer, True))
 
     def _run_json(self, record: RunRecord, peer: Peer, whole: bool = False) -> str:
-        # Where it lies now: the mediator's folder may have been brought from elsewhere.
-        folder = self._runs.folder(record.id)
+        # Not the folder in the record: the mediator's folder may have been moved since.
+        folder = self._runs.folders.of(record.id)
         return run_json(record, folder, whole, readable=_reads(record, peer))
 
 

@@ -1,6 +1,6 @@
-"""UserSites: what users ask of sites: which there are, to change one, to run a command beside one.
+"""UserSites: users list sites, change one, and run a command beside a site's agent.
 
-Who calls and in which role was settled before. Times in answers are epoch seconds.
+The guard has checked the caller and its role. Times in answers are epoch seconds.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from typing import Any
+from dataclasses import dataclass
 
 from ...core.health import SiteEvent, SiteState
 from ...core.rules.roles import Role
@@ -28,45 +28,32 @@ log = logging.getLogger(__name__)
 
 LONGEST_COMMAND = 64 << 10
 """Characters of a command for a site."""
-CHANGES = {
-    "cordon": SiteEvent.CORDON,
-    "uncordon": SiteEvent.UNCORDON,
-    "drain": SiteEvent.DRAIN,
-    "remove": SiteEvent.REMOVE,
-}
+_CHANGES = (SiteEvent.CORDON, SiteEvent.UNCORDON, SiteEvent.DRAIN, SiteEvent.REMOVE)
+CHANGES: dict[str, SiteEvent] = {event.value: event for event in _CHANGES}
 
 
+@dataclass(eq=False)
 class UserSites:
     """Serves the methods of UserService about sites."""
 
-    def __init__(
-        self,
-        settings: ServerSettings,
-        sites: SiteRegistry,
-        accounting: TrafficAccounting,
-        authority: Authority,
-        database: Database,
-    ) -> None:
-        self._settings = settings
-        self._sites = sites
-        self._accounting = accounting
-        self._authority = authority
-        self._database = database
+    _settings: ServerSettings
+    _sites: SiteRegistry
+    _accounting: TrafficAccounting
+    _authority: Authority
+    _database: Database
 
-    async def list_sites(
-        self, request: pb.ListSitesRequest, context: Any, peer: Peer
-    ) -> pb.ListSitesReply:
+    async def list_sites(self, request: pb.ListSitesRequest, peer: Peer) -> pb.ListSitesReply:
         """All sites by name but those that were removed; or one of them, with its data."""
-        there = [each for each in self._sites.table if not each.removed]
         one = request.site
-        found = [each for each in there if one in ("", each.name)]
-        told = [self._site_json(each, with_data=bool(one)) for each in found]
+        told = [
+            self._site_json(each, with_data=bool(one))
+            for each in self._sites.table
+            if not each.removed and one in ("", each.name)
+        ]
         return pb.ListSitesReply(site_json=told)
 
-    async def change_site(
-        self, request: pb.ChangeSiteRequest, context: Any, peer: Peer
-    ) -> pb.SiteReply:
-        """Do what an admin wishes of a site; a drain may be waited for."""
+    async def change_site(self, request: pb.ChangeSiteRequest, peer: Peer) -> pb.SiteReply:
+        """Cordon, uncordon, drain or remove a site; with `timeout_s`, wait for a drain to end."""
         if request.change not in CHANGES:
             raise BadRequest(
                 f"a site is changed by {', '.join(CHANGES)}; found {request.change[:80]!r}"
@@ -83,16 +70,14 @@ class UserSites:
         return pb.SiteReply(site_json=self._site_json(entry))
 
     async def _shut_out(self, name: str) -> None:
-        """Leave nothing good by which somebody could come as this site, until a token is made."""
+        """Void a site's tokens and certificates: only with a new token it can join again."""
         now = time.time()
         await self._database.ask(self._database.store.void_tokens, name, now=now)
         for issued in self._authority.issued():
             if (issued.name, issued.role) == (name, Role.SITE) and issued.state(now) == "valid":
                 self._authority.revoke(issued.serial, now=now)
 
-    async def run_at_site(
-        self, request: pb.RunAtSiteRequest, context: Any, peer: Peer
-    ) -> pb.RunAtSiteReply:
+    async def run_at_site(self, request: pb.RunAtSiteRequest, peer: Peer) -> pb.RunAtSiteReply:
         """Run a command beside a site's agent, if its own policy allows that."""
         arguments = list(request.arguments)
         if not arguments or sum(map(len, arguments)) > LONGEST_COMMAND:

@@ -1,4 +1,4 @@
-"""What a mediator remembers: the Store, and the records that it gives and takes."""
+"""The database of a mediator: the Store, and the records that it gives and takes."""
 
 from .errors import StoreAway, StoreError
 from .records import AuditEntry, EventRecord, RunRecord, RunState, SiteRecord

@@ -1,8 +1,8 @@
-"""Database: the store's methods for an event loop, one after the other in a thread of their own.
+"""Database: calls the store's methods for an event loop, one after the other in one thread.
 
-A store that is away is waited for. What is asked meanwhile fails at once with StoreAway; what is to
-be written is kept in memory, in order and within a bound, and written before anything else once the
-store is back. The log has one line when it goes and one when it is back.
+While the store is away, reads fail at once with StoreAway. Writes are kept in memory, in order and
+within a bound, and made before anything else once the store is back. The log has one line when it
+goes and one when it is back.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ Params = ParamSpec("Params")
 Result = TypeVar("Result")
 
 AGAIN_S = 0.5
-"""How often a store that is away is tried."""
+"""Seconds between two attempts at a store that is away."""
 MOST_KEPT = 100_000
-"""Writes that are kept while the store is away; what comes after them is dropped and counted."""
+"""Writes that are kept while the store is away; later ones are dropped and counted."""
 MOST_KEPT_CHARACTERS = 64 << 20
-"""And the characters of all their texts."""
+"""Characters in the texts of all of these."""
 
 
 class _While(Enum):
-    """What becomes of something that is asked while the store is away."""
+    """What to do with a call while the store is away."""
 
     FAIL = auto()
     KEEP = auto()
@@ -46,14 +46,14 @@ class _While(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Absence:
-    """A time in which the store was away, and what came of it."""
+    """A time in which the store was away."""
 
     reason: str
     seconds: float
     kept: int
-    """Writes that were made up for."""
+    """Writes that were made afterwards."""
     dropped: int
-    """Writes that were more than could be kept."""
+    """Writes that exceeded the bound."""
 
 
 @dataclass(slots=True)
@@ -66,7 +66,7 @@ class _Job:
     """Done once it is written, dropped, or kept until the store is back."""
 
     def begin(self) -> bool:
-        """Whether it is to be done: whoever asked may have left."""
+        """Whether to do it: the caller of a read may have left."""
         return self.away is not _While.FAIL or self.result.set_running_or_notify_cancel()
 
     def end(self, error: BaseException | None, result: Any = None) -> None:
@@ -82,14 +82,14 @@ class _Job:
 
 
 class Database:
-    """What is asked first is done first, whether its answer is waited for or not."""
+    """Calls run in the order in which they were made, awaited or not."""
 
     def __init__(self, store: Store, *, again_s: float = AGAIN_S) -> None:
         self.store = store
         self._again_s = again_s
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="store")
         self._away: tuple[float, StoreAway] | None = None
-        """Since when, of the monotonic clock, and why; changed in the thread only."""
+        """Since when, on the monotonic clock, and why; only the thread changes it."""
         self._kept: deque[_Job] = deque()
         self._characters = self._made_up_for = self._dropped = 0
         self._timer: threading.Timer | None = None
@@ -102,16 +102,13 @@ class Database:
         return self._away is not None
 
     def absences(self) -> list[Absence]:
-        """Those that ended since this was asked last."""
-        found = []
-        while self._absences:
-            found.append(self._absences.popleft())
-        return found
+        """The absences that ended since the last call."""
+        return [self._absences.popleft() for _ in range(len(self._absences))]
 
     async def ask(
         self, act: Callable[Params, Result], *args: Params.args, **named: Params.kwargs
     ) -> Result:
-        """What a method of the store gives, or raises; StoreAway at once while it is away."""
+        """The result of a method of the store; StoreAway at once while it is away."""
         if self._away is not None:
             raise self._refusal()
         job = self._put(_While.FAIL, partial(act, *args, **named))
@@ -121,7 +118,7 @@ class Database:
     async def insist(
         self, act: Callable[Params, Result], *args: Params.args, **named: Params.kwargs
     ) -> Result:
-        """The same, once the store is there: it is done even if whoever asks has left by then."""
+        """The same, once the store is there; done even if the caller leaves meanwhile."""
         job = self._put(_While.KEEP_SURELY, partial(act, *args, **named))
         result: Result = await asyncio.shield(asyncio.wrap_future(job.result))
         return result
@@ -129,27 +126,27 @@ class Database:
     async def keep(
         self, act: Callable[Params, Result], *args: Params.args, **named: Params.kwargs
     ) -> None:
-        """Have something written; returns once it is, or will be as soon as the store is back."""
+        """Write; return once it is done, or kept until the store is back."""
         await self._taken(self._put(_While.KEEP_SURELY, partial(act, *args, **named)))
 
     async def accept(
         self, act: Callable[Params, Result], *args: Params.args, **named: Params.kwargs
     ) -> None:
-        """The same of what is dropped where too much is kept already."""
+        """The same of a write that is dropped when too much is kept already."""
         job = self._put(_While.KEEP, partial(act, *args, **named), _characters(args))
         await self._taken(job)
 
     def write(
         self, act: Callable[Params, Result], *args: Params.args, **named: Params.kwargs
     ) -> None:
-        """The same, and nobody waits for it; what goes wrong is logged."""
+        """The same without waiting; a failure is logged."""
         job = self._put(_While.KEEP, partial(act, *args, **named), _characters(args))
         job.result.add_done_callback(_log_failure)
 
     def close(self) -> None:
-        """Wait for what was asked, then close the store; may be called twice.
+        """Finish all calls, then close the store; may be called twice.
 
-        A store that is away is tried once more; what it does not take is lost, and said.
+        A store that is away is tried once more; the log counts the writes that are lost then.
         """
         if not self._closed:
             self._closed = True
@@ -206,7 +203,7 @@ class Database:
             job.take()
 
     def _done(self, job: _Job) -> bool:
-        """Do it; whether the store was there for that."""
+        """Do it; whether the store was there."""
         try:
             result = job.act()
         except StoreAway as error:
@@ -238,7 +235,7 @@ class Database:
             self._thread.submit(self._try)
 
     def _try(self) -> None:
-        """Write what was kept; the store is back once all of it is."""
+        """Make the writes that were kept; after the last one the store is back."""
         while self._kept:
             job = self._kept[0]
             if not self._done(job):

@@ -1,4 +1,4 @@
-"""How SQLite and PostgreSQL are reached: transactions that hold, waits that have an end."""
+"""Connects to SQLite and PostgreSQL, with timeouts, and tells which errors may pass."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ BUSY_S = 10
 STATEMENT_S = 30
 """How long PostgreSQL may work on one statement, and a link to it may be silent."""
 SHOWN = 80
-"""Characters of something that is no URL."""
+"""Characters of a malformed URL in an error."""
 _AWAY_IN_SQLITE = frozenset(
     {
         sqlite3.SQLITE_BUSY,
@@ -40,15 +40,15 @@ _AWAY_IN_SQLITE = frozenset(
     }
 )
 _AWAY_IN_POSTGRESQL = ("08", "25006", "40", "53", "55P03", "57", "58")
-"""How such codes begin: connections, read only, rollbacks, resources, locks, operators, systems
+"""First characters of such codes: connections, read only, rollbacks, resources, locks, operators
 (https://www.postgresql.org/docs/current/errcodes-appendix.html)."""
 _NO_SUCH = re.compile(r"authentication failed|does not exist|no pg_hba\.conf entry|role .* is not")
-"""What a PostgreSQL says that is there and does not let us in; it sends no code with that."""
+"""Refusals of a PostgreSQL that answers; it sends no code with them."""
 _WANTED = "a store is sqlite:///FILE or postgresql://USER:PASSWORD@HOST:PORT/DATABASE"
 
 
 def engine_for(url: str) -> tuple[Engine, str]:
-    """The engine, and what to call the database without telling a password."""
+    """The engine, and the URL without its password."""
     try:
         parsed = make_url(url)
     except (ArgumentError, ValueError):  # the latter for a port that is none
@@ -70,7 +70,7 @@ def engine_for(url: str) -> tuple[Engine, str]:
 
 
 def _without_password(url: str) -> str:
-    """What may be shown of something that is no URL, and may hold a password all the same."""
+    """The part of a malformed URL that can hold no password."""
     before, at, after = url.partition("?")[0].rpartition("@")
     scheme, colon, _ = before.partition("://")
     return f"{scheme if colon else ''}{colon}...@{after}"[:SHOWN] if at else after[:SHOWN]
@@ -92,14 +92,14 @@ def _sqlite(url: URL) -> Engine:
 
     @event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:
-        # The driver's own way begins a transaction at its first write, after what it has read.
+        # The driver itself would begin a transaction at its first write, after its reads.
         connection.exec_driver_sql(connection.get_execution_options().get("begin", "BEGIN"))
 
     return engine
 
 
 def is_away(error: SQLAlchemyError) -> bool:
-    """Whether the same may succeed later: the database is out of reach, full or busy."""
+    """Whether a retry may succeed: the database is out of reach, full or busy."""
     if isinstance(error, PoolTimeout):
         return True
     cause = error.orig if isinstance(error, DBAPIError) else None
@@ -113,7 +113,7 @@ def is_away(error: SQLAlchemyError) -> bool:
 
 
 def why_away(error: SQLAlchemyError) -> str:
-    """What users may be told of a database that is away."""
+    """Why the database is away, in words that users may see."""
     cause = error.orig if isinstance(error, DBAPIError) else None
     code = getattr(cause, "sqlite_errorcode", 0) & 0xFF
     if code == sqlite3.SQLITE_FULL or getattr(cause, "sqlstate", None) == "53100":
@@ -122,9 +122,9 @@ def why_away(error: SQLAlchemyError) -> str:
 
 
 def patiently(act: Callable[[], object]) -> None:
-    """Do what SQLite refuses at once, whatever its timeout, while another connection is there.
+    """Retry an act that SQLite refuses at once, despite its timeout, beside another connection.
 
-    The change of a new file's journal is such a thing
+    Changing the journal of a new file is one
     (https://www.sqlite.org/rescode.html#busy: no busy handler where waiting could be a deadlock).
     """
     deadline = time.monotonic() + BUSY_S

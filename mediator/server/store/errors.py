@@ -1,4 +1,4 @@
-"""What can go wrong with what a mediator remembers.
+"""Errors of the store.
 
 StoreError             the database cannot be opened, read or written            (exit 2)
 └── StoreAway          not now: it does not answer, is full or is busy           (exit 4)
@@ -23,6 +23,6 @@ class StoreAway(StoreError):
     exits_with = UNREACHABLE
 
     def __init__(self, message: str, why: str = "it does not answer") -> None:
-        """`why` is what users may be told of it."""
+        """`why` is the cause in words that users may see."""
         super().__init__(message)
         self.why = why

@@ -1,4 +1,4 @@
-"""What a mediator remembers, as records. Times are epoch seconds."""
+"""The records of the store. Times are epoch seconds."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ class RunRecord:
     reason: str = ""
     folder: str = ""
     shared: bool = False
-    """Whether everybody who may read reads its results, and not only its owner and admins."""
+    """Whether all users may read its results, not only its owner and admins."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventRecord:
-    """Something that happened to a run or, where that is empty, in the federation."""
+    """An event of a run or, with an empty `run`, of the federation."""
 
     number: int
     at: float
@@ -70,7 +70,7 @@ class EventRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditEntry:
-    """What somebody did, or was refused."""
+    """An act of a user or site, or its refusal."""
 
     at: float
     who: str

@@ -1,9 +1,8 @@
-"""Store: what a mediator remembers, in SQLite or PostgreSQL, written before anybody is told.
+"""Store: a mediator's sites, tokens, runs, events, audit log and traffic, in SQLite or PostgreSQL.
 
-Sites with what is wished of them, tokens, runs, events, the audit log, traffic. Every method is
-one short transaction; times are epoch seconds, which the caller passes in. Within SQLite nothing
-committed is lost when a process dies; a power cut may cost the last moments. Certificates are not
-here: they are remembered where the authority's key is.
+Every method is one short transaction; callers pass times in, as epoch seconds. SQLite loses nothing
+committed when a process dies, but a power cut may cost the last moments. Certificates are not here:
+they are kept beside the authority's key.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from __future__ import annotations
 import hmac
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any, Self
@@ -19,6 +18,7 @@ from typing import Any, Self
 from sqlalchemy import (
     Connection,
     RowMapping,
+    Select,
     Table,
     delete,
     func,
@@ -33,7 +33,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from ...core.health import SiteState, Wish
 from ...core.rules.roles import Role
-from ...core.traffic import Direction, Flow
+from ...core.traffic import Flow
 from ...errors import RunExists
 from ...identity.errors import TokenRefused
 from .engines import engine_for, is_away, why_away
@@ -72,41 +72,34 @@ class Store:
         self._engine.dispose()
 
     def check(self) -> None:
-        """Write something that changes nothing. StoreAway while nothing can be written."""
+        """Make a write that changes nothing. StoreAway."""
         with self._writing() as connection:
             connection.execute(text("UPDATE format SET number = number"))
 
     # -- sites ------------------------------------------------------------------------------------
 
     def put_site(self, site: SiteRecord, *, with_data: bool = True) -> None:
-        """Write a site, in the place of what was known of it.
-
-        What it tells of its data stays as it was unless `with_data`, or the site is new.
-        """
+        """Write a site in the place of its record before, whose data stays unless `with_data`."""
         row = asdict(site)
         changed = row if with_data else {key: row[key] for key in row if key != "data_json"}
         with self._writing() as connection:
             added = self._insert(SITES).values(row)
             connection.execute(added.on_conflict_do_update(index_elements=["name"], set_=changed))
 
-    def site(self, name: str) -> SiteRecord | None:
-        with self._reading() as connection:
-            query = select(SITES).where(SITES.c.name == name)
-            row = connection.execute(query).mappings().one_or_none()
-        return None if row is None else _site(row)
-
     def sites(self) -> tuple[SiteRecord, ...]:
         """All sites by name, those that were removed too."""
-        with self._reading() as connection:
-            rows = connection.execute(select(SITES)).mappings().all()
-        return tuple(sorted((_site(row) for row in rows), key=lambda site: site.name))
+        found = [
+            SiteRecord(**{**row, "wish": Wish(row["wish"]), "state": SiteState(row["state"])})
+            for row in self._rows(select(SITES))
+        ]
+        return tuple(sorted(found, key=lambda site: site.name))
 
     # -- tokens -----------------------------------------------------------------------------------
 
     def add_token(
         self, digest: str, site: str, *, made_by: str, now: float, expires_at: float
     ) -> None:
-        """Let a site join once with the secret of this SHA-256, until a moment."""
+        """Let a site join once with the secret of this SHA-256, until `expires_at`."""
         row = {
             "digest": digest,
             "site": site,
@@ -118,7 +111,7 @@ class Store:
             connection.execute(insert(TOKENS).values(row))
 
     def void_tokens(self, site: str, *, now: float) -> int:
-        """Have all tokens of a site that were not used be good for nothing; how many they were."""
+        """Expire all unused tokens of a site; how many they were."""
         unused = (TOKENS.c.site == site, TOKENS.c.used_at.is_(None), TOKENS.c.expires_at > now)
         with self._writing() as connection:
             done = connection.execute(update(TOKENS).where(*unused).values(expires_at=now))
@@ -127,16 +120,16 @@ class Store:
     def use_token(
         self, digest: str, site: str, *, now: float, made_after: float = -math.inf
     ) -> None:
-        """Use up a token of a site; TokenRefused unless it is there, unused and in time.
+        """Use up a token that is unused, not expired, and made after `made_after`. TokenRefused.
 
-        It was made after a moment, and did not end yet. Of several that come at once with one
-        token, in whatever process, one succeeds.
+        Of several uses at once, in any processes, one succeeds.
         """
         with self._writing() as connection:
             query = select(TOKENS).where(TOKENS.c.site == site)
             rows = connection.execute(query).mappings().all()
-            # All are compared, each in constant time, so that time tells nothing of the digests.
-            found = [row for row in rows if _same(row["digest"], digest)]
+            # All are compared, each in constant time, so that timing reveals no digest.
+            shown = digest.encode(errors="replace")
+            found = [r for r in rows if hmac.compare_digest(r["digest"].encode(), shown)]
             if not found:
                 raise TokenRefused(f"the join token is none that was made for site {site}")
             (token,) = found
@@ -161,9 +154,9 @@ class Store:
     # -- runs -------------------------------------------------------------------------------------
 
     def add_run(self, run: RunRecord) -> RunRecord:
-        """Remember a run, once: asked again with its id, what is known of it comes back.
+        """Add a run, once; the stored run, also if it was added before.
 
-        RunExists if that is a run of another config or owner.
+        RunExists if that has another config or owner.
         """
         with self._writing() as connection:
             added = self._insert(RUNS).values(asdict(run))
@@ -178,20 +171,13 @@ class Store:
         return found
 
     def run(self, id: str) -> RunRecord | None:
-        with self._reading() as connection:
-            query = select(RUNS).where(RUNS.c.id == id)
-            row = connection.execute(query).mappings().one_or_none()
-        return None if row is None else _run(row)
-
-    def runs(self) -> tuple[RunRecord, ...]:
-        """All runs, the first submitted first."""
-        return self.runs_in(RunState)
+        rows = self._rows(select(RUNS).where(RUNS.c.id == id))
+        return _run(rows[0]) if rows else None
 
     def newest_runs(self, most: int, after: str = "") -> tuple[tuple[RunRecord, ...], int]:
-        """The newest runs, or those submitted before run `after`; and how many there are beyond.
+        """The newest runs, or those submitted before run `after`; and how many are older still.
 
-        The newest first, without their configs, which may be large. None where there is no such
-        run.
+        The newest first, without their configs, which may be large. No run if there is no `after`.
         """
         place = tuple_(RUNS.c.submitted_at, RUNS.c.id)
         columns = [each for each in RUNS.columns if each is not RUNS.c.config_yaml]
@@ -211,12 +197,8 @@ class Store:
 
     def runs_in(self, states: Iterable[RunState]) -> tuple[RunRecord, ...]:
         """The runs in one of these states, the first submitted first."""
-        with self._reading() as connection:
-            query = select(RUNS).where(RUNS.c.state.in_(list(states)))
-            rows = connection.execute(query).mappings().all()
-        return tuple(
-            sorted((_run(row) for row in rows), key=lambda run: (run.submitted_at, run.id))
-        )
+        rows = self._rows(select(RUNS).where(RUNS.c.state.in_(list(states))))
+        return tuple(sorted(map(_run, rows), key=lambda run: (run.submitted_at, run.id)))
 
     def set_run_state(
         self,
@@ -232,8 +214,8 @@ class Store:
     ) -> bool:
         """Change a run's state if it is one of `among`; whether it was.
 
-        What belongs to a state (reason, end, digest) changes with it; the start stays unless given.
-        `restarted` counts one more restart of its coordinator.
+        `reason`, `ended_at` and `digest` belong to the state and change with it. `restarted` counts
+        one more restart of the coordinator.
         """
         values: dict[str, Any] = {
             "state": state,
@@ -250,7 +232,7 @@ class Store:
             return connection.execute(asked.values(values)).rowcount == 1
 
     def remove_run(self, id: str, among: Collection[RunState]) -> bool:
-        """Forget a run with its events and its traffic, if its state is one of `among`."""
+        """Delete a run with its events and traffic, if its state is one of `among`."""
         asked = delete(RUNS).where(RUNS.c.id == id, RUNS.c.state.in_(list(among)))
         with self._writing() as connection:
             if connection.execute(asked).rowcount != 1:
@@ -262,10 +244,7 @@ class Store:
     # -- events and the audit log -----------------------------------------------------------------
 
     def append_event(self, run: str, event_json: str, *, now: float) -> int:
-        """Remember an event of a run, or of the federation ("").
-
-        Its number is higher than that of any before.
-        """
+        """Add an event of a run, or of the federation (""); its number, higher than any before."""
         row = {"run": run, "event_json": event_json, "at": now}
         with self._writing() as connection:
             number = connection.execute(insert(EVENTS).values(row).returning(EVENTS.c.number))
@@ -277,14 +256,10 @@ class Store:
         """The next events of a run, or of the federation, after one of a number."""
         of_run = (EVENTS.c.run == run, EVENTS.c.number > number)
         query = select(EVENTS).where(*of_run).order_by(EVENTS.c.number).limit(limit)
-        with self._reading() as connection:
-            return tuple(EventRecord(**row) for row in connection.execute(query).mappings())
+        return tuple(EventRecord(**row) for row in self._rows(query))
 
     def forget_before(self, at: float) -> int:
-        """Forget the federation's events and the audit before a time; how many there were.
-
-        A run's own events stay as long as the run.
-        """
+        """Delete the federation's events and the audit before a time; how many there were."""
         old = (
             delete(EVENTS).where(EVENTS.c.run == "", EVENTS.c.at < at),
             delete(AUDIT).where(AUDIT.c.at < at),
@@ -293,8 +268,8 @@ class Store:
             return sum(connection.execute(each).rowcount for each in old)
 
     def record_audit(self, entry: AuditEntry) -> None:
-        """Add to the audit log; only age takes from it, where the mediator's retention says so."""
-        # What was refused may be anything, and PostgreSQL takes any character but this one.
+        """Add to the audit log, from which only `forget_before` deletes."""
+        # A refused request may hold any text, and PostgreSQL takes all characters but this one.
         row = {
             key: value.replace("\0", "\ufffd") if isinstance(value, str) else value
             for key, value in asdict(entry).items()
@@ -304,15 +279,14 @@ class Store:
 
     def audit(self, last: int) -> tuple[AuditEntry, ...]:
         """The last entries of the audit log, the oldest of them first."""
-        query = select(AUDIT).order_by(AUDIT.c.number.desc()).limit(last)
-        with self._reading() as connection:
-            rows = connection.execute(query).mappings().all()
-        return tuple(_audit(row) for row in reversed(rows))
+        columns = [each for each in AUDIT.columns if each is not AUDIT.c.number]
+        rows = self._rows(select(*columns).order_by(AUDIT.c.number.desc()).limit(last))
+        return tuple(AuditEntry(**{**row, "role": Role(row["role"])}) for row in reversed(rows))
 
     # -- traffic ----------------------------------------------------------------------------------
 
     def add_traffic(self, run: str, rows: Iterable[tuple[Flow, int]]) -> None:
-        """Add bytes to what is known of a run's flows."""
+        """Add bytes to the flows of a run."""
         sums: Counter[Flow] = Counter()
         for flow, nbytes in rows:
             sums[flow] += nbytes
@@ -339,18 +313,11 @@ class Store:
                 ],
             )
 
-    def traffic(self, run: str) -> list[tuple[Flow, int]]:
-        """All flows of a run with their bytes, sorted."""
-        with self._reading() as connection:
-            query = select(TRAFFIC).where(TRAFFIC.c.run == run)
-            rows = connection.execute(query).mappings().all()
-        return sorted((_flow(row), int(row["bytes"])) for row in rows)
-
     # -- transactions -----------------------------------------------------------------------------
 
     @contextmanager
     def _writing(self) -> Iterator[Connection]:
-        """A transaction that nobody else's comes between; all of it is kept, or nothing."""
+        """A transaction that holds the write lock from its beginning."""
         engine = self._engine.execution_options(begin="BEGIN IMMEDIATE")
         try:
             with engine.begin() as connection:
@@ -368,8 +335,12 @@ class Store:
         except SQLAlchemyError as error:
             raise self._explained(error) from error
 
+    def _rows(self, query: Select[Any]) -> Sequence[RowMapping]:
+        with self._reading() as connection:
+            return connection.execute(query).mappings().all()
+
     def _explained(self, error: SQLAlchemyError) -> StoreError:
-        """In the words of the database, without the statement and what was to be written."""
+        """In the database's words, without the statement and its values."""
         cause = str(getattr(error, "orig", None) or error) or type(error).__name__
         text_ = f"{self._name}: {' '.join(cause.split())}"
         return StoreAway(text_, why_away(error)) if is_away(error) else StoreError(text_)
@@ -380,26 +351,9 @@ class Store:
         return sqlite.insert(table)
 
 
-def _site(row: RowMapping) -> SiteRecord:
-    return SiteRecord(**{**row, "wish": Wish(row["wish"]), "state": SiteState(row["state"])})
-
-
 def _run(row: Mapping[Any, Any]) -> RunRecord:
     return RunRecord(**{**row, "state": RunState(row["state"])})
 
 
-def _audit(row: RowMapping) -> AuditEntry:
-    known: Mapping[str, Any] = {key: value for key, value in row.items() if key != "number"}
-    return AuditEntry(**{**known, "role": Role(row["role"])})
-
-
-def _flow(row: RowMapping) -> Flow:
-    return Flow(row["round"], row["site"], Direction(row["direction"]), row["purpose"])
-
-
 def _what_was_asked(run: RunRecord) -> tuple[str, str, bool]:
     return run.owner, run.config_yaml, run.interactive
-
-
-def _same(known: str, shown: str) -> bool:
-    return hmac.compare_digest(known.encode(), shown.encode(errors="replace"))

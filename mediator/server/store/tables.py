@@ -1,4 +1,4 @@
-"""The tables of a mediator's database, and how one of an older format becomes one of this."""
+"""The tables of a mediator's database, and the steps that migrate an older format."""
 
 from __future__ import annotations
 
@@ -114,9 +114,9 @@ def _share_runs(connection: Connection) -> None:
 
 
 STEPS: tuple[Step, ...] = (METADATA.create_all, _share_runs)
-"""The n-th brings a database of format n to format n + 1; an empty one has format 0.
+"""Step n migrates a database of format n to format n + 1; an empty one has format 0.
 
-The first makes the tables as they are today: each later one changes only what it finds as it was.
+The first makes today's tables, so each later one must check whether it has anything to change.
 """
 
 _MIGRATING = 0x66_65_64_70
@@ -124,7 +124,7 @@ _MIGRATING = 0x66_65_64_70
 
 
 def migrate(connection: Connection, steps: Sequence[Step] = STEPS) -> None:
-    """Bring a database to the format that this fedpilot knows; StoreError for what it cannot."""
+    """Bring a database to the format of this version; StoreError for one that cannot be."""
     if connection.dialect.name == "postgresql":
         connection.execute(select(func.pg_advisory_xact_lock(_MIGRATING)))
     connection.execute(text("CREATE TABLE IF NOT EXISTS format (number INTEGER NOT NULL)"))

@@ -78,7 +78,7 @@ class Call:
 def test_an_act_is_audited_before_its_caller_hears_of_it(
     tmp_path: Path, role: Role, outcome: str
 ) -> None:
-    async def make_token(request: Any, context: Call, peer: Any) -> pb.MakeTokenReply:
+    async def make_token(request: Any, peer: Any) -> pb.MakeTokenReply:
         return pb.MakeTokenReply(token="t")
 
     async def test() -> None:
@@ -105,7 +105,7 @@ def test_an_act_is_audited_before_its_caller_hears_of_it(
 
 
 def test_an_act_whose_caller_has_left_is_audited(tmp_path: Path) -> None:
-    async def drain(request: Any, context: Call, peer: Any) -> pb.SiteReply:
+    async def drain(request: Any, peer: Any) -> pb.SiteReply:
         raise asyncio.CancelledError
 
     async def test() -> None:
@@ -129,7 +129,7 @@ def test_an_act_is_on_disk_before_its_caller_hears_of_it(
 ) -> None:
     may_write, heard = threading.Event(), []
 
-    async def make_token(request: Any, context: Call, peer: Any) -> pb.MakeTokenReply:
+    async def make_token(request: Any, peer: Any) -> pb.MakeTokenReply:
         return pb.MakeTokenReply(token="t")
 
     def slowly(store: Store, entry: AuditEntry) -> None:
@@ -163,7 +163,7 @@ def test_an_act_whose_caller_leaves_as_it_is_written_down_is_written_down(
     may_write, writing = threading.Event(), asyncio.Event()
     record = Database.ask
 
-    async def make_token(request: Any, context: Call, peer: Any) -> pb.MakeTokenReply:
+    async def make_token(request: Any, peer: Any) -> pb.MakeTokenReply:
         return pb.MakeTokenReply(token="t")
 
     async def slowly(database: Database, act: Any, *args: Any) -> Any:
@@ -197,7 +197,7 @@ def test_an_act_whose_caller_leaves_as_it_is_written_down_is_written_down(
 
 
 def test_a_long_refusal_is_shortened_in_the_audit(tmp_path: Path) -> None:
-    async def make_token(request: Any, context: Call, peer: Any) -> pb.MakeTokenReply:
+    async def make_token(request: Any, peer: Any) -> pb.MakeTokenReply:
         raise BadRequest("x" * (2 * LONGEST_REASON))
 
     async def test() -> None:
@@ -220,7 +220,7 @@ def test_a_long_refusal_is_shortened_in_the_audit(tmp_path: Path) -> None:
 def test_a_stream_ends_when_its_caller_is_revoked(tmp_path: Path) -> None:
     """Whoever has followed a run for a day is looked at again with every event."""
 
-    async def follow(request: Any, context: Call, peer: Any) -> AsyncIterator[int]:
+    async def follow(request: Any, peer: Any) -> AsyncIterator[int]:
         yield 1
         yield 2
         yield 3
@@ -248,7 +248,7 @@ def test_a_stream_ends_when_its_caller_is_revoked(tmp_path: Path) -> None:
 def test_what_cannot_be_audited_is_not_said_to_be_done(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def make_token(request: Any, context: Call, peer: Any) -> pb.MakeTokenReply:
+    async def make_token(request: Any, peer: Any) -> pb.MakeTokenReply:
         return pb.MakeTokenReply(token="t")
 
     def fails(store: Store, entry: AuditEntry) -> None:

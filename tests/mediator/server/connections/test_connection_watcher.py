@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from fedpilot.mediator.server.connections.log_pace import AT_ONCE, LogPace
+from fedpilot.mediator.server.connections.rate_limiter import LINES_AT_ONCE, LogPace
 from mediators import Here, eventually, mediating
 from real_ray import ENVIRONMENT, eventually as until
 
@@ -217,7 +217,7 @@ def test_lines_of_one_kind_are_paced_and_those_of_others_are_not() -> None:
     log.addHandler(lines)
     for number in range(1_000):
         log.warning("refused %s", number)
-    assert lines.said == [f"refused {number}" for number in range(int(AT_ONCE))]
+    assert lines.said == [f"refused {number}" for number in range(int(LINES_AT_ONCE))]
     log.warning("something else")
     assert lines.said[-1] == "something else"
     now = 10.0

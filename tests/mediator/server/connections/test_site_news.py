@@ -77,12 +77,12 @@ class World:
         attached.attach(run, self.line)
         self.sites = SiteRegistry(
             ServerSettings(folder=folder),
-            clock=lambda: self.now,
-            database=self.written,  # type: ignore[arg-type]
-            events=self.said,  # type: ignore[arg-type]
-            attached=attached,
-            accounting=TrafficAccounting(None),  # type: ignore[arg-type]
-            blobs=BlobStore(folder / "blobs", 1 << 20),
+            lambda: self.now,
+            self.written,  # type: ignore[arg-type]
+            self.said,  # type: ignore[arg-type]
+            attached,
+            TrafficAccounting(None),  # type: ignore[arg-type]
+            BlobStore(folder / "blobs", 1 << 20),
         )
 
     def hello(self, data_json: str = DATA) -> None:

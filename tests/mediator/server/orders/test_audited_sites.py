@@ -55,7 +55,7 @@ REMOVE = pb.ChangeSiteRequest(site="rome", change="remove")
 def test_what_a_site_asks(
     tmp_path: Path, service: Any, method: str, asked: Message | bytes, audited: list[str]
 ) -> None:
-    async def act(request: Any, context: Any, peer: Any) -> Message:
+    async def act(request: Any, peer: Any) -> Message:
         return pb.OfferReply()
 
     async def test() -> list[tuple[str, Role, str]]:

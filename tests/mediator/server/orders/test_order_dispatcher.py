@@ -90,11 +90,11 @@ class World:
         accounting = TrafficAccounting(None)  # type: ignore[arg-type]
         self.dispatcher = OrderDispatcher(
             table,
-            attached=self.attached,
-            accounting=accounting,
-            blobs=self.blobs,
-            clock=lambda: self.now,
-            moved=lambda entry: self.moved.append(entry.name),
+            self.attached,
+            accounting,
+            self.blobs,
+            lambda: self.now,
+            lambda entry: self.moved.append(entry.name),
         )
 
     def hello(self, *runs: RunId, held: tuple[OrderId, ...] = ()) -> None:

@@ -98,7 +98,7 @@ def test_retention_removes_what_is_kept_no_longer(tmp_path: Path) -> None:
 
             def retaining(rules: Retention, days_later: float = 0.0) -> Retaining:
                 clock = lambda: time.time() + days_later * DAY_S  # noqa: E731
-                return Retaining(rules, runs=runs, database=database, clock=clock)
+                return Retaining(rules, runs, database, clock)
 
             await retaining(Retention()).look()
             assert names(here) == ["failed", "first", "second"]

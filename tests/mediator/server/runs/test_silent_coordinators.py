@@ -144,10 +144,10 @@ def test_whatever_a_coordinator_says_is_heard(
         board.begin(RUN)
         coordinators = Coordinators(
             ServerSettings(folder=tmp_path),
-            supervisor=None,  # type: ignore[arg-type]
-            sites=NoSites(),  # type: ignore[arg-type]
-            attached=board,
-            accounting=None,  # type: ignore[arg-type]
+            None,  # type: ignore[arg-type]
+            NoSites(),  # type: ignore[arg-type]
+            board,
+            None,  # type: ignore[arg-type]
         )
         coordinators._detached = lambda run: None  # type: ignore[method-assign]
         await coordinators.session(messages(), context)

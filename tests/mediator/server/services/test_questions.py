@@ -68,7 +68,7 @@ def test_the_clients_of_a_run_are_asked_by_its_owner_and_by_admins(
         assert found is code
         if code is Code.PERMISSION_DENIED:
             assert text == (
-                "the clients of run run are asked by alice, whose run it is, or by an admin; "
+                "run run belongs to alice: only its owner and admins may ask about its clients; "
                 "found bob (operator)"
             )
 

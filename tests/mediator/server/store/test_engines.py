@@ -50,7 +50,7 @@ def test_a_connection_that_the_server_has_ended_is_made_anew(postgresql_url: str
         with engine.begin() as connection:
             assert connection.execute(sqlalchemy.text(end)).rowcount == 1
         engine.dispose()
-        assert store.site("paris") == PARIS
+        assert store.sites() == (PARIS,)
 
 
 def test_sqlite_writes_ahead_so_that_readers_never_wait(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy
 
-from fedpilot.mediator.server.store import Store, StoreError
+from fedpilot.mediator.server.store import RunState, Store, StoreError
 from fedpilot.mediator.server.store.tables import STEPS, migrate
 from stores import AT_ONCE, PARIS, RUN, engine_of, execute
 
@@ -21,7 +21,7 @@ def test_all_is_there_when_it_is_opened_again(url: str) -> None:
         store.add_run(RUN)
     store.close()
     with Store(url) as again:
-        assert (again.sites(), again.runs()) == ((PARIS,), (RUN,))
+        assert (again.sites(), again.runs_in(RunState)) == ((PARIS,), (RUN,))
 
 
 def test_stores_that_open_an_empty_database_at_once_make_its_tables_once(url: str) -> None:
