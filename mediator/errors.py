@@ -1,26 +1,26 @@
-"""What can go wrong between sites.
+"""The errors of this package.
 
 MediatorError
 ├── ReservationRefused     too few sites could promise their part of the gang      (exit 3)
 │   └── RaysUnusable       since none of their Rays can be used at all             (exit 4)
 ├── SiteUnreachable        a site does not answer                                  (exit 4)
-│   └── SiteLost           it was given up while it worked: to be done elsewhere  (exit 1)
+│   └── SiteLost           it was given up, and its work is to be done elsewhere  (exit 1)
 │       └── RunnerDied     the run's own process there was killed, or crashed      (exit 1)
-│           └── RunnersSpent  so often that it is not started again for this run   (exit 1)
+│           └── RunnersSpent  too often to be started again for this run           (exit 1)
 ├── WorkFailed             a site's part of a run failed there                     (exit 1)
-│   └── AnswerUnreadable   what it answered is no message: it may be broken, or lie (exit 1)
-├── UnknownWorkload        no installed package brings that site workload          (exit 2)
+│   └── AnswerUnreadable   its answer is malformed: the site may be broken, or lie (exit 1)
+├── UnknownWorkload        no installed package provides that site workload        (exit 2)
 ├── MediatorUnreachable    the mediator does not answer                            (exit 4)
-├── MediatorFailed         it answered that something went wrong in it             (exit 1)
-├── QuestionFailed         what a run was asked failed there                       (exit 1)
+├── MediatorFailed         the mediator itself failed                              (exit 1)
+├── QuestionFailed         a question to a run failed there                        (exit 1)
 ├── PolicyRefused          a site's own policy forbids it                          (exit 3)
-├── NotPermitted           who asks may not do that                                (exit 3)
-├── RequestRefused         it was understood, and is not done now                  (exit 3)
-├── BadRequest             it makes no sense to the mediator                       (exit 2)
-│   ├── NoSuchRun          it knows no such run, or no such file of it             (exit 2)
-│   ├── NoSuchSite         it knows no site of that name                           (exit 2)
+├── NotPermitted           the caller may not do that                              (exit 3)
+├── RequestRefused         the request is valid, but not in the present state      (exit 3)
+├── BadRequest             the request is not valid                                (exit 2)
+│   ├── NoSuchRun          the mediator knows no such run, or file of a run        (exit 2)
+│   ├── NoSuchSite         the mediator knows no such site                         (exit 2)
 │   └── RunExists          another run has the id                                  (exit 2)
-└── ProfileError           how to reach a mediator is not known, or not rightly    (exit 2)
+└── ProfileError           the profile of a mediator is missing or wrong           (exit 2)
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ class MediatorError(Exception):
     """Root of this package's errors."""
 
     exits_with: ClassVar[int] = FAILED
-    """What a command ends with that fails by it."""
+    """The exit code of a command that fails by it."""
 
 
 class ReservationRefused(MediatorError):
-    """Too few sites could promise their part of the gang; `refusals` says why, site by site.
+    """Too few sites could promise their part of the gang.
 
-    What is of no single site stands under `NO_SITE`.
+    `refusals` has a reason per site, and under `NO_SITE` a reason of no single site.
     """
 
     NO_SITE: ClassVar[str] = "-"
@@ -59,7 +59,7 @@ class ReservationRefused(MediatorError):
 
 
 class RaysUnusable(ReservationRefused):
-    """No Ray of those that refused can be used at all: nobody is there, or fedpilot is not."""
+    """All sites refused because their Rays cannot be used at all."""
 
     exits_with = UNREACHABLE
 
@@ -78,7 +78,7 @@ class SiteUnreachable(MediatorError):
 
 
 class SiteLost(SiteUnreachable):
-    """A site was given up while it had work: whoever waits for that has it done elsewhere."""
+    """A site was given up while it had work, which is to be done elsewhere."""
 
     exits_with = FAILED
 
@@ -87,7 +87,7 @@ class SiteLost(SiteUnreachable):
 
 
 class RunnerDied(SiteLost):
-    """The process of a run at a site ended abnormally; what it had not handed over is gone.
+    """The process of a run at a site ended abnormally, with the work that it had not handed over.
 
     The site may take part in the run again, with another process.
     """
@@ -109,11 +109,11 @@ class WorkFailed(MediatorError):
 
 
 class AnswerUnreadable(WorkFailed):
-    """What a site has answered is no payload at all: it is broken, or lies."""
+    """A site's answer is no valid payload: the site is broken, or lies."""
 
 
 class UnknownWorkload(MediatorError):
-    """No installed package brings a site workload of that name."""
+    """No installed package provides a site workload of that name."""
 
     exits_with = BAD_INPUT
 
@@ -139,11 +139,11 @@ class MediatorUnreachable(MediatorError):
 
 
 class MediatorFailed(MediatorError):
-    """The mediator answered that something went wrong in it; its log tells more."""
+    """The mediator itself failed; its log tells more."""
 
 
 class QuestionFailed(MediatorError):
-    """What a run was asked, about a VirtualNode for instance, failed there."""
+    """A question to a run, such as one about a VirtualNode, failed there."""
 
     def __init__(self, run: str, kind: str, message: str) -> None:
         super().__init__(run, kind, message)
@@ -154,7 +154,7 @@ class QuestionFailed(MediatorError):
 
 
 class PolicyRefused(MediatorError):
-    """A site's own policy forbids what a run or a command wants of it."""
+    """A site's own policy forbids a run or a command."""
 
     exits_with = REFUSED
 
@@ -170,25 +170,25 @@ class PolicyRefused(MediatorError):
 
 
 class NotPermitted(MediatorError):
-    """Who asks may not do that: the certificate's role, or none that counts."""
+    """The caller's role may not do that, or its certificate is not valid."""
 
     exits_with = REFUSED
 
 
 class RequestRefused(MediatorError):
-    """The mediator has understood, and does not do it in the state that things are in."""
+    """The request is valid, but the mediator does not do it in the present state."""
 
     exits_with = REFUSED
 
 
 class BadRequest(MediatorError):
-    """The request makes no sense to the mediator."""
+    """The request is not valid."""
 
     exits_with = BAD_INPUT
 
 
 class NoSuchRun(BadRequest):
-    """The mediator knows no such run, or no such file of it."""
+    """The mediator knows no such run, or no such file of a run."""
 
 
 class NoSuchSite(BadRequest):
@@ -200,6 +200,6 @@ class RunExists(BadRequest):
 
 
 class ProfileError(MediatorError):
-    """How to reach a mediator is not known, or what is known of it is wrong."""
+    """The profile of a mediator is missing or wrong."""
 
     exits_with = BAD_INPUT

@@ -1,8 +1,8 @@
-"""What a site can be asked to work on: the protocol that `federated` implements.
+"""SiteWorkload: the protocol of the work at a site, which `federated` implements.
 
-The mediator carries `Payload`s that it does not understand: a header of JSON values and named
-tensors, never pickles. The implementation is found by entry point (group
-`fedpilot.site_workloads`), so that this package knows nothing of learning.
+The mediator carries `Payload`s without reading them: a header of JSON values and named tensors,
+never pickles. Implementations are entry points (group `fedpilot.site_workloads`), so that this
+package knows nothing of learning.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ class Payload:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the tensors, which is what a link would carry but for the header."""
+        """Bytes of the tensors, without the header."""
         return sum(np.asarray(tensor).nbytes for tensor in self.tensors.values())
 
 
 Notify = Callable[[Payload], None]
-"""Called by a workload, from any thread, when something happened that a coordinator may show."""
+"""Called by a workload, from any thread, with an event that a coordinator may show."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiteContext:
-    """What a site tells a workload of itself."""
+    """A site, as its workload sees it."""
 
     name: str
     folder: Path | None = None
-    """Where this run keeps its files at this site; None where the orders say so."""
+    """The folder of this run at this site; None if the orders name it."""
     data: Mapping[str, Any] = field(default_factory=dict)
     """The data sets that the site's admin declared, by name (`site.yaml`)."""
 
@@ -59,30 +59,30 @@ class SiteWorkload(Protocol):
     """One federation's part at one site, from its gang to its last answer."""
 
     def wants(self, spec: Payload, site: SiteContext) -> Wants:
-        """What a spec asks of a site, for the site's own policy to judge; comes before `prepare`.
+        """What a spec wants of a site, for the site's own policy; called before `prepare`.
 
-        It is found out here, from what will be worked on, and loads neither data nor the user's
-        code. What the spec says of its user is the mediator's word.
+        Derived at the site from the spec itself, without loading data or user code. The spec's
+        user is the mediator's word.
         """
 
     def covered(self, answer: Payload) -> int:
         """How many of the site's clients an answer is about, at least; 0 if about none.
 
-        An answer that tells of single clients counts as one of one. Nothing else is asked of
-        `answer`: whoever calls this may have another instance than the one that made it.
+        An answer about single clients counts as about one. `self` may be another instance than
+        the one that made the answer.
         """
 
     def prepare(self, spec: Payload, site: SiteContext) -> None:
         """Check and load what the spec names; raise before anything is reserved or started."""
 
     def start(self, gang: Gang, notify: Notify) -> None:
-        """Put warm workers onto the gang's vnodes."""
+        """Start workers on the gang's vnodes."""
 
     def deliver(self, order: Payload) -> Future[Payload]:
         """Take an order; its answer, or the error that the work raised."""
 
     def stop(self) -> None:
-        """End the workers and give up what is undone; may be called twice."""
+        """End the workers, and drop undone work; may be called twice."""
 
 
 def load_workload(name: str) -> SiteWorkload:

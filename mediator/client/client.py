@@ -1,6 +1,6 @@
-"""MediatorClient: what a user asks of a mediator, as calls that end: with an answer or an error.
+"""MediatorClient: a user's calls to a mediator, each of which ends with an answer or an error.
 
-A stream that was cut goes on where it ended, and neither loses nor repeats anything.
+A stream that was cut goes on where it ended, without a loss or a repetition.
 """
 
 from __future__ import annotations
@@ -15,11 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Self
 
 from ..core.rules.site_commands import exit_code_here
-from ..errors import (
-    MediatorFailed,
-    NoSuchSite,
-    QuestionFailed,
-)
+from ..errors import MediatorFailed, NoSuchSite, QuestionFailed
 from ..identity import Credentials
 from ..proto import federation_pb2 as pb
 from ..wire.messages import PROTOCOL
@@ -32,22 +28,22 @@ Document = Mapping[str, Any]
 """A JSON object."""
 
 ENDED = frozenset({"finished", "failed", "stopped", "interrupted"})
-"""Statuses of runs that nobody works on."""
+"""Statuses of runs that have ended."""
 SLOWEST_LINK = 50_000
-"""Bytes per second; the deadline of a file grows with its size."""
+"""Bytes per second, for the deadline of a file."""
 _MOST_AT_ONCE = 1_000
-"""Runs that one answer is asked for."""
+"""Runs to ask for in one call."""
 _MOST_FILES = 100_000
-"""Files of a run; no run has so many."""
+"""More files than any run has."""
 STOPPING = "stopping"
 """The status of a run whose coordinator has been told to end."""
 LOOK_S = 0.2
-"""Seconds between two looks at a run that is awaited."""
+"""Seconds between two looks at a run that stops."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Happening:
-    """An event, with the number that the mediator gave it."""
+    """An event, with the mediator's number for it."""
 
     number: int
     event: Document
@@ -55,7 +51,7 @@ class Happening:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFile:
-    """A file of a run, as the mediator names it: not to be trusted as a path."""
+    """A file of a run. The mediator chose its path, which is not safe to use here."""
 
     path: str
     size: int
@@ -81,9 +77,9 @@ class MediatorClient:
         patience: ClientTimeouts | None = None,
         on_cut: Callable[[str], None] = lambda reason: None,
     ) -> None:
-        """Connect when first asked; CertificateExpired at once.
+        """Connect at the first call; CertificateExpired at once.
 
-        `on_cut` is told why, once, when something that is followed is cut and asked for again.
+        `on_cut` is called with the reason, once, when a followed stream is cut and asked for again.
         """
         credentials.identity.check(time.time())
         self.address = address
@@ -113,10 +109,10 @@ class MediatorClient:
         code: bytes = b"",
         shared: bool = False,
     ) -> Document:
-        """Hand in a run under an id of ours, so that asking twice submits it once. RunExists.
+        """Submit a run under an id chosen here: two calls submit it once. RunExists.
 
-        `code` is an archive of the user's own modules, which the mediator keeps with the run. The
-        results of a `shared` one are read by everybody who may read at the mediator.
+        `code` is an archive of the user's own modules, which the mediator keeps with the run. All
+        users of the mediator may read the results of a `shared` run.
         """
         request = pb.SubmitRequest(
             protocol=PROTOCOL,
@@ -130,14 +126,11 @@ class MediatorClient:
         return _document(self._calls.ask("submit", request, run=run).run_json)
 
     def list_runs(self) -> list[Document]:
-        """All runs that the mediator knows, the first submitted first, as `show_run` gives each."""
+        """All runs that the mediator knows, the first submitted first."""
         return self.newest_runs(sys.maxsize)[0]
 
     def newest_runs(self, most: int) -> tuple[list[Document], int]:
-        """The newest runs, the first submitted first; and how many were submitted before them.
-
-        They come in several answers if they are many.
-        """
+        """The newest runs, the first submitted first; and how many were submitted before them."""
         found: list[Document] = []
         request, more = pb.ListRunsRequest(), 0
         while len(found) < most:
@@ -155,9 +148,9 @@ class MediatorClient:
         return _document(self._calls.ask("show_run", pb.RunRequest(run=run), run=run).run_json)
 
     def stop_run(self, run: str, *, wait: bool = True) -> Document:
-        """Have a run end, with its state kept; with `wait` it can be resumed when this returns.
+        """Stop a run so that it can be resumed; with `wait`, return once it has stopped.
 
-        A run that still stops after `work_s` seconds is returned as it is then.
+        A run that takes longer than `work_s` seconds is returned as it is then.
         """
         found = _document(self._calls.ask("stop_run", pb.RunRequest(run=run), run=run).run_json)
         waited = 0.0
@@ -168,40 +161,34 @@ class MediatorClient:
         return found
 
     def resume_run(self, run: str) -> Document:
-        """Have a run that was stopped or interrupted go on; nothing if it does. RequestRefused."""
+        """Resume a run that was stopped or interrupted, or goes on. RequestRefused."""
         return _document(self._calls.ask("resume_run", pb.RunRequest(run=run), run=run).run_json)
 
     def remove_run(self, run: str) -> Document:
-        """Have a run that has ended forgotten; what it was. RequestRefused if it goes on."""
+        """Remove a run that has ended; its last state. RequestRefused if it goes on."""
         return _document(self._calls.ask("remove_run", pb.RunRequest(run=run), run=run).run_json)
 
     def follow_run(self, run: str, *, after: int = 0, follow: bool = True) -> Iterator[Happening]:
         """A run's events after a number; with `follow` until it ends, over broken connections."""
+        return self._events("follow_run", run, after, follow, self._is_over(run, follow))
 
-        def is_over() -> bool:
-            return not follow or self.show_run(run).get("status") in ENDED
-
-        return self._events("follow_run", run, after, follow, is_over)
+    def _is_over(self, run: str, follow: bool) -> Callable[[], bool]:
+        return lambda: not follow or self.show_run(run).get("status") in ENDED
 
     def run_log(self, run: str, *, follow: bool = False) -> Iterator[str]:
-        """What the run's coordinator wrote to stderr, in parts; with `follow` until it ends."""
+        """The stderr of a run's coordinators, in parts; with `follow` until the run ends."""
         printed = 0
 
         def attempt() -> Iterator[str]:
             nonlocal printed
-            seen = 0
-            for part in self._calls.stream(
-                "run_log", pb.LogRequest(run=run, follow=follow), run=run
-            ):
+            seen, request = 0, pb.LogRequest(run=run, follow=follow)
+            for part in self._calls.stream("run_log", request, run=run):
                 new = part.text[max(0, printed - seen) :]
                 seen += len(part.text)
                 printed = max(printed, seen)
                 yield new
 
-        def is_over() -> bool:
-            return not follow or self.show_run(run).get("status") in ENDED
-
-        return self._calls.again_when_cut(attempt, is_over, follow=follow)
+        return self._calls.again_when_cut(attempt, self._is_over(run, follow), follow=follow)
 
     def list_files(self, run: str) -> list[RunFile]:
         """The files of a run's folder at the mediator."""
@@ -211,7 +198,7 @@ class MediatorClient:
         return [RunFile(path=each.path, size=each.size) for each in reply.files]
 
     def read_file(self, run: str, file: RunFile, to: BinaryIO) -> None:
-        """Write a file's bytes to `to`; MediatorFailed unless they are as many as was said."""
+        """Write a file's bytes to `to`; MediatorFailed unless they are `file.size` bytes."""
         request = pb.ReadFileRequest(run=run, path=file.path)
         at, timeout_s = 0, self._patience.call_s + file.size / SLOWEST_LINK
         for piece in self._calls.stream("read_file", request, run=run, timeout_s=timeout_s):
@@ -228,9 +215,9 @@ class MediatorClient:
             )
 
     def ask_run(self, run: str, question: Payload) -> Payload:
-        """Ask a run that is going on about a VirtualNode; QuestionFailed if that fails.
+        """Ask a run that goes on about a VirtualNode. QuestionFailed.
 
-        The tensors of both may be as large as models are.
+        The question and the answer may hold tensors as large as models.
         """
         with tempfile.TemporaryDirectory(prefix="fedpilot-") as made:
             folder = Path(made)
@@ -259,7 +246,7 @@ class MediatorClient:
     # -- sites --------------------------------------------------------------------------------
 
     def list_sites(self) -> list[Document]:
-        """All sites that have joined, in the order of their names, without what they declare."""
+        """All sites that have joined, by name, without their declared data."""
         return self._sites("")
 
     def _sites(self, only: str) -> list[Document]:
@@ -268,7 +255,7 @@ class MediatorClient:
         return sorted(found, key=lambda site: str(site.get("name")))
 
     def show_site(self, name: str) -> Document:
-        """One of them, with the `data` that it declares; NoSuchSite says which there are."""
+        """A site with its declared `data`; NoSuchSite names the sites that have joined."""
         for site in self._sites(name) if name else ():
             if site.get("name") == name:
                 return site
@@ -277,24 +264,23 @@ class MediatorClient:
         raise NoSuchSite(f"there is no site {name!r}; there are: {there}")
 
     def change_site(self, name: str, change: str) -> Document:
-        """Cordon, uncordon, drain or remove a site; the site as it is then."""
+        """Cordon, uncordon, drain or remove a site; its state then."""
         request = pb.ChangeSiteRequest(site=name, change=change)
         return _document(self._calls.ask("change_site", request, site=name).site_json)
 
     def run_at_site(self, site: str, arguments: list[str]) -> SiteCommandOutcome:
-        """Run `fedpilot ARGUMENTS`, a command about clusters or jobs, beside a site's agent.
+        """Run `fedpilot ARGUMENTS`, a cluster or job command, beside a site's agent.
 
-        Its exit code is one of those that commands have: 4 where it was ended at its deadline.
+        The exit code is one that commands have: 4 for a command that was ended at its deadline.
         """
         request = pb.RunAtSiteRequest(site=site, arguments=arguments)
         timeout_s = self._patience.work_s
         reply = self._calls.ask("run_at_site", request, site=site, timeout_s=timeout_s)
-        return SiteCommandOutcome(
-            exit_code=exit_code_here(reply.exit_code), out=reply.out, err=reply.err
-        )
+        code = exit_code_here(reply.exit_code)
+        return SiteCommandOutcome(exit_code=code, out=reply.out, err=reply.err)
 
     def make_token(self, site: str, *, valid_s: float) -> tuple[str, float]:
-        """A token with which a site of that name may join once; and until when, epoch seconds."""
+        """A token with which a site of that name may join once; and its end in epoch seconds."""
         request = pb.MakeTokenRequest(site=site, valid_s=valid_s)
         reply = self._calls.ask("make_token", request, site=site)
         return reply.token, reply.expires_at
@@ -307,7 +293,7 @@ class MediatorClient:
         return [_document(text) for text in reply.entry_json]
 
     def follow_events(self, *, after: int = 0, follow: bool = False) -> Iterator[Happening]:
-        """What happens in the federation, after a number; with `follow` for ever."""
+        """The federation's events after a number; with `follow`, without end."""
         return self._events("follow_events", "", after, follow, lambda: not follow)
 
     def _events(
@@ -331,7 +317,7 @@ def _document(text: str) -> Document:
     try:
         found = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise MediatorFailed(f"the mediator answered what is no JSON: {text[:80]!r}") from error
+        raise MediatorFailed(f"the mediator's answer is no JSON: {text[:80]!r}") from error
     if not isinstance(found, dict):
-        raise MediatorFailed(f"the mediator answered what is no JSON object: {text[:80]!r}")
+        raise MediatorFailed(f"the mediator's answer is no JSON object: {text[:80]!r}")
     return found

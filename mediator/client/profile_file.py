@@ -1,6 +1,6 @@
-"""The file of a user's profiles, `profiles.yaml` in the folder of the user's settings.
+"""Reads and writes `profiles.yaml`, a user's profiles, in the folder of the user's settings.
 
-It holds no secrets: it names the folders of credentials. It is read strictly, and written whole.
+The file holds no secrets: it names the folders of credentials.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ class _File(Strict):
 
 
 def config_folder(environment: Mapping[str, str] = os.environ) -> Path:
-    """Where a user's settings are: FEDPILOT_CONFIG_DIR, or as the system has it."""
+    """The folder of a user's settings: FEDPILOT_CONFIG_DIR, or the system's default."""
     return Path(environment.get("FEDPILOT_CONFIG_DIR") or click.get_app_dir("fedpilot"))
 
 
 def read(folder: Path) -> Profiles:
-    """The profiles of a folder, none without a file. BadFile or ProfileError if it is wrong."""
+    """The profiles of a folder; none without a file. BadFile, ProfileError."""
     path = folder / FILE
     if not path.exists():
         return Profiles()
@@ -52,15 +52,14 @@ def read(folder: Path) -> Profiles:
             where = Path(entry.credentials)
             profile = Profile(name=name, address=entry.address, credentials=where)
             found = found.with_profile(profile)
-        if not content.default:
-            return Profiles(by_name=found.by_name)
-        return found.with_default(content.default)
+        found = Profiles(by_name=found.by_name)
+        return found.with_default(content.default) if content.default else found
     except ProfileError as error:
         raise ProfileError(f"{path}: {error}") from error
 
 
 def write(folder: Path, profiles: Profiles) -> Path:
-    """Write the file in the place of the one before. ProfileError if it cannot be."""
+    """Replace the file. ProfileError."""
     document = {
         "format": FORMAT,
         "default": profiles.default,

@@ -1,7 +1,7 @@
-"""Profiles: by which address, and as whom, a user reaches a mediator.
+"""Profiles: the address of a mediator, and the credentials of a user there.
 
-A command is told by `--mediator` and `--credentials`, by `--profile`, by FEDPILOT_PROFILE, or by
-the default profile; the first of these that is given counts. `profile_file` keeps them.
+A command takes the first that is given of `--mediator` with `--credentials`, `--profile`,
+FEDPILOT_PROFILE and the default profile. `profile_file` keeps them.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ class Profile:
     """A mediator as one user reaches it."""
 
     name: str
-    """Empty where the command line says all of it."""
+    """Empty if the command line gives all of it."""
     address: str
     credentials: Path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profiles:
-    """All profiles of a user; change makes another one."""
+    """All profiles of a user; immutable."""
 
     by_name: Mapping[str, Profile] = field(default_factory=dict)
     default: str = ""
     """Empty, or the name of one of them."""
 
     def named(self, name: str) -> Profile:
-        """The profile of that name; ProfileError says which there are."""
+        """The profile of that name; ProfileError names those that exist."""
         if name not in self.by_name:
             near = get_close_matches(name, self.by_name, n=1)
             hint = f"; did you mean {near[0]}?" if near else ""
@@ -46,26 +46,26 @@ class Profiles:
         return self.by_name[name]
 
     def with_profile(self, profile: Profile, *, default: bool = False) -> Profiles:
-        """These and another, or another in the place of one; the first is the default."""
+        """With one more profile, or another one of its name; the first is the default."""
         check_name(profile.name)
         check_address(profile.address)
         chosen = profile.name if default or not self.by_name else self.default
         return Profiles(by_name={**self.by_name, profile.name: profile}, default=chosen)
 
     def without(self, name: str) -> Profiles:
-        """These without one; if it was the default there is none then."""
+        """Without a profile, which is then not the default either."""
         self.named(name)
         kept = {each: profile for each, profile in self.by_name.items() if each != name}
         return Profiles(by_name=kept, default="" if self.default == name else self.default)
 
     def with_default(self, name: str) -> Profiles:
-        """These, with another default."""
+        """With another default."""
         return replace(self, default=self.named(name).name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionOptions:
-    """What a command line and the environment say of the mediator; empty is not given."""
+    """The options of a command line and the environment; empty is not given."""
 
     mediator: str = ""
     credentials: str = ""
@@ -75,14 +75,14 @@ class ConnectionOptions:
 
     @property
     def on_purpose(self) -> bool:
-        """Whether a mediator is meant without looking at the default profile."""
+        """Whether the user names a mediator, without the default profile."""
         return bool(self.mediator or self.profile or self.variable)
 
 
 def choose(profiles: Profiles, asked: ConnectionOptions) -> Profile | None:
-    """The profile that counts; None if none was named and there is no default.
+    """The profile to use; None if none was named and there is no default.
 
-    ProfileError if what was given does not fit together, or leads to none.
+    ProfileError if the options contradict each other, or name no profile.
     """
     if asked.mediator:
         if asked.profile:
@@ -95,7 +95,7 @@ def choose(profiles: Profiles, asked: ConnectionOptions) -> Profile | None:
     name = asked.profile or asked.variable or profiles.default
     if not name:
         if asked.credentials:
-            raise ProfileError("--credentials says who asks, but not whom: give --mediator too")
+            raise ProfileError("--credentials names no mediator: give --mediator too")
         return None
     found = profiles.named(name)
     folder = Path(asked.credentials) if asked.credentials else found.credentials
@@ -103,7 +103,7 @@ def choose(profiles: Profiles, asked: ConnectionOptions) -> Profile | None:
 
 
 def _at(profiles: Profiles, address: str) -> Profile:
-    """The profile of an address, so that --credentials need not be said again."""
+    """The profile of an address, for its credentials."""
     found = sorted(name for name, each in profiles.by_name.items() if each.address == address)
     if len(found) == 1:
         return profiles.by_name[found[0]]

@@ -1,8 +1,7 @@
-"""RetryingStub: calls of the mediator with deadlines, made again where a broken link cut them.
+"""RetryingStub: calls of the mediator with deadlines, repeated after a broken link.
 
-A question that may be asked twice is asked again while the mediator does not answer, within a
-budget; so is a stream. An interruption may come at any time: gRPC is never in the main thread,
-where it would not survive one.
+Idempotent calls and streams are repeated while the mediator does not answer, within a budget. gRPC
+never runs in the main thread: it would not survive a KeyboardInterrupt there.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ _REPEATABLE = frozenset(
         "list_audit",
     }
 )
-"""Calls that do no harm when they are made twice: a client trained again has the same bits."""
+"""Idempotent calls. `ask_run` is one: a client that is trained again has the same bits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,17 +47,17 @@ class ClientTimeouts:
     """How long a client waits, in seconds."""
 
     call_s: float = 30.0
-    """For the answer to a question."""
+    """For an answer."""
     work_s: float = 600.0
-    """For an answer that needs work: a VirtualNode's, a command's at a site."""
+    """For an answer that needs work: of a VirtualNode, or of a command at a site."""
     tensors_s: float = 3_600.0
-    """For its tensors to come through, beside that; a link that is cut is noticed before."""
+    """For the tensors of an answer, in addition; a cut link is noticed earlier."""
     again_s: float = 5.0
-    """So long a question is asked again while the mediator cannot be reached."""
+    """For which a call is repeated while the mediator cannot be reached."""
     cut_s: float = 600.0
-    """So long whoever follows something goes on trying while the mediator cannot be reached."""
+    """For which a followed stream is repeated while the mediator cannot be reached."""
     stream_s: float = 300.0
-    """Then a stream is asked for anew: a mediator that is gone without a word is noticed."""
+    """After which a stream is asked for again, to notice a mediator that has vanished."""
     first_pause_s: float = 0.2
     longest_pause_s: float = 2.0
 
@@ -74,10 +73,7 @@ class RetryingStub:
         patience: ClientTimeouts,
         on_cut: Callable[[str], None],
     ) -> None:
-        """Connect when first asked.
-
-        `on_cut` is told why, once, when something that is followed is cut and asked for again.
-        """
+        """Connect at the first call; `on_cut` as for MediatorClient."""
         self._address = address
         self._patience = patience
         self._on_cut = on_cut
@@ -103,14 +99,14 @@ class RetryingStub:
         site: str = "",
         timeout_s: float | None = None,
     ) -> Any:
-        """Ask for one message, perhaps again."""
+        """Make a call with one answer, as `again` does."""
         call, limit_s = getattr(self.stub, method), timeout_s or self._patience.call_s
         return self.again(method, lambda: call(request, timeout=limit_s), run=run, site=site)
 
     def again(
         self, method: str, act: Callable[[], Value], *, run: str = "", site: str = ""
     ) -> Value:
-        """Ask, and ask again within the budget where that does no harm."""
+        """Make a call, and repeat it within the budget if it is idempotent."""
         deadline = time.monotonic() + self._patience.again_s
         pauses = self._pauses()
         while True:
@@ -128,7 +124,7 @@ class RetryingStub:
     def stream(
         self, method: str, request: Any, *, run: str = "", timeout_s: float | None = None
     ) -> Iterator[Any]:
-        """One attempt at a stream. Without `timeout_s` it ends after a while without an error."""
+        """One attempt at a stream; without `timeout_s` it ends after `stream_s`, with no error."""
         begin, limit_s = getattr(self.stub, method), timeout_s or self._patience.stream_s
         call = uninterrupted(lambda: begin(request, timeout=limit_s))
         try:
@@ -143,10 +139,10 @@ class RetryingStub:
     def again_when_cut(
         self, attempt: Callable[[], Iterator[Any]], is_over: Callable[[], bool], *, follow: bool
     ) -> Iterator[Any]:
-        """Attempts, one after another, until one ends and it is over. MediatorUnreachable."""
+        """The parts of repeated attempts, until one ends and `is_over()`. MediatorUnreachable."""
         budget_s = self._patience.again_s
         if follow:
-            is_over()  # who cannot be reached at all is not waited for as one that was lost
+            is_over()  # raises at once for a mediator that was never reached
             budget_s = self._patience.cut_s
         heard_at, pauses, told = time.monotonic(), self._pauses(), False
         while True:
@@ -173,7 +169,7 @@ class RetryingStub:
 
 
 def uninterrupted(act: Callable[[], Value]) -> Value:
-    """Do it where no signal interrupts it; only the waiting for it can be interrupted."""
+    """Act in a thread that no signal interrupts; only the waiting for it can be interrupted."""
     if threading.current_thread() is not threading.main_thread():
         return act()
     done: queue.SimpleQueue[Callable[[], Value]] = queue.SimpleQueue()

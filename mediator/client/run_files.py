@@ -1,7 +1,7 @@
-"""Brings the files of a run from a mediator to a folder here.
+"""Fetches the files of a run from a mediator into a local folder.
 
-What the mediator says is not trusted: a name that could lead out of the folder, or more bytes than
-there is room for, is refused before anything is written.
+The mediator is not trusted: names that could lead out of the folder, and more bytes than there is
+room for, are refused before anything is written.
 """
 
 from __future__ import annotations
@@ -10,23 +10,19 @@ import re
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
 
 from ..errors import BadRequest, MediatorFailed, RequestRefused
-from .client import RunFile
-
-if TYPE_CHECKING:
-    from .client import MediatorClient
+from .client import MediatorClient, RunFile
 
 _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 DEEPEST = 8
-"""Folders in a folder; those of a run are two."""
+"""Parts of a path; a run's files have three."""
 ATTEMPTS = 5
-"""At a file that changes while it is brought."""
+"""At a file that changes while it is fetched."""
 
 
 def safe_path(name: str) -> PurePosixPath:
-    """A path that stays inside the folder it is put into; MediatorFailed for any other."""
+    """A path that stays inside its folder; MediatorFailed for any other."""
     parts = name.split("/")
     if len(parts) > DEEPEST or not all(_PART.fullmatch(part) for part in parts):
         raise MediatorFailed(
@@ -37,7 +33,7 @@ def safe_path(name: str) -> PurePosixPath:
 
 
 def checked(files: Sequence[RunFile], free_bytes: int) -> dict[PurePosixPath, RunFile]:
-    """Where each file goes. MediatorFailed for hostile names, BadRequest for want of room."""
+    """The place of each file. MediatorFailed for hostile names, BadRequest for lack of room."""
     places: dict[PurePosixPath, RunFile] = {}
     spelled: set[str] = set()
     for file in files:
@@ -62,9 +58,9 @@ def fetch_run(
     to: Path,
     tell: Callable[[PurePosixPath, int], None] = lambda place, size: None,
 ) -> list[PurePosixPath]:
-    """Bring all files of a run into a folder that is new or empty; their names.
+    """Fetch all files of a run, each whole or not at all; their names.
 
-    A file is there whole or not at all. BadRequest if the folder holds something.
+    BadRequest unless the folder is new or empty.
     """
     files = client.list_files(run)
     try:
@@ -82,7 +78,7 @@ def fetch_run(
 
 
 def _bring(client: MediatorClient, run: str, file: RunFile, path: Path) -> None:
-    """Bring one file; one that the run changes meanwhile is asked for again."""
+    """Fetch one file, again if the run changes it meanwhile."""
     aside = path.with_name(f".{path.name}.part")
     for attempt in range(ATTEMPTS):
         try:

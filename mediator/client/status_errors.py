@@ -1,4 +1,4 @@
-"""Statuses of gRPC become errors of this package: what a mediator's refusal means to a user."""
+"""Translates gRPC statuses into the errors of this package."""
 
 from __future__ import annotations
 
@@ -37,10 +37,7 @@ _CODES: Mapping[grpc.StatusCode, type[MediatorError]] = {
 
 
 def error_of(address: str, error: grpc.RpcError, *, run: str = "", site: str = "") -> MediatorError:
-    """The error that a call of the mediator at an address failed with.
-
-    `run` and `site` are what was asked about, if the question named one.
-    """
+    """The error of a failed call; `run` or `site` is what the call was about, if any."""
     code, said = error.code(), plain_lines(error.details() or "it gives no reason")[:2_000]
     match code:
         case _Code.UNAVAILABLE if site and said.startswith(f"site {site} "):
@@ -50,7 +47,7 @@ def error_of(address: str, error: grpc.RpcError, *, run: str = "", site: str = "
             return MediatorUnreachable(address, early or _cause(said))
         case _Code.UNAVAILABLE:
             return MediatorUnreachable(address, _cause(said))
-        case _Code.CANCELLED:  # by the mediator: nothing here cancels what it waits for
+        case _Code.CANCELLED:  # by the mediator: nothing here cancels a call that it waits for
             return MediatorUnreachable(address, "it ended while it was asked")
         case _Code.DEADLINE_EXCEEDED:
             early = too_early_for(address, time.time())
@@ -65,7 +62,7 @@ def error_of(address: str, error: grpc.RpcError, *, run: str = "", site: str = "
 
 
 def _cause(said: str) -> str:
-    """What gRPC says of a failed connection, without the layers around it."""
+    """gRPC's reason of a failed connection, without the layers around it."""
     said = said.rpartition("last error: ")[2].removeprefix("UNKNOWN: ")
     if _of_trust(said):
         return (
@@ -76,5 +73,5 @@ def _cause(said: str) -> str:
 
 
 def _of_trust(said: str) -> bool:
-    """Whether a connection failed by who showed what."""
+    """Whether a connection failed by its certificates."""
     return "handshak" in said.lower() or "certificate" in said.lower()

@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
@@ -20,14 +21,14 @@ LARGEST_EVENT = 256 << 10
 """Characters of one event."""
 
 
+@dataclass(eq=False)
 class EventLog:
     """Events of runs and of the federation."""
 
-    def __init__(self, database: Database, clock: Callable[[], float]) -> None:
-        self._database = database
-        self._clock = clock
-        self._saying: set[asyncio.Task[None]] = set()
-        self._news: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
+    _database: Database
+    _clock: Callable[[], float]
+    _saying: set[asyncio.Task[None]] = field(default_factory=set)
+    _news: dict[str, asyncio.Event] = field(default_factory=lambda: defaultdict(asyncio.Event))
 
     async def append(self, run: str, event_json: str) -> None:
         """Keep an event as it was written, then wake the followers. StoreError.

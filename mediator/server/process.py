@@ -25,7 +25,6 @@ from fedpilot.fabric.host.exit_codes import BAD_INPUT
 
 from ..core.connection_limits import ConnectionLimits, Places, fitting
 from ..errors import MediatorError
-from ..identity import Credentials
 from ..identity.certificates import DAY_S
 from ..identity.tls import server_credentials
 from ..proto import federation_pb2 as pb
@@ -104,23 +103,14 @@ class PortTaken(MediatorError):
 class Ready:
     """Where a mediator is reached."""
 
-    host: str
-    port: int
-    join_port: int
+    address: str
+    """HOST:PORT of sites and users."""
+    join_address: str
+    """HOST:PORT for sites that join with a token."""
     made: tuple[str, ...]
     """What this start has made, in words."""
     admin: Path | None
     """The folder of the admin's credentials, if this start has made them."""
-
-    @property
-    def address(self) -> str:
-        """HOST:PORT of sites and users."""
-        return _at(self.host, self.port)
-
-    @property
-    def join_address(self) -> str:
-        """HOST:PORT for sites that join with a token."""
-        return _at(self.host, self.join_port)
 
 
 class Mediator:
@@ -133,34 +123,20 @@ class Mediator:
         self.settings = settings
         self._hosts = tuple(hosts)
         self._undo = AsyncExitStack()
-        self._ready: Ready | None = None
         self.sites: SiteRegistry
         self.runs: Runs
-
-    @property
-    def ready(self) -> Ready:
-        """Where it is reached, once it was started."""
-        if self._ready is None:
-            raise RuntimeError("the mediator has not been started")
-        return self._ready
-
-    async def start(self) -> Ready:
-        """Open the folder and the ports. FolderBusy, PortTaken, StoreError, IdentityError."""
-        async with AsyncExitStack() as undo:
-            self._ready = await self._start(undo)
-            self._undo = undo.pop_all()
-        return self._ready
-
-    async def close(self) -> None:
-        """End in order; may be called twice."""
-        await self._undo.aclose()
+        self.ready: Ready
+        """Where it is reached, once it has started."""
 
     async def __aenter__(self) -> Self:
-        await self.start()
+        """Open the folder and the ports. FolderBusy, PortTaken, StoreError, IdentityError."""
+        async with AsyncExitStack() as undo:
+            self.ready = await self._start(undo)
+            self._undo = undo.pop_all()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self.close()
+        await self._undo.aclose()
 
     async def _start(self, undo: AsyncExitStack) -> Ready:
         settings = self.settings
@@ -195,8 +171,14 @@ class Mediator:
         undo.push_async_callback(inner.stop, 0)
         await inner.start()
 
-        watcher, fits = _watcher(settings, clock)
-        guard = Guard(authority, database, settings, admitted=watcher.admitted)
+        fits = _places(settings)
+        limits = ConnectionLimits(
+            strangers=fits.strangers,
+            of_address=settings.connections_per_address,
+            stranger_s=settings.stranger_s,
+        )
+        watcher = ConnectionWatcher(limits, clock)
+        guard = Guard(authority, database, settings, watcher.admitted)
         sessions = SiteSessions(settings, clock, guard, sites, accounting)
         certification = Certification(authority, database, events, watcher.admitted)
         transfers = BlobService(
@@ -262,8 +244,15 @@ class Mediator:
         undo.push_async_callback(_cancelled, ticking)
         retaining = Retaining(settings.retention, runs, database)
         undo.push_async_callback(_cancelled, asyncio.create_task(retaining.keep()))
-        host = _public_host(settings.host, credentials)
-        return Ready(host=host, port=port, join_port=join_port, made=own.made, admin=own.admin)
+        host = settings.host
+        if host in ("0.0.0.0", "::"):  # for others, the first name of its certificate
+            host = next(iter(credentials.identity.hosts), host)
+        return Ready(
+            address=_at(host, port),
+            join_address=_at(host, join_port),
+            made=own.made,
+            admin=own.admin,
+        )
 
     async def _tick(
         self,
@@ -299,26 +288,19 @@ class Mediator:
                 log.exception("a turn of the mediator's clock failed")
 
 
-def _watcher(
-    settings: ServerSettings, clock: Callable[[], float]
-) -> tuple[ConnectionWatcher, Places]:
-    """The watcher, and what this process has descriptors for."""
-    may = descriptors()
-    fits = fitting(may, settings.connections, settings.strangers)
-    if fits.connections < settings.connections:
+def _places(settings: ServerSettings) -> Places:
+    """The connections that this process has descriptors for."""
+    may, wanted = descriptors(), settings.connections
+    fits = fitting(may, wanted, settings.strangers)
+    if fits.connections < wanted:
         log.warning(
             "this process may have %d descriptors (RLIMIT_NOFILE): %d connections are taken at "
             "once, not %d; a higher hard limit lets more in",
             may,
             fits.connections,
-            settings.connections,
+            wanted,
         )
-    limits = ConnectionLimits(
-        strangers=fits.strangers,
-        of_address=settings.connections_per_address,
-        stranger_s=settings.stranger_s,
-    )
-    return ConnectionWatcher(limits, clock), fits
+    return fits
 
 
 def _limits(
@@ -366,13 +348,6 @@ def _locked(settings: ServerSettings) -> int:
 
 def _at(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def _public_host(listening: str, credentials: Credentials) -> str:
-    """The address it listens at; for all addresses, the first name of its certificate."""
-    if listening not in ("0.0.0.0", "::"):
-        return listening
-    return next(iter(credentials.identity.hosts), listening)
 
 
 async def _cancelled(task: asyncio.Task[Any]) -> None:

@@ -1,4 +1,4 @@
-"""ServerSettings: what a mediator's process is told once, and where its things lie."""
+"""ServerSettings: a mediator's settings, and the places in its folder."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSettings:
-    """Of one mediator. Seconds and bytes, unless said otherwise."""
+    """The settings of one mediator. Seconds and bytes, unless said otherwise."""
 
     folder: Path
     """Its state: the authority, runs, blobs and, unless `store` says otherwise, the database."""
@@ -23,19 +23,19 @@ class ServerSettings:
     port: int = 0
     """Of sites and users; 0 takes any that is free."""
     join_port: int = 0
-    """Of those who have a token and no certificate yet."""
+    """Of sites that join with a token."""
     store: str = ""
     """URL of the database; empty for a SQLite file in the folder."""
     health: HealthSettings = field(default_factory=HealthSettings)
     restarts: RestartSettings = field(default_factory=RestartSettings)
     lease_s: float = 120.0
-    """What a site holds for a run ends by itself so long after it was last renewed."""
+    """A site frees what it holds for a run so long after the last renewal."""
     hello_s: float = 10.0
     """How long a session may take to begin."""
     piece_bytes: int = MIB
     largest_blob_bytes: int = 16 << 30
     blobs_bytes: int = 64 << 30
-    """Of all blobs together; those that nobody needs make room."""
+    """Of all blobs together; unneeded ones are removed for new ones."""
     messages_per_s: float = 200.0
     """Of one site; one that sends more is read more slowly."""
     messages_at_once: int = 2_000
@@ -45,36 +45,36 @@ class ServerSettings:
     site_calls: int = 64
     """Calls that one site may have open; more are refused, to be tried again."""
     user_calls: int = 256
-    """And one user."""
+    """Calls that one user may have open."""
     connections: int = 4_096
-    """TCP connections of sites and users at once, as far as RLIMIT_NOFILE lets us; a site has two.
-    More are closed as they come."""
+    """TCP connections of sites and users at once, as far as RLIMIT_NOFILE permits; a site has two.
+    Further ones are closed as they come."""
     strangers: int = 512
-    """Of those and of the ones that join, on which no call was admitted yet; a quarter of
-    `connections` at most. The rest is kept for who is known."""
+    """Connections on which no call was admitted yet; a quarter of `connections` at most. The rest
+    is kept for known peers."""
     connections_per_address: int = 1_024
-    """On which calls were admitted, of one address. Sites behind one firewall share one."""
+    """Connections of one address on which calls were admitted. Sites behind one firewall share
+    one."""
     handshake_s: float = 10.0
     """How long a TLS handshake may take."""
     stranger_s: float = 30.0
-    """How long a connection may stay on which no call is admitted."""
+    """How long a connection may stay without an admitted call."""
     idle_s: float = 600.0
-    """How long a connection may stay that has no call open; a site always has one."""
+    """How long a connection may stay without an open call; a site always has one."""
     held_back: int = 4_096
-    """Messages to one peer that may wait; one that takes them too slowly has to come again."""
+    """Messages to one peer that may wait; a peer that reads too slowly has to reconnect."""
     ask_s: float = 600.0
     """The longest that a user's question to a run or a site may take."""
     attach_s: float = 600.0
-    """How long a coordinator may be without a conversation with us before it is killed, to be
-    started again."""
+    """How long a coordinator may be unattached before it is killed and started again."""
     alive_s: float = 120.0
-    """And how long it may say nothing in one."""
+    """How long an attached coordinator may send nothing before that."""
     end_s: float = 20.0
-    """How long a coordinator may take to end when it is told to."""
+    """How long a coordinator may take to end when told to."""
     user_code: bool = True
     """Whether runs may bring or name code of their own, which their coordinators load."""
     retention: Retention = field(default_factory=Retention)
-    """Which runs and records are kept; all, unless it says otherwise."""
+    """Which runs and records are kept; by default all."""
     coordinator: tuple[str, ...] = (sys.executable, "-m", "fedpilot.mediator.coordinator.process")
     """The command of a coordinator; the folder and the run's id follow."""
 
@@ -85,7 +85,7 @@ class ServerSettings:
 
     @property
     def admin(self) -> Path:
-        """The credentials of the first admin, to be taken to where they are used."""
+        """The credentials of the first admin, to be moved to where they are used."""
         return self.folder / "admin"
 
     @property

@@ -11,6 +11,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 import grpc
@@ -114,26 +115,18 @@ def code_of(error: BaseException) -> grpc.StatusCode:
     return grpc.StatusCode.INTERNAL
 
 
+@dataclass(eq=False)
 class Guard:
     """Admits callers, one call at a time."""
 
-    def __init__(
-        self,
-        authority: Authority,
-        database: Database,
-        settings: ServerSettings,
-        *,
-        admitted: Callable[[str], None] = lambda peer: None,
-    ) -> None:
-        """`admitted` is called with the address of each caller whose certificate is valid."""
-        self._admitted = admitted
-        self._authority = authority
-        self._database = database
-        self._most = {Role.SITE: settings.site_calls}
-        self._most_of_users = settings.user_calls
-        self._open = OpenCalls()
-        self._noted: dict[tuple[str, str, str, str], float] = {}
-        """When streams of results were last audited; the oldest first."""
+    _authority: Authority
+    _database: Database
+    _settings: ServerSettings
+    _admitted: Callable[[str], None] = lambda peer: None
+    """Called with the address of each caller whose certificate is valid."""
+    _open: OpenCalls = field(default_factory=OpenCalls)
+    _noted: dict[tuple[str, str, str, str], float] = field(default_factory=dict)
+    """When streams of results were last audited; the oldest first."""
 
     def peer(self, context: Any) -> Peer:
         """The caller. Count the call as open until it ends: ask once. PeerRefused, TooManyCalls."""
@@ -141,7 +134,8 @@ class Guard:
         if objection := self.objection(peer):
             raise PeerRefused(objection)
         self._admitted(context.peer())
-        caller, most = (peer.role, peer.name), self._most.get(peer.role, self._most_of_users)
+        limits, of_site = self._settings, peer.role is Role.SITE
+        caller, most = (peer.role, peer.name), limits.site_calls if of_site else limits.user_calls
         if not self._open.begin(caller, most):
             raise TooManyCalls(f"{peer.role} {peer.name}", most)
         context.add_done_callback(lambda _: self._open.end(caller))
@@ -343,9 +337,9 @@ def _shown(request: Message | None) -> str:
     if request is None:
         return ""
     plain: dict[str, Any] = {}
-    for field, value in request.ListFields():
-        if field.type == FieldDescriptor.TYPE_BYTES or field.message_type is not None:
+    for each, value in request.ListFields():
+        if each.type == FieldDescriptor.TYPE_BYTES or each.message_type is not None:
             continue
-        text = " ".join(map(str, value)) if field.is_repeated else str(value)
-        plain[field.name] = text if len(text) <= SHOWN else f"{len(text)} characters"
+        text = " ".join(map(str, value)) if each.is_repeated else str(value)
+        plain[each.name] = text if len(text) <= SHOWN else f"{len(text)} characters"
     return ", ".join(f"{name}={value}" for name, value in plain.items())

@@ -58,10 +58,11 @@ def descriptors() -> int:
     return MOST_DESCRIPTORS if soft == resource.RLIM_INFINITY else soft
 
 
-@dataclass(slots=True)
-class _Open:
+@dataclass(frozen=True, slots=True)
+class _Socket:
     inode: int
-    peer: PeerAddress
+    peer: PeerAddress | None
+    """None if it is no connection to our ports."""
     since: float
 
 
@@ -72,10 +73,8 @@ class ConnectionWatcher:
         self.limits = limits
         self._clock = clock
         self._ports: frozenset[int] = frozenset()
-        self._open: dict[int, _Open] = {}
-        """Connections to our ports, by descriptor."""
-        self._others: dict[int, int] = {}
-        """The inodes of all other sockets, by descriptor."""
+        self._sockets: dict[int, _Socket] = {}
+        """All sockets of this process, by descriptor."""
         self._known: dict[PeerAddress, float] = {}
         """Connections with an admitted call, and when they were last seen."""
         self._ended: list[PeerAddress] = []
@@ -141,7 +140,8 @@ class ConnectionWatcher:
         self._see(now)
         connections = {
             OpenConnection(each.peer, each.since, each.peer in self._known): descriptor
-            for descriptor, each in self._open.items()
+            for descriptor, each in self._sockets.items()
+            if each.peer is not None
         }
         for connection, why in to_close(connections, now, self.limits):
             if self._shut(connections[connection]):
@@ -166,31 +166,19 @@ class ConnectionWatcher:
 
     def _see(self, now: float) -> None:
         """Find the open connections; only new inodes are examined."""
-        there = set()
+        sockets: dict[int, _Socket] = {}
         for name in os.listdir(FOLDER):
             descriptor = int(name)
             try:
                 found = os.fstat(descriptor)
             except OSError:
                 continue
-            there.add(descriptor)
-            if not stat.S_ISSOCK(found.st_mode):
-                self._open.pop(descriptor, None)
-                continue
-            if self._others.get(descriptor) == found.st_ino:
-                continue
-            before = self._open.get(descriptor)
-            if before is not None and before.inode == found.st_ino:
-                continue
-            self._open.pop(descriptor, None)
-            self._others.pop(descriptor, None)
-            peer = self._peer_of(descriptor)
-            if peer is None:
-                self._others[descriptor] = found.st_ino
-            else:
-                self._open[descriptor] = _Open(found.st_ino, peer, now)
-        self._open = {each: seen for each, seen in self._open.items() if each in there}
-        self._others = {each: inode for each, inode in self._others.items() if each in there}
+            if stat.S_ISSOCK(found.st_mode):
+                seen = self._sockets.get(descriptor)
+                if seen is None or seen.inode != found.st_ino:
+                    seen = _Socket(found.st_ino, self._peer_of(descriptor), now)
+                sockets[descriptor] = seen
+        self._sockets = sockets
 
     def _peer_of(self, descriptor: int) -> PeerAddress | None:
         """The peer of a connection to one of our ports; None for any other socket."""
@@ -207,7 +195,7 @@ class ConnectionWatcher:
 
     def _shut(self, descriptor: int) -> bool:
         """Shut down the connection that was seen under a descriptor, unless it has another now."""
-        seen = self._open.pop(descriptor)
+        seen = self._sockets.pop(descriptor)
         with suppress(OSError), _copy(descriptor) as copy:
             if os.fstat(copy.fileno()).st_ino == seen.inode:
                 copy.shutdown(socket.SHUT_RDWR)
@@ -215,8 +203,8 @@ class ConnectionWatcher:
         return False
 
     def _forget(self, now: float) -> None:
-        for each in self._open.values():
-            if each.peer in self._known:
+        for each in self._sockets.values():
+            if each.peer is not None and each.peer in self._known:
                 self._known[each.peer] = now
         for remembered in (self._known, self._shut_down):
             for peer in [peer for peer, at in remembered.items() if now - at > FORGET_S]:

@@ -1,8 +1,8 @@
-"""OwnIdentity: what a mediator signs with and shows, made at its first start and kept good.
+"""OwnIdentity: a mediator's authority and certificate, made at its first start and renewed later.
 
-With an authority comes its first admin, once: credentials that were taken elsewhere, as they should
-be, are not made again. The mediator's certificate is renewed at a start, for the same key; what
-cannot be renewed is warned of long before it ends.
+A new authority issues its first admin, once: credentials that were moved elsewhere, as they should
+be, are not issued again. A start renews the mediator's certificate, for the same key. A certificate
+that cannot be renewed is warned of long before it ends.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from ...identity.certificates import DAY_S, day
 from ..settings import ServerSettings
 
 NAME, ADMIN = "mediator", "admin"
-"""Of the server's own certificate, and of its first user's."""
+"""The names in the server's own certificate, and in its first user's."""
 DUE = 2 / 3
-"""Of its life: then the mediator's certificate is renewed at the next start."""
+"""The part of its life after which the next start renews the mediator's certificate."""
 WARNED_S = 30 * DAY_S
 AUTHORITY_WARNED_S = 365 * DAY_S
-"""So long before an end it is warned of; to replace an authority is work at every site."""
+"""How long before an end the log warns; a new authority means work at every site."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnIdentity:
-    """Of one mediator."""
+    """The identity of one mediator."""
 
     authority: Authority
     credentials: Credentials
     made: tuple[str, ...]
-    """What was made or renewed just now, in words."""
+    """What this start has made or renewed, in words."""
     admin: Path | None
-    """Where the credentials of its admin lie, if they have just been made."""
+    """The folder of the admin's credentials, if this start has made them."""
 
     def warnings(self, now: float) -> list[str]:
-        """What ends before long, and what to do about it."""
+        """The certificates that end before long, and what to do."""
         found, own = [], self.credentials.identity
         if self.authority.expires_at - now < AUTHORITY_WARNED_S:
             found.append(
@@ -54,9 +54,9 @@ class OwnIdentity:
 
 
 def own_identity(settings: ServerSettings, hosts: Sequence[str], now: float) -> OwnIdentity:
-    """What a mediator is, made where there is nothing; IdentityError if it is of no use.
+    """A mediator's identity, made or renewed as needed. IdentityError.
 
-    `hosts` go into a certificate that has to be made; a renewed one has those of before.
+    `hosts` go into a new certificate; a renewed one keeps its own.
     """
     folder, made = settings.authority, []
     admin: Path | None = None
@@ -85,7 +85,7 @@ def own_identity(settings: ServerSettings, hosts: Sequence[str], now: float) -> 
 
 
 def _renewed(authority: Authority, credentials: Credentials, now: float) -> Credentials | None:
-    """The mediator's credentials with a later certificate; None if none is due, or to be had."""
+    """The mediator's credentials, renewed; None if not due, or refused."""
     own = credentials.identity
     if now < own.begins_at + DUE * (own.expires_at - own.begins_at):
         return None
@@ -96,7 +96,7 @@ def _renewed(authority: Authority, credentials: Credentials, now: float) -> Cred
 
 
 def names_of_this_machine(listening: str) -> tuple[str, ...]:
-    """What a mediator on this machine may be called."""
+    """The host names of a mediator on this machine."""
     names = ["localhost", "127.0.0.1"]
     if listening in ("0.0.0.0", "::"):
         names.insert(0, socket.gethostname())

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from ...core.exchange import Effect
@@ -25,8 +26,15 @@ from ...wire.failures import told
 from ...wire.messages import COMMANDS, OrderId, RunId, SiteName, id_message
 from .coordinator_registry import CoordinatorRegistry
 from .order_blobs import OrderBlobs
-from .site_orders import OpenOrder, blob_of, purpose_of, round_of
-from .site_table import SiteEntry, SiteTable
+from .site_table import (
+    ADOPTED,
+    OpenOrder,
+    SiteEntry,
+    SiteTable,
+    blob_of,
+    purpose_of,
+    round_of,
+)
 from .traffic_accounting import MESSAGE_BYTES, TrafficAccounting
 
 log = logging.getLogger(__name__)
@@ -45,35 +53,27 @@ class ForgetUploads(Protocol):
     def __call__(self, run: str, *, site: str = "", key: str = "") -> None: ...
 
 
+@dataclass(eq=False)
 class OrderDispatcher:
     """The orders of all sites."""
 
-    def __init__(
-        self,
-        sites: SiteTable,
-        attached: CoordinatorRegistry,
-        accounting: TrafficAccounting,
-        blobs: BlobStore,
-        clock: Callable[[], float],
-        moved: Callable[[SiteEntry], None] = lambda entry: None,
-    ) -> None:
-        """`moved` is called with each site whose link bytes of a blob have crossed."""
-        self._sites = sites
-        self._moved = moved
-        self._attached = attached
-        self._accounting = accounting
-        self._blobs = blobs
-        self._order_blobs = OrderBlobs(blobs, clock)
-        self._commands: dict[OrderId, asyncio.Future[pb.Answer]] = {}
-        self.forget_uploads: ForgetUploads = lambda run, *, site="", key="": None
-        """Called when the blobs of a run, or of one order, are not needed any more."""
+    _sites: SiteTable
+    _attached: CoordinatorRegistry
+    _accounting: TrafficAccounting
+    _blobs: BlobStore
+    _order_blobs: OrderBlobs
+    _moved: Callable[[SiteEntry], None]
+    """Called with each site whose link bytes of a blob have crossed."""
+    _commands: dict[OrderId, asyncio.Future[pb.Answer]] = field(default_factory=dict)
+    forget_uploads: ForgetUploads = lambda run, *, site="", key="": None
+    """Called when the blobs of a run, or of one order, are not needed any more."""
 
     # -- sessions and losses of sites -------------------------------------------------------------
 
     def reconnected(self, entry: SiteEntry, hello: pb.Hello) -> None:
         """A session has begun: compare the site's open orders with those here."""
         held = [OrderId(RunId(each.run), each.key) for each in hello.held]
-        found = entry.orders.reconnected(held, self._attached.goes_on)
+        found = entry.orders.connected(held, lambda id: self._attached.goes_on(id.run), ADOPTED)
         for released in found.released:
             self._acknowledge(entry, released)
         for order in found.forgotten:
@@ -118,9 +118,7 @@ class OrderDispatcher:
                 continue
             id = pb.OrderId(run=run, key=RELEASE)
             release = pb.Order(id=id, verb="release", kind="release", header_json="{}")
-            message = pb.ToSite(order=release)
-            self._accounting.session(entry.name, Direction.TO_SITE, message.ByteSize())
-            entry.session.send(message)
+            self._send(entry, pb.ToSite(order=release))
 
     def send_waiting(self, entry: SiteEntry) -> None:
         if not entry.reachable or entry.session is None:
@@ -140,8 +138,7 @@ class OrderDispatcher:
         entry = self._sites.entry(name)
         order = entry.orders.open.get(id)
         if order is not None:
-            self._book(entry, order, Direction.FROM_SITE, nbytes)
-            self._arrived(entry, order)
+            self._arrived(entry, order, nbytes)
 
     def answered(self, name: SiteName, answer: pb.Answer, id: OrderId, nbytes: int) -> str:
         """Take an answer; gives why it is refused, or nothing."""
@@ -151,8 +148,7 @@ class OrderDispatcher:
             entry.claimed -= {id.run} - entry.holding.keys()
         order = entry.orders.open.get(id)
         if order is not None:
-            self._book(entry, order, Direction.FROM_SITE, nbytes)
-            self._arrived(entry, order)
+            self._arrived(entry, order, nbytes)
             if order.reply is None and (problem := self._problem_of(entry, order, answer)):
                 return problem
         effect, order = entry.orders.replied(id, answer)
@@ -240,8 +236,9 @@ class OrderDispatcher:
             seconds = self._order_blobs.got_further(entry.name, order.key)
             self._took(entry, order, nbytes, seconds)
 
-    def _arrived(self, entry: SiteEntry, order: OpenOrder) -> None:
-        """An order's blob is across: count the seconds since it last got further."""
+    def _arrived(self, entry: SiteEntry, order: OpenOrder, nbytes: int) -> None:
+        """Count a message about an order, whose blob is across by now, and the blob's seconds."""
+        self._book(entry, order, Direction.FROM_SITE, nbytes)
         self._took(entry, order, 0, self._order_blobs.arrived(entry.name, order.key))
 
     def _took(self, entry: SiteEntry, order: OpenOrder, nbytes: int, seconds: float | None) -> None:
@@ -359,8 +356,11 @@ class OrderDispatcher:
         self._order_blobs.let_go(entry.name, id)
 
     def _acknowledge(self, entry: SiteEntry, id: OrderId) -> None:
+        self._send(entry, pb.ToSite(answer_taken=pb.AnswerTaken(id=id_message(id))))
+
+    def _send(self, entry: SiteEntry, message: pb.ToSite) -> None:
+        """Send a message of no run, and count its bytes, if the site has a session."""
         if entry.session is not None:
-            message = pb.ToSite(answer_taken=pb.AnswerTaken(id=id_message(id)))
             entry.session.send(message)
             self._accounting.session(entry.name, Direction.TO_SITE, message.ByteSize())
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection
-from dataclasses import replace
+from dataclasses import InitVar, dataclass, field, replace
 
 from fedpilot.fabric.core.text.plain_text import plain_line
 
@@ -23,6 +23,7 @@ from ..settings import ServerSettings
 from ..store import SiteRecord
 from ..store.database import Database
 from .coordinator_registry import CoordinatorRegistry
+from .order_blobs import OrderBlobs
 from .order_dispatcher import OrderDispatcher
 from .site_table import AgentLink, SiteEntry, SiteTable
 from .traffic_accounting import TrafficAccounting
@@ -36,30 +37,28 @@ LONGEST_REASON = 500
 """Characters of what a site says is wrong with it."""
 
 
+@dataclass(eq=False)
 class SiteRegistry:
     """All sites of the federation."""
 
-    def __init__(
-        self,
-        settings: ServerSettings,
-        clock: Callable[[], float],
-        database: Database,
-        events: EventLog,
-        attached: CoordinatorRegistry,
-        accounting: TrafficAccounting,
-        blobs: BlobStore,
-    ) -> None:
-        self._settings = settings
-        self._clock = clock
-        self._database = database
-        self._events = events
-        self._attached = attached
-        self.table = SiteTable()
-        self.orders = OrderDispatcher(self.table, attached, accounting, blobs, clock, self._moved)
-        self._ticked_at = clock()
-        self._untold: set[SiteName] = set()
-        self._telling: asyncio.TimerHandle | None = None
-        self._changed = asyncio.Event()
+    _settings: ServerSettings
+    _clock: Callable[[], float]
+    _database: Database
+    _events: EventLog
+    _attached: CoordinatorRegistry
+    accounting: InitVar[TrafficAccounting]
+    blobs: InitVar[BlobStore]
+    table: SiteTable = field(default_factory=SiteTable)
+    _untold: set[SiteName] = field(default_factory=set)
+    _telling: asyncio.TimerHandle | None = None
+    _changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self, accounting: TrafficAccounting, blobs: BlobStore) -> None:
+        self._ticked_at = self._clock()
+        kept = OrderBlobs(blobs, self._clock)
+        self.orders = OrderDispatcher(
+            self.table, self._attached, accounting, blobs, kept, self._moved
+        )
 
     async def load(self) -> None:
         """Read the sites that are known; those that were in contact are suspect at first."""

@@ -12,6 +12,7 @@ import sys
 from asyncio.subprocess import Process
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from ...wire.local_socket import NO_FORK_HANDLERS
@@ -31,11 +32,11 @@ os.execvp(sys.argv[2], sys.argv[2:])
 between fork and exec it would run beside gRPC's threads, and could wait for their locks."""
 
 
+@dataclass(frozen=True)
 class CoordinatorProcess:
     """One child, from its start to its end."""
 
-    def __init__(self, process: Process) -> None:
-        self._process = process
+    _process: Process
 
     @classmethod
     async def start(cls, command: Sequence[str], log: Path) -> CoordinatorProcess:

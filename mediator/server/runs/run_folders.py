@@ -8,6 +8,7 @@ import os
 import secrets
 import shutil
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +27,11 @@ MOST_FILES = 10_000
 """Files that `files_of` lists."""
 
 
+@dataclass(frozen=True)
 class RunFolders:
     """A folder for each run below one folder; all methods but `of` wait for the disk."""
 
-    def __init__(self, root: Path) -> None:
-        self._root = root
+    _root: Path
 
     def of(self, run: str) -> Path:
         """Where a run keeps its files."""

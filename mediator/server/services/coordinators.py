@@ -135,24 +135,22 @@ class Coordinators:
 
         RequestRefused if the run does not go on.
         """
+        request.id = secrets.token_hex(8)
+        reply: asyncio.Future[pb.Reply] = asyncio.get_running_loop().create_future()
         try:
             async with asyncio.timeout(timeout_s):
                 if not await self._attached.listens(run):
                     raise RequestRefused(f"run {run} does not go on: nobody can be asked")
-                return await self._reply(run, request)
+                self._asked[request.id] = (run, reply)
+                if not self._attached.tell(run, pb.ToCoordinator(request=request)):
+                    raise RequestRefused(
+                        f"the coordinator of run {run} takes no more questions now"
+                    )
+                return await reply
         except TimeoutError:
             raise TimeoutError(f"run {run} did not answer within {timeout_s:g} s") from None
-
-    async def _reply(self, run: RunId, request: pb.Request) -> pb.Reply:
-        request.id = secrets.token_hex(8)
-        reply: asyncio.Future[pb.Reply] = asyncio.get_running_loop().create_future()
-        self._asked[request.id] = (run, reply)
-        try:
-            if not self._attached.tell(run, pb.ToCoordinator(request=request)):
-                raise RequestRefused(f"the coordinator of run {run} takes no more questions now")
-            return await reply
         finally:
-            del self._asked[request.id]
+            self._asked.pop(request.id, None)
 
     def tell_bytes(self) -> None:
         """Tell every coordinator what was counted since the last time."""

@@ -1,4 +1,4 @@
-"""A run as users see it: what the store knows of it, and what its folder says, as JSON."""
+"""A run as users see it, as JSON: from its record in the store and the files in its folder."""
 
 from __future__ import annotations
 
@@ -11,17 +11,14 @@ from ...core.rules.results import run_without_results
 from ..store import RunRecord
 
 LONGEST_TRACEBACK = 8_000
-"""Characters of a traceback that are told; the last ones, which say what it is."""
+"""Characters of a traceback that users see, from its end."""
 LAST_ROW = 64 << 10
 """Bytes at the end of the metrics that are searched for the last round."""
 
 
 def run_json(record: RunRecord, folder: Path, whole: bool, *, readable: bool) -> str:
-    """A run as `fedpilot runs` shows it; with `whole` as for one run alone.
-
-    Whoever may not read its results sees whose it is and how it stands.
-    """
-    manifest, last = _manifest(folder), _last_row(folder)
+    """A run as `fedpilot runs list` shows it, or with `whole` as `show` does."""
+    manifest, last = _object(folder / "manifest.json"), _last_row(folder)
     facts = {
         "run_id": record.id,
         "name": record.name,
@@ -53,7 +50,7 @@ def run_json(record: RunRecord, folder: Path, whole: bool, *, readable: bool) ->
 
 
 def _traceback(folder: Path) -> str:
-    """What ended a run in its user's own code; empty if nothing of the kind did."""
+    """The traceback of user code that ended a run; empty without one."""
     try:
         return (folder / "failure.txt").read_text(errors="replace")[-LONGEST_TRACEBACK:]
     except OSError:
@@ -61,7 +58,7 @@ def _traceback(folder: Path) -> str:
 
 
 def _refused(folder: Path) -> list[dict[str, Any]]:
-    """The answers of sites that did not count in a run; a half-written line is none."""
+    """The answers of sites that were refused in a run; a half-written line does not count."""
     try:
         lines = (folder / "journal" / "refusals.jsonl").read_bytes().rpartition(b"\n")[0]
         found = [json.loads(line) for line in lines.splitlines()]
@@ -70,9 +67,9 @@ def _refused(folder: Path) -> list[dict[str, Any]]:
     return [each for each in found if isinstance(each, dict)]
 
 
-def _manifest(folder: Path) -> dict[str, Any]:
+def _object(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads((folder / "manifest.json").read_bytes())
+        found = json.loads(path.read_bytes())
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}

@@ -1,6 +1,6 @@
 """The database of a mediator: the Store, and the records that it gives and takes."""
 
-from .errors import StoreAway, StoreError
+from .engines import StoreAway, StoreError
 from .records import AuditEntry, EventRecord, RunRecord, RunState, SiteRecord
 from .store import Store
 

@@ -65,10 +65,6 @@ class _Job:
     taken: Future[None] = field(default_factory=Future)
     """Done once it is written, dropped, or kept until the store is back."""
 
-    def begin(self) -> bool:
-        """Whether to do it: the caller of a read may have left."""
-        return self.away is not _While.FAIL or self.result.set_running_or_notify_cancel()
-
     def end(self, error: BaseException | None, result: Any = None) -> None:
         if error is None:
             self.result.set_result(result)
@@ -188,13 +184,15 @@ class Database:
     # -- in the thread ----------------------------------------------------------------------------
 
     def _do(self, job: _Job) -> None:
-        if not job.begin():
-            return
+        if job.away is _While.FAIL and not job.result.set_running_or_notify_cancel():
+            return  # its caller has left
         if self._away is None and self._done(job):
             return
         if job.away is _While.FAIL:
             job.end(self._refusal())
-        elif job.away is _While.KEEP and self._is_full(job):
+        elif job.away is _While.KEEP and (
+            len(self._kept) >= MOST_KEPT or self._characters + job.characters > MOST_KEPT_CHARACTERS
+        ):
             self._dropped += 1
             job.end(None)
         else:
@@ -214,11 +212,6 @@ class Database:
         else:
             job.end(None, result)
         return True
-
-    def _is_full(self, job: _Job) -> bool:
-        return (
-            len(self._kept) >= MOST_KEPT or self._characters + job.characters > MOST_KEPT_CHARACTERS
-        )
 
     def _gone(self, error: StoreAway) -> None:
         if self._away is None:

@@ -1,4 +1,8 @@
-"""Connects to SQLite and PostgreSQL, with timeouts, and tells which errors may pass."""
+"""Connects to SQLite and PostgreSQL, with timeouts, and tells which errors may pass.
+
+StoreError             the database cannot be opened, read or written            (exit 2)
+└── StoreAway          not now: it does not answer, is full or is busy           (exit 4)
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,9 @@ from sqlalchemy.exc import (
     TimeoutError as PoolTimeout,
 )
 
-from .errors import StoreError
+from fedpilot.fabric.host.exit_codes import BAD_INPUT, UNREACHABLE
+
+from ...errors import MediatorError
 
 BUSY_S = 10
 """How long a transaction waits for that of another process, and a connection to be made."""
@@ -45,6 +51,23 @@ _AWAY_IN_POSTGRESQL = ("08", "25006", "40", "53", "55P03", "57", "58")
 _NO_SUCH = re.compile(r"authentication failed|does not exist|no pg_hba\.conf entry|role .* is not")
 """Refusals of a PostgreSQL that answers; it sends no code with them."""
 _WANTED = "a store is sqlite:///FILE or postgresql://USER:PASSWORD@HOST:PORT/DATABASE"
+
+
+class StoreError(MediatorError):
+    """The database cannot be opened, read or written."""
+
+    exits_with = BAD_INPUT
+
+
+class StoreAway(StoreError):
+    """The database does not answer, is full or is busy: the same may succeed later."""
+
+    exits_with = UNREACHABLE
+
+    def __init__(self, message: str, why: str = "it does not answer") -> None:
+        """`why` is the cause in words that users may see."""
+        super().__init__(message)
+        self.why = why
 
 
 def engine_for(url: str) -> tuple[Engine, str]:

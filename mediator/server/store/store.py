@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hmac
 import math
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -36,8 +35,7 @@ from ...core.rules.roles import Role
 from ...core.traffic import Flow
 from ...errors import RunExists
 from ...identity.errors import TokenRefused
-from .engines import engine_for, is_away, why_away
-from .errors import StoreAway, StoreError
+from .engines import StoreAway, StoreError, engine_for, is_away, why_away
 from .records import AuditEntry, EventRecord, RunRecord, RunState, SiteRecord
 from .tables import AUDIT, EVENTS, RUNS, SITES, TOKENS, TRAFFIC, migrate
 
@@ -100,15 +98,10 @@ class Store:
         self, digest: str, site: str, *, made_by: str, now: float, expires_at: float
     ) -> None:
         """Let a site join once with the secret of this SHA-256, until `expires_at`."""
-        row = {
-            "digest": digest,
-            "site": site,
-            "made_by": made_by,
-            "made_at": now,
-            "expires_at": expires_at,
-        }
+        row = {"digest": digest, "site": site, "made_by": made_by}
+        times = {"made_at": now, "expires_at": expires_at}
         with self._writing() as connection:
-            connection.execute(insert(TOKENS).values(row))
+            connection.execute(insert(TOKENS).values(row | times))
 
     def void_tokens(self, site: str, *, now: float) -> int:
         """Expire all unused tokens of a site; how many they were."""
@@ -217,12 +210,8 @@ class Store:
         `reason`, `ended_at` and `digest` belong to the state and change with it. `restarted` counts
         one more restart of the coordinator.
         """
-        values: dict[str, Any] = {
-            "state": state,
-            "reason": reason,
-            "ended_at": ended_at,
-            "digest": digest,
-        }
+        values: dict[str, Any] = {"state": state, "reason": reason, "digest": digest}
+        values["ended_at"] = ended_at
         if started_at is not None:
             values["started_at"] = started_at
         if restarted:
@@ -287,10 +276,18 @@ class Store:
 
     def add_traffic(self, run: str, rows: Iterable[tuple[Flow, int]]) -> None:
         """Add bytes to the flows of a run."""
-        sums: Counter[Flow] = Counter()
-        for flow, nbytes in rows:
-            sums[flow] += nbytes
-        if not sums:
+        values = [
+            {
+                "run": run,
+                "round": flow.round_number,
+                "site": flow.site,
+                "direction": flow.direction,
+                "purpose": flow.purpose,
+                "bytes": nbytes,
+            }
+            for flow, nbytes in sorted(rows)
+        ]
+        if not values:
             return
         added = self._insert(TRAFFIC)
         more = added.on_conflict_do_update(
@@ -298,20 +295,7 @@ class Store:
             set_={"bytes": TRAFFIC.c.bytes + added.excluded.bytes},
         )
         with self._writing() as connection:
-            connection.execute(
-                more,
-                [
-                    {
-                        "run": run,
-                        "round": flow.round_number,
-                        "site": flow.site,
-                        "direction": flow.direction,
-                        "purpose": flow.purpose,
-                        "bytes": nbytes,
-                    }
-                    for flow, nbytes in sorted(sums.items())
-                ],
-            )
+            connection.execute(more, values)
 
     # -- transactions -----------------------------------------------------------------------------
 

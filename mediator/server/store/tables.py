@@ -21,7 +21,7 @@ from sqlalchemy import (
     text,
 )
 
-from .errors import StoreError
+from .engines import StoreError
 
 _LARGE = BigInteger().with_variant(Integer(), "sqlite")
 """SQLite counts up by itself in INTEGER columns only, which hold 64 bits there."""

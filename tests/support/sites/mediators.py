@@ -238,7 +238,8 @@ def process(folder: Path, port: int = 0, join_port: int = 0) -> Iterator[tuple[A
 async def _serve(folder: Path, port: int, join_port: int) -> None:
     async with Mediator(settings_of(folder, port=port, join_port=join_port)) as mediator:
         ready = mediator.ready
-        print(json.dumps([ready.port, ready.join_port]), flush=True)
+        addresses = (ready.address, ready.join_address)
+        print(json.dumps([int(each.rpartition(":")[2]) for each in addresses]), flush=True)
         await asyncio.Event().wait()
 
 

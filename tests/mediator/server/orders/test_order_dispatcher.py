@@ -14,8 +14,9 @@ from fedpilot.mediator.core.traffic import Direction
 from fedpilot.mediator.errors import AnswerUnreadable
 from fedpilot.mediator.proto import federation_pb2 as pb
 from fedpilot.mediator.server.connections.sessions import LARGEST_ANSWER, passable
-from fedpilot.mediator.server.orders import site_orders
+from fedpilot.mediator.server.orders import site_table
 from fedpilot.mediator.server.orders.coordinator_registry import CoordinatorRegistry
+from fedpilot.mediator.server.orders.order_blobs import OrderBlobs
 from fedpilot.mediator.server.orders.order_dispatcher import LARGEST_HAPPENED, OrderDispatcher
 from fedpilot.mediator.server.orders.outbox import Outbox
 from fedpilot.mediator.server.orders.site_table import SiteEntry, SiteTable
@@ -93,7 +94,7 @@ class World:
             self.attached,
             accounting,
             self.blobs,
-            lambda: self.now,
+            OrderBlobs(self.blobs, lambda: self.now),
             lambda entry: self.moved.append(entry.name),
         )
 
@@ -201,8 +202,8 @@ def test_blobs_of_orders_that_nobody_has_asked_for_are_let_go_with_them(world: W
 def test_what_does_not_fit_before_anybody_asks_is_asked_for_then(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(site_orders, "ADOPTED_BLOB_BYTES", 1_000)
-    monkeypatch.setattr(site_orders, "ADOPTED_ANSWER_BYTES", 1_000)
+    monkeypatch.setattr(site_table, "ADOPTED_BLOB_BYTES", 1_000)
+    monkeypatch.setattr(site_table, "ADOPTED_ANSWER_BYTES", 1_000)
     other = OrderId(RUN, "round/2")
     large = pb.Answer(
         id=id_message(other), done=pb.Done(kind="done", header_json='"%s"' % ("x" * 1_000))

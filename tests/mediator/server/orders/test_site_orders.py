@@ -6,7 +6,7 @@ import pytest
 
 from fedpilot.mediator.core.exchange import Effect
 from fedpilot.mediator.proto import federation_pb2 as pb
-from fedpilot.mediator.server.orders.site_orders import (
+from fedpilot.mediator.server.orders.site_table import (
     ADOPTED,
     ADOPTED_ANSWER_BYTES,
     ADOPTED_BLOB_BYTES,
@@ -22,11 +22,11 @@ ANSWER = pb.Answer(id=id_message(ID), done=pb.Done(kind="done"))
 LOST = pb.Failure(kind="SiteLost", message="silent")
 
 
-def goes_on(run: RunId) -> bool:
+def goes_on(id: OrderId) -> bool:
     return True
 
 
-def over(run: RunId) -> bool:
+def over(id: OrderId) -> bool:
     return False
 
 
@@ -36,7 +36,7 @@ def order(id: OrderId) -> pb.Order:
 
 def test_what_a_site_holds_for_a_restarted_mediator_is_kept_until_somebody_asks() -> None:
     orders = SiteOrders()
-    orders.reconnected([ID], goes_on)
+    orders.connected([ID], goes_on, ADOPTED)
     assert orders.replied(ID, ANSWER)[0] is Effect.NOTHING
     effect, found = orders.ask(ID, order(ID))
     assert effect is Effect.DELIVER
@@ -45,7 +45,7 @@ def test_what_a_site_holds_for_a_restarted_mediator_is_kept_until_somebody_asks(
 
 def test_what_a_site_holds_for_a_run_that_is_over_may_be_forgotten() -> None:
     orders = SiteOrders()
-    assert orders.reconnected([ID], over) == ([ID], [])
+    assert orders.connected([ID], over, ADOPTED) == ([ID], [])
     assert orders.replied(ID, ANSWER)[0] is Effect.ACKNOWLEDGE
 
 
@@ -75,7 +75,7 @@ def test_a_lost_site_fails_what_it_had_not_answered_and_its_late_answers_are_unw
     assert ended.key == ID
     assert ended.reply is not None
     assert ended.reply.failure == LOST
-    assert orders.reconnected([ID], goes_on).released == [ID]
+    assert orders.connected([ID], goes_on, ADOPTED).released == [ID]
     assert orders.replied(ID, ANSWER)[0] is Effect.ACKNOWLEDGE
     assert OTHER in orders.open  # its answer is here, and may be asked for
 
@@ -85,15 +85,17 @@ def test_a_lost_site_fails_what_it_had_not_answered_and_its_late_answers_are_unw
 
 def adopted(count: int) -> tuple[SiteOrders, list[OpenOrder]]:
     orders = SiteOrders()
-    orders.reconnected([OrderId(RUN, f"made/up/{number}") for number in range(count)], goes_on)
+    orders.connected(
+        [OrderId(RUN, f"made/up/{number}") for number in range(count)], goes_on, ADOPTED
+    )
     return orders, list(orders.open.values())
 
 
 def test_what_nobody_has_asked_for_is_dropped_once_the_site_does_not_hold_it() -> None:
     orders = SiteOrders()
-    orders.reconnected([ID, OTHER], goes_on)
+    orders.connected([ID, OTHER], goes_on, ADOPTED)
     orders.ask(OTHER, order(OTHER))
-    found = orders.reconnected([], goes_on)
+    found = orders.connected([], goes_on, ADOPTED)
     assert [each.key for each in found.forgotten] == [ID]
     assert list(orders.open) == [OTHER]
     assert [each.key for each in orders.unsent()] == [OTHER]  # somebody waits for that
@@ -104,7 +106,7 @@ def test_orders_that_nobody_has_asked_for_are_bounded() -> None:
     assert len(kept) == ADOPTED
     more = [OrderId(RUN, f"more/{number}") for number in range(5)]
     orders.ask(kept[0].key, order(kept[0].key))  # which makes room for one
-    orders.reconnected([*(each.key for each in kept), *more], goes_on)
+    orders.connected([*(each.key for each in kept), *more], goes_on, ADOPTED)
     assert list(orders.open.keys() - {each.key for each in kept}) == more[:1]
 
 
