@@ -30,7 +30,7 @@ class Flow:
 
 
 class TrafficLedger:
-    """Bytes per flow; in local mode those of tensors only, without headers."""
+    """Bytes per flow."""
 
     def __init__(self) -> None:
         self._bytes: Counter[Flow] = Counter()

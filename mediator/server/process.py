@@ -12,7 +12,7 @@ import logging
 import math
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,15 +31,7 @@ from ..proto import federation_pb2 as pb
 from ..wire.blobs.full_disk import space_of
 from ..wire.blobs.store import BlobStore
 from ..wire.local_socket import COORDINATORS_SOCKET, LOCAL_OPTIONS, local_address
-from ..wire.rpc import (
-    COORDINATOR,
-    JOIN,
-    MANY_PEERS_OPTIONS,
-    MESSAGE_OPTIONS,
-    SITE,
-    USER,
-    handler,
-)
+from ..wire.rpc import COORDINATOR, JOIN, MANY_PEERS_OPTIONS, MESSAGE_OPTIONS, SITE, USER, handler
 from ..wire.transfer import BlobService, TransferSettings
 from .connections.authorization import Guard
 from .connections.connection_watcher import ConnectionWatcher, descriptors
@@ -238,10 +230,15 @@ class Mediator:
         await outer.start()
         await entry.start()
 
-        ticking = asyncio.create_task(
-            self._tick(own, sites, coordinators, accounting, database, events, room)
-        )
-        undo.push_async_callback(_cancelled, ticking)
+        async def each_second() -> None:
+            coordinators.tell_bytes()
+            accounting.write()
+            await room.look_and_say(events)
+            for each in database.absences():
+                lost = {"dropped": each.dropped} if each.dropped else {}
+                events.say("store_back", seconds=round(each.seconds, 1), **lost)
+
+        undo.push_async_callback(_cancelled, asyncio.create_task(self._tick(own, each_second)))
         retaining = Retaining(settings.retention, runs, database)
         undo.push_async_callback(_cancelled, asyncio.create_task(retaining.keep()))
         host = settings.host
@@ -254,17 +251,8 @@ class Mediator:
             admin=own.admin,
         )
 
-    async def _tick(
-        self,
-        own: OwnIdentity,
-        sites: SiteRegistry,
-        coordinators: Coordinators,
-        accounting: TrafficAccounting,
-        database: Database,
-        events: EventLog,
-        room: DiskRoom,
-    ) -> None:
-        """Look for silent sites, tell and write counts, look at the disk, warn of certificates."""
+    async def _tick(self, own: OwnIdentity, each_second: Callable[[], Awaitable[None]]) -> None:
+        """Look for silent sites, act once a second, and warn of certificates once a day."""
         pause = max(0.02, min(1.0, self.settings.health.heartbeat_s / 4))
         told_at, warned_at = time.monotonic(), -math.inf
         while True:
@@ -274,17 +262,12 @@ class Mediator:
                     log.warning("%s", warning)
             await asyncio.sleep(pause)
             try:
-                sites.tick()
+                self.sites.tick()
                 if time.monotonic() - told_at >= 1.0:
                     told_at = time.monotonic()
-                    coordinators.tell_bytes()
-                    accounting.write()
-                    await room.look_and_say(events)
-                    for each in database.absences():
-                        lost = {"dropped": each.dropped} if each.dropped else {}
-                        events.say("store_back", seconds=round(each.seconds, 1), **lost)
+                    await each_second()
             except Exception:
-                # Without the next turn no site would ever be given up.
+                # The loop must go on: without it no site would ever be lost.
                 log.exception("a turn of the mediator's clock failed")
 
 

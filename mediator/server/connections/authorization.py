@@ -153,10 +153,7 @@ class Guard:
         return peer
 
     def handlers(
-        self,
-        service: ServiceDescriptor,
-        *implementations: object,
-        only: tuple[str, ...] = (),
+        self, service: ServiceDescriptor, *implementations: object, only: tuple[str, ...] = ()
     ) -> grpc.GenericRpcHandler:
         """Serve a service's methods, or `only` some, by methods of the same names in snake case.
 

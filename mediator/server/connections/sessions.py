@@ -90,15 +90,18 @@ class SiteSessions:
 
     async def session(self, requests: AsyncIterator[bytes], context: Any, peer: Peer) -> None:
         """Converse until either side ends it."""
-        numbers = Numbering()
-        pacing = self._pacing_of(peer)
+        numbers, settings = Numbering(), self._settings
+        pacing = self._beginning.get(peer.name)
+        if pacing is None:
+            pacing = RateLimiter(settings.hellos_per_s, settings.hellos_at_once, self._clock())
+            self._beginning[peer.name] = pacing
         if pause := pacing.pause_s(self._clock()):
             await asyncio.sleep(pause)
         try:
-            async with asyncio.timeout(self._settings.hello_s):
+            async with asyncio.timeout(settings.hello_s):
                 first = await anext(requests, None)
         except TimeoutError:
-            raise BadRequest(f"no hello came within {self._settings.hello_s:g} s") from None
+            raise BadRequest(f"no hello came within {settings.hello_s:g} s") from None
         if first is None:
             return
         try:
@@ -114,21 +117,17 @@ class SiteSessions:
             await asyncio.wait((writing, reading), return_when=asyncio.FIRST_COMPLETED)
             wrong = reading.exception() if reading.done() else None
             if wrong is not None:
-                await self._refuse(session, wrong, writing)
+                if isinstance(wrong, BadMessage):
+                    session.end(str(wrong), final=False)
+                    async with asyncio.timeout(settings.hello_s):
+                        await writing
+                raise wrong
         finally:
             self._sites.over(session.name, session)
             session.outbox.close()
             for task in (writing, reading):
                 task.cancel()
             await asyncio.gather(writing, reading, return_exceptions=True)
-
-    def _pacing_of(self, peer: Peer) -> RateLimiter:
-        """The limit on the sessions that a site begins, over all its connections."""
-        settings = self._settings
-        if (found := self._beginning.get(peer.name)) is None:
-            found = RateLimiter(settings.hellos_per_s, settings.hellos_at_once, self._clock())
-            self._beginning[peer.name] = found
-        return found
 
     def _begun(self, message: pb.FromSite, peer: Peer, nbytes: int) -> SiteSession:
         """The session that a first message begins; raises what is wrong with the message."""
@@ -174,11 +173,7 @@ class SiteSessions:
         return session
 
     async def _read(
-        self,
-        session: SiteSession,
-        requests: AsyncIterator[bytes],
-        numbers: Numbering,
-        peer: Peer,
+        self, session: SiteSession, requests: AsyncIterator[bytes], numbers: Numbering, peer: Peer
     ) -> None:
         settings = self._settings
         pacing = RateLimiter(settings.messages_per_s, settings.messages_at_once, self._clock())
@@ -236,16 +231,6 @@ class SiteSessions:
         session.send(message)
         self._accounting.session(session.name, Direction.TO_SITE, message.ByteSize())
 
-    async def _refuse(
-        self, session: SiteSession, error: BaseException, writing: asyncio.Task[None]
-    ) -> None:
-        """End a session that cannot go on, and tell the site why."""
-        if isinstance(error, BadMessage):
-            session.end(str(error), final=False)
-            async with asyncio.timeout(self._settings.hello_s):
-                await writing
-        raise error
-
 
 def passable(site: SiteName, answer: pb.Answer) -> pb.Answer:
     """The answer, or a failure in the place of one that fits into no message to a coordinator."""
@@ -257,14 +242,14 @@ def passable(site: SiteName, answer: pb.Answer) -> pb.Answer:
 
 
 def _check_data(data_json: str) -> None:
-    """BadMessage unless a site tells of its data in a JSON object, or not at all."""
+    """BadMessage unless a site discloses its data as a JSON object, or not at all."""
     if not data_json:
         return
     if len(data_json.encode()) > LARGEST_DATA:
-        raise BadMessage(f"a site tells of its data in {LARGEST_DATA} bytes at most")
+        raise BadMessage(f"a site describes its data in {LARGEST_DATA} bytes at most")
     try:
         found = json.loads(data_json)
     except (ValueError, RecursionError) as error:
-        raise BadMessage(f"what the site tells of its data is no JSON: {error}") from error
+        raise BadMessage(f"the site's description of its data is no JSON: {error}") from error
     if not isinstance(found, dict):
-        raise BadMessage("what the site tells of its data is no JSON object")
+        raise BadMessage("the site's description of its data is no JSON object")

@@ -26,15 +26,7 @@ from ...wire.failures import told
 from ...wire.messages import COMMANDS, OrderId, RunId, SiteName, id_message
 from .coordinator_registry import CoordinatorRegistry
 from .order_blobs import OrderBlobs
-from .site_table import (
-    ADOPTED,
-    OpenOrder,
-    SiteEntry,
-    SiteTable,
-    blob_of,
-    purpose_of,
-    round_of,
-)
+from .site_table import ADOPTED, OpenOrder, SiteEntry, SiteTable, blob_of, purpose_of, round_of
 from .traffic_accounting import MESSAGE_BYTES, TrafficAccounting
 
 log = logging.getLogger(__name__)

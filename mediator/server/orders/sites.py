@@ -135,22 +135,20 @@ class SiteRegistry:
         grows = entry.capacity.total != capacity.total
         early = now - entry.news_at < self._settings.health.heartbeat_s
         if not ((turns or grows) and early):
-            self._believe(entry, capacity, event, reason)
-            entry.news_at = now if turns or grows else entry.news_at
+            if grows:
+                self._tell_soon(entry)
+            if turns or grows:
+                entry.news_at = now
+            entry.capacity = capacity
+            worked = works(entry.standing.state)
+            self._apply(entry, event, reason)
+            if not worked and event is SiteEvent.HEARD:
+                self.orders.collect(entry)
         return sorted(self._attached.going_on)
 
     def _moved(self, entry: SiteEntry) -> None:
         """Bytes of a blob have crossed a site's link: a sign of life, like a heartbeat."""
         self._apply(entry, SiteEvent.MOVED, "its transfers go on")
-
-    def _believe(self, entry: SiteEntry, capacity: Capacity, event: SiteEvent, reason: str) -> None:
-        if entry.capacity.total != capacity.total:
-            self._tell_soon(entry)
-        entry.capacity = capacity
-        worked = works(entry.standing.state)
-        self._apply(entry, event, reason)
-        if not worked and event is SiteEvent.HEARD:
-            self.orders.collect(entry)
 
     # -- changes by admins, and by time -----------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +28,8 @@ BEFORE: dict[RunState, tuple[RunState, ...]] = {
 }
 """The states that may precede each state of a run that goes on: a coordinator that starts meanwhile
 does not undo a user's stop."""
+NOT_WRITTEN_S = 5.0
+"""Seconds between two attempts to write how a run ended, to a store that answers."""
 RESUMABLE = (RunState.STOPPED, RunState.FAILED, RunState.INTERRUPTED)
 
 
@@ -58,12 +61,13 @@ class RunStates:
         await self._database.keep(change, run, state, among=BEFORE[state], **facts)
         self._events.wake(run)
 
-    async def written(self, run: RunId, state: RunState, facts: dict[str, Any]) -> bool:
-        """Bring a run into a state once the store is there; False if the store refuses it."""
+    async def insist(self, run: RunId, state: RunState, **facts: Any) -> None:
+        """Bring a run into a state, and try again until the store takes that."""
         change = self._database.store.set_run_state
-        try:
-            await self._database.insist(change, run, state, among=BEFORE[state], **facts)
-        except StoreError:
-            log.exception("that run %s is %s cannot be written; tried again", run, state)
-            return False
-        return True
+        while True:
+            try:
+                await self._database.insist(change, run, state, among=BEFORE[state], **facts)
+                return
+            except StoreError:
+                log.exception("that run %s is %s cannot be written; tried again", run, state)
+            await asyncio.sleep(NOT_WRITTEN_S)

@@ -30,9 +30,6 @@ from .run_states import RunStates
 
 log = logging.getLogger(__name__)
 
-NOT_WRITTEN_S = 5.0
-"""Seconds between two attempts to write how a run ended, to a store that answers."""
-
 
 @dataclass(slots=True)
 class Going:
@@ -112,8 +109,7 @@ class Supervisor:
                 return
             digest = str(going.told.get("digest", "")) if state is RunState.FINISHED else ""
             facts = {"reason": reason, "ended_at": self._clock(), "digest": digest}
-            while not await self._states.written(run, state, facts):
-                await asyncio.sleep(NOT_WRITTEN_S)
+            await self._states.insist(run, state, **facts)
             log.info("run %s is %s%s", run, state, f": {reason}" if reason else "")
             whose = {"owner": going.owner, "shared": going.shared}
             self._events.say(f"run_{state}", run=run, **whose, reason=reason, digest=digest)
