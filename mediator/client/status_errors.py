@@ -66,7 +66,7 @@ def _cause(said: str) -> str:
     said = said.rpartition("last error: ")[2].removeprefix("UNKNOWN: ")
     if _of_trust(said):
         return (
-            f"it and we do not trust each other: {said} (is the address one of its certificate's, "
+            f"TLS failed: {said} (is the address one of its certificate's, "
             "and are the credentials of its own authority?)"
         )
     return said

@@ -54,7 +54,7 @@ class Leases:
     def due(self, now: float) -> tuple[LeaseAct, str] | None:
         """The act that is due, and why."""
         if self.alone_since is not None and now >= self.alone_since + self.orphan_s:
-            return LeaseAct.END, f"nobody was connected for {self.orphan_s:g} s"
+            return LeaseAct.END, f"no peer was connected for {self.orphan_s:g} s"
         if self.lease_s and now >= self.renewed_at + self.lease_s:
             return LeaseAct.END, f"its lease of {self.lease_s:g} s was not renewed"
         if self.promised_at is not None and now >= self.promised_at + self.promise_s:

@@ -312,7 +312,7 @@ def _listen(
         return server.add_secure_port(address, credentials)
     except RuntimeError as error:
         raise PortTaken(
-            f"{address} cannot be listened at: is it taken, or not an address of this machine?"
+            f"cannot listen at {address}: is it taken, or not an address of this machine?"
         ) from error
 
 

@@ -57,13 +57,13 @@ def rebalanced(
     The other sites give in proportion to what they have beyond their own shares.
     """
     movable = {site: size(share) for site, share in assignment.movable.items()}
-    everybody = sum(movable.values())
+    clients = sum(movable.values())
     even = assignment.strategy == "round_robin"
     weights = {site.name: 1 if even else site.vnodes for site in capacities}
-    wanted = proportional(everybody, weights)
+    wanted = proportional(clients, weights)
     lacks = wanted.get(returned, 0) - movable.get(returned, 0)
     spare = {site: max(0, movable.get(site, 0) - wanted[site]) for site in wanted}
-    given = min(lacks, max(1, int(everybody * at_most)), sum(spare.values()))
+    given = min(lacks, max(1, int(clients * at_most)), sum(spare.values()))
     if given <= 0:
         return assignment
     moves = [

@@ -105,7 +105,7 @@ class Policy:
 
         caps, rounds, days = self.resources, self.bytes_per_round, self.bytes_per_day
         lines = [
-            f"users: {or_all(self.users, 'everybody whom the mediator lets')}",
+            f"users: {or_all(self.users, 'all that the mediator admits')}",
             f"models: {or_all(self.models, 'all')}",
             f"code: {or_all(self.code_digests, BUILT_IN)}",
             "resources of a run: "

@@ -138,7 +138,7 @@ def _judge_simulation(policy: Policy, wants: Wants) -> Refused | None:
         return None
     found = ""
     if rule is Simulations.NONE or simulated is None:
-        found = f"a simulation of {simulated.loader if simulated else 'nobody says what'}"
+        found = f"a simulation of {simulated.loader if simulated else 'unknown data'}"
     elif rule is Simulations.BUILTIN and ":" in simulated.loader:
         found = f"a simulation that loads its data by {simulated.loader}"
     else:

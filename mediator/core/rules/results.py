@@ -1,6 +1,6 @@
 """Which facts of a run are results, and what users see who may not read them.
 
-The owner and admins read results, and everybody if the run is shared (`roles.reads_results`).
+The owner and admins read results, or all users if the run is shared (`roles.reads_results`).
 Others see the owner, the state and why the run waits. Accuracy, loss, digest and the words of a
 failure are results, in every document and event.
 """

@@ -61,7 +61,7 @@ def _objection(name: str, value: str) -> str:
     if name in OWN_RAY:
         return f"at a site the Ray cluster is the site's own: leave out {name}"
     if name in OWN_MEDIATOR:
-        return f"a command at a site asks nobody else: leave out {name}"
+        return f"a command at a site asks no other mediator: leave out {name}"
     if name == "--spec":
         return "a site has none of your files: say --json-spec or --virtual-cluster, not --spec"
     if name == "--working-dir" and not _is_uri(value):

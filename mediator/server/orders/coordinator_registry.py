@@ -66,7 +66,7 @@ class CoordinatorRegistry:
         self._heard.add(run)
 
     async def falls_silent(self, run: RunId, *, attach_s: float, alive_s: float) -> str:
-        """Wait until a coordinator stays away, or says nothing, for so long; which, in words.
+        """Wait until a coordinator is unattached, or sends nothing, for so long; which, in words.
 
         Counts steps, not seconds: time in which this process stood still is not silence.
         """
@@ -79,8 +79,8 @@ class CoordinatorRegistry:
                 self._heard.discard(run)
                 silent_s = 0.0
         if attached:
-            return f"has said nothing for {alive_s:g} s"
-        return f"has not spoken with us for {attach_s:g} s"
+            return f"has sent nothing for {alive_s:g} s"
+        return f"was not attached for {attach_s:g} s"
 
     def detach(self, run: RunId, line: Line) -> bool:
         """Forget a coordinator that has gone; whether it was the attached one."""

@@ -157,7 +157,7 @@ class OrderDispatcher:
         blob = messages.blob_of(answer.done.blob) if done else None
         blob_bytes = 0 if blob is None else blob.size
         if self._too_much(entry, order, answer_bytes=answer.ByteSize(), blob_bytes=blob_bytes):
-            return "nobody has asked for it yet, and much else is kept already"
+            return "no coordinator has asked for it yet, and the mediator keeps much already"
         if blob is None:
             return ""
         if not self._blobs.has(blob):
@@ -201,11 +201,11 @@ class OrderDispatcher:
         if entry is None or order is None:
             if entry is not None:
                 self._acknowledge(entry, id)
-            return f"nobody waits for order {id.key} of run {id.run} at site {name}"
+            return f"no coordinator waits for order {id.key} of run {id.run} at site {name}"
         if order.reply is not None and self._order_blobs.brought(entry.name, id) != blob.digest:
             return f"order {id.key} of run {id.run} is answered with another blob"
         if self._too_much(entry, order, blob_bytes=blob.size):
-            return f"nobody has asked for order {id.key} of run {id.run} yet: bring its blob later"
+            return f"no coordinator has asked for order {id.key} of run {id.run} yet: retry later"
         self._order_blobs.expect(entry.name, id, blob)
         self._order_blobs.set_out(entry.name, id)
         return ""

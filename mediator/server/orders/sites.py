@@ -115,7 +115,7 @@ class SiteRegistry:
         self.orders.send_waiting(entry)
 
     def over(self, name: SiteName, session: AgentLink) -> None:
-        """A session has ended, for whatever reason."""
+        """A session has ended, for any reason."""
         entry = self.table.get(name)
         if entry is not None and entry.session is session:
             entry.session = None

@@ -140,7 +140,7 @@ class Coordinators:
         try:
             async with asyncio.timeout(timeout_s):
                 if not await self._attached.listens(run):
-                    raise RequestRefused(f"run {run} does not go on: nobody can be asked")
+                    raise RequestRefused(f"run {run} does not go on: it has no coordinator to ask")
                 self._asked[request.id] = (run, reply)
                 if not self._attached.tell(run, pb.ToCoordinator(request=request)):
                     raise RequestRefused(

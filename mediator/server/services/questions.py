@@ -107,7 +107,7 @@ class Questions:
                     step = min(self._settings.piece_bytes, left)
                     data = await asyncio.to_thread(file.read, step)
                     if not data:
-                        raise RequestRefused(f"the answer of run {run} is shorter than it said")
+                        raise RequestRefused(f"the answer of run {run} is shorter than announced")
                     await context.write(pb.AskRunReply(tensors=data))
                     left -= len(data)
 

@@ -97,7 +97,9 @@ class UserSites:
         try:
             code, out, err = int(found["exit_code"]), str(found["out"]), str(found["err"])
         except (KeyError, TypeError, ValueError) as error:
-            raise RequestRefused(f"site {request.site} has not said how it ended") from error
+            raise RequestRefused(
+                f"site {request.site} reported no outcome of the command"
+            ) from error
         return pb.RunAtSiteReply(exit_code=code, out=out, err=err)
 
     def _site_json(self, entry: SiteEntry, *, with_data: bool = False) -> str:

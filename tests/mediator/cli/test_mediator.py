@@ -100,7 +100,7 @@ def test_two_mediators_never_share_a_folder(tmp_path: Path) -> None:
     [
         pytest.param(["--listen", "nowhere"], "--listen is HOST:PORT", id="no port"),
         pytest.param(["--listen", "127.0.0.1:99999"], "--listen is HOST:PORT", id="no such port"),
-        pytest.param(["--listen", "203.0.113.7:0"], "cannot be listened at", id="not ours"),
+        pytest.param(["--listen", "203.0.113.7:0"], "cannot listen at", id="not ours"),
     ],
 )
 def test_bad_usage_is_refused_before_anything_is_served(

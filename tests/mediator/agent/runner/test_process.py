@@ -139,7 +139,7 @@ def test_what_is_open_is_lost_with_it(
 def test_it_does_not_outlive_its_orphanage(tmp_path: Path) -> None:
     alone = RunnerProcess.start(tmp_path / "r", settings(tmp_path, orphan_s=0.2), environment=PATHS)
     eventually(lambda: not alone.alive(), SOON_S, "it ends")
-    assert alone.last_words() == "ends: nobody was connected for 0.2 s"
+    assert alone.last_words() == "ends: no peer was connected for 0.2 s"
     assert alone.pid is None
 
 

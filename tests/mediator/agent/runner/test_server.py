@@ -169,7 +169,7 @@ def test_nobody_comes(tmp_path: Path) -> None:
     runner = FakeRunner(tmp_path / "runner", orphan_s=5)
     runner.clock.advance(5)
     eventually(lambda: runner.ended != [], SOON_S, "it ends")
-    assert runner.ended == ["nobody was connected for 5 s"]
+    assert runner.ended == ["no peer was connected for 5 s"]
     runner.die()
 
 

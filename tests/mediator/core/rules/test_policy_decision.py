@@ -278,7 +278,7 @@ FOLDERS = ("/srv/open", "/srv/more")
             id="a loader of somebody else",
         ),
         pytest.param(
-            Simulations.BUILTIN, None, "a simulation of nobody says what", id="nothing is said"
+            Simulations.BUILTIN, None, "a simulation of unknown data", id="nothing is said"
         ),
         pytest.param(FOLDERS, DIGITS, "", id="folders: what reads no file"),
         pytest.param(FOLDERS, NPZ, "", id="folders: a file below one"),

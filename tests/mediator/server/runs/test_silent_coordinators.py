@@ -54,10 +54,10 @@ async def leaves(board: CoordinatorRegistry, wait: Callable[[float], Awaitable[N
 @pytest.mark.parametrize(
     ("life", "end_s", "what"),
     [
-        pytest.param(stays_away, 60, "has not spoken with us for 60 s", id="one stays away"),
-        pytest.param(attaches_and_is_mute, 50 + 21, "has said nothing for 20 s", id="one is mute"),
-        pytest.param(speaks_for_a_while, 1_550 + 21, "has said nothing for 20 s", id="one speaks"),
-        pytest.param(leaves, 15 + 61, "has not spoken with us for 60 s", id="one leaves and lives"),
+        pytest.param(stays_away, 60, "was not attached for 60 s", id="one stays away"),
+        pytest.param(attaches_and_is_mute, 50 + 21, "has sent nothing for 20 s", id="one is mute"),
+        pytest.param(speaks_for_a_while, 1_550 + 21, "has sent nothing for 20 s", id="one speaks"),
+        pytest.param(leaves, 15 + 61, "was not attached for 60 s", id="one leaves and lives"),
     ],
 )
 def test_a_coordinator_falls_silent(
