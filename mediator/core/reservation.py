@@ -80,20 +80,20 @@ def reserve(
     promises: dict[str, Promise] = {}
     unreachable: set[str] = set()
     for site in sites:
-        answer = answers.get(site)
+        answer = answers.get(site) or Refusal(site, "no answer")
         if isinstance(answer, Promise):
             promises[site] = answer
         else:
-            refusals[site] = answer.reason if isinstance(answer, Refusal) else "no answer"
-            if isinstance(answer, Refusal) and answer.unreachable:
+            refusals[site] = answer.reason
+            if answer.unreachable:
                 unreachable.add(site)
     held = tuple(promises)
     if enough(promises):
         answers = yield tuple(SiteStep(Verb.COMMIT, site) for site in held)
         for site in held:
-            answer = answers.get(site)
-            if isinstance(answer, Refusal):
-                refusals[site] = answer.reason
+            refused = answers.get(site)
+            if isinstance(refused, Refusal):
+                refusals[site] = refused.reason
                 del promises[site]
     if enough(promises):
         lapsed = tuple(SiteStep(Verb.RELEASE, site) for site in held if site not in promises)

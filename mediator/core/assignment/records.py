@@ -6,9 +6,9 @@ All shares together are always the whole population: a lost site keeps its pinne
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TypeAlias
 
 from .shares import Share, holds, joined, size
 
@@ -25,11 +25,8 @@ class SiteCapacity:
     vnodes: int
 
 
-class AssignmentStrategy(Protocol):
-    """A rule that shares the clients that may move out among sites."""
-
-    def __call__(self, clients: int, sites: Sequence[SiteCapacity], /) -> Mapping[str, range]:
-        """Which of these clients each site gets: disjoint, and together `range(clients)`."""
+AssignmentStrategy: TypeAlias = Callable[[int, Sequence[SiteCapacity]], Mapping[str, range]]
+"""A rule that shares a number of movable clients among sites: disjoint ranges of all of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

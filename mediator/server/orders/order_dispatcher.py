@@ -205,7 +205,8 @@ class OrderDispatcher:
         if order.reply is not None and self._order_blobs.brought(entry.name, id) != blob.digest:
             return f"order {id.key} of run {id.run} is answered with another blob"
         if self._too_much(entry, order, blob_bytes=blob.size):
-            return f"no coordinator has asked for order {id.key} of run {id.run} yet: retry later"
+            unasked = f"no coordinator has asked for order {id.key} of run {id.run} yet"
+            return f"{unasked}: bring its blob later"
         self._order_blobs.expect(entry.name, id, blob)
         self._order_blobs.set_out(entry.name, id)
         return ""

@@ -16,14 +16,10 @@ class Outbox(Generic[Message]):
         self._limit = limit
         self._waiting: deque[Message] = deque()
         self._news = asyncio.Event()
-        self._closed = False
+        self.closed = False
+        """Whether nothing more can be put in."""
         self.overflowed = False
         """Whether it was closed because the peer reads too slowly."""
-
-    @property
-    def closed(self) -> bool:
-        """Whether nothing more can be put in."""
-        return self._closed
 
     @property
     def crowded(self) -> bool:
@@ -32,7 +28,7 @@ class Outbox(Generic[Message]):
 
     def put(self, message: Message) -> bool:
         """Add a message; whether it will be sent. A message too many closes the box."""
-        if self._closed:
+        if self.closed:
             return False
         if len(self._waiting) >= self._limit:
             self.overflowed = True
@@ -45,7 +41,7 @@ class Outbox(Generic[Message]):
 
     def close(self) -> None:
         """Take no more messages; those inside are still sent. May be called twice."""
-        self._closed = True
+        self.closed = True
         self._news.set()
 
     async def send_all(self, context: Any) -> None:
@@ -56,7 +52,7 @@ class Outbox(Generic[Message]):
     async def take(self) -> Message | None:
         """The next message, when there is one; None after the last."""
         while not self._waiting:
-            if self._closed:
+            if self.closed:
                 return None
             self._news.clear()
             await self._news.wait()

@@ -79,8 +79,7 @@ class Administration:
 
     async def follow_events(self, request: pb.FollowRequest, peer: Peer) -> AsyncIterator[pb.Event]:
         """What happened in the federation, for as long as the caller listens."""
-        goes_on = lambda: request.follow  # noqa: E731
-        async for record in self._events.follow(FEDERATION, request.after, goes_on):
+        async for record in self._events.follow(FEDERATION, request.after, lambda: request.follow):
             yield pb.Event(number=record.number, event_json=_event_json(record.event_json, peer))
 
 

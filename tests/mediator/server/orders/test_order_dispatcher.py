@@ -212,7 +212,7 @@ def test_what_does_not_fit_before_anybody_asks_is_asked_for_then(
     world.hello(held=(ID, other, third))
     assert world.dispatcher.refuses_push(PARIS, ID, BLOB) == ""
     assert "bring its blob later" in world.dispatcher.refuses_push(PARIS, third, BIG)
-    assert "nobody has asked" in world.dispatcher.answered(PARIS, large, other, 1_000)
+    assert "no coordinator has asked" in world.dispatcher.answered(PARIS, large, other, 1_000)
     assert world.session.of("answer_taken") == []  # the site keeps it
     world.ask(other)
     world.ask(third)

@@ -32,19 +32,18 @@ def test_a_run_is_resumed_as_soon_as_its_end_is_written(
 ) -> None:
     """Whoever sees `stopped` may ask at once: its supervisor has not let go of it yet."""
     written, may_go_on = asyncio.Event(), asyncio.Event()
-    original = RunStates.written
+    original = RunStates.insist
 
-    async def slowly(states: RunStates, *arguments: Any) -> bool:
-        done = await original(states, *arguments)
+    async def slowly(states: RunStates, *arguments: Any, **facts: Any) -> None:
+        await original(states, *arguments, **facts)
         written.set()
         await may_go_on.wait()
-        return done
 
     async def test() -> None:
         async with mediating(tmp_path / "m") as here:
             await here.submit("run", then="wait")
             await eventually(lambda: seen(here, "attached"))
-            monkeypatch.setattr(RunStates, "written", slowly)
+            monkeypatch.setattr(RunStates, "insist", slowly)
             await here.admin.stop_run(pb.RunRequest(run="run"))
             await written.wait()
             resuming = asyncio.ensure_future(here.admin.resume_run(pb.RunRequest(run="run")))

@@ -52,7 +52,7 @@ def test_a_site_has_only_its_own_orders_blobs(tmp_path: Path) -> None:
                 offer = Stub(channel, SITE).offer(pb.OfferRequest(blob=blob, order=order))
                 code, text = await failure_of(offer)
                 assert code is Code.PERMISSION_DENIED
-                assert "nobody waits" in text
+                assert "no coordinator waits" in text
 
     run(test())
 
