@@ -227,8 +227,8 @@ def _say_ready(serving: Mediator, as_json: bool) -> None:
             "address": ready.address,
             "join_address": ready.join_address,
             "folder": str(serving.settings.folder.resolve()),
-            "made": list(ready.made),
-            "admin": ready.admin and str(ready.admin.resolve()),
+            "made": list(ready.own.made),
+            "admin": ready.own.admin and str(ready.own.admin.resolve()),
             "pid": os.getpid(),
         }
         click.echo(json.dumps(document))
@@ -236,10 +236,10 @@ def _say_ready(serving: Mediator, as_json: bool) -> None:
     click.echo(
         f"ready: sites and users at {ready.address}, sites that join at {ready.join_address}"
     )
-    for each in ready.made:
+    for each in ready.own.made:
         click.echo(f"  made {each}")
-    if ready.admin is not None:
-        for line in _next_steps(ready.address, ready.admin):
+    if ready.own.admin is not None:
+        for line in _next_steps(ready.address, ready.own.admin):
             click.echo(line)
 
 

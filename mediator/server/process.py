@@ -15,7 +15,6 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Self
 
 import grpc
@@ -99,10 +98,7 @@ class Ready:
     """HOST:PORT of sites and users."""
     join_address: str
     """HOST:PORT for sites that join with a token."""
-    made: tuple[str, ...]
-    """What this start has made, in words."""
-    admin: Path | None
-    """The folder of the admin's credentials, if this start has made them."""
+    own: OwnIdentity
 
 
 class Mediator:
@@ -244,12 +240,7 @@ class Mediator:
         host = settings.host
         if host in ("0.0.0.0", "::"):  # for others, the first name of its certificate
             host = next(iter(credentials.identity.hosts), host)
-        return Ready(
-            address=_at(host, port),
-            join_address=_at(host, join_port),
-            made=own.made,
-            admin=own.admin,
-        )
+        return Ready(address=_at(host, port), join_address=_at(host, join_port), own=own)
 
     async def _tick(self, own: OwnIdentity, each_second: Callable[[], Awaitable[None]]) -> None:
         """Look for silent sites, act once a second, and warn of certificates once a day."""

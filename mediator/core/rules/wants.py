@@ -31,7 +31,7 @@ class Wants:
     code_digest: str = ""
     """SHA-256 of the user modules that are installed at the site; empty if it names none."""
     installed_code: tuple[str, ...] | None = None
-    """The names that it uses of those, `module:name`, but harmless ones; None if unknown."""
+    """Names that it uses of those, `module:name`, except harmless ones; None if unknown."""
     brought_code: str = ""
     """SHA-256 of the user modules that come with it; empty if it brings none."""
     vnodes: int = 0

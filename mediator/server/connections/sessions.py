@@ -55,8 +55,8 @@ LARGEST_ANSWER = LIMITS.largest_header + (256 << 10)
 class SiteSession:
     """The mediator's end of a session."""
 
-    def __init__(self, name: SiteName, agent: str, serial: str, limit: int) -> None:
-        self.name, self.agent, self.serial = name, agent, serial
+    def __init__(self, name: SiteName, serial: str, limit: int) -> None:
+        self.name, self.serial = name, serial
         self.outbox: Outbox[pb.ToSite] = Outbox(limit)
         self._numbers = Numbering()
 
@@ -152,7 +152,7 @@ class SiteSessions:
         capacity = capacity_of(hello.capacity)
         self._accounting.session(name, Direction.FROM_SITE, nbytes)
         settings = self._settings
-        session = SiteSession(name, hello.agent, peer.serial, settings.held_back)
+        session = SiteSession(name, peer.serial, settings.held_back)
         welcome = pb.Welcome(
             protocol=PROTOCOL,
             heartbeat_s=settings.health.heartbeat_s,

@@ -84,7 +84,6 @@ class AgentLink(Protocol):
 
     serial: str
     """Of the certificate that it began with."""
-    agent: str
 
     def send(self, message: pb.ToSite) -> None:
         """Number it and send it."""
