@@ -19,14 +19,7 @@ from fedpilot.fabric.strict_yaml.schema_problems import Conflict
 
 from .data import Data
 from .learning import Evaluation, FederationConfig, Hierarchy, Model, Run, Training
-from .rules import (
-    hierarchy_conflicts,
-    late_conflicts,
-    population_conflicts,
-    share_conflicts,
-    site_conflicts,
-    site_data_conflicts,
-)
+from .rules import BETWEEN, hierarchy_conflicts, late_conflicts, share_conflicts
 from .running import (
     SITES_IN_WORDS,
     Outputs,
@@ -74,10 +67,9 @@ class RunConfig(Section):
     outputs: Outputs = Outputs()
 
     def broken_rules(self) -> Iterator[Conflict]:
-        yield from population_conflicts(self.federation, self.data)
+        for sections, conflicts in BETWEEN.items():
+            yield from conflicts(*(getattr(self, name) for name in sections))
         yield from hierarchy_conflicts(self)
         yield from late_conflicts(self)
-        yield from site_data_conflicts(self.data, self.evaluation, self.sites)
-        yield from site_conflicts(self.sites, self.resources)
         if self.sites.count is not None:
             yield from share_conflicts(self.robustness, self.sites.count)

@@ -6,15 +6,16 @@ from collections.abc import Iterator
 from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Le
-from pydantic import (
-    Field,
-)
+from pydantic import Field
 
+from fedpilot.fabric.core.text.amounts import counted, in_bytes
 from fedpilot.fabric.strict_yaml.schema_problems import Conflict
 from fedpilot.fabric.strict_yaml.wording import Words
 
 from .values import Bytes, Fraction, NonNegativeFloat, Positive, PositiveFloat, Section
 
+SMALLEST_MEMORY = 100_000_000
+"""Bytes; a worker has more than twice as many once it has imported PyTorch."""
 ALONE = "local"
 """What the one site of a run is called that has no others."""
 SITES_IN_WORDS = Words(
@@ -79,6 +80,13 @@ class ResourcesConfig(Section):
                 key="cpus_per_worker",
                 found="a vnode without CPUs and GPUs",
                 allowed="one of the two above 0",
+            )
+        memory = self.memory_per_worker
+        if memory is not None and memory < SMALLEST_MEMORY:
+            yield Conflict(
+                key="memory_per_worker",
+                found=f"{counted(memory, 'byte')}, less than any worker needs",
+                allowed=f"at least {in_bytes(SMALLEST_MEMORY)}, with its unit, such as 2GB",
             )
 
 
