@@ -1,8 +1,7 @@
 """Loads the config of a run, from a file or a mapping, with `--set` on top: all of it or an error.
 
-Whatever is wrong, the one error is `ConfigError`, and it lists all that was found, in the order of
-the file: where it stands, the key, what was found, what is allowed, and what is near. Environment
-variables and templates have no part in it.
+The only error is `ConfigError`. It lists all problems in the order of the file: the place, the key,
+what was found, what is allowed, and what is near. Environment variables have no effect.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ def load_config(path: FilePath | str, overrides: Sequence[str] = ()) -> RunConfi
 
 
 def located(error: ConfigError, path: FilePath | str, overrides: Sequence[str] = ()) -> ConfigError:
-    """The problems of a loaded config that showed later, with where their keys stand."""
+    """The problems found in a config after it was loaded, with the lines of their keys."""
     draft = _opened(path)
     draft.override(overrides)
     return ConfigError(
@@ -97,7 +96,7 @@ class _Draft:
     problems: list[tuple[int, Problem]] = field(default_factory=list)
 
     def refuse(self, found: str, where: str) -> None:
-        """Give up: there is nothing to look at."""
+        """Raise for a config without any section."""
         required = ", ".join(key.name for key in keys_of(RunConfig) if key.field.is_required())
         problem = Problem(
             key="the file" if self.origin else "the config",
@@ -158,7 +157,7 @@ class _Draft:
         self.problems.append((max(ordinal, after), replace(problem, where=where)))
 
     def _after(self, path: Path, refused: Sequence[Located]) -> int:
-        """What is missing is told after the unknown keys beside it: one of them may be meant."""
+        """A missing key comes after the unknown keys beside it: one of them may be meant."""
         if not self._lacks(path):
             return 0
         unknown = [

@@ -1,13 +1,10 @@
 """What a run's configuration may say: every key, its type, its default and what it means.
 
-The sections follow the concerns of a run: `learning` and `data` decide its bits, `running` says
-where and with whom; `rules` are those between sections, `values` what all sections are made of.
-Key names that the FedPilot documentation gives (`dataset_type`, `data_distribution_kind`,
-`number_of_epochs`, `placement_group_strategy`, ...) are kept. Unknown keys and wrong types are
-refused (strict, no coercion but int to float); rules that span keys are told by `broken_rules`,
-which names the key to change. Whatever needs the data or the model (more clients than samples, a
-model that does not fit the data) is checked later, in `inputs`, and still before anything is
-started.
+`learning` and `data` decide the bits of a run, `running` says where and with which sites; `rules`
+are those between sections, `values` what sections are made of. Unknown keys and wrong types are
+refused (strict, no coercion but int to float). `broken_rules` checks rules between keys and names
+the key to change. What needs the data or the model (more clients than samples) is checked in
+`prepare/inputs`, before anything starts.
 """
 
 from __future__ import annotations

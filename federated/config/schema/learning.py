@@ -15,7 +15,7 @@ from .values import Fraction, NonNegativeFloat, Options, Positive, PositiveFloat
 
 
 class Run(Section):
-    """Who this run is."""
+    """The name, seed and reproducibility of a run."""
 
     name: (
         Annotated[
@@ -36,7 +36,7 @@ class Run(Section):
 
 
 class FederationConfig(Section):
-    """Who takes part, how many at a time, and how their updates become one model."""
+    """The clients, how many train at a time, and how their updates become one model."""
 
     number_of_clients: Positive | None = Field(default=None, examples=[50])
     """Size of the population. Left out for `natural`, `fixed` and `data.from: sites`, where the
@@ -223,7 +223,7 @@ class Evaluation(Section):
     where: Literal["coordinator", "sites"] = "coordinator"
     """On the coordinator's test set, or on the clients' own samples."""
     clients: Literal["sampled", "fraction", "all"] = "sampled"
-    """With `where: sites`: the round's cohort, a random share of the population, or everybody."""
+    """With `where: sites`: the round's cohort, a random share of the population, or all clients."""
     fraction: Fraction | None = Field(default=None, examples=[0.1])
     """With `clients: fraction`: that share."""
     batch_size: Positive = 256

@@ -7,9 +7,11 @@ processor and the number of threads. A fact that a worker does not report counts
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from fedpilot.fabric.core.text.amounts import listed
 
 DECIDES_BITS = (
     *("torch", "numpy", "numba", "cpu_capability", "cpu_kind", "instructions", "threads"),
@@ -74,16 +76,13 @@ def differing(workers: Mapping[str, Facts]) -> str:
         for name, facts in said.items():
             by_value.setdefault(facts[what], []).append(name)
         if len(by_value) > 1:
-            having = [f"{value} ({_some(names)})" for value, names in sorted(by_value.items())]
-            parts.append(f"{what}: {_some(having)}")
+            having = [
+                f"{value} ({listed(names, SHOWN)})" for value, names in sorted(by_value.items())
+            ]
+            parts.append(f"{what}: {listed(having, SHOWN)}")
     return "; ".join(parts)
 
 
 def _deciding(facts: Facts) -> dict[str, str]:
     known = {"instructions": ALL, **facts}
     return {what: str(known.get(what, "not said")) for what in DECIDES_BITS}
-
-
-def _some(names: Sequence[str]) -> str:
-    shown, more = ", ".join(names[:SHOWN]), len(names) - SHOWN
-    return f"{shown} and {more} more" if more > 0 else shown

@@ -13,9 +13,13 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from typing import Any
 
+from fedpilot.fabric.core.text.amounts import listed
+
 from ..rounds.stopping import Progress
+from .environment_diff import DECIDES_BITS
 from .state_differences import TensorDifference
 
 ROWS, TABLE, MANIFEST = "metrics.jsonl", "metrics.csv", "manifest.json"
@@ -40,7 +44,7 @@ class FindingKind(StrEnum):
     """What it says is not what others say."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Finding:
     """One thing that is wrong with what a run left behind."""
 
@@ -138,35 +142,21 @@ class Record:
 
 def check(record: Record) -> tuple[Finding, ...]:
     """What is wrong with it, nothing if everything fits together."""
-    found = [
-        *(_unreadable(file, why) for file, why in record.unreadable),
-        *(_unreadable(f.name, f.problem, f.round_number) for f in record.files if f.problem),
+    unreadable = [(file, None, why) for file, why in record.unreadable]
+    unreadable += [(file.name, file.round_number, file.problem) for file in record.files]
+    return (
+        *(_unreadable(file, n, f"cannot be read: {why}") for file, n, why in unreadable if why),
         *_rows_in_order(record),
         *_witnesses(record),
         *_kept_files(record),
         *_best_rounds(record),
         *_table(record),
-    ]
-    return tuple(found)
-
-
-def _unreadable(file: str, why: str, round_number: int | None = None) -> Finding:
-    return Finding(
-        kind=FindingKind.UNREADABLE,
-        file=file,
-        round_number=round_number,
-        text=f"cannot be read: {why}",
     )
 
 
-def _different(file: str, round_number: int | None, text: str, twin: str = "") -> Finding:
-    return Finding(
-        kind=FindingKind.DIFFERENT, file=file, round_number=round_number, text=text, twin=twin
-    )
-
-
-def _missing(file: str, round_number: int | None, text: str) -> Finding:
-    return Finding(kind=FindingKind.MISSING, file=file, round_number=round_number, text=text)
+_unreadable = partial(Finding, FindingKind.UNREADABLE)
+_different = partial(Finding, FindingKind.DIFFERENT)
+_missing = partial(Finding, FindingKind.MISSING)
 
 
 def _rows_in_order(record: Record) -> Iterator[Finding]:
@@ -204,10 +194,10 @@ def _witnesses(record: Record) -> Iterator[Finding]:
         row = digests.get(number)
         if row is None:
             if record.ended and 0 < number <= record.rounds + record.finished:
-                names = _listed(said_by)
+                names = listed(list(said_by))
                 yield _missing(ROWS, number, f"no digest of the model, of which {names} speak")
         elif (agreed := _other_than(row, said_by)) is not None:
-            names = _listed(name for name, said in said_by.items() if said == agreed)
+            names = listed([name for name, said in said_by.items() if said == agreed])
             text = f"says model {_short(row)}, where {names} say {_short(agreed)}"
             yield _different(ROWS if number else MANIFEST, number, text)
         else:
@@ -262,12 +252,14 @@ def _kept_files(record: Record) -> Iterator[Finding]:
         return
     end = record.closing_round
     best_round = record.rows[-1].get("best_round", 0) if record.rows else 0
+    # A round may have been trained that had no row yet when the run was interrupted.
+    unrecorded = None if record.finished else record.rounds + 1
     for name, number in ((LAST, end), (BEST, best_round)):
         kept = files.get(name)
         if kept is None:
             if number or name == LAST:
                 yield _missing(name, number, f"is not there; it should hold round {number}")
-        elif not kept.problem and kept.round_number not in (number, _unrecorded(record)):
+        elif not kept.problem and kept.round_number not in (number, unrecorded):
             text = f"says that it is of round {kept.round_number}; it should be of round {number}"
             yield _different(name, number, text)
     name = f"checkpoints/round-{end:06d}.safetensors"
@@ -275,21 +267,14 @@ def _kept_files(record: Record) -> Iterator[Finding]:
         yield _missing(name, end, "is not there; a run ends with a checkpoint")
 
 
-def _unrecorded(record: Record) -> int | None:
-    """A round that was trained but had no row yet when the run was interrupted."""
-    return None if record.finished else record.rounds + 1
-
-
 def _best_rounds(record: Record) -> Iterator[Finding]:
     """`best` and `best_round` follow from what the rounds were judged to be."""
     progress = record.progress
-    if progress is None or [row.get("round") for row in record.rows] != [
-        *range(1, len(record.rows) + 1)
-    ]:
+    numbers = [row.get("round") for row in record.rows]
+    if progress is None or numbers != list(range(1, len(numbers) + 1)):
         return
-    for row in record.rows:
-        number = row.get("round")
-        if progress.metric in row and isinstance(number, int):
+    for number, row in enumerate(record.rows, start=1):
+        if progress.metric in row:
             value = row[progress.metric]
             progress = progress.after(number, math.nan if value is None else value)
         expected = (progress.best, progress.best_round) if progress.best_round else (None, None)
@@ -299,7 +284,7 @@ def _best_rounds(record: Record) -> Iterator[Finding]:
                 f"says best {found[0]} in round {found[1]}; by {progress.metric} it is "
                 f"{expected[0]} in round {expected[1]}"
             )
-            yield _different(ROWS, number if isinstance(number, int) else None, text)
+            yield _different(ROWS, number, text)
             return
 
 
@@ -351,7 +336,7 @@ def standing(
     said = recorded.get("initial_model")
     if not reasons and said != initial:
         text = f"{_short(said)}, now {_short(initial)}"
-        reasons.append(f"the model of round 0 is made otherwise here: {text}")
+        reasons.append(f"the model of round 0 differs here: {text}")
     return Reproducibility(reasons=tuple(reasons))
 
 
@@ -367,11 +352,7 @@ def environment_differences(
     first: Sequence[Mapping[str, Any]], second: Sequence[Mapping[str, Any]]
 ) -> dict[str, tuple[str, str]]:
     """What workers said of themselves that bits depend on, and that differs."""
-    names = (
-        *("torch", "numpy", "numba", "ray"),
-        *("cpu_capability", "cpu_kind", "instructions", "threads", "device"),
-    )
-    said = {n: (_said(n, first), _said(n, second)) for n in names}
+    said = {n: (_said(n, first), _said(n, second)) for n in (*DECIDES_BITS, "ray")}
     return {name: (a, b) for name, (a, b) in said.items() if a != b and a and b}
 
 
@@ -385,8 +366,3 @@ def _is_digest(value: object) -> bool:
 
 def _short(value: object) -> str:
     return value[:12] if isinstance(value, str) else "nothing"
-
-
-def _listed(names: Iterable[str]) -> str:
-    *most, last = names
-    return f"{', '.join(most)} and {last}" if most else last

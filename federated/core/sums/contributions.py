@@ -60,7 +60,7 @@ class Contribution:
     share: float
     """From 0 to 1."""
     norm: float
-    """Of its mean update; 0 where nobody was added."""
+    """Of its mean update; 0 where no client was added."""
     cosine: float | None = None
     """Of its mean update and that of all others; None where one of the two is nothing."""
 
@@ -83,7 +83,7 @@ def contributions(answers: Iterable[tuple[str, Partial]]) -> list[Contribution]:
     parts: dict[str, Partial] = {}
     for site, partial in answers:
         before = parts.get(site)
-        parts[site] = partial if before is None else _merged(before, partial)
+        parts[site] = partial if before is None else before.emptied().merge(before).merge(partial)
     sites = sorted(parts)
     weights = np.array([_weight(parts[site]) for site in sites], dtype=np.float64)
     products = _products([_mean(parts[site]) for site in sites])
@@ -149,6 +149,7 @@ def norm_problem(norm: float, limits: ContributionLimits) -> str:
 def outliers(found: Sequence[Contribution], limits: ContributionLimits) -> list[Outlier]:
     """The sites that stand out by what no limit is set for."""
     told: list[Outlier] = []
+    large = max(LEAST_LARGE, min(LARGEST_SHARE, LARGE_SHARE / max(1, len(found))))
     for each in found:
         others = [other.norm for other in found if other.site != each.site and other.norm]
         if not others:
@@ -160,7 +161,7 @@ def outliers(found: Sequence[Contribution], limits: ContributionLimits) -> list[
                 f"{_significant(usual):g}; `robustness.max_update_norm` sets a limit"
             )
             told.append(Outlier(each.site, "norm", reason))
-        if limits.share is None and each.share > _large(len(found)):
+        if limits.share is None and each.share > large:
             reason = (
                 f"most of the round is its own, of {len(found)} sites; "
                 "`robustness.max_site_share` sets a limit"
@@ -175,20 +176,12 @@ def moved_most(found: Sequence[Contribution]) -> Contribution | None:
     return max(parts, key=lambda each: (each.share * each.norm, each.site), default=None)
 
 
-def _large(sites: int) -> float:
-    return max(LEAST_LARGE, min(LARGEST_SHARE, LARGE_SHARE / sites))
-
-
-def _merged(one: Partial, other: Partial) -> Partial:
-    return one.emptied().merge(one).merge(other)
-
-
 def _weight(partial: Partial) -> int:
     return partial.weight if partial.updates is None else len(partial.updates)
 
 
 def _mean(partial: Partial) -> Mapping[str, Array]:
-    """float64 mean update by tensor, as the algorithm weighs its clients; nothing of nobody."""
+    """float64 mean update by tensor, as the algorithm weighs its clients; empty without clients."""
     if not _weight(partial):
         return {}
     if partial.updates is None:

@@ -18,7 +18,7 @@ from fedpilot.federated.algorithms.coordinatewise import cut
 from fedpilot.federated.core.state import digest
 from fedpilot.federated.engine import journal as journal_module
 from fedpilot.federated.engine.tensor_files import read_tensors
-from fedpilot.federated.prepare.update_costs import machine_memory
+from fedpilot.federated.prepare.costs import machine_memory
 from fedpilot.federated.site.rounds import SiteRound
 
 CLIENTS, COHORT, ROUNDS = 12, 7, 3
@@ -317,7 +317,7 @@ def test_what_memory_cannot_hold_is_refused(
     strategy: str, lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     each = (6 * 3 + 3) * 4
-    costs = "fedpilot.federated.prepare.update_costs.machine_memory"
+    costs = "fedpilot.federated.prepare.costs.machine_memory"
     monkeypatch.setattr(costs, lambda: 4 * COHORT * each)
     assert lab.federation(strategy).bytes_of_updates == COHORT * each
     monkeypatch.setattr(costs, lambda: 4 * COHORT * each - 1)

@@ -74,7 +74,7 @@ class Declared:
             return BadDeclaration(site, dataset, problem)
 
         if not _NAME.fullmatch(site):
-            raise fail("its own name is none: letters, digits, `.`, `_`, `-` make one, 63 at most")
+            raise fail("the site's name may have letters, digits, `.`, `_` and `-`, at most 63")
         if not isinstance(values, Mapping):
             raise fail(f"wanted a section, found {values!r:.60}")
         clients, residency = values.get("clients"), values.get("residency")
