@@ -142,10 +142,13 @@ class Record:
 
 def check(record: Record) -> tuple[Finding, ...]:
     """What is wrong with it, nothing if everything fits together."""
-    unreadable = [(file, None, why) for file, why in record.unreadable]
-    unreadable += [(file.name, file.round_number, file.problem) for file in record.files]
     return (
-        *(_unreadable(file, n, f"cannot be read: {why}") for file, n, why in unreadable if why),
+        *(_unreadable(file, None, f"cannot be read: {why}") for file, why in record.unreadable),
+        *(
+            _unreadable(file.name, file.round_number, f"cannot be read: {file.problem}")
+            for file in record.files
+            if file.problem
+        ),
         *_rows_in_order(record),
         *_witnesses(record),
         *_kept_files(record),
