@@ -131,9 +131,10 @@ def code_to_send(config: RunConfig, folders: Iterable[str] = ()) -> UserCode:
 
 def _only_here(config: RunConfig) -> Iterator[Problem]:
     """Problems of code that other processes cannot import: registered here, or without a file."""
-    from ..data import registered as registered_data
+    from .. import data
 
-    known = {**_registries(), "data.dataset_type": registered_data}
+    known = {key: registered for key, (registered, _) in _registries().items()}
+    known["data.dataset_type"] = data.registered
     for key, name in named(config).items():
         module, colon, _ = name.partition(":")
         if not colon:
@@ -152,22 +153,22 @@ def _only_here(config: RunConfig) -> Iterator[Problem]:
         )
 
 
-def _registries() -> dict[str, Callable[[str], Any]]:
-    """What was registered for a name, by the key of what workers call."""
-    from ..engine.training.training_code import registered_client_update, registered_loss
-    from ..models import registered
+def _registries() -> dict[str, tuple[Callable[[str], Any], Callable[[str, Any], None]]]:
+    """By the key of what workers call: looks up a registered name, and registers one."""
+    from .. import models
+    from ..engine.training import training_code as code
 
     return {
-        "model.model_type": registered,
-        "training.loss_function": registered_loss,
-        "training.client_update": registered_client_update,
+        "model.model_type": (models.registered, models.bring),
+        "training.loss_function": (code.registered_loss, code.bring_loss),
+        "training.client_update": (code.registered_client_update, code.bring_client_update),
     }
 
 
 def carried(config: RunConfig) -> dict[str, Any]:
     """Code that workers cannot import, by its key: registered here, of this script or notebook."""
     found: dict[str, Any] = {}
-    for key, known in _registries().items():
+    for key, (known, _) in _registries().items():
         name = named(config).get(key, "")
         module, colon, _ = name.partition(":")
         if (function := known(name)) is not None:
@@ -179,16 +180,10 @@ def carried(config: RunConfig) -> dict[str, Any]:
 
 def bring(config_names: Mapping[str, str], carried: Mapping[str, Any]) -> None:
     """Register here, under the names of a config, what another process carried along."""
-    from ..engine.training.training_code import bring_client_update, bring_loss
-    from ..models import bring as bring_model
-
-    takers = {
-        "model.model_type": bring_model,
-        "training.loss_function": bring_loss,
-        "training.client_update": bring_client_update,
-    }
+    registries = _registries()
     for key, function in carried.items():
-        takers[key](config_names[key], function)
+        _, register = registries[key]
+        register(config_names[key], function)
 
 
 def _has_no_file(module: str) -> bool:

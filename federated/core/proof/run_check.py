@@ -1,4 +1,4 @@
-"""Checks a run folder without training: do its rows, files and manifest agree with each other?
+"""Checks a run folder without training: whether its rows, files and manifest agree.
 
 Several witnesses state the model of a round: its row, the table, the manifest, and each file that
 holds it. The row is right unless no other witness supports it and at least two others agree on
@@ -141,7 +141,7 @@ class Record:
 
 
 def check(record: Record) -> tuple[Finding, ...]:
-    """What is wrong with it, nothing if everything fits together."""
+    """Everything that is wrong with a run folder; empty if all of it agrees."""
     return (
         *(_unreadable(file, None, f"cannot be read: {why}") for file, why in record.unreadable),
         *(
@@ -171,7 +171,7 @@ def _rows_in_order(record: Record) -> Iterator[Finding]:
             yield _missing(ROWS, expected, f"a row says round {number}, where {expected} follows")
             expected = number if isinstance(number, int) else expected
         if not _is_digest(row.get("model")):
-            found = _short(row["model"]) if row.get("model") else "nothing"
+            found = _short(row.get("model") or None)
             yield _missing(ROWS, expected, f"no digest of the model, but {found}")
         expected += 1
     extra = record.rounds - record.closing_round
@@ -181,7 +181,7 @@ def _rows_in_order(record: Record) -> Iterator[Finding]:
 
 
 def _witnesses(record: Record) -> Iterator[Finding]:
-    """Per round, whether all that speak of its model say the same."""
+    """Rounds whose witnesses do not all state the same model."""
     digests = record.digests()
     spoken: dict[int, dict[str, str]] = {}
     for file in record.files:
@@ -222,7 +222,7 @@ def _against(
     digests: Mapping[int, str],
     record: Record,
 ) -> Iterator[Finding]:
-    """The witnesses that say something else than the row."""
+    """The witnesses that state another model than the row."""
     twin = next((f.name for f in record.sound_files() if f.round_number == number), "")
     for name, said in said_by.items():
         if said == row:

@@ -338,7 +338,7 @@ def test_what_memory_cannot_hold_is_refused(
         pytest.param({"federation__aggregation_strategy": "trimmed_mean"}, "federation.trim",
                      "without `trim`", id="the strategy without trim"),
         pytest.param({"federation__aggregation_strategy": "trimmed_mean", "federation__trim": 0.1},
-                     "federation.trim", "0.1 of 7 clients per round, which cuts off nobody",
+                     "federation.trim", "0.1 of 7 clients per round, which cuts off none",
                      id="nobody is cut off"),
         pytest.param({"federation__aggregation_strategy": "trimmed_mean", "federation__trim": 0.5},
                      "federation.trim", "the number 0.5", id="nobody is left"),
