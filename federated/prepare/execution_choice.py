@@ -52,7 +52,7 @@ def _choice(config: RunConfig, inputs: RunInputs) -> Choice:
 
 
 def wish_of(training: Training) -> ExecutionWish:
-    """What the config names itself."""
+    """What the config sets itself."""
     return ExecutionWish(
         kind=None if training.execution == "auto" else ExecutionKind(training.execution),
         chunk_size=None if training.chunk_size == "auto" else training.chunk_size,
@@ -61,7 +61,7 @@ def wish_of(training: Training) -> ExecutionWish:
 
 
 def circumstances(config: RunConfig, inputs: RunInputs) -> Circumstances:
-    """What the config says of the costs of training; nothing of what machines there are."""
+    """What the config says about the costs of training; independent of the machines."""
     resources, training = config.resources, config.training
     return Circumstances(
         batch_size=training.batch_size,
@@ -73,7 +73,7 @@ def circumstances(config: RunConfig, inputs: RunInputs) -> Circumstances:
 
 
 def rule_of(training: Training) -> str:
-    """How weights move, by what it costs."""
+    """The kind of optimizer, by its costs."""
     if training.optimizer != "sgd":
         return "adam"
     return "momentum" if training.momentum or training.weight_decay else "plain"

@@ -42,7 +42,7 @@ TURNS = 7
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """What was measured, and what a run would do without."""
+    """What was measured, and the choice of a run without tuning."""
 
     verdict: TunedExecution
     chosen: Execution
@@ -77,7 +77,7 @@ def tune(config: RunConfig, inputs: RunInputs) -> Tuned:
 
 
 def write(path: Path, execution: Execution) -> None:
-    """Put the keys into a config file, and leave its comments as they are."""
+    """Set the keys in a config file; its comments stay."""
     keys = {"execution": str(execution.kind), "chunk_size": execution.chunk_size}
     text = with_keys(
         path.read_text(), "training", keys, without=("execution_model", "execution_reason")
@@ -115,7 +115,7 @@ def _worker(
 def _ways(
     config: RunConfig, inputs: RunInputs, trainers: Trainers
 ) -> tuple[list[Execution], dict[ExecutionKind, str]]:
-    """One by one, and all others that give the same."""
+    """Sequential execution and all others with the same results; and the refused ones."""
     alone = Execution(ExecutionKind.SEQUENTIAL, SEQUENTIAL_CHUNK)
     where = circumstances(config, inputs)
     kinds = [kind for kind in ExecutionKind if kind is not ExecutionKind.SEQUENTIAL]

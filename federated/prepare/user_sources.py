@@ -133,7 +133,7 @@ def is_there(module: str, search: Sequence[str]) -> bool:
 
 
 def sources(modules: Iterable[str], search: Sequence[str] | None = None) -> Sources:
-    """The user's own files among some modules and all that they import, from folders."""
+    """The user's own files of these modules and of all that they import, from folders."""
     PathFinder.invalidate_caches()  # what was written just now is found
     collecting = _Collecting(sys.path if search is None else search)
     for module in modules:
@@ -271,7 +271,7 @@ def _parsed(content: bytes) -> ast.Module:
 def _chain(module: str, search: Sequence[str]) -> Iterator[tuple[str, ModuleSpec | None]]:
     """A module's packages and itself with their specs; none of them is imported.
 
-    It ends with None where there is nothing of that name, or nothing below it.
+    The last spec is None if a part of the name does not exist.
     """
     folders: Sequence[str] | None = list(search)
     name = ""

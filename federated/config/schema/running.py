@@ -54,7 +54,7 @@ class ResourcesConfig(Section):
     gpus_per_worker: Annotated[float, Ge(0.0)] = 0.0
     """GPUs of a vnode."""
     memory_per_worker: Bytes | None = Field(default=None, examples=["2GB"])
-    """Memory of a vnode, as Ray accounts it."""
+    """Memory of a vnode, as Ray accounts it; at least 100 MB."""
     placement_group_strategy: Literal["SPREAD", "PACK", "STRICT_SPREAD", "STRICT_PACK"] = "SPREAD"
     """How the vnodes lie on the machines."""
     reserve_timeout: PositiveFloat = 60.0

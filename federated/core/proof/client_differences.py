@@ -1,4 +1,4 @@
-"""Which clients of a round end it in other bits, from what is known of them on two sides."""
+"""The clients whose bits differ after a round on two sides."""
 
 from __future__ import annotations
 

@@ -25,28 +25,28 @@ from .state_differences import TensorDifference
 ROWS, TABLE, MANIFEST = "metrics.jsonl", "metrics.csv", "manifest.json"
 LAST, BEST = "model.safetensors", "best.safetensors"
 EXACT = ("clients", "samples", "refused", "late", "train_loss", "accuracy", "loss")
-"""What a row says that has the same bits whenever and wherever the round is trained."""
+"""Fields of a row that have the same bits on every machine and at any time."""
 ENDED = ("finished", "interrupted", "failed")
-"""What a manifest calls a run that could still write its files; a killed one is `running`."""
+"""States in a manifest of runs that wrote their files; a killed run stays `running`."""
 
 WHOLE = ("finished", "interrupted")
-"""When all files are there; of a run that failed the disk may have been the reason."""
+"""States in which all files must exist; a run may have failed because of its disk."""
 
 
 class FindingKind(StrEnum):
     """What is wrong."""
 
     UNREADABLE = "unreadable"
-    """A file or a line that is no such thing."""
+    """A file or a line that cannot be parsed."""
     MISSING = "missing"
     """A file, a row or a digest that should be there."""
     DIFFERENT = "different"
-    """What it says is not what others say."""
+    """A statement that disagrees with others."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is wrong with what a run left behind."""
+    """One fault of a run folder."""
 
     kind: FindingKind
     file: str
@@ -82,7 +82,7 @@ class StateFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """All that a run folder says."""
+    """The content of a run folder."""
 
     rows: tuple[Mapping[str, Any], ...]
     manifest: Mapping[str, Any]
@@ -346,7 +346,7 @@ def standing(
 def exact_differences(
     first: Mapping[str, Any], second: Mapping[str, Any]
 ) -> dict[str, tuple[Any, Any]]:
-    """What two rows of one round both say, and say differently, but for the model and times."""
+    """The exact fields of two rows of one round that differ."""
     both = [name for name in EXACT if name in first and name in second]
     return {n: (first[n], second[n]) for n in both if first[n] != second[n]}
 
@@ -354,7 +354,7 @@ def exact_differences(
 def environment_differences(
     first: Sequence[Mapping[str, Any]], second: Sequence[Mapping[str, Any]]
 ) -> dict[str, tuple[str, str]]:
-    """What workers said of themselves that bits depend on, and that differs."""
+    """The facts that decide bits and that differ between the workers of two runs."""
     said = {n: (_said(n, first), _said(n, second)) for n in (*DECIDES_BITS, "ray")}
     return {name: (a, b) for name, (a, b) in said.items() if a != b and a and b}
 

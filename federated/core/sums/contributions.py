@@ -23,14 +23,14 @@ from ..state import Array
 from .partial import Partial
 
 OUTLYING_NORM = 10.0
-"""Times the median of the others' norms from which on a norm is spoken of."""
+"""Times the median of the others' norms above which a site stands out."""
 LARGE_SHARE, LARGEST_SHARE = 3.0, 0.9
-"""Equal shares that a site may have before it is spoken of, and the share at which it always is."""
+"""Equal shares above which a site stands out, and the share above which it always does."""
 LEAST_LARGE = 0.5
 DIGITS = 4
-"""Of what is shown."""
+"""Significant digits of reported numbers."""
 _ROUNDING = 1e-9
-"""A third of three equal sites is not more than a third."""
+"""So that each of three equal sites has at most a third."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +76,7 @@ class Contribution:
 
 
 def contributions(answers: Iterable[tuple[str, Partial]]) -> list[Contribution]:
-    """What each site added, by its answers to one round; nothing of them may be overflowed.
+    """What each site added, by its answers to one round, none of which may be overflowed.
 
     The partials are not changed.
     """
@@ -171,7 +171,7 @@ def outliers(found: Sequence[Contribution], limits: ContributionLimits) -> list[
 
 
 def moved_most(found: Sequence[Contribution]) -> Contribution | None:
-    """The site whose part moved the model most, if any did."""
+    """The site that moved the model most, if any did."""
     parts = [each for each in found if each.share]
     return max(parts, key=lambda each: (each.share * each.norm, each.site), default=None)
 
