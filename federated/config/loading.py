@@ -1,8 +1,7 @@
 """Loads the config of a run, from a file or a mapping, with `--set` on top: all of it or an error.
 
-Whatever is wrong, the one error is `ConfigError`, and it lists all that was found, in the order of
-the file: where it stands, the key, what was found, what is allowed, and what is near. Environment
-variables and templates have no part in it.
+The only error is `ConfigError`. It lists all problems in the order of the file: the place, the key,
+what was found, what is allowed, and what is near. Environment variables have no effect.
 """
 
 from __future__ import annotations
@@ -31,15 +30,8 @@ from fedpilot.fabric.strict_yaml.schema_problems import (
 from fedpilot.fabric.strict_yaml.wording import keys_of, may_be_none, value_in_words
 
 from ..errors import ConfigError
-from .schema import (
-    Data,
-    Evaluation,
-    FederationConfig,
-    ResourcesConfig,
-    RunConfig,
-    SitesConfig,
-)
-from .schema.rules import population_conflicts, site_conflicts, site_data_conflicts
+from .schema import RunConfig
+from .schema.rules import BETWEEN
 
 FIRST_OVERRIDE = LARGEST_FILE + 1
 """Where overrides stand in the order of problems: after every line of the file."""
@@ -53,7 +45,7 @@ def load_config(path: FilePath | str, overrides: Sequence[str] = ()) -> RunConfi
 
 
 def located(error: ConfigError, path: FilePath | str, overrides: Sequence[str] = ()) -> ConfigError:
-    """The problems of a loaded config that showed later, with where their keys stand."""
+    """The problems found in a config after it was loaded, with the lines of their keys."""
     draft = _opened(path)
     draft.override(overrides)
     return ConfigError(
@@ -104,7 +96,7 @@ class _Draft:
     problems: list[tuple[int, Problem]] = field(default_factory=list)
 
     def refuse(self, found: str, where: str) -> None:
-        """Give up: there is nothing to look at."""
+        """Raise for a config without any section."""
         required = ", ".join(key.name for key in keys_of(RunConfig) if key.field.is_required())
         problem = Problem(
             key="the file" if self.origin else "the config",
@@ -148,36 +140,24 @@ class _Draft:
     def _across_sections(
         self, error: ValidationError, refused: Sequence[Located]
     ) -> Iterator[Located]:
-        """The rules that span sections: pydantic comes to them only when all else is right.
+        """The rules that span sections. Pydantic checks them only if every section is right.
 
-        A section whose name was probably misspelt is as broken as the one that was meant: what is
-        wrong for want of it follows from that.
+        A section counts as broken if its name was probably misspelt.
         """
         broken = {str(details["loc"][0]) if details["loc"] else "" for details in error.errors()}
         broken |= {problem.nearest for path, problem in refused if len(path) == 1}
-        if not broken & {"", "federation", "data"}:
-            federation = FederationConfig.model_validate(self.values.get("federation", {}))
-            data = Data.model_validate(self.values["data"])
-            for conflict in population_conflicts(federation, data):
-                yield conflict_problem(conflict)
-        if not broken & {"", "data", "evaluation", "sites"}:
-            data = Data.model_validate(self.values["data"])
-            evaluation = Evaluation.model_validate(self.values.get("evaluation", {}))
-            sites = SitesConfig.model_validate(self.values.get("sites", {}))
-            for conflict in site_data_conflicts(data, evaluation, sites):
-                yield conflict_problem(conflict)
-        if not broken & {"", "sites", "resources"}:
-            sites = SitesConfig.model_validate(self.values.get("sites", {}))
-            resources = ResourcesConfig.model_validate(self.values.get("resources", {}))
-            for conflict in site_conflicts(sites, resources):
-                yield conflict_problem(conflict)
+        kinds = {key.name: key.section for key in keys_of(RunConfig) if key.section}
+        for sections, conflicts in BETWEEN.items():
+            if not broken & {"", *sections}:
+                sound = [kinds[n].model_validate(self.values.get(n, {})) for n in sections]
+                yield from map(conflict_problem, conflicts(*sound))
 
     def _add(self, path: Path, problem: Problem, after: int = 0) -> None:
         ordinal, where = self.place(path)
         self.problems.append((max(ordinal, after), replace(problem, where=where)))
 
     def _after(self, path: Path, refused: Sequence[Located]) -> int:
-        """What is missing is told after the unknown keys beside it: one of them may be meant."""
+        """A missing key comes after the unknown keys beside it: one of them may be meant."""
         if not self._lacks(path):
             return 0
         unknown = [

@@ -1,10 +1,8 @@
 """Decides what of a config makes the bits of a run's result, and writes a config down in full.
 
-The identity covers the federation and its hierarchy, the model, data, training and evaluation, the
-limits on what a site may add, the seed, the threads of a worker and whether workers have GPUs; with
-the digests of code and data.
-Names, folders, numbers of workers, timeouts and the Ray cluster are no part of it: a run may be
-resumed with others.
+The identity covers the sections in `DECIDING_SECTIONS`, the seed, the threads of a worker, whether
+workers have GPUs, and the digests of code and data. Names, folders, numbers of workers, timeouts
+and the Ray cluster are no part of it: a run may be resumed with others.
 """
 
 from __future__ import annotations
@@ -90,7 +88,7 @@ def deciding(config: RunConfig) -> dict[str, Any]:
         keys.pop(name, None)
     keys["resources.cpus_per_worker"] = config.resources.threads_per_worker
     keys["resources.gpus_per_worker"] = config.resources.gpus_per_worker > 0
-    if config.participation.over_sampling:  # who counts by the clock is in the run's journal
+    if config.participation.over_sampling:  # the journal has the clients that counted
         keys["participation.over_sampling"] = config.participation.over_sampling
     if config.participation.late_updates == "carry":
         for name in ("late_updates", "staleness_exponent", "most_rounds_late"):

@@ -6,13 +6,12 @@ that removing the `#` is all it takes. The words are those of the schema.
 
 from __future__ import annotations
 
-import json
 import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from fedpilot.fabric.strict_yaml.reading import is_plain
 from fedpilot.fabric.strict_yaml.wording import Key, keys_of
+from fedpilot.fabric.strict_yaml.writing import written
 
 from .schema import RunConfig
 
@@ -57,25 +56,19 @@ def _keys(section: Key, given: Mapping[str, Any], indent: str) -> Iterator[str]:
     for key in keys_of(section.section, section.path) if section.section else ():
         yield from _comment(key.meaning, indent)
         if key.name in given:
-            yield from _block(key.name, given[key.name], indent)
+            yield _block(key.name, given[key.name], indent)
         elif key.section:
             yield f"{indent}#{key.name}:"
             yield from _keys(key, {}, f"{indent}  ")
         else:
             default = key.field.get_default()
             shown = key.field.examples[0] if default is None and key.field.examples else default
-            yield from _block(key.name, shown, f"{indent}#")
+            yield _block(key.name, shown, f"{indent}#")
 
 
 def _comment(text: str, indent: str) -> list[str]:
     return textwrap.wrap(text, WIDTH, initial_indent=f"{indent}# ", subsequent_indent=f"{indent}# ")
 
 
-def _block(name: str, value: Any, indent: str) -> Iterator[str]:
-    if isinstance(value, Mapping) and value:
-        yield f"{indent}{name}:"
-        for inner, each in value.items():
-            yield from _block(inner, each, f"{indent}  ")
-    else:
-        plain = isinstance(value, str) and is_plain(value)
-        yield f"{indent}{name}: {value if plain else json.dumps(value)}"
+def _block(name: str, value: Any, indent: str) -> str:
+    return textwrap.indent(written({name: value}).rstrip(), indent)

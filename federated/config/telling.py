@@ -1,8 +1,8 @@
 """How a coordinator tells its config to sites, whose fedpilot may be older or newer than its own.
 
 Keys at their default are left out, since an older site refuses keys that it does not know. The
-coordinator's defaults go beside the config: a site with other defaults would train another model,
-and refuses.
+coordinator sends its defaults beside the config: a site with other defaults would train another
+model, and refuses.
 """
 
 from __future__ import annotations
@@ -32,10 +32,7 @@ def told(config: RunConfig) -> dict[str, Any]:
 
 
 def understood(header: Mapping[str, Any]) -> RunConfig:
-    """The config that a site was told; VersionsDiffer if it means something else there, or nothing.
-
-    A coordinator of before spelled every key out and told no defaults.
-    """
+    """The config that a site was told; VersionsDiffer if it means another run there, or none."""
     theirs = str(header.get("version") or "an earlier one")
     try:
         config = RunConfig.model_validate(header["config"], strict=False)
@@ -57,7 +54,6 @@ def understood(header: Mapping[str, Any]) -> RunConfig:
 
 
 def _deciding(config: RunConfig) -> dict[str, Any]:
-    """What decides the bits, as JSON has it."""
     plain: dict[str, Any] = to_jsonable_python(deciding(config))
     return plain
 

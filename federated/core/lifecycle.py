@@ -5,9 +5,9 @@
                             └──────lose────────┘◄───────request─────────┘
     pending, materialized ──fail──► failed ──request──► pending
 
-A `virtual` node has no worker and takes no memory. A `pending` one waits for a worker. A
-`materialized` one is bound to a warm FederatedNode, and pending again if that is lost. A `released`
-one gave its place back: after its work, when it was idle for long, or on request.
+A `virtual` node has no worker and takes no memory. A `pending` node waits for a worker. A
+`materialized` node is bound to a warm FederatedNode, and is pending again if that is lost. A
+`released` node gave its place back: after its work, when idle for long, or on request.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class NodeEvent(StrEnum):
     """What can happen to a VirtualNode."""
 
     REQUEST = "request"
-    """Somebody needs it."""
+    """It is needed."""
     BIND = "bind"
     """A worker hosts it now."""
     LOSE = "lose"

@@ -1,10 +1,10 @@
-"""Draws all random numbers: a stream is named by its purpose, never by who drew before it.
+"""Draws all random numbers: a stream is named by its purpose, never by earlier draws.
 
 The rules:
 
 * a stream is a pure function of (seed, purpose, round, key); no state is saved or passed on;
 * streams of different names never overlap, so neither the order of use nor the number of workers
-  changes what anybody draws;
+  changes what is drawn;
 * a client's key comes from its id alone, never from where it runs or how many clients there are;
 * what is drawn for many keys at once is, key by key, what would be drawn for one.
 
@@ -31,7 +31,8 @@ SEED_LIMIT = 1 << 63
 _WORD = 1 << 64
 _MASK = _WORD - 1
 _STREAM, _SEEDING, _SINGLE, _WORDS = 0, 1, 2, 3
-"""The last word of the counter keeps streams, seeds for PyTorch, single draws and words apart."""
+"""The last word of the counter, so that streams, seeds for PyTorch, single draws and words of the
+same name have nothing in common."""
 
 _BLOCK = 1 << 32
 """The first word of the counter holds a block's number above 32 bits that count within it."""
@@ -77,8 +78,7 @@ def stream(seed: int, purpose: Purpose, *, round: int = 0, key: int = 0) -> np.r
 def torch_seed(seed: int, purpose: Purpose, *, round: int = 0, key: int = 0) -> int:
     """Give a seed for a `torch.Generator`, in [0, 2**63), from the name that a stream has.
 
-    It has nothing in common with what `stream` draws under the same name. PyTorch's generator on
-    the CPU looks at the low 32 bits only.
+    PyTorch's generator on the CPU looks at the low 32 bits only.
     """
     return int(_philox(seed, purpose, round, key, _SEEDING).random_raw()) >> 1
 
@@ -88,8 +88,7 @@ def one_per_key(
 ) -> NDArray[np.int64]:
     """Draw one integer in [0, bound) for every key: shape (keys,), as `keys` has.
 
-    `bound` is in [1, 2**32]; the bias is below 2**-32. The draws have nothing in common with what
-    `stream` draws under the same name.
+    `bound` is in [1, 2**32]; the bias is below 2**-32.
     """
     _check(seed, round, 0)
     keys = np.asarray(keys, dtype=np.uint64)
@@ -102,9 +101,8 @@ def words_per_key(
     """Draw the words 0 to `count - 1` of this block for every key: shape (keys, count).
 
     `keys` has the shape (keys,). A word is a function of (seed, purpose, round, key, block) and its
-    place, so fewer words are the first of more. Blocks are in [0, 2**32) and never overlap; they
-    have nothing in common with what `stream` draws under the same name. Raises `ValueError` for
-    numbers out of range. The words of `Purpose.TRAIN` are used up by `permutations`.
+    place, so fewer words are the first of more. Blocks are in [0, 2**32) and never overlap. Raises
+    `ValueError` for numbers out of range. `permutations` uses up the words of `Purpose.TRAIN`.
     """
     _check(seed, round, 0)
     _check_block(block, count)
@@ -128,7 +126,7 @@ def permutations(
 
     `keys` and `sizes`, below 2**32, have the shape (clients,). The first `sizes[k]` entries of row
     `k` are a permutation of `range(sizes[k])`, the others are 0. A row is a function of (seed,
-    round, epoch, key, size), whoever the others are. Two samples keep their order with a
+    round, epoch, key, size), independent of the other rows. Two samples keep their order with a
     probability within 2**-32 of a half.
 
     The answer is as wide as the largest client; the work and the memory besides follow the sizes.

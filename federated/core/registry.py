@@ -29,12 +29,10 @@ import pydantic
 
 from fedpilot.federated.errors import FederatedError
 
-from .user_code.code_archive import RESERVED
+from .user_code.code_archive import INSTALLED, RESERVED
 
 INSTALLERS = frozenset({"_distutils_hack", "pip", "pkg_resources", "setuptools", "wheel"})
 """Packages that lie in most environments and run commands."""
-INSTALLED = frozenset({"site-packages", "dist-packages"})
-"""Folders of what was installed."""
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -201,8 +199,8 @@ class Registry(Generic[T]):
             try:
                 checked[option] = _converted(options[option], hints[option])
             except pydantic.ValidationError as error:
-                first = error.errors(include_url=False)[0]
-                problem = f"cannot be {options[option]!r:.80}: {_uncapitalized(first['msg'])}"
+                text = error.errors(include_url=False)[0]["msg"]
+                problem = f"cannot be {options[option]!r:.80}: {text[:1].lower()}{text[1:]}"
                 raise BadOption(subject, option, problem, allowed) from None
         return checked
 
@@ -243,7 +241,7 @@ def load_dotted(path: str) -> Any:
 
 
 _PYTHONS = (
-    "came with Python or installs packages, and is nobody's model or data; "
+    "came with Python or installs packages, and holds no model or data; "
     "write a function of your own that calls it"
 )
 
@@ -354,7 +352,3 @@ def _converted(value: Any, hint: Any) -> Any:
     except (pydantic.PydanticSchemaGenerationError, pydantic.PydanticUserError):
         return value  # a type that a config cannot write
     return adapter.validate_python(value)
-
-
-def _uncapitalized(text: str) -> str:
-    return text[:1].lower() + text[1:]

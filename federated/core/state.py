@@ -65,6 +65,11 @@ def digest(state: State) -> str:
     return sha.hexdigest()
 
 
+def under(prefix: str, arrays: State) -> dict[str, Array]:
+    """The arrays whose names begin with a prefix, by the rest of their names."""
+    return {n.removeprefix(prefix): a for n, a in arrays.items() if n.startswith(prefix)}
+
+
 def nbytes(arrays: Iterable[Array]) -> int:
     """Bytes that the arrays hold together."""
     return sum(array.nbytes for array in arrays)

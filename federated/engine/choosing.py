@@ -68,7 +68,7 @@ def choose(
         return _checked(module, training, where, wish, facts, like=sample, loss=loss)
 
 
-NO_FACTS = ModelFacts(layers=(), trained=1, tensors=1, numbers=1, inputs=1, itemsize=4)
+NO_FACTS = ModelFacts(layers=(), trained=1, tensors=1, inputs=1, itemsize=4)
 
 
 def _checked(

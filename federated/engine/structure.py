@@ -90,7 +90,6 @@ def facts_of(module: nn.Module, example: Tensor) -> ModelFacts:
         layers=layers,
         trained=sum(p.numel() for p in trained),
         tensors=len(trained),
-        numbers=sum(t.numel() for t in own.state_dict().values()),
         inputs=math.prod(example.shape[1:]),
         itemsize=max((p.element_size() for p in trained), default=4),
         widths=_widths(module, tuple(example.shape[1:])),

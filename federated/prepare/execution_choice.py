@@ -1,35 +1,32 @@
-"""Settles how a run computes a chunk, from its config and what that stands for."""
+"""Settles how a run computes a chunk, from its config, model and data."""
 
 from __future__ import annotations
 
 import torch
 
-from .. import models
 from ..config import with_execution
 from ..config.schema import RunConfig, Training
 from ..core.execution.execution import AS_CONFIGURED, Choice, ExecutionWish
 from ..core.execution.facts import FIGURED_MEMORY, Circumstances, ExecutionKind
-from ..core.randomness import Purpose
 from ..engine.choosing import choose
 from ..engine.training.client import client_update_function
-from ..engine.training.modules import fitted, loss_function, seed_torch
+from ..engine.training.modules import loss_function
 from ..errors import ConfigError, ExecutionRefused
 from .grouping import steps_of
+from .inputs.model import SUITS_EVERY_MODEL, fresh_module
 from .inputs.run_inputs import RunInputs
-
-SUITS = "`auto`, or `sequential`, which suits every model"
 
 
 def settled(config: RunConfig, inputs: RunInputs) -> tuple[RunConfig, str]:
-    """The config with what `auto` means in it, and why; ConfigError for what does not suit it.
+    """The config with its `auto` replaced, and why so; ConfigError for what does not suit it.
 
-    What an earlier run has found out stays as it is, by whatever means that was.
+    What an earlier run recorded stays as it is.
     """
     try:
         choice = _choice(config, inputs)
     except ExecutionRefused as error:
         found = f"`{error.execution}`, which does not suit this model: {error.reason}"
-        raise ConfigError.about("training.execution", found, SUITS) from error
+        raise ConfigError.about("training.execution", found, SUITS_EVERY_MODEL) from error
     training = config.training
     number, reason = training.execution_model, training.execution_reason
     if training.execution == "auto" or training.chunk_size == "auto":
@@ -40,11 +37,9 @@ def settled(config: RunConfig, inputs: RunInputs) -> tuple[RunConfig, str]:
 
 
 def _choice(config: RunConfig, inputs: RunInputs) -> Choice:
-    model, training, data = config.model, config.training, inputs.data
-    seed_torch(config.run.random_seed, Purpose.INIT)
-    built = models.build(model.model_type, model.options, data.input_shape, data.num_classes)
+    training, data = config.training, inputs.data
     return choose(
-        fitted(built, data.x.dtype),
+        fresh_module(config, data),
         training,
         circumstances(config, inputs),
         wish_of(training),
@@ -57,7 +52,7 @@ def _choice(config: RunConfig, inputs: RunInputs) -> Choice:
 
 
 def wish_of(training: Training) -> ExecutionWish:
-    """What the config names itself."""
+    """What the config sets itself."""
     return ExecutionWish(
         kind=None if training.execution == "auto" else ExecutionKind(training.execution),
         chunk_size=None if training.chunk_size == "auto" else training.chunk_size,
@@ -66,7 +61,7 @@ def wish_of(training: Training) -> ExecutionWish:
 
 
 def circumstances(config: RunConfig, inputs: RunInputs) -> Circumstances:
-    """What the config says of the costs of training; nothing of what machines there are."""
+    """What the config says about the costs of training; independent of the machines."""
     resources, training = config.resources, config.training
     return Circumstances(
         batch_size=training.batch_size,
@@ -78,7 +73,7 @@ def circumstances(config: RunConfig, inputs: RunInputs) -> Circumstances:
 
 
 def rule_of(training: Training) -> str:
-    """How weights move, by what it costs."""
+    """The kind of optimizer, by its costs."""
     if training.optimizer != "sgd":
         return "adam"
     return "momentum" if training.momentum or training.weight_decay else "plain"

@@ -1,4 +1,4 @@
-"""What a config asks of a cluster, and how a Ray is had for it: its own, or one that runs."""
+"""What a config asks of a cluster, and the Ray for it: a private one, or one that runs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 SMALLEST_OBJECT_STORE = 256 << 20
 PRELOAD = "fedpilot.federated.site.workers.node"
-"""What a private Ray's workers import while nobody needs them yet."""
+"""What a private Ray's workers import while they are idle."""
 
 
 def gang_request(config: RunConfig, *names: str) -> GangRequest:
@@ -52,9 +52,9 @@ def object_store_bytes(inputs: RunInputs) -> int:
 
 
 def begin_ray(config: RunConfig) -> RayCluster | None:
-    """Begin to start the private Ray of a run, and workers that import PyTorch as we do.
+    """Begin to start the private Ray of a run, and workers that import PyTorch meanwhile.
 
-    None if the config names one that runs. Whoever has it closes it.
+    None if the config names one that runs. The caller closes it.
     """
     from fedpilot.fabric import RayCluster
 
@@ -82,8 +82,8 @@ def enter_ray(
 ) -> Cluster:
     """The Ray that the config names, or a private one with `store` bytes for objects.
 
-    One that `begin_ray` began is used if it has room enough; whoever began it closes it. Raises
-    GangInfeasible before a private one is started that could never hold the gang.
+    One that `begin_ray` began is used if it has room enough; the caller closes it. Raises
+    GangInfeasible before it starts a private one that could never hold the gang.
     """
     from fedpilot.fabric import RayCluster
 
@@ -111,7 +111,7 @@ def enter_ray(
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Import PyTorch without looking through its million objects for garbage, again and again."""
+    """Collect no garbage while PyTorch creates its million objects."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -123,10 +123,10 @@ def uncollected() -> Iterator[None]:
 
 @contextmanager
 def set_aside() -> Iterator[None]:
-    """Keep what there is by now out of the search for garbage, which Ray starts now and then.
+    """Exempt all present objects from garbage collection, which Ray starts now and then.
 
-    Going through PyTorch's million objects would stop this process for 0.15 s each time. Somebody
-    else's `gc.freeze` is respected.
+    Each pass over PyTorch's million objects would stop this process for 0.15 s. A `gc.freeze` of
+    the user's own is respected.
     """
     ours = not gc.get_freeze_count()
     if ours:

@@ -1,4 +1,4 @@
-"""The groups of a run over data that are at hand: its config's rule, met by samples and clients."""
+"""The groups of a run: the rule of its config, applied to the samples and clients here."""
 
 from __future__ import annotations
 

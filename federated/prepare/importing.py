@@ -1,8 +1,8 @@
 """Makes the modules of an archive importable in this process, out of memory; no file is written.
 
-They come before all others of their names, and a process has the code of one run: another archive
-takes the place of the one before. So that what was judged is what is run, an archive is refused
-whose modules are loaded already from somewhere else.
+They precede all other modules of their names. A process has the code of one run: a new archive
+replaces the one before. An archive is refused if one of its modules is already loaded from another
+place, so that the code that was approved is the code that runs.
 """
 
 from __future__ import annotations
@@ -37,8 +37,7 @@ def make_importable(archive: bytes) -> None:
             before.withdraw()
         if loaded := sorted(finder.names & sys.modules.keys()):
             raise CodeRefused(
-                f"it has a module called {loaded[0]}, and another of that name is loaded here "
-                "already; call it otherwise"
+                f"its module {loaded[0]} has the name of one that is already loaded here; rename it"
             )
         sys.meta_path.insert(0, finder)
 

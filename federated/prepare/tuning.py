@@ -1,7 +1,7 @@
 """Measures the executions that suit a config's model on this machine, for `fedpilot tune`.
 
-A run never does: its execution must not depend on a clock. Who wants the last bit of speed measures
-once, writes the keys into the config, and so makes them part of the run's identity.
+A run never measures: its execution must not depend on a clock. Users who want the last bit of speed
+measure once and write the keys into the config; they are then part of the run's identity.
 """
 
 from __future__ import annotations
@@ -16,32 +16,33 @@ import torch
 
 from fedpilot.fabric.strict_yaml.writing import with_keys
 
-from .. import models
 from ..config.schema import RunConfig
 from ..core.execution.autotune import Timing, TunedExecution, judged
 from ..core.execution.execution import SEQUENTIAL_CHUNK, sizes
 from ..core.execution.facts import Execution, ExecutionKind
 from ..core.population.partitions.bootstrap import bootstrap
-from ..core.randomness import Purpose
 from ..engine.choosing import facts_or_none, refusals
 from ..engine.trainers.resident import ResidentModule
 from ..engine.trainers.trainer_factory import TrainerFactory
 from ..engine.trainers.trainers import Trainers
 from ..engine.training.client import client_update_function
-from ..engine.training.modules import fitted, loss_function, seed_torch, state_of, to_tensors
+from ..engine.training.modules import loss_function, state_of, to_tensors
 from ..engine.training.samples import Samples
 from ..errors import ExecutionRefused
 from .execution_choice import circumstances, settled
+from .inputs.model import fresh_module
 from .inputs.run_inputs import RunInputs
 
 CPU = torch.device("cpu")
 CLIENTS_ALONE = 8
 """Clients that are measured one by one."""
+TURNS = 7
+"""Measurements of each way."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """What was measured, and what a run would do without."""
+    """What was measured, and the choice of a run without tuning."""
 
     verdict: TunedExecution
     chosen: Execution
@@ -50,14 +51,14 @@ class Tuned:
     """Ways that do not suit the model, and why."""
 
 
-def tune(config: RunConfig, inputs: RunInputs, *, turns: int = 7) -> Tuned:
+def tune(config: RunConfig, inputs: RunInputs) -> Tuned:
     """Measure all ways that suit the model, in turn, by CPU time of this thread. Disturbed."""
     auto = config.training.model_copy(
         update={"execution": "auto", "chunk_size": "auto", "execution_reason": None}
     )
     config = config.model_copy(update={"training": auto})
-    decided, _ = settled(config, inputs)
-    chosen = _execution(decided)
+    decided = settled(config, inputs)[0].training
+    chosen = Execution(ExecutionKind(decided.execution), int(decided.chunk_size))
     before = torch.get_num_threads()
     torch.set_num_threads(config.resources.threads_per_worker)
     try:
@@ -65,7 +66,7 @@ def tune(config: RunConfig, inputs: RunInputs, *, turns: int = 7) -> Tuned:
         ways, refused = _ways(config, inputs, trainers)
         work = {way: _work(trainers, samples, model, way, auto.batch_size) for way in ways}
         timings: dict[Execution, list[Timing]] = {way: [] for way in ways}
-        for turn in range(turns + 1):
+        for turn in range(TURNS + 1):
             for way in ways:  # in turn, so that what disturbs one disturbs all
                 timing = work[way]()
                 if turn:  # the first is to get warm
@@ -76,7 +77,7 @@ def tune(config: RunConfig, inputs: RunInputs, *, turns: int = 7) -> Tuned:
 
 
 def write(path: Path, execution: Execution) -> None:
-    """Put the keys into a config file, and leave its comments as they are."""
+    """Set the keys in a config file; its comments stay."""
     keys = {"execution": str(execution.kind), "chunk_size": execution.chunk_size}
     text = with_keys(
         path.read_text(), "training", keys, without=("execution_model", "execution_reason")
@@ -86,22 +87,12 @@ def write(path: Path, execution: Execution) -> None:
     aside.replace(path)
 
 
-def _execution(config: RunConfig) -> Execution:
-    size = config.training.chunk_size
-    assert isinstance(size, int)
-    return Execution(ExecutionKind(config.training.execution), size)
-
-
 def _worker(
     config: RunConfig, inputs: RunInputs
 ) -> tuple[Trainers, Samples, dict[str, torch.Tensor]]:
     """What a worker trains with, on clients of middling size that draw from the data."""
     data, training = inputs.data, config.training
-    seed_torch(config.run.random_seed, Purpose.INIT)
-    built = models.build(
-        config.model.model_type, config.model.options, data.input_shape, data.num_classes
-    )
-    module = fitted(built, data.x.dtype)
+    module = fresh_module(config, data)
     batch = training.batch_size
     count = min(circumstances(config, inputs).cohort, 64)
     clients = bootstrap(data.y, count, (batch, 3 * batch), config.run.random_seed)
@@ -124,7 +115,7 @@ def _worker(
 def _ways(
     config: RunConfig, inputs: RunInputs, trainers: Trainers
 ) -> tuple[list[Execution], dict[ExecutionKind, str]]:
-    """One by one, and all others that give the same."""
+    """Sequential execution and all others with the same results; and the refused ones."""
     alone = Execution(ExecutionKind.SEQUENTIAL, SEQUENTIAL_CHUNK)
     where = circumstances(config, inputs)
     kinds = [kind for kind in ExecutionKind if kind is not ExecutionKind.SEQUENTIAL]

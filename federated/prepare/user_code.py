@@ -1,9 +1,9 @@
-"""UserCode: the code that a run names and is not fedpilot's, with the one digest that it has.
+"""UserCode: the code that a run names and that is not fedpilot's, with its one digest.
 
-Here it lies in folders; at a mediator, a coordinator and sites it is an archive that came with the
-run. The digest is that of the archive, wherever it is asked for: what `fedpilot check` prints, what
-makes a run's identity, and what a site's policy lists. Modules that are installed do not travel;
-those that a run names have a digest of their own, of their source as it is where that is asked for.
+Users have it in folders; a mediator, a coordinator and sites have it as an archive that came with
+the run. `fedpilot check`, the run's identity and a site's policy all use the archive's digest.
+Installed modules do not travel. Those that a run names have a digest of their own, of their source
+at the place that computes it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ..config.schema import RunConfig
 from ..core.registry import load_dotted
 from ..core.user_code.code_archive import LARGEST_ARCHIVE, check, packed, unpacked
 from ..errors import CodeRefused, ConfigError, Problem
-from .user_sources import Sources, digest_of, is_there, named, not_among, own_code, sources
+from .user_sources import digest_of, is_there, named, not_among, own_code, sources
 
 IN_A_SPEC = "code"
 """The tensor of a spec that is the archive, and the key of its header that says its digest."""
@@ -59,14 +59,9 @@ class UserCode:
 def code_here(config: RunConfig, search: Sequence[str] | None = None) -> UserCode:
     """What the configuration names, as it lies in folders (Python's own by default).
 
-    Nothing of it is run, and nothing is refused: it need not be able to travel.
+    No line of it is run, and code that cannot travel is accepted.
     """
-    return _code_of(sources(own_code(config), search), search)
-
-
-def _code_of(found: Sources, search: Sequence[str] | None) -> UserCode:
-    archive = packed(found.files) if found.files else b""
-    return _code(archive, tuple(sorted(found.files)), found.elsewhere, search)
+    return _code(config, sources(own_code(config), search).files, search)
 
 
 def code_sent(config: RunConfig, archive: bytes, search: Sequence[str] | None = None) -> UserCode:
@@ -74,27 +69,21 @@ def code_sent(config: RunConfig, archive: bytes, search: Sequence[str] | None = 
 
     CodeRefused for what is no archive.
     """
-    files = unpacked(archive)
-    return _code(archive, tuple(sorted(files)), not_among(files, own_code(config)), search)
+    return _code(config, unpacked(archive), search)
 
 
-def _code(
-    archive: bytes,
-    files: tuple[str, ...],
-    installed: tuple[str, ...],
-    search: Sequence[str] | None,
-) -> UserCode:
+def _code(config: RunConfig, files: Mapping[str, bytes], search: Sequence[str] | None) -> UserCode:
+    """What the configuration names, whose own files these are."""
+    archive = packed(files) if files else b""
+    installed = not_among(files, own_code(config))
     beside = digest_of(installed, search)
-    if not archive:
-        digest = beside
-    else:
-        digest = hashlib.sha256(archive).hexdigest()
-        if installed:
-            digest = hashlib.sha256(f"{digest}\0{beside}".encode()).hexdigest()
+    digest = hashlib.sha256(archive).hexdigest() if archive else beside
+    if archive and installed:
+        digest = hashlib.sha256(f"{digest}\0{beside}".encode()).hexdigest()
     folders = sys.path if search is None else search
     return UserCode(
         archive=archive,
-        files=files,
+        files=tuple(sorted(files)),
         installed=installed,
         installed_digest=beside if installed else "",
         missing=tuple(module for module in installed if not is_there(module, folders)),
@@ -137,14 +126,15 @@ def code_to_send(config: RunConfig, folders: Iterable[str] = ()) -> UserCode:
                 allowed=f"source files of at most {LARGEST_ARCHIVE >> 20} MiB in all; larger "
                 "packages are installed at the coordinator and at every site",
             ) from error
-    return _code_of(found, search)
+    return _code(config, found.files, search)
 
 
 def _only_here(config: RunConfig) -> Iterator[Problem]:
-    """What other processes could not import: names of this one, and what has no file."""
-    from ..data import registered as registered_data
+    """Problems of code that other processes cannot import: registered here, or without a file."""
+    from .. import data
 
-    known = {**_registries(), "data.dataset_type": registered_data}
+    known = {key: registered for key, (registered, _) in _registries().items()}
+    known["data.dataset_type"] = data.registered
     for key, name in named(config).items():
         module, colon, _ = name.partition(":")
         if not colon:
@@ -163,22 +153,22 @@ def _only_here(config: RunConfig) -> Iterator[Problem]:
         )
 
 
-def _registries() -> dict[str, Callable[[str], Any]]:
-    """What was registered for a name, by the key of what workers call."""
-    from ..engine.training.training_code import registered_client_update, registered_loss
-    from ..models import registered
+def _registries() -> dict[str, tuple[Callable[[str], Any], Callable[[str, Any], None]]]:
+    """By the key of what workers call: looks up a registered name, and registers one."""
+    from .. import models
+    from ..engine.training import training_code as code
 
     return {
-        "model.model_type": registered,
-        "training.loss_function": registered_loss,
-        "training.client_update": registered_client_update,
+        "model.model_type": (models.registered, models.bring),
+        "training.loss_function": (code.registered_loss, code.bring_loss),
+        "training.client_update": (code.registered_client_update, code.bring_client_update),
     }
 
 
 def carried(config: RunConfig) -> dict[str, Any]:
-    """What workers cannot import, by its key: registered here, of this script, or of a notebook."""
+    """Code that workers cannot import, by its key: registered here, of this script or notebook."""
     found: dict[str, Any] = {}
-    for key, known in _registries().items():
+    for key, (known, _) in _registries().items():
         name = named(config).get(key, "")
         module, colon, _ = name.partition(":")
         if (function := known(name)) is not None:
@@ -189,17 +179,11 @@ def carried(config: RunConfig) -> dict[str, Any]:
 
 
 def bring(config_names: Mapping[str, str], carried: Mapping[str, Any]) -> None:
-    """Have names of a config, by their keys, stand in this process for what was carried here."""
-    from ..engine.training.training_code import bring_client_update, bring_loss
-    from ..models import bring as bring_model
-
-    takers = {
-        "model.model_type": bring_model,
-        "training.loss_function": bring_loss,
-        "training.client_update": bring_client_update,
-    }
+    """Register here, under the names of a config, what another process carried along."""
+    registries = _registries()
     for key, function in carried.items():
-        takers[key](config_names[key], function)
+        _, register = registries[key]
+        register(config_names[key], function)
 
 
 def _has_no_file(module: str) -> bool:

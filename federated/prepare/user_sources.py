@@ -1,9 +1,9 @@
 """Finds the source of the user's own modules, and of what they import, without running any of it.
 
-Whoever decides whether code may run has to know it before it runs. A module is looked for in
-folders, as Python would. Those that came with Python, and those that were installed, are not the
-user's own: their folders are left alone. Of a package all its modules are taken; of a folder that
-is none, those that are named or imported.
+A site decides whether code may run before the code runs. Modules are looked for in folders, as
+Python would look. Modules that came with Python or were installed are not the user's own, and their
+folders are left alone. Of a package all modules are taken; of a plain folder, those that are named
+or imported.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec, PathFinder
+from operator import attrgetter
 from pathlib import Path
 
 from ..config.schema import RunConfig
-from ..core.user_code.code_archive import ENDING, RESERVED
+from ..core.user_code.code_archive import ENDING, INSTALLED, RESERVED
 
 NAMING = (
     "model.model_type",
@@ -39,7 +40,6 @@ COMPILED = "is compiled"
 PARSES = 5
 """How often a file is parsed at most, where the interpreter failed and not the file."""
 _PACKAGE = "__init__.py"
-_INSTALLED = frozenset({"site-packages", "dist-packages"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,15 +48,13 @@ class Sources:
 
     files: Mapping[str, bytes]
     """The user's own source files, by their place below a folder that Python looks into."""
-    elsewhere: tuple[str, ...]
-    """The modules that were asked for and are not among those."""
     unsendable: Mapping[str, str]
-    """What they need besides and is no source: by its place, and why it is none."""
+    """What they need besides: by its place, and why it is no source."""
 
 
 def named(config: RunConfig) -> dict[str, str]:
     """What the configuration says at each key that may name code."""
-    return {key: _at(config, key) for key in NAMING if _at(config, key)}
+    return {key: said for key in NAMING if (said := attrgetter(key)(config))}
 
 
 def own_code(config: RunConfig) -> tuple[str, ...]:
@@ -68,7 +66,7 @@ def own_code(config: RunConfig) -> tuple[str, ...]:
 def installed_code(config: RunConfig, files: Iterable[str] = ()) -> tuple[str, ...]:
     """What the configuration names by dotted path outside of the files of an archive, sorted.
 
-    Without losses of PyTorch's, which need nobody's leave.
+    PyTorch's own losses need no permission and are left out.
     """
     there = tuple(files)
     paths = {
@@ -95,11 +93,6 @@ def import_paths(config: object, search: Iterable[str] = ()) -> tuple[str, ...]:
         folders.append(Path(config).resolve().parent)
     folders += [Path(folder) for folder in search]
     return tuple(dict.fromkeys(str(folder) for folder in folders))
-
-
-def _at(config: RunConfig, key: str) -> str:
-    section, _, name = key.partition(".")
-    return str(getattr(getattr(config, section), name) or "")
 
 
 def digest_of(modules: Iterable[str], search: Sequence[str] | None = None) -> str:
@@ -140,21 +133,16 @@ def is_there(module: str, search: Sequence[str]) -> bool:
 
 
 def sources(modules: Iterable[str], search: Sequence[str] | None = None) -> Sources:
-    """The user's own files among some modules and all that they import, from folders."""
-    asked = tuple(modules)
+    """The user's own files of these modules and of all that they import, from folders."""
     PathFinder.invalidate_caches()  # what was written just now is found
     collecting = _Collecting(sys.path if search is None else search)
-    for module in asked:
+    for module in modules:
         collecting.add(module)
-    files = collecting.files
-    return Sources(
-        files=files,
-        elsewhere=not_among(files, asked),
-        unsendable=collecting.unsendable,
-    )
+    return Sources(files=collecting.files, unsendable=collecting.unsendable)
 
 
 def not_among(files: Iterable[str], modules: Iterable[str]) -> tuple[str, ...]:
+    """The modules without a file among these."""
     there = set(files)
     return tuple(
         module
@@ -168,7 +156,8 @@ class _Collecting:
 
     def __init__(self, search: Sequence[str]) -> None:
         self._search = search
-        self._pythons = _folders_of_python()
+        kinds = ("stdlib", "platstdlib", "purelib", "platlib")
+        self._pythons = [Path(sysconfig.get_path(kind)).resolve() for kind in kinds]
         self._followed: set[str] = set()
         self._packages: set[str] = set()
         self.files: dict[str, bytes] = {}
@@ -241,7 +230,7 @@ class _Collecting:
         """Whether a file is of a folder that Python and its installers leave to users."""
         real = path.resolve()
         parts = {*path.parts, *real.parts}
-        return not _INSTALLED & parts and not any(map(real.is_relative_to, self._pythons))
+        return not INSTALLED & parts and not any(map(real.is_relative_to, self._pythons))
 
 
 def imports(content: bytes, place: str) -> Iterator[str]:
@@ -279,15 +268,10 @@ def _parsed(content: bytes) -> ast.Module:
     return ast.parse(content)
 
 
-def _folders_of_python() -> tuple[Path, ...]:
-    kinds = ("stdlib", "platstdlib", "purelib", "platlib")
-    return tuple(Path(sysconfig.get_path(kind)).resolve() for kind in kinds)
-
-
 def _chain(module: str, search: Sequence[str]) -> Iterator[tuple[str, ModuleSpec | None]]:
     """A module's packages and itself with their specs; none of them is imported.
 
-    It ends with None where there is nothing of that name, or nothing below it.
+    The last spec is None if a part of the name does not exist.
     """
     folders: Sequence[str] | None = list(search)
     name = ""

@@ -1,4 +1,4 @@
-"""Compiles what workers would compile in their first round, so that it is there when they begin."""
+"""Compiles the kernels that workers would otherwise compile in their first round."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CLIENTS = 2
 
 
 def warm() -> str:
-    """Compile the kernels of dense layers in float32 and of exact sums; says what came of it."""
+    """Compile the kernels of dense layers in float32 and of exact sums; says how long that took."""
     there, began = are_ready(torch.float32), time.perf_counter()
     x, y = np.zeros((4, 2), np.float32), np.array([0, 1, 0, 1])
     training = Training(batch_size=2)

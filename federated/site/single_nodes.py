@@ -8,7 +8,7 @@ from typing import Any
 from fedpilot.mediator import Payload
 
 from ..core.population.partitions.partition import Partition
-from ..core.state import Array, State
+from ..core.state import State, under
 from ..core.sums.partial import Tally
 from .client_states import ClientMemory
 from .futures import Answer, gathered, settled
@@ -78,12 +78,12 @@ class SingleNodes:
         """Make one model of several, at the worker of a client."""
         index, weights = order.header["client"], order.header["weights"]
         client_id = self._client_id(index)
-        states = [_under(f"{i}/", order.tensors) for i in range(len(weights))]
+        states = [under(f"{i}/", order.tensors) for i in range(len(weights))]
         piece = WorkerCall(
             method="aggregate",
             args=(client_id, states, weights),
             what=f"aggregating at {client_id}",
-            model=self._models.of_one(order.header["model"], _under("global/", order.tensors)),
+            model=self._models.of_one(order.header["model"], under("global/", order.tensors)),
         )
         return self._ask_home(
             index, piece, "aggregate", lambda made: Payload(kind="aggregated", tensors=made)
@@ -131,8 +131,3 @@ class SingleNodes:
 
     def _client_id(self, index: int) -> str:
         return self._partition.client_id(index)
-
-
-def _under(prefix: str, tensors: State) -> dict[str, Array]:
-    """The tensors whose names begin with a prefix, without it."""
-    return {n.removeprefix(prefix): a for n, a in tensors.items() if n.startswith(prefix)}

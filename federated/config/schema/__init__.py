@@ -1,13 +1,10 @@
 """What a run's configuration may say: every key, its type, its default and what it means.
 
-The sections follow the concerns of a run: `learning` and `data` decide its bits, `running` says
-where and with whom; `rules` are those between sections, `values` what all sections are made of.
-Key names that the FedPilot documentation gives (`dataset_type`, `data_distribution_kind`,
-`number_of_epochs`, `placement_group_strategy`, ...) are kept. Unknown keys and wrong types are
-refused (strict, no coercion but int to float); rules that span keys are told by `broken_rules`,
-which names the key to change. Whatever needs the data or the model (more clients than samples, a
-model that does not fit the data) is checked later, in `inputs`, and still before anything is
-started.
+`learning` and `data` decide the bits of a run, `running` says where and with which sites; `rules`
+are those between sections, `values` what sections are made of. Unknown keys and wrong types are
+refused (strict, no coercion but int to float). `broken_rules` checks rules between keys and names
+the key to change. What needs the data or the model (more clients than samples) is checked in
+`prepare/inputs`, before anything starts.
 """
 
 from __future__ import annotations
@@ -19,14 +16,7 @@ from fedpilot.fabric.strict_yaml.schema_problems import Conflict
 
 from .data import Data
 from .learning import Evaluation, FederationConfig, Hierarchy, Model, Run, Training
-from .rules import (
-    hierarchy_conflicts,
-    late_conflicts,
-    population_conflicts,
-    share_conflicts,
-    site_conflicts,
-    site_data_conflicts,
-)
+from .rules import BETWEEN, hierarchy_conflicts, late_conflicts, share_conflicts
 from .running import (
     SITES_IN_WORDS,
     Outputs,
@@ -74,10 +64,9 @@ class RunConfig(Section):
     outputs: Outputs = Outputs()
 
     def broken_rules(self) -> Iterator[Conflict]:
-        yield from population_conflicts(self.federation, self.data)
+        for sections, conflicts in BETWEEN.items():
+            yield from conflicts(*(getattr(self, name) for name in sections))
         yield from hierarchy_conflicts(self)
         yield from late_conflicts(self)
-        yield from site_data_conflicts(self.data, self.evaluation, self.sites)
-        yield from site_conflicts(self.sites, self.resources)
         if self.sites.count is not None:
             yield from share_conflicts(self.robustness, self.sites.count)

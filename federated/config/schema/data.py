@@ -37,7 +37,7 @@ class Data(Section):
 
     dataset_type: str | None = Field(default=None, examples=["digits"])
     """Required without `from`: a built-in (`digits`, `synthetic`, `npz`, `idx`, `cifar10`,
-    `cifar100`) or your own loader as `module:function`. Every site makes the same data of it."""
+    `cifar100`) or your own loader as `module:function`. Every site loads the same data."""
     options: Options = Field(default={})
     """Keyword arguments of the loader, such as `path: data/mnist`."""
     from_: Literal["sites"] | None = Field(default=None, alias="from", examples=["sites"])
@@ -69,7 +69,7 @@ class Data(Section):
 
     @model_serializer(mode="wrap")
     def _only_what_counts(self, dumped: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Data at sites is divided by nobody: what would say how is no part of it."""
+        """Data at sites is not divided, so the keys that say how are left out."""
         values: dict[str, Any] = dumped(self)
         if self.from_ is None:
             return values

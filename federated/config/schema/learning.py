@@ -6,9 +6,7 @@ from collections.abc import Iterator
 from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
-from pydantic import (
-    Field,
-)
+from pydantic import Field
 
 from fedpilot.fabric.strict_yaml.schema_problems import Conflict
 from fedpilot.fabric.strict_yaml.wording import Words
@@ -17,7 +15,7 @@ from .values import Fraction, NonNegativeFloat, Options, Positive, PositiveFloat
 
 
 class Run(Section):
-    """Who this run is."""
+    """The name, seed and reproducibility of a run."""
 
     name: (
         Annotated[
@@ -38,7 +36,7 @@ class Run(Section):
 
 
 class FederationConfig(Section):
-    """Who takes part, how many at a time, and how their updates become one model."""
+    """The clients, how many train at a time, and how their updates become one model."""
 
     number_of_clients: Positive | None = Field(default=None, examples=[50])
     """Size of the population. Left out for `natural`, `fixed` and `data.from: sites`, where the
@@ -72,19 +70,8 @@ class FederationConfig(Section):
     """Which site a client belongs to: in proportion to the sites' vnodes, or in turn."""
 
     def broken_rules(self) -> Iterator[Conflict]:
-        if self.clients_per_round is not None and self.client_sampling_rate is not None:
-            yield Conflict(
-                key="client_sampling_rate",
-                found="both `clients_per_round` and `client_sampling_rate` are given",
-                allowed="one of the two",
-            )
-        if (self.aggregation_strategy == "trimmed_mean") != (self.trim is not None):
-            present = "without" if self.trim is None else "with"
-            yield Conflict(
-                key="trim",
-                found=f"`aggregation_strategy: {self.aggregation_strategy}` {present} `trim`",
-                allowed="`aggregation_strategy: trimmed_mean` together with `trim`",
-            )
+        yield from self.not_both("clients_per_round", "client_sampling_rate")
+        yield from self.only_with("trim", "aggregation_strategy", "trimmed_mean")
         population, cohort = self.number_of_clients, self.clients_per_round
         if population is not None and cohort is not None and cohort > population:
             yield Conflict(
@@ -107,14 +94,8 @@ class GroupRule(Section):
     """For `blocks` (required): how many there are."""
 
     def broken_rules(self) -> Iterator[Conflict]:
-        for key, by in (("column", "column"), ("count", "blocks")):
-            if (self.by == by) != (getattr(self, key) is not None):
-                present = "without" if getattr(self, key) is None else "with"
-                yield Conflict(
-                    key=key,
-                    found=f"`by: {self.by}` {present} `{key}`",
-                    allowed=f"`by: {by}` together with `{key}`",
-                )
+        yield from self.only_with("column", "by", "column")
+        yield from self.only_with("count", "by", "blocks")
 
 
 class Hierarchy(Section):
@@ -134,12 +115,7 @@ class Hierarchy(Section):
     """The same as a share of the group (at least one client); excludes `clients_per_round`."""
 
     def broken_rules(self) -> Iterator[Conflict]:
-        if self.clients_per_round is not None and self.client_sampling_rate is not None:
-            yield Conflict(
-                key="client_sampling_rate",
-                found="both `clients_per_round` and `client_sampling_rate` are given",
-                allowed="one of the two",
-            )
+        yield from self.not_both("clients_per_round", "client_sampling_rate")
 
 
 class Model(Section):
@@ -247,7 +223,7 @@ class Evaluation(Section):
     where: Literal["coordinator", "sites"] = "coordinator"
     """On the coordinator's test set, or on the clients' own samples."""
     clients: Literal["sampled", "fraction", "all"] = "sampled"
-    """With `where: sites`: the round's cohort, a random share of the population, or everybody."""
+    """With `where: sites`: the round's cohort, a random share of the population, or all clients."""
     fraction: Fraction | None = Field(default=None, examples=[0.1])
     """With `clients: fraction`: that share."""
     batch_size: Positive = 256
@@ -268,10 +244,4 @@ class Evaluation(Section):
                 found=f"`clients: {self.clients}` with `where: coordinator`",
                 allowed="`where: sites`, or leave `clients` out",
             )
-        if (self.clients == "fraction") != (self.fraction is not None):
-            present = "without" if self.fraction is None else "with"
-            yield Conflict(
-                key="fraction",
-                found=f"`clients: {self.clients}` {present} `fraction`",
-                allowed="`clients: fraction` together with `fraction`",
-            )
+        yield from self.only_with("fraction", "clients", "fraction")

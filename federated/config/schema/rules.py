@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from fedpilot.fabric.strict_yaml.schema_problems import Conflict
@@ -162,3 +162,11 @@ def population_conflicts(federation: FederationConfig, data: Data) -> Iterator[C
             found=f"{asked} clients, but `data.distribution_matrix` has {len(matrix)} rows",
             allowed="leave it out, or one row per client",
         )
+
+
+BETWEEN: Mapping[tuple[str, ...], Callable[..., Iterator[Conflict]]] = {
+    ("federation", "data"): population_conflicts,
+    ("data", "evaluation", "sites"): site_data_conflicts,
+    ("sites", "resources"): site_conflicts,
+}
+"""Rules by the sections that they need: they are checked though other sections are broken."""

@@ -1,4 +1,4 @@
-"""The sections that say where a run is computed, who has to take part, and what is kept of it."""
+"""The sections that say where a run is computed, which sites take part, and what is kept."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ from collections.abc import Iterator
 from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Le
-from pydantic import (
-    Field,
-)
+from pydantic import Field
 
+from fedpilot.fabric.core.text.amounts import counted, in_bytes
 from fedpilot.fabric.strict_yaml.schema_problems import Conflict
 from fedpilot.fabric.strict_yaml.wording import Words
 
 from .values import Bytes, Fraction, NonNegativeFloat, Positive, PositiveFloat, Section
 
+SMALLEST_MEMORY = 100_000_000
+"""Bytes; a worker has more than twice as many once it has imported PyTorch."""
 ALONE = "local"
 """What the one site of a run is called that has no others."""
 SITES_IN_WORDS = Words(
@@ -53,7 +54,7 @@ class ResourcesConfig(Section):
     gpus_per_worker: Annotated[float, Ge(0.0)] = 0.0
     """GPUs of a vnode."""
     memory_per_worker: Bytes | None = Field(default=None, examples=["2GB"])
-    """Memory of a vnode, as Ray accounts it."""
+    """Memory of a vnode, as Ray accounts it; at least 100 MB."""
     placement_group_strategy: Literal["SPREAD", "PACK", "STRICT_SPREAD", "STRICT_PACK"] = "SPREAD"
     """How the vnodes lie on the machines."""
     reserve_timeout: PositiveFloat = 60.0
@@ -79,6 +80,13 @@ class ResourcesConfig(Section):
                 key="cpus_per_worker",
                 found="a vnode without CPUs and GPUs",
                 allowed="one of the two above 0",
+            )
+        memory = self.memory_per_worker
+        if memory is not None and memory < SMALLEST_MEMORY:
+            yield Conflict(
+                key="memory_per_worker",
+                found=f"{counted(memory, 'byte')}, less than any worker needs",
+                allowed=f"at least {in_bytes(SMALLEST_MEMORY)}, with its unit, such as 2GB",
             )
 
 
@@ -128,10 +136,10 @@ class SitesConfig(Section):
 
 
 class Participation(Section):
-    """Who has to take part in a round for it to count. By default everybody in the cohort, whatever
-    happens to sites meanwhile, and the result's bits depend on no clock. `quorum`, `deadline_s` and
-    `over_sampling` let a clock decide: the clients that counted are then written into the run's
-    `journal/` first, and a resumed or verified run takes them from there."""
+    """The clients that must take part in a round for it to count. By default these are all clients
+    of the cohort, and the result's bits depend on no clock. `quorum`, `deadline_s` and
+    `over_sampling` let a clock decide. The run then first writes the clients that counted into its
+    `journal/`, and a resumed or verified run takes them from there."""
 
     quorum: Fraction = 1.0
     """Share of the cohort (before over-sampling) that has to count. A round that is closed with
@@ -145,14 +153,14 @@ class Participation(Section):
     """Whether clients of a lost site that may move are trained at the others; otherwise they wait
     for their site. Clients of a `client_update` always do: what they remember is there."""
     late_updates: Literal["discard", "carry"] = "discard"
-    """What becomes of updates that come after their round was closed. `carry` adds what a site
-    hands up late to a later round, as one update that counts less the later it is; only for
-    algorithms that take the weighted mean, and where rounds are closed by a clock."""
+    """Updates that arrive after their round was closed. `carry` adds them to a later round, as one
+    update per site that counts less the later it is; only for algorithms that take the weighted
+    mean, and where a clock closes rounds."""
     staleness_exponent: NonNegativeFloat = 0.5
     """With `carry`: an update that is s rounds late counts `(1 + s) ** -staleness_exponent` of its
     samples (Nguyen et al. 2022)."""
     most_rounds_late: Annotated[int, Gt(0), Le(100)] = 1
-    """With `carry`: what is later than so many rounds is discarded. As many models are kept."""
+    """With `carry`: updates later than so many rounds are discarded. As many models are kept."""
     wait_for_sites_s: NonNegativeFloat = 60.0
     """Seconds that clients wait for the return of a site that has to come back; then the run ends,
     unless the quorum does without them."""
@@ -165,7 +173,7 @@ class Participation(Section):
             if self.deadline_s is None and not self.over_sampling:
                 yield Conflict(
                     key="late_updates",
-                    found="`carry` without `deadline_s` and `over_sampling`: nobody is late",
+                    found="`carry` without `deadline_s` and `over_sampling`: no update is late",
                     allowed="one of the two, or `discard`",
                 )
             return
@@ -179,9 +187,9 @@ class Participation(Section):
 
 
 class Robustness(Section):
-    """The most that one site may add to a round, whatever it says. A site that adds more is named
-    and left out of the round, and for good when it does so in another round too. Without limits a
-    site that stands out is named. Answers that cannot be right are refused in any case."""
+    """The most that one site may add to a round. A site that adds more is named and left out of the
+    round, and of the run when it does so again. Without limits a site that stands out is named.
+    Impossible answers are always refused."""
 
     max_site_share: Fraction | None = Field(default=None, examples=[0.5])
     """A site's part of the samples of a round (of the clients, where the algorithm looks at every

@@ -7,11 +7,7 @@ from collections.abc import Iterator
 from typing import Annotated, Any, Self
 
 from annotated_types import Ge, Gt, Le, Lt
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    model_validator,
-)
+from pydantic import AfterValidator, BeforeValidator, model_validator
 
 from fedpilot.fabric.core.text.sizes import SIZE_IN_WORDS, bytes_of
 from fedpilot.fabric.strict_yaml.records import Strict
@@ -79,3 +75,19 @@ class Section(Strict):
         if broken := tuple(self.broken_rules()):
             raise conflicting(*broken)
         return self
+
+    def only_with(self, key: str, chooser: str, choice: str) -> Iterator[Conflict]:
+        """The rule that `key` is given if and only if `chooser` has the value `choice`."""
+        chosen, given = getattr(self, chooser), getattr(self, key) is not None
+        if (chosen == choice) != given:
+            yield Conflict(
+                key=key,
+                found=f"`{chooser}: {chosen}` {'with' if given else 'without'} `{key}`",
+                allowed=f"`{chooser}: {choice}` together with `{key}`",
+            )
+
+    def not_both(self, first: str, second: str) -> Iterator[Conflict]:
+        """The rule that two keys exclude each other."""
+        if getattr(self, first) is not None and getattr(self, second) is not None:
+            found = f"both `{first}` and `{second}` are given"
+            yield Conflict(key=second, found=found, allowed="one of the two")

@@ -1,4 +1,4 @@
-"""Judges what `fedpilot tune` measured: the fastest execution, or why that cannot be said."""
+"""Judges what `fedpilot tune` measured: the fastest execution, or why there is no verdict."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from .facts import Execution
 
 APART = 1.5
-"""How many times its CPU time a measurement may last before others are taken to disturb it."""
+"""Times its CPU time that a measurement may last; longer ones count as disturbed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class TunedExecution:
 
 
 class Disturbed(Exception):
-    """The machine is too busy for figures to mean anything."""
+    """The machine is too busy for reliable measurements."""
 
 
 def judged(timings: Mapping[Execution, Sequence[Timing]]) -> TunedExecution:
@@ -40,8 +40,8 @@ def judged(timings: Mapping[Execution, Sequence[Timing]]) -> TunedExecution:
     apart = statistics.median(timing.wall_s / max(timing.cpu_s, 1e-9) for timing in every)
     if apart > APART:
         raise Disturbed(
-            f"measurements lasted {apart:.1f} times their CPU time, and {APART} times is the most "
-            "that means anything: other processes compute here; try again when they have ended"
+            f"measurements lasted {apart:.1f} times their CPU time, more than {APART} times: other "
+            "processes use this machine; try again when they have ended"
         )
     seconds = {way: min(timing.cpu_s for timing in each) for way, each in timings.items()}
     return TunedExecution(min(seconds, key=seconds.__getitem__), seconds)

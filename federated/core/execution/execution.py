@@ -8,7 +8,7 @@ calls it once, before sites start, and records the answer.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from .cost_model import costs_of
 from .facts import Circumstances, Execution, ExecutionKind, ModelFacts, bytes_per_client
@@ -40,8 +40,6 @@ class Choice:
 
     execution: Execution
     reason: str
-    costs: Mapping[Execution, float] = field(default_factory=dict, compare=False)
-    """What each that was looked at is taken to cost, of a step of one client."""
 
 
 def decide(
@@ -52,42 +50,34 @@ def decide(
 ) -> Choice:
     """The cheapest execution by the numbered cost model; one by one unless another is much cheaper.
 
-    `refused` are the ways that would give other results than training one by one, and why. What
-    the wish names is taken, whatever it costs.
+    `refused` are the ways that would give other results than training one by one, and why. A wish
+    is followed at any cost.
     """
-    if wish.kind is ExecutionKind.SEQUENTIAL or (
-        wish.kind is not None and wish.chunk_size is not None
-    ):
-        size = wish.chunk_size or SEQUENTIAL_CHUNK
+    size = wish.chunk_size or (SEQUENTIAL_CHUNK if wish.kind is ExecutionKind.SEQUENTIAL else None)
+    if wish.kind is not None and size is not None:
         return Choice(Execution(wish.kind, size), AS_CONFIGURED)
     alone = Execution(ExecutionKind.SEQUENTIAL, SEQUENTIAL_CHUNK)
     kinds = [wish.kind] if wish.kind else _open(refused)
     looked_at = [Execution(kind, size) for kind in kinds for size in sizes(model, where)]
     costs = costs_of([alone, *looked_at], model, where, wish.model)
     if wish.kind is not None:
-        return Choice(min(looked_at, key=costs.__getitem__), AS_CONFIGURED, costs)
+        return Choice(min(looked_at, key=costs.__getitem__), AS_CONFIGURED)
     if not looked_at:
         why = "; ".join(f"{kind}: {reason}" for kind, reason in refused.items())
-        return Choice(alone, why, costs)
+        return Choice(alone, why)
     best = min(looked_at, key=costs.__getitem__)
     gain = costs[alone] / costs[best]
     if gain < WORTH:
-        return Choice(alone, f"several at once would cost {1 / gain:.1f}x as much", costs)
-    return Choice(best, f"about {gain:.0f}x as fast as one by one", costs)
+        return Choice(alone, f"several at once would cost {1 / gain:.1f}x as much")
+    return Choice(best, f"about {gain:.0f}x as fast as one by one")
 
 
 def _open(refused: Mapping[ExecutionKind, str]) -> list[ExecutionKind]:
     """The ways to weigh against one by one; what folds is not mapped, which is slower."""
-    found = [
-        k
-        for k in (ExecutionKind.COMPILED, ExecutionKind.FOLDED, ExecutionKind.MAPPED)
-        if k not in refused
-    ]
-    return [
-        kind
-        for kind in found
-        if kind is not ExecutionKind.MAPPED or ExecutionKind.FOLDED not in found
-    ]
+    kinds = [ExecutionKind.COMPILED, ExecutionKind.FOLDED, ExecutionKind.MAPPED]
+    if ExecutionKind.FOLDED not in refused:
+        kinds.remove(ExecutionKind.MAPPED)
+    return [kind for kind in kinds if kind not in refused]
 
 
 def sizes(model: ModelFacts, where: Circumstances) -> tuple[int, ...]:

@@ -75,8 +75,6 @@ class ModelFacts:
     """Numbers that training moves."""
     tensors: int
     """Tensors that they are in."""
-    numbers: int
-    """All numbers of the state."""
     inputs: int
     """Numbers of one sample."""
     itemsize: int

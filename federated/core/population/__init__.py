@@ -1,4 +1,4 @@
-"""Decide who the clients are: their data, groups, shares of sites, and the cohort of a round.
+"""Decide which clients there are: their data, groups, shares of sites, and the cohort of a round.
 
 `partitions/` divides one data set over clients; `federated_data/` unites what sites declare.
 """

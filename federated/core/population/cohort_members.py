@@ -30,12 +30,12 @@ class Members:
     mask: Mask
     """A flag for each place of the cohort, (whole,)."""
     clients: Indices | None
-    """Their places in the population, ascending; None where it is not known who they are."""
+    """Their places in the population, ascending; None if unknown."""
     index_of: IndexOf
     each_once: bool
     """Whether an answer about all of them counts every one, once; groups train some of theirs."""
     samples_of: SamplesOf | None = None
-    """How many samples each holds; None where nobody says."""
+    """How many samples each holds; None if unknown."""
 
     def covered(self, covered: Mask | None, refused: Iterable[str]) -> tuple[Indices | None, int]:
         """The clients in an answer's sum, None if unknown; and how many of them it refused unnamed.
@@ -52,14 +52,14 @@ class Members:
         return clients[~np.isin(clients, places)], int(np.count_nonzero(places < 0))
 
     def samples(self, clients: Indices | None) -> Indices | None:
-        """How many samples clients hold, -1 where that is not known; None for nobody known."""
+        """How many samples clients hold, -1 where unknown; None if it is unknown for all."""
         if self.samples_of is None or clients is None:
             return None
         known = np.where(clients < 0, 0, clients)
         return np.where(clients < 0, -1, self.samples_of(known))
 
     def places(self, ids: Iterable[str]) -> Indices:
-        """Clients' places in the population; -1 for an id of nobody."""
+        """Clients' places in the population; -1 for an id that no client has."""
         return np.array([self._place(name) for name in ids], dtype=np.int64)
 
     @property
@@ -70,9 +70,7 @@ class Members:
     def among(self, counted: Mask) -> Members:
         """The members that counted when the round was run before."""
         mask = self.mask & counted
-        clients = self.clients
-        if clients is not None:
-            clients = clients[mask[self.mask]]
+        clients = None if self.clients is None else self.clients[mask[self.mask]]
         return replace(self, mask=mask, clients=clients)
 
     def stranger(self, ids: Iterable[str], *, may_be_unknown: bool = False) -> str | None:
@@ -120,8 +118,7 @@ class Membership:
     def of(self, round_number: int, share: Share) -> Members:
         """Those of a round's cohort that are in a share."""
         if not self._known:
-            anybody = np.ones(self._asked, dtype=bool)
-            return self._made(anybody, None, each_once=False)
+            return self._made(np.ones(self._asked, dtype=bool), None, each_once=False)
         if self._groups is not None:
             whose = np.flatnonzero(held(self._groups.places, share))
             clients = self._groups.clients(whose)
@@ -133,7 +130,7 @@ class Membership:
         return self._made(mask, whole[mask], each_once=True)
 
     def judged_samples(self, round_number: int, share: Share, size: int, kind: str) -> Indices:
-        """How many samples those hold who judge a round's model in a share; -1 if unknown.
+        """How many samples each judge of a round's model in a share holds; -1 if unknown.
 
         `size` clients judge it: the round's cohort (`sampled`), a share of all (`fraction`), `all`.
         """

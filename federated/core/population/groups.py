@@ -2,7 +2,7 @@
 
 The rules:
 
-* groups follow from the config and the data alone, never from where clients are or who trains them;
+* groups follow from the config and the data alone, never from where clients are trained;
 * every client is in one group, and a group has at least one client;
 * the id of a group's first client keys the group's draws, so they depend neither on the other
   groups nor on the sites that take part;
@@ -27,7 +27,7 @@ from .sampling import Indices, share
 CLIENTS_LOOKED_AT = 4096
 """Clients whose samples are looked up at a time."""
 CLIENTS_OF_A_GROUP = 32
-"""Clients by which it is told what a group costs."""
+"""Clients from which the cost of a group is estimated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -106,7 +106,7 @@ class Steps:
         return self.size(int(groups.sizes.max(initial=0)))
 
     def clients_of_round(self, groups: ClientGroups, round_number: int) -> Indices:
-        """Whoever trains in some step of a round, ascending."""
+        """The clients that train in some step of a round, ascending."""
         steps = self.of_round(round_number)
         found = [self.cohort(groups, g, step) for g in range(len(groups)) for step in steps]
         return np.unique(np.concatenate([groups.members[:0], *found]))
@@ -114,10 +114,11 @@ class Steps:
     def costs(self, groups: ClientGroups, partition: Partition) -> NDArray[np.int64]:
         """About how many samples a round of each group goes through, (groups,).
 
-        For a large group they are estimated from some of its clients: costs decide who trains what
-        and when, and never the result.
+        Those of a large group are estimated from some of its clients: costs decide which worker
+        trains a group and when, and never the result.
         """
-        looked = [_some(groups.of(group)) for group in range(len(groups))]
+        members = [groups.of(group) for group in range(len(groups))]
+        looked = [each[:: -(-len(each) // CLIENTS_OF_A_GROUP)] for each in members]
         counts = np.array([len(each) for each in looked], dtype=np.int64)
         sizes = partition.sizes(np.concatenate([groups.members[:0], *looked]))
         owners = np.repeat(np.arange(len(groups)), counts)
@@ -126,17 +127,12 @@ class Steps:
         return held * taking * self.per_round // counts
 
 
-def _some(members: Indices) -> Indices:
-    """Some of many clients, evenly spread."""
-    return members[:: -(-len(members) // CLIENTS_OF_A_GROUP)]
-
-
 def grouped(
     kinds: NDArray[np.int64], names: Sequence[str], partition: Partition, *, first: int = 0
 ) -> ClientGroups:
     """The clients `first`, `first + 1`, ... in groups by their kinds, (clients,).
 
-    `names` says what each kind is called; kinds that nobody is of make no group.
+    `names` says what each kind is called; a kind without clients makes no group.
     """
     order = np.argsort(kinds, kind="stable").astype(np.int64)
     there, counts = np.unique(kinds, return_counts=True)

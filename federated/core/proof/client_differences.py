@@ -1,4 +1,4 @@
-"""Which clients of a round end it in other bits, from what is known of them on two sides."""
+"""The clients whose bits differ after a round on two sides."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from .state_differences import TensorDifference, fingerprint_differences
+from .state_differences import TensorDifference
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +65,9 @@ def _natural(client: str) -> list[tuple[int, str]]:
 
 
 def _difference(client: str, one: ClientFacts, other: ClientFacts) -> ClientDifference | None:
-    tensors = fingerprint_differences(one.fingerprints, other.fingerprints)
+    ours, theirs = one.fingerprints, other.fingerprints
+    names = sorted(name for name in ours.keys() & theirs.keys() if ours[name] != theirs[name])
+    tensors = tuple(TensorDifference(name=name) for name in names)
     same_samples = None in (one.samples, other.samples) or one.samples == other.samples
     if not tensors and same_samples:
         return None

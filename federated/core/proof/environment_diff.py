@@ -7,22 +7,24 @@ processor and the number of threads. A fact that a worker does not report counts
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from fedpilot.fabric.core.text.amounts import listed
 
 DECIDES_BITS = (
     *("torch", "numpy", "numba", "cpu_capability", "cpu_kind", "instructions", "threads"),
     "device",
 )
-"""Of what workers say, what their arithmetic depends on."""
+"""Facts on which a worker's arithmetic depends."""
 ALL = "all"
-"""`instructions` where the environment forbids libraries none, as before workers told it."""
+"""`instructions` where no instruction set is disabled, and of workers that do not report it."""
 SHOWN = 3
-"""Workers that are named for each thing that is found, and things for each that differs."""
+"""Workers named per value, and values named per fact."""
 
 Facts = Mapping[str, Any]
-"""What a worker says of itself, such as `{"torch": "2.7.1", "threads": 1}`, and more."""
+"""What a worker reports, such as `{"torch": "2.7.1", "threads": 1}`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +46,7 @@ class Likeness:
         self._found: dict[str, set[str]] = {what: set() for what in DECIDES_BITS}
 
     def joined(self, worker: str, facts: Facts) -> tuple[Difference, ...]:
-        """Take one more worker in; what is new about it, if it is not the first."""
+        """Add a worker; give what differs from the workers before it."""
         new = []
         for what, value in _deciding(facts).items():
             known = self._found[what]
@@ -56,7 +58,7 @@ class Likeness:
 
 
 def unlike(reference: Facts, facts: Facts) -> str:
-    """What a worker has otherwise than another, in words; empty if nothing."""
+    """How a worker differs from another, in words; empty if it does not."""
     wanted = _deciding(reference)
     return ", ".join(
         f"{what} is {value}, not {wanted[what]}"
@@ -66,7 +68,7 @@ def unlike(reference: Facts, facts: Facts) -> str:
 
 
 def differing(workers: Mapping[str, Facts]) -> str:
-    """What differs among workers, by their names, and which have what; empty if nothing."""
+    """The facts that differ among workers, with the workers of each value; empty if none."""
     said = {name: _deciding(workers[name]) for name in sorted(workers)}
     parts = []
     for what in DECIDES_BITS:
@@ -74,16 +76,13 @@ def differing(workers: Mapping[str, Facts]) -> str:
         for name, facts in said.items():
             by_value.setdefault(facts[what], []).append(name)
         if len(by_value) > 1:
-            having = [f"{value} ({_some(names)})" for value, names in sorted(by_value.items())]
-            parts.append(f"{what}: {_some(having)}")
+            having = [
+                f"{value} ({listed(names, SHOWN)})" for value, names in sorted(by_value.items())
+            ]
+            parts.append(f"{what}: {listed(having, SHOWN)}")
     return "; ".join(parts)
 
 
 def _deciding(facts: Facts) -> dict[str, str]:
     known = {"instructions": ALL, **facts}
     return {what: str(known.get(what, "not said")) for what in DECIDES_BITS}
-
-
-def _some(names: Sequence[str]) -> str:
-    shown, more = ", ".join(names[:SHOWN]), len(names) - SHOWN
-    return f"{shown} and {more} more" if more > 0 else shown

@@ -11,7 +11,8 @@ from typing import Any
 
 from ..lifecycle import NodeState
 from ..state import Array, State
-from ..sums.partial_check import AnswerRefused, checked_tally
+from ..sums.amounts import AnswerRefused, shown
+from ..sums.partial_check import checked_tally
 
 LONGEST_TEXT = 2_000
 LONGEST_TRAIL = 1_000
@@ -45,7 +46,7 @@ def _check_shown(header: Mapping[str, Any]) -> None:
     }
     for name, holds in checks.items():
         if name not in header or not holds(header[name]):
-            raise AnswerRefused(f"`{name}`", _short(header.get(name)), "as a node has it")
+            raise AnswerRefused(f"`{name}`", shown(header.get(name)), "as a node has it")
 
 
 def _is_text(told: Any) -> bool:
@@ -57,14 +58,10 @@ def _is_trail(told: Any) -> bool:
 
 
 def _is_step(told: Any) -> bool:
-    return (
-        isinstance(told, list)
-        and len(told) == 3
-        and type(told[0]) in (int, float)
-        and math.isfinite(told[0])
-        and _is_text(told[1])
-        and _is_text(told[2])
-    )
+    match told:
+        case [int() | float() as at, str(), str()]:
+            return isinstance(told, list) and not isinstance(at, bool) and math.isfinite(at)
+    return False
 
 
 def _check_like(tensors: Mapping[str, Array], model: State) -> None:
@@ -76,7 +73,3 @@ def _check_like(tensors: Mapping[str, Array], model: State) -> None:
 
 def _shape(array: Array | None) -> str:
     return "missing" if array is None else f"of shape {array.shape}"
-
-
-def _short(told: Any) -> str:
-    return "missing" if told is None else f"{told!r:.60}"

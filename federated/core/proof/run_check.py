@@ -1,4 +1,4 @@
-"""Checks a run folder without training: do its rows, files and manifest agree with each other?
+"""Checks a run folder without training: whether its rows, files and manifest agree.
 
 Several witnesses state the model of a round: its row, the table, the manifest, and each file that
 holds it. The row is right unless no other witness supports it and at least two others agree on
@@ -13,36 +13,40 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from typing import Any
 
+from fedpilot.fabric.core.text.amounts import listed
+
 from ..rounds.stopping import Progress
+from .environment_diff import DECIDES_BITS
 from .state_differences import TensorDifference
 
 ROWS, TABLE, MANIFEST = "metrics.jsonl", "metrics.csv", "manifest.json"
 LAST, BEST = "model.safetensors", "best.safetensors"
 EXACT = ("clients", "samples", "refused", "late", "train_loss", "accuracy", "loss")
-"""What a row says that has the same bits whenever and wherever the round is trained."""
+"""Fields of a row that have the same bits on every machine and at any time."""
 ENDED = ("finished", "interrupted", "failed")
-"""What a manifest calls a run that could still write its files; a killed one is `running`."""
+"""States in a manifest of runs that wrote their files; a killed run stays `running`."""
 
 WHOLE = ("finished", "interrupted")
-"""When all files are there; of a run that failed the disk may have been the reason."""
+"""States in which all files must exist; a run may have failed because of its disk."""
 
 
 class FindingKind(StrEnum):
     """What is wrong."""
 
     UNREADABLE = "unreadable"
-    """A file or a line that is no such thing."""
+    """A file or a line that cannot be parsed."""
     MISSING = "missing"
     """A file, a row or a digest that should be there."""
     DIFFERENT = "different"
-    """What it says is not what others say."""
+    """A statement that disagrees with others."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is wrong with what a run left behind."""
+    """One fault of a run folder."""
 
     kind: FindingKind
     file: str
@@ -78,7 +82,7 @@ class StateFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """All that a run folder says."""
+    """The content of a run folder."""
 
     rows: tuple[Mapping[str, Any], ...]
     manifest: Mapping[str, Any]
@@ -137,36 +141,25 @@ class Record:
 
 
 def check(record: Record) -> tuple[Finding, ...]:
-    """What is wrong with it, nothing if everything fits together."""
-    found = [
-        *(_unreadable(file, why) for file, why in record.unreadable),
-        *(_unreadable(f.name, f.problem, f.round_number) for f in record.files if f.problem),
+    """Everything that is wrong with a run folder; empty if all of it agrees."""
+    return (
+        *(_unreadable(file, None, f"cannot be read: {why}") for file, why in record.unreadable),
+        *(
+            _unreadable(file.name, file.round_number, f"cannot be read: {file.problem}")
+            for file in record.files
+            if file.problem
+        ),
         *_rows_in_order(record),
         *_witnesses(record),
         *_kept_files(record),
         *_best_rounds(record),
         *_table(record),
-    ]
-    return tuple(found)
-
-
-def _unreadable(file: str, why: str, round_number: int | None = None) -> Finding:
-    return Finding(
-        kind=FindingKind.UNREADABLE,
-        file=file,
-        round_number=round_number,
-        text=f"cannot be read: {why}",
     )
 
 
-def _different(file: str, round_number: int | None, text: str, twin: str = "") -> Finding:
-    return Finding(
-        kind=FindingKind.DIFFERENT, file=file, round_number=round_number, text=text, twin=twin
-    )
-
-
-def _missing(file: str, round_number: int | None, text: str) -> Finding:
-    return Finding(kind=FindingKind.MISSING, file=file, round_number=round_number, text=text)
+_unreadable = partial(Finding, FindingKind.UNREADABLE)
+_different = partial(Finding, FindingKind.DIFFERENT)
+_missing = partial(Finding, FindingKind.MISSING)
 
 
 def _rows_in_order(record: Record) -> Iterator[Finding]:
@@ -178,7 +171,7 @@ def _rows_in_order(record: Record) -> Iterator[Finding]:
             yield _missing(ROWS, expected, f"a row says round {number}, where {expected} follows")
             expected = number if isinstance(number, int) else expected
         if not _is_digest(row.get("model")):
-            found = _short(row["model"]) if row.get("model") else "nothing"
+            found = _short(row.get("model") or None)
             yield _missing(ROWS, expected, f"no digest of the model, but {found}")
         expected += 1
     extra = record.rounds - record.closing_round
@@ -188,7 +181,7 @@ def _rows_in_order(record: Record) -> Iterator[Finding]:
 
 
 def _witnesses(record: Record) -> Iterator[Finding]:
-    """Per round, whether all that speak of its model say the same."""
+    """Rounds whose witnesses do not all state the same model."""
     digests = record.digests()
     spoken: dict[int, dict[str, str]] = {}
     for file in record.files:
@@ -204,10 +197,10 @@ def _witnesses(record: Record) -> Iterator[Finding]:
         row = digests.get(number)
         if row is None:
             if record.ended and 0 < number <= record.rounds + record.finished:
-                names = _listed(said_by)
+                names = listed(list(said_by))
                 yield _missing(ROWS, number, f"no digest of the model, of which {names} speak")
         elif (agreed := _other_than(row, said_by)) is not None:
-            names = _listed(name for name, said in said_by.items() if said == agreed)
+            names = listed([name for name, said in said_by.items() if said == agreed])
             text = f"says model {_short(row)}, where {names} say {_short(agreed)}"
             yield _different(ROWS if number else MANIFEST, number, text)
         else:
@@ -229,7 +222,7 @@ def _against(
     digests: Mapping[int, str],
     record: Record,
 ) -> Iterator[Finding]:
-    """The witnesses that say something else than the row."""
+    """The witnesses that state another model than the row."""
     twin = next((f.name for f in record.sound_files() if f.round_number == number), "")
     for name, said in said_by.items():
         if said == row:
@@ -262,12 +255,14 @@ def _kept_files(record: Record) -> Iterator[Finding]:
         return
     end = record.closing_round
     best_round = record.rows[-1].get("best_round", 0) if record.rows else 0
+    # A round may have been trained that had no row yet when the run was interrupted.
+    unrecorded = None if record.finished else record.rounds + 1
     for name, number in ((LAST, end), (BEST, best_round)):
         kept = files.get(name)
         if kept is None:
             if number or name == LAST:
                 yield _missing(name, number, f"is not there; it should hold round {number}")
-        elif not kept.problem and kept.round_number not in (number, _unrecorded(record)):
+        elif not kept.problem and kept.round_number not in (number, unrecorded):
             text = f"says that it is of round {kept.round_number}; it should be of round {number}"
             yield _different(name, number, text)
     name = f"checkpoints/round-{end:06d}.safetensors"
@@ -275,21 +270,14 @@ def _kept_files(record: Record) -> Iterator[Finding]:
         yield _missing(name, end, "is not there; a run ends with a checkpoint")
 
 
-def _unrecorded(record: Record) -> int | None:
-    """A round that was trained but had no row yet when the run was interrupted."""
-    return None if record.finished else record.rounds + 1
-
-
 def _best_rounds(record: Record) -> Iterator[Finding]:
     """`best` and `best_round` follow from what the rounds were judged to be."""
     progress = record.progress
-    if progress is None or [row.get("round") for row in record.rows] != [
-        *range(1, len(record.rows) + 1)
-    ]:
+    numbers = [row.get("round") for row in record.rows]
+    if progress is None or numbers != list(range(1, len(numbers) + 1)):
         return
-    for row in record.rows:
-        number = row.get("round")
-        if progress.metric in row and isinstance(number, int):
+    for number, row in enumerate(record.rows, start=1):
+        if progress.metric in row:
             value = row[progress.metric]
             progress = progress.after(number, math.nan if value is None else value)
         expected = (progress.best, progress.best_round) if progress.best_round else (None, None)
@@ -299,7 +287,7 @@ def _best_rounds(record: Record) -> Iterator[Finding]:
                 f"says best {found[0]} in round {found[1]}; by {progress.metric} it is "
                 f"{expected[0]} in round {expected[1]}"
             )
-            yield _different(ROWS, number if isinstance(number, int) else None, text)
+            yield _different(ROWS, number, text)
             return
 
 
@@ -351,14 +339,14 @@ def standing(
     said = recorded.get("initial_model")
     if not reasons and said != initial:
         text = f"{_short(said)}, now {_short(initial)}"
-        reasons.append(f"the model of round 0 is made otherwise here: {text}")
+        reasons.append(f"the model of round 0 differs here: {text}")
     return Reproducibility(reasons=tuple(reasons))
 
 
 def exact_differences(
     first: Mapping[str, Any], second: Mapping[str, Any]
 ) -> dict[str, tuple[Any, Any]]:
-    """What two rows of one round both say, and say differently, but for the model and times."""
+    """The exact fields of two rows of one round that differ."""
     both = [name for name in EXACT if name in first and name in second]
     return {n: (first[n], second[n]) for n in both if first[n] != second[n]}
 
@@ -366,12 +354,8 @@ def exact_differences(
 def environment_differences(
     first: Sequence[Mapping[str, Any]], second: Sequence[Mapping[str, Any]]
 ) -> dict[str, tuple[str, str]]:
-    """What workers said of themselves that bits depend on, and that differs."""
-    names = (
-        *("torch", "numpy", "numba", "ray"),
-        *("cpu_capability", "cpu_kind", "instructions", "threads", "device"),
-    )
-    said = {n: (_said(n, first), _said(n, second)) for n in names}
+    """The facts that decide bits and that differ between the workers of two runs."""
+    said = {n: (_said(n, first), _said(n, second)) for n in (*DECIDES_BITS, "ray")}
     return {name: (a, b) for name, (a, b) in said.items() if a != b and a and b}
 
 
@@ -385,8 +369,3 @@ def _is_digest(value: object) -> bool:
 
 def _short(value: object) -> str:
     return value[:12] if isinstance(value, str) else "nothing"
-
-
-def _listed(names: Iterable[str]) -> str:
-    *most, last = names
-    return f"{', '.join(most)} and {last}" if most else last

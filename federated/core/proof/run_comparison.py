@@ -1,4 +1,4 @@
-"""Where two runs part: what was different before they began, and the first round that shows it."""
+"""Where two runs diverge: what differed before they began, and the first round that differs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """What the records of two runs say of each other."""
+    """The differences between the records of two runs."""
 
     verdict: Verdict
     rounds: tuple[int, int]
@@ -37,14 +37,14 @@ class Comparison:
     round_number: int | None = None
     """Where they part, are judged differently, or a digest is missing; 0 is the initial model."""
     metrics: Mapping[str, tuple[Any, Any]]
-    """What the rows of that round, or of the first that differ so, say differently."""
+    """The fields that differ in that round, or in the first round with such a difference."""
     keys: tuple[str, ...]
     """The deciding keys of their configs that differ, as `key: one -> other`."""
     code_differs: bool
     data_differs: bool
     same_identity: bool
     environment: Mapping[str, tuple[str, str]]
-    """What their workers said of themselves, where it differs."""
+    """The facts of their workers that differ."""
 
     @property
     def agree(self) -> bool:

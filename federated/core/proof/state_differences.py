@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 
@@ -72,14 +71,3 @@ def fingerprints(state: State) -> dict[str, str]:
         name: blake2b(np.ascontiguousarray(array).tobytes(), digest_size=8).hexdigest()
         for name, array in state.items()
     }
-
-
-def fingerprint_differences(
-    first: Mapping[str, str], second: Mapping[str, str]
-) -> tuple[TensorDifference, ...]:
-    """The tensors that both name, and that differ."""
-    return tuple(
-        TensorDifference(name=name)
-        for name in sorted(first.keys() & second.keys())
-        if first[name] != second[name]
-    )

@@ -73,7 +73,7 @@ class Dispatcher:
 
     @property
     def idle(self) -> bool:
-        """Nothing waits and nobody works."""
+        """Whether nothing waits and no worker is at work."""
         return not self._waiting and not any(slot.doing for slot in self._slots)
 
     def doing(self, worker: int) -> tuple[WorkId, ...]:

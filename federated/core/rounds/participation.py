@@ -19,7 +19,7 @@ from ...errors import FederatedError, RunRefused
 FORMAT = 2
 """1 knew no late updates; it is read too."""
 _ROUNDING = 1e-9
-"""1.1 x 10 clients are 11, whatever floating point says."""
+"""1.1 x 10 clients are 11 despite floating point."""
 
 
 class TooFewSites(FederatedError):
@@ -91,7 +91,7 @@ class Rules:
     least: int
     """Fewer do not count."""
     deadline_s: float | None = None
-    """From the start; None waits for everybody."""
+    """From the start; None waits for all."""
     wait_s: float = 60.0
     """How long clients wait for a site that has to return."""
     closing_s: float = 30.0
@@ -99,7 +99,7 @@ class Rules:
 
     @property
     def by_clock(self) -> bool:
-        """Whether who counts depends on when."""
+        """Whether a clock decides which clients count."""
         return self.deadline_s is not None or min(self.enough, self.least) < self.whole
 
 
@@ -138,7 +138,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """Ask for what is done; nobody else is trained."""
+    """Ask for what is done; no further client is trained."""
 
     reason: str
 
@@ -163,7 +163,7 @@ class Fail:
     never: bool = False
     """Whether these are clients of a site that is asked nothing more."""
     waited_s: float | None = None
-    """None where nobody was left to wait for."""
+    """None where no site was left to wait for."""
 
 
 Step = Wait | Close | Forgo | Done | Fail

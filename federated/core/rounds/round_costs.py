@@ -1,7 +1,7 @@
 """The bytes that a round moves between coordinator and sites: models out, sums back.
 
 A model goes to a site once, for the evaluation of a round or for the training of the next. Answers
-count with their largest size. What nobody can know before is left out: a round that is repeated on
+count with their largest size. What cannot be known before is left out: a round that is repeated on
 a coarser grid, clients of a lost site that train elsewhere, and what a broken link sends twice.
 """
 
@@ -24,7 +24,7 @@ HEADERS_OF_A_TENSOR = 512
 
 
 class Judges(StrEnum):
-    """Who judges the model of a round."""
+    """The sites that judge the model of a round."""
 
     NOBODY = "nobody"
     ONE = "one"
@@ -40,7 +40,7 @@ class Costs:
     model: int
     """The global model."""
     answer: int
-    """The most that a site's answer to a round has, whoever it is about."""
+    """The most that a site's answer to a round has, for any number of clients."""
     update: int = 0
     """More of it for every client, where an algorithm needs every update."""
     headers: int = 0

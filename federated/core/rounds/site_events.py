@@ -8,7 +8,7 @@ them; a field that is missing or has another type makes the whole event invalid.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from fedpilot.fabric.core.text.plain_text import plain_lines
@@ -27,50 +27,39 @@ class NotBelieved(FederatedError):
     """A site reported an event that it cannot report."""
 
 
-class _Wrong(Exception):
-    pass
+def _count(value: Any) -> int | None:
+    return value if type(value) is int and 0 <= value < MOST else None
 
 
-def _count(value: Any) -> int:
-    if type(value) is not int or not 0 <= value < MOST:
-        raise _Wrong
-    return value
+def _amount(value: Any) -> float | None:
+    return float(value) if type(value) in (int, float) and 0 <= value < MOST else None
 
 
-def _amount(value: Any) -> float:
-    if type(value) not in (int, float) or not 0 <= value < MOST:
-        raise _Wrong
-    return float(value)
+def _niceness(value: Any) -> int | None:
+    return value if type(value) is int and -20 <= value <= 19 else None
 
 
-def _niceness(value: Any) -> int:
-    if type(value) is not int or not -20 <= value <= 19:
-        raise _Wrong
-    return value
+def _worker(value: Any) -> int | None:
+    return value if type(value) is int and 0 <= value < MOST_WORKERS else None
 
 
-def _worker(value: Any) -> int:
-    if _count(value) >= MOST_WORKERS:
-        raise _Wrong
-    return int(value)
+def _text(value: Any) -> str | None:
+    return plain_lines(value[:LONGEST_TEXT]) if isinstance(value, str) else None
 
 
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise _Wrong
-    return plain_lines(value[:LONGEST_TEXT])
-
-
-def _texts(value: Any) -> list[str]:
-    if not isinstance(value, list):
-        raise _Wrong
-    return [_text(each) for each in value[:MOST_TEXTS]]
+def _texts(value: Any) -> list[Any] | None:
+    texts: list[Any] = (
+        [_text(each) for each in value[:MOST_TEXTS]] if isinstance(value, list) else [None]
+    )
+    return None if None in texts else texts
 
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
+    """By field, what gives its value as it is passed on; None for a value that is not believed."""
+
     needed: Mapping[str, Callable[[Any], Any]]
-    more: Mapping[str, Callable[[Any], Any]]
+    more: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)
 
 
 _ENVIRONMENT = (
@@ -86,32 +75,27 @@ KINDS: Mapping[str, _Kind] = {
         {"site": _text, "up": _count, "of": _count, "seconds": _amount},
         {"within": _amount, "load": _amount, "cpus": _count, "niceness": _niceness},
     ),
-    "worker_lost": _Kind({"site": _text, "worker": _worker, "reason": _text, "held": _texts}, {}),
+    "worker_lost": _Kind({"site": _text, "worker": _worker, "reason": _text, "held": _texts}),
     "clients_done": _Kind(
-        {"site": _text, "round": _count, "done": _count, "of": _count, "part": _text}, {}
+        {"site": _text, "round": _count, "done": _count, "of": _count, "part": _text}
     ),
-    "clients_printed": _Kind(
-        {"site": _text, "round": _count, "clients": _texts, "texts": _texts}, {}
-    ),
+    "clients_printed": _Kind({"site": _text, "round": _count, "clients": _texts, "texts": _texts}),
 }
 
 
 def believed(kind: str, header: Mapping[str, Any]) -> dict[str, Any]:
     """The checked fields of a site's event; raises NotBelieved."""
     if (known := KINDS.get(kind)) is None:
-        raise NotBelieved(f"{kind!r:.60} is nothing that a site can say has happened")
+        raise NotBelieved(f"{kind!r:.60} is no event that a site may report")
     if missing := sorted(known.needed.keys() - header.keys()):
         raise NotBelieved(f"{kind} lacks {missing[0]!r}")
     checks, fields = {**known.needed, **known.more}, {}
-    for name in header:
-        if (check := checks.get(name)) is None:
-            continue
-        try:
-            fields[name] = check(header[name])
-        except _Wrong:
-            raise NotBelieved(f"{name!r} of {kind} cannot be {header[name]!r:.60}") from None
+    for name in [each for each in header if each in checks]:
+        if (value := checks[name](header[name])) is None:
+            raise NotBelieved(f"{name!r} of {kind} cannot be {header[name]!r:.60}")
+        fields[name] = value
     if kind == "clients_printed" and len(fields["clients"]) != len(fields["texts"]):
-        raise NotBelieved("as many texts as clients were printed")
+        raise NotBelieved("clients_printed needs as many texts as clients")
     if kind == "clients_done" and fields["done"] > fields["of"]:
         raise NotBelieved(f"{fields['done']} of {fields['of']} clients cannot be done")
     return fields

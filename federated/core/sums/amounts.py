@@ -7,34 +7,41 @@ The rules:
 * a sum's bound is what its clients could reach: no client moves further than its type can say, and
   the bound of a single client is the largest number of its sum.
 
-A weight decides how much a site owns of the next model; a bound decides the grid of everybody's.
+A weight decides how much a site owns of the next model; a bound decides the grid of all sites.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import numpy as np
 
+from ...errors import FederatedError
 from ..population.sampling import Indices
 from ..state import Array, State
 from .partial import RANGE_BITS, Partial, Tally
 
 
-@dataclass(frozen=True, slots=True)
-class Wrong:
-    """What cannot be, and what would be right."""
+class AnswerRefused(FederatedError):
+    """A site's answer cannot be what it was asked for."""
 
-    what: str
-    found: str
-    wanted: str
+    def __init__(self, what: str, found: str, wanted: str) -> None:
+        super().__init__(what, found, wanted)
+        self.what, self.found, self.wanted = what, found, wanted
+
+    def __str__(self) -> str:
+        return f"its answer is refused: {self.what} is {self.found}, wanted {self.wanted}"
 
 
-def weight_problem(
+def shown(value: object) -> str:
+    """A value of an answer, as a message shows it."""
+    return "missing" if value is None else f"{value!r:.60}"
+
+
+def check_weight(
     weight: int, tally: Tally, *, each_once: bool, samples: Indices | None, unnamed: int = 0
-) -> Wrong | None:
-    """What is wrong with the weight of a sum.
+) -> None:
+    """AnswerRefused for a sum with a weight that it cannot have.
 
     `samples` are those of the clients that it covers, without those refused by name; -1 where one
     does not say, None where nothing is known. `unnamed` of them were refused without a name.
@@ -42,71 +49,64 @@ def weight_problem(
     """
     if tally.not_finite:
         found = f"with {tally.not_finite} samples whose loss is not finite"
-        return Wrong("its tally", found, "none: clients that are not finite are refused")
+        raise AnswerRefused("its tally", found, "none: clients that are not finite are refused")
     if weight > tally.samples or (each_once and weight != tally.samples):
-        return Wrong("`weight`", f"{weight}", f"the {tally.samples} samples of its tally")
+        raise AnswerRefused("`weight`", f"{weight}", f"the {tally.samples} samples of its tally")
     if samples is None or bool((samples < 0).any()):
-        return None
+        return
     ascending = np.sort(samples)
     most = total(ascending[unnamed:]) if each_once else total(ascending)
     least = total(ascending[: len(ascending) - unnamed]) if each_once else 0
     if not least <= weight <= most:
         wanted = f"{most}" if least == most else f"{least} to {most}"
-        return Wrong("`weight`", f"{weight}", f"{wanted}, the samples that its clients hold")
-    return None
+        raise AnswerRefused("`weight`", f"{weight}", f"{wanted}, the samples that its clients hold")
 
 
-def judged_problem(tally: Tally, samples: Indices | None) -> Wrong | None:
-    """What is wrong with a tally over the samples of the clients that evaluate a model.
+def check_judged(tally: Tally, samples: Indices | None) -> None:
+    """AnswerRefused for a tally that cannot be over the samples of the clients that evaluate.
 
     `samples` has -1 for a client whose number is not known; it is None where none is known.
     """
     if tally.untold:
-        return Wrong("its tally", f"with {tally.untold} samples without a loss", "one of each")
+        raise AnswerRefused(
+            "its tally", f"with {tally.untold} samples without a loss", "one of each"
+        )
     if samples is None or bool((samples < 0).any()):
-        return None
+        return
     whole = total(samples)
     if tally.samples != whole:
         wanted = f"{whole}, the samples that are judged"
-        return Wrong("the samples of its tally", f"{tally.samples}", wanted)
-    return None
+        raise AnswerRefused("the samples of its tally", f"{tally.samples}", wanted)
 
 
-def update_problem(weight: int, tally: Tally, samples: int) -> Wrong | None:
-    """What is wrong with the weight of one client's update; -1 samples are not known."""
-    known = None if samples < 0 else np.array([samples], dtype=np.int64)
-    return weight_problem(weight, tally, each_once=True, samples=known)
-
-
-def bound_problem(partial: Partial, model: State) -> Wrong | None:
-    """What is wrong with how large a sum says that it can be; its tensors were checked before."""
+def check_bounds(partial: Partial, model: State) -> None:
+    """AnswerRefused for a sum with a bound that it cannot have; its tensors were checked before."""
     for name, bound in partial.bounds.items():
         most = _most(model[name], partial.exponents[name]) * partial.weight
         if bound > most:
             wanted = f"at most {_short(most)} for its weight of {partial.weight}"
-            return Wrong(f"the bound of {name}", _short(bound), wanted)
+            raise AnswerRefused(f"the bound of {name}", _short(bound), wanted)
         if partial.clients == 1 and bound < 1 << RANGE_BITS:
             reached = largest(partial.sums[name])
             if reached != bound:
                 wanted = f"{reached}, the largest of its only client"
-                return Wrong(f"the bound of {name}", f"{bound}", wanted)
-    return None
+                raise AnswerRefused(f"the bound of {name}", f"{bound}", wanted)
 
 
-def size_problem(before: Partial, after: Partial) -> Wrong | None:
-    """What is wrong with a sum on a coarser grid than before, of the same clients' same training.
+def check_repeated(before: Partial, after: Partial) -> None:
+    """AnswerRefused for a sum on a coarser grid that is not of the same training as before.
 
     Each client's largest move is rounded once on either grid, by half a unit at most.
     """
     if before.weight != after.weight:
-        return Wrong("`weight`", f"{after.weight}", f"{before.weight}, as on the grid before")
+        wanted = f"{before.weight}, as on the grid before"
+        raise AnswerRefused("`weight`", f"{after.weight}", wanted)
     for name, bound in before.bounds.items():
         bits = before.exponents[name] - after.exponents[name]
         again = after.bounds.get(name, 0) << bits
         if abs(bound - again) > before.weight << bits:
             found = f"{_short(bound)} on one grid and {_short(again)} on a coarser one"
-            return Wrong(f"the bound of {name}", found, "the same on both")
-    return None
+            raise AnswerRefused(f"the bound of {name}", found, "the same on both")
 
 
 def leaves_range(partials: Iterable[Partial]) -> bool:

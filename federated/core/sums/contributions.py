@@ -23,14 +23,14 @@ from ..state import Array
 from .partial import Partial
 
 OUTLYING_NORM = 10.0
-"""Times the median of the others' norms from which on a norm is spoken of."""
+"""Times the median of the others' norms above which a site stands out."""
 LARGE_SHARE, LARGEST_SHARE = 3.0, 0.9
-"""Equal shares that a site may have before it is spoken of, and the share at which it always is."""
+"""Equal shares above which a site stands out, and the share above which it always does."""
 LEAST_LARGE = 0.5
 DIGITS = 4
-"""Of what is shown."""
+"""Significant digits of reported numbers."""
 _ROUNDING = 1e-9
-"""A third of three equal sites is not more than a third."""
+"""So that each of three equal sites has at most a third."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +60,7 @@ class Contribution:
     share: float
     """From 0 to 1."""
     norm: float
-    """Of its mean update; 0 where nobody was added."""
+    """Of its mean update; 0 where no client was added."""
     cosine: float | None = None
     """Of its mean update and that of all others; None where one of the two is nothing."""
 
@@ -76,14 +76,14 @@ class Contribution:
 
 
 def contributions(answers: Iterable[tuple[str, Partial]]) -> list[Contribution]:
-    """What each site added, by its answers to one round; nothing of them may be overflowed.
+    """What each site added, by its answers to one round, none of which may be overflowed.
 
     The partials are not changed.
     """
     parts: dict[str, Partial] = {}
     for site, partial in answers:
         before = parts.get(site)
-        parts[site] = partial if before is None else _merged(before, partial)
+        parts[site] = partial if before is None else before.emptied().merge(before).merge(partial)
     sites = sorted(parts)
     weights = np.array([_weight(parts[site]) for site in sites], dtype=np.float64)
     products = _products([_mean(parts[site]) for site in sites])
@@ -149,6 +149,7 @@ def norm_problem(norm: float, limits: ContributionLimits) -> str:
 def outliers(found: Sequence[Contribution], limits: ContributionLimits) -> list[Outlier]:
     """The sites that stand out by what no limit is set for."""
     told: list[Outlier] = []
+    large = max(LEAST_LARGE, min(LARGEST_SHARE, LARGE_SHARE / max(1, len(found))))
     for each in found:
         others = [other.norm for other in found if other.site != each.site and other.norm]
         if not others:
@@ -160,7 +161,7 @@ def outliers(found: Sequence[Contribution], limits: ContributionLimits) -> list[
                 f"{_significant(usual):g}; `robustness.max_update_norm` sets a limit"
             )
             told.append(Outlier(each.site, "norm", reason))
-        if limits.share is None and each.share > _large(len(found)):
+        if limits.share is None and each.share > large:
             reason = (
                 f"most of the round is its own, of {len(found)} sites; "
                 "`robustness.max_site_share` sets a limit"
@@ -170,17 +171,9 @@ def outliers(found: Sequence[Contribution], limits: ContributionLimits) -> list[
 
 
 def moved_most(found: Sequence[Contribution]) -> Contribution | None:
-    """The site whose part moved the model most, if any did."""
+    """The site that moved the model most, if any did."""
     parts = [each for each in found if each.share]
     return max(parts, key=lambda each: (each.share * each.norm, each.site), default=None)
-
-
-def _large(sites: int) -> float:
-    return max(LEAST_LARGE, min(LARGEST_SHARE, LARGE_SHARE / sites))
-
-
-def _merged(one: Partial, other: Partial) -> Partial:
-    return one.emptied().merge(one).merge(other)
 
 
 def _weight(partial: Partial) -> int:
@@ -188,7 +181,7 @@ def _weight(partial: Partial) -> int:
 
 
 def _mean(partial: Partial) -> Mapping[str, Array]:
-    """float64 mean update by tensor, as the algorithm weighs its clients; nothing of nobody."""
+    """float64 mean update by tensor, as the algorithm weighs its clients; empty without clients."""
     if not _weight(partial):
         return {}
     if partial.updates is None:

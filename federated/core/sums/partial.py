@@ -7,7 +7,7 @@ order, and a chunk that was lost with its worker can be trained again elsewhere.
 
 * The grid of a tensor comes from the round's global model only, never from the updates.
 * A bound on the largest sum travels with the sum. When it leaves the range of int64 the Partial is
-  `overflowed`, whatever the grouping, and the round is repeated on a coarser grid.
+  `overflowed` in every grouping, and the round is repeated on a coarser grid.
 * An update that is not finite is refused as a whole, counted and named.
 * An algorithm that needs every update has them kept (`updates`) instead of summed.
 
@@ -24,7 +24,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from ..state import Array, Roles, State, averaged, counters
+from ..state import Array, Roles, State, averaged, counters, under
 from .updates import Update, Updates
 
 FRACTION_BITS = 32
@@ -74,7 +74,7 @@ class Tally:
     not_finite: int = 0
     """Samples whose loss was not a finite number."""
     untold: int = 0
-    """Samples whose loss nobody told, as a `client_update` need not."""
+    """Samples without a loss: a `client_update` need not tell it."""
 
     def add(self, samples: int, correct: int, loss_sum: float, *, told: bool = True) -> Self:
         """Count `samples` more, of which `correct` were right, with the losses' sum if `told`."""
@@ -106,7 +106,7 @@ class Tally:
     ) -> Self:
         """Count clients that were trained: their samples and finite sums of losses, (k,) each.
 
-        `told` is false for clients whose losses nobody told.
+        `told` is false for clients that told no losses.
         """
         count = int(samples.sum())
         self.samples += count
@@ -321,7 +321,7 @@ class Partial:
 
     @property
     def fewest(self) -> int:
-        """The fewest clients of any step that it is made of; 0 if nobody was added in any."""
+        """The fewest clients of any step that it is made of; 0 if no client was added."""
         return min(filter(None, (self.clients, *self.earlier.values())), default=0)
 
     @property
@@ -330,7 +330,7 @@ class Partial:
         return tuple(sorted(n for n, bound in self.bounds.items() if bound >= 1 << RANGE_BITS))
 
     def mean(self) -> dict[str, Array]:
-        """float64 mean update of each tensor; done once, by whoever finishes the round."""
+        """float64 mean update of each tensor; computed once, when the round ends."""
         if self.updates is not None:
             raise ValueError("the updates were kept and not summed")
         if self.overflowed:
@@ -365,18 +365,16 @@ class Partial:
 
     @classmethod
     def from_wire(cls, header: Mapping[str, Any], tensors: Mapping[str, Array]) -> Self:
+        told = header.get("updates")
+        updates = None if told is None else Updates.from_wire(told, under("all/", tensors))
         return cls(
             exponents=dict(header["exponents"]),
-            sums={n[4:]: a for n, a in tensors.items() if n.startswith("sum/")},
+            sums=under("sum/", tensors),
             bounds={name: int(bound) for name, bound in header["bounds"].items()},
-            largest={n[4:]: a for n, a in tensors.items() if n.startswith("max/")},
+            largest=under("max/", tensors),
             weight=header["weight"],
             clients=header["clients"],
             refused=list(header["refused"]),
             tally=Tally.from_json(header["tally"]),
-            updates=Updates.from_wire(
-                header["updates"], {n[4:]: a for n, a in tensors.items() if n.startswith("all/")}
-            )
-            if "updates" in header
-            else None,
+            updates=updates,
         )

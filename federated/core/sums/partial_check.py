@@ -18,15 +18,8 @@ from ...errors import FederatedError
 from ..population.cohort_members import Members
 from ..population.sampling import Indices
 from ..population.shares import Mask, unpacked
-from ..state import Array, Roles, State, averaged, counters
-from .amounts import (
-    Wrong,
-    bound_problem,
-    judged_problem,
-    largest,
-    update_problem,
-    weight_problem,
-)
+from ..state import Array, Roles, State, averaged, counters, under
+from .amounts import AnswerRefused, check_bounds, check_judged, check_weight, largest, shown
 from .partial import RANGE_BITS, Partial, Tally
 
 LONGEST_ID = 512
@@ -34,20 +27,9 @@ LONGEST_ID = 512
 LONGEST_NUMBER = 400
 """Digits of a bound or of a sum of metrics; honest ones have some dozens."""
 TALLIES = (4, 5)
-"""How many sums a tally has: the samples whose loss nobody told stand in some only."""
+"""Sums of a tally: the fifth, samples without a loss, may be left out."""
 LONGEST_DIGEST = 128
 """Characters of the digest of a client's tensor."""
-
-
-class AnswerRefused(FederatedError):
-    """A site's answer cannot be what it was asked for."""
-
-    def __init__(self, what: str, found: str, wanted: str) -> None:
-        super().__init__(what, found, wanted)
-        self.what, self.found, self.wanted = what, found, wanted
-
-    def __str__(self) -> str:
-        return f"its answer is refused: {self.what} is {self.found}, wanted {self.wanted}"
 
 
 class LimitExceeded(AnswerRefused):
@@ -72,17 +54,17 @@ def checked_partial(
     all_of_them: bool,
     keeps_updates: bool,
 ) -> Partial:
-    """The Partial in an answer, which is about `members` and nobody else; raises AnswerRefused.
+    """The Partial in an answer, which is about `members` alone; raises AnswerRefused.
 
     `all_of_them`: the site may not leave out any of them.
     """
     told = header.get("partial")
     if not isinstance(told, Mapping):
-        _refuse("the partial", _kind(told), "an object")
+        _refuse("the partial", shown(told), "an object")
     kinds = {"exponents": Mapping, "bounds": Mapping, "refused": list, "tally": list}
     for name, kind in kinds.items():
         if not isinstance(told.get(name), kind):
-            _refuse(f"`{name}`", _kind(told.get(name)), "as a partial has it")
+            _refuse(f"`{name}`", shown(told.get(name)), "as a partial has it")
     weight, counted = (_count(told.get(name), f"`{name}`") for name in ("weight", "clients"))
     refused = told["refused"]
     if not all(isinstance(each, str) and len(each) <= LONGEST_ID for each in refused):
@@ -120,27 +102,25 @@ def _check_amounts(
 ) -> None:
     """Check the weight and the bounds of a Partial whose form is right.
 
-    In groups nobody knows who trained, so a Partial may weigh as much as all clients together.
+    In groups the clients that trained are unknown: a Partial may weigh as much as all together.
     """
     says = None if all_of_them or "covered" not in header else checked_covered(header, members)
     clients, unnamed = members.covered(says, partial.refused)
     if members.each_once and says is None and not all_of_them:
-        clients = None  # whoever asked for some has yet to be told which
-    _refuse_if(
-        weight_problem(
-            partial.weight,
-            partial.tally,
-            each_once=members.each_once,
-            samples=members.samples(clients),
-            unnamed=unnamed,
-        )
+        clients = None  # which of them is not known yet
+    check_weight(
+        partial.weight,
+        partial.tally,
+        each_once=members.each_once,
+        samples=members.samples(clients),
+        unnamed=unnamed,
     )
     if rows := header["partial"].get("updates"):
         samples = members.samples(members.places(row[0] for row in rows))
-        known = [-1] * len(rows) if samples is None else samples.tolist()
-        for row, its in zip(rows, known, strict=True):
-            _refuse_if(update_problem(row[1], checked_tally(row[2:]), its))
-    _refuse_if(bound_problem(partial, model))
+        for at, row in enumerate(rows):
+            its = None if samples is None else samples[at : at + 1]
+            check_weight(row[1], checked_tally(row[2:]), each_once=True, samples=its)
+    check_bounds(partial, model)
 
 
 def checked_covered(header: Mapping[str, Any], members: Members) -> Mask:
@@ -150,7 +130,7 @@ def checked_covered(header: Mapping[str, Any], members: Members) -> Mask:
     """
     told = header.get("covered")
     if not isinstance(told, str):
-        _refuse("`covered`", _kind(told), "a bitmap")
+        _refuse("`covered`", shown(told), "a bitmap")
     try:
         covered = unpacked(told, len(members.mask))
     except FederatedError as error:
@@ -176,19 +156,19 @@ def checked_judges(header: Mapping[str, Any], most: int) -> int:
 def checked_judged(sums: object, samples: Indices | None) -> Tally:
     """The tally of a site that judged a model on clients with these samples; AnswerRefused."""
     tally = checked_tally(sums)
-    _refuse_if(judged_problem(tally, samples))
+    check_judged(tally, samples)
     return tally
 
 
 def checked_tally(sums: object) -> Tally:
     """The tally that a site's answer says; AnswerRefused."""
     if not isinstance(sums, list) or len(sums) not in TALLIES:
-        _refuse("a tally", _kind(sums), "four or five sums")
+        _refuse("a tally", shown(sums), "four or five sums")
     samples, correct, loss, not_finite, untold = (*sums, 0)[:5]
     for value in (samples, correct, not_finite, untold):
         _count(value, "a sum of samples")
     if not isinstance(loss, int) or isinstance(loss, bool) or loss.bit_length() > LONGEST_NUMBER:
-        _refuse("the sum of losses", _kind(loss), "a whole number")
+        _refuse("the sum of losses", shown(loss), "a whole number")
     if max(correct, not_finite, untold) > samples:
         found = f"{correct} right, {not_finite} not finite, {untold} untold of {samples}"
         _refuse("a tally", found, "at most all of them each")
@@ -218,14 +198,14 @@ def _check_owners(told: Mapping[str, Any], weight: int, members: Members) -> Non
 def _check_digests(told: object, model: State, members: Members) -> None:
     """What clients became, where that is told: tensors' digests by name, by client."""
     if not isinstance(told, Mapping):
-        _refuse("`digests`", _kind(told), "an object of clients")
+        _refuse("`digests`", shown(told), "an object of clients")
     for tensors in told.values():
         if not isinstance(tensors, Mapping) or not tensors.keys() <= model.keys():
-            _refuse("`digests`", _kind(tensors), "the model's tensors by name")
+            _refuse("`digests`", shown(tensors), "the model's tensors by name")
         if not all(
             isinstance(each, str) and len(each) <= LONGEST_DIGEST for each in tensors.values()
         ):
-            _refuse("`digests`", _kind(tensors), "the digest of each tensor")
+            _refuse("`digests`", shown(tensors), "the digest of each tensor")
     if len(told) > members.most:
         _refuse("`digests`", f"of {len(told)} clients", f"at most {members.most}")
     if (stranger := members.stranger(told)) is not None:
@@ -272,15 +252,15 @@ def _check_updates(
     if rows is None:
         return
     if not isinstance(rows, list) or len(rows) != clients:
-        _refuse("`updates`", _kind(rows), f"a list of {clients}")
+        _refuse("`updates`", shown(rows), f"a list of {clients}")
     for row in rows:
         if not isinstance(row, list) or len(row) - 2 not in TALLIES or not isinstance(row[0], str):
-            _refuse("an update", _kind(row), "an id, a weight and a tally")
+            _refuse("an update", shown(row), "an id, a weight and a tally")
         _count(row[1], "the weight of an update")
         checked_tally(row[2:])
     if len({row[0] for row in rows}) != len(rows):
         _refuse("`updates`", "one client twice", "each once")
-    stacked = {name[4:]: array for name, array in tensors.items() if name.startswith("all/")}
+    stacked = under("all/", tensors)
     if set(stacked) != (set(averaged(roles)) if rows else set()):
         _refuse("the updates", "of other tensors", "of those that are averaged")
     for name, array in stacked.items():
@@ -297,29 +277,20 @@ def _like(array: Array, dtype: np.dtype[Any], shape: tuple[int, ...], what: str)
 
 def _count(value: object, what: str) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << RANGE_BITS:
-        _refuse(what, _kind(value), "a whole number of at least 0")
+        _refuse(what, shown(value), "a whole number of at least 0")
     return value
 
 
 def _bound(value: object, name: str) -> int:
     if not isinstance(value, str) or len(value) > LONGEST_NUMBER or not value.isdecimal():
-        _refuse(f"the bound of {name}", _kind(value), "the digits of a whole number")
+        _refuse(f"the bound of {name}", shown(value), "the digits of a whole number")
     return int(value)
 
 
 def _seconds(value: object, what: str) -> None:
     real = isinstance(value, int | float) and not isinstance(value, bool)
     if not real or not math.isfinite(value) or value < 0:  # type: ignore[arg-type, operator]
-        _refuse(what, _kind(value), "seconds")
-
-
-def _kind(value: object) -> str:
-    return "missing" if value is None else f"{value!r:.60}"
-
-
-def _refuse_if(wrong: Wrong | None) -> None:
-    if wrong is not None:
-        _refuse(wrong.what, wrong.found, wrong.wanted)
+        _refuse(what, shown(value), "seconds")
 
 
 def _refuse(what: str, found: str, wanted: str) -> NoReturn:

@@ -16,7 +16,7 @@ from typing import Any, Self
 import numpy as np
 
 from ...errors import RunRefused
-from ..state import Array, digest
+from ..state import Array, digest, under
 from .partial import RANGE_BITS, Partial
 
 MEAN, LARGEST = "mean/", "max/"
@@ -73,14 +73,12 @@ class Late:
             samples=told["samples"],
             weight=told["weight"],
             sites=tuple(told["sites"]),
-            mean={n.removeprefix(MEAN): a for n, a in tensors.items() if n.startswith(MEAN)},
-            largest={
-                n.removeprefix(LARGEST): a for n, a in tensors.items() if n.startswith(LARGEST)
-            },
+            mean=under(MEAN, tensors),
+            largest=under(LARGEST, tensors),
         )
 
     def on_grid(self, exponents: Mapping[str, int]) -> Partial:
-        """Its part of a sum on this grid; of nobody, since its round has counted its clients."""
+        """Its part of a sum on this grid; its clients were counted in its own round."""
         partial = Partial(exponents, weight=self.weight)
         for name, mean in self.mean.items():
             units = np.rint(np.ldexp(mean, exponents[name]))

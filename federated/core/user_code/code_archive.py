@@ -22,7 +22,9 @@ LONGEST_NAME = 255
 """Bytes of a file's name, folders included."""
 ENDING = ".py"
 RESERVED = frozenset({"fedpilot"}) | sys.stdlib_module_names
-"""Modules and packages that are nobody's own."""
+"""Modules and packages that are never the user's own."""
+INSTALLED = frozenset({"site-packages", "dist-packages"})
+"""Folders of what was installed."""
 
 _FILE, _ENTRY, _END = b"PK\x03\x04", b"PK\x01\x02", b"PK\x05\x06"
 _FILE_HEAD = struct.Struct("<4s5H3I2H")
@@ -97,8 +99,8 @@ def unpacked(archive: bytes) -> dict[str, bytes]:
         at = end
     if not files or packed(files) != archive:
         raise CodeRefused(
-            f"{len(archive)} bytes that are no archive as fedpilot writes it, of files that are "
-            "stored as they are, once each and in order"
+            f"{len(archive)} bytes that are no archive of fedpilot: files stored uncompressed, "
+            "once each and in order"
         )
     return files
 
@@ -110,10 +112,9 @@ def _check_name(name: str) -> None:
     plain = last.endswith(ENDING) and all(part.isidentifier() for part in parts)
     if not plain or len(name.encode()) > LONGEST_NAME:
         raise CodeRefused(
-            f"a file called {name[:80]!a}; an archive holds modules alone, such as `my/nets.py`"
+            f"a file called {name[:80]!a}; an archive has only modules, such as `my/nets.py`"
         )
     if parts[0] in RESERVED:
         raise CodeRefused(
-            f"{name[:80]!a}, which has the name of a module of Python's own or of fedpilot; "
-            "call it otherwise"
+            f"{name[:80]!a}, which has the name of a module of Python or of fedpilot; rename it"
         )

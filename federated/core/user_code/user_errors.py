@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import sysconfig
 import traceback
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ...errors import ClientFailed
+from .code_archive import INSTALLED
 
 LONGEST_TRACE = 8_000
 """Characters of a traceback that are kept; the last ones, which say what it is."""
-_INSTALLED = ("site-packages", "dist-packages")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,15 +69,12 @@ def trace_of(error: BaseException) -> str:
 
 def is_users(filename: str) -> bool:
     """Whether a file of a traceback is the user's own code."""
-    if filename.startswith("<frozen") or any(each in filename for each in _INSTALLED):
+    if filename.startswith("<frozen") or any(each in filename for each in INSTALLED):
         return False
-    return not any(filename.startswith(f"{folder}/") for folder in _not_users())
-
-
-def _not_users() -> Sequence[str]:
     ours = Path(__file__)
-    return [
+    others = [
         *(sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib")),
         str(ours.parents[3]),  # of the import package, whose folders may be links
         str(ours.resolve().parents[2]),
     ]
+    return not any(filename.startswith(f"{folder}/") for folder in others)

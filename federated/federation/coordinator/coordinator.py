@@ -28,7 +28,7 @@ from ...core.rounds.round_costs import Costs
 from ...core.rounds.stopping import Progress
 from ...core.state import Roles, State, digest
 from ...errors import ModelNotFinite
-from ...prepare.budgets import budget_of, judges_of
+from ...prepare.costs import budget_of, judges_of
 from ..events import Emit
 from ..run_folder.folder import RunFolder
 from ..setup.global_model import GlobalModel

@@ -34,7 +34,7 @@ from ...core.rounds.participation import (
     step,
 )
 from ...core.rounds.site_events import NotBelieved, believed
-from ...core.sums.partial_check import AnswerRefused
+from ...core.sums.amounts import AnswerRefused
 from ...errors import FederatedError
 from ..events import Emit
 

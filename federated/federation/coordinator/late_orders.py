@@ -18,9 +18,9 @@ from fedpilot.mediator import FederationMediator, Payload, Share
 from fedpilot.mediator.errors import AnswerUnreadable
 
 from ...config.schema import Participation
-from ...core.state import Array
+from ...core.state import under
+from ...core.sums.amounts import AnswerRefused
 from ...core.sums.partial import Partial
-from ...core.sums.partial_check import AnswerRefused
 from ...core.sums.staleness import Late, as_late
 from ...engine.tensor_files import read_tensors, write_tensors
 from ...errors import RunRefused
@@ -183,13 +183,7 @@ def read_late(path: Path, told: Sequence[Any]) -> list[Late]:
     header, tensors = read_tensors(path)
     if header.get("format") != FORMAT:
         raise RunRefused(f"{path} is of another format than {FORMAT}")
-    found = []
-    for number, each in enumerate(told):
-        under = f"{number}/"
-        mine: dict[str, Array] = {
-            name.removeprefix(under): array
-            for name, array in tensors.items()
-            if name.startswith(under)
-        }
-        found.append(Late.from_json(each, mine, str(path)))
-    return found
+    return [
+        Late.from_json(each, under(f"{number}/", tensors), str(path))
+        for number, each in enumerate(told)
+    ]

@@ -15,9 +15,9 @@ from typing import Protocol, Self
 from fedpilot.mediator import Payload, Share, SiteUnreachable
 from fedpilot.mediator.errors import AnswerUnreadable
 
-from ...core.sums.amounts import size_problem
+from ...core.sums.amounts import AnswerRefused, check_repeated
 from ...core.sums.partial import COARSER_STEP, COARSEST, Partial
-from ...core.sums.partial_check import AnswerRefused, LimitExceeded
+from ...core.sums.partial_check import LimitExceeded
 from .gather import Answered
 
 
@@ -64,6 +64,7 @@ def unproven(
             try:
                 answer = future.result(timeout_s)
                 again.check(each.part.share, answer)
+                check_repeated(before, after := partial_of(answer))
             except SiteUnreachable:
                 continue  # the next who asks will see
             except TimeoutError:
@@ -71,10 +72,7 @@ def unproven(
             except (AnswerRefused, AnswerUnreadable) as error:
                 problems[site] = error
             else:
-                after = partial_of(answer)
-                if (wrong := size_problem(before, after)) is not None:
-                    problems[site] = AnswerRefused(wrong.what, wrong.found, wrong.wanted)
-                elif after.overflowed:
+                if after.overflowed:
                     open_.append((each, after))
     for each, partial in open_:
         name = partial.overflowed[0]

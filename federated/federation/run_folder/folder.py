@@ -28,7 +28,7 @@ from typing import Any, Self
 
 from fedpilot.fabric.host.whole_files import replacing
 
-from ...core.state import Array, State
+from ...core.state import Array, State, under
 from ...engine.tensor_files import read_tensors, write_tensors
 from ...errors import RunRefused
 from ..events import Event
@@ -380,8 +380,8 @@ def read_checkpoint(path: Path) -> Checkpoint:
     return Checkpoint(
         header["round"],
         header["identity"],
-        {n.removeprefix("model/"): a for n, a in tensors.items() if n.startswith("model/")},
-        {n.removeprefix("server/"): a for n, a in tensors.items() if n.startswith("server/")},
+        under("model/", tensors),
+        under("server/", tensors),
     )
 
 

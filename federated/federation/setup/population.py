@@ -14,7 +14,7 @@ from ...core.population.federated_data.union import described
 from ...core.population.groups import ClientGroups
 from ...core.population.partitions.summary import PartitionSummary, describe
 from ...core.population.sampling import cohort
-from ...prepare.budgets import rounds_within
+from ...prepare.costs import rounds_within
 from ...prepare.grouping import steps_of
 
 if TYPE_CHECKING:

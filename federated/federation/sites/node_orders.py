@@ -13,7 +13,7 @@ from fedpilot.mediator.federation.futures import then
 
 from ...core.lifecycle import NodeState
 from ...core.proof.node_check import check_node
-from ...core.sums.partial_check import AnswerRefused
+from ...core.sums.amounts import AnswerRefused
 from ..setup.global_model import CurrentModel
 from ..setup.loaded_config import LoadedConfig, execution_of
 from .gang_session import GangSession

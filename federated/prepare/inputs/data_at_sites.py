@@ -47,8 +47,8 @@ def gather_declared(config: RunConfig, declared: Mapping[str, Any]) -> RunInputs
     x = np.zeros((2, *schema.input_shape), dtype=schema.dtype)
     y = np.zeros(2, dtype=np.int64)
     data = SiteData(x, y, x[:0], y[:0], schema.num_classes, Elsewhere(union))
-    model, nobody = build_model(config, data), range(0)
-    made = inputs_of(config, data, model, data_digest=union.digest, here=nobody, union=union)
+    model, here = build_model(config, data), range(0)
+    made = inputs_of(config, data, model, data_digest=union.digest, here=here, union=union)
     return affordable(config, made)
 
 
@@ -85,13 +85,13 @@ def gather_here(
     called = ids_of(site, ids if declaration.disclose.ids else None, len(ids), place.pattern)
     held = SiteClients(place.first, place.population, replace(owners, ids=called))
     assert declaration.num_classes is not None  # or it would not be as declared
-    nobodys = dataset.x[:0], dataset.y[:0]
+    no_tests = dataset.x[:0], dataset.y[:0]
     try:
         groups = groups_of(config, held, dataset.y, dataset.columns, held.here)
     except ConfigError as error:
         found = error.problems[0].found
         raise DataUnusable(site, name, f"its clients make no groups: {found}") from None
-    data = SiteData(dataset.x, dataset.y, *nobodys, declaration.num_classes, held, groups)
+    data = SiteData(dataset.x, dataset.y, *no_tests, declaration.num_classes, held, groups)
     try:
         model = build_model(config, data)
     except ConfigError:
@@ -119,6 +119,6 @@ def _check_disclosed(config: RunConfig, union: Union) -> None:
         sites = ", ".join(union.without_ids)
         raise ConfigError.about(
             "outputs.client_digests",
-            found=f"true, and who its clients are does not leave site {sites}",
+            found=f"true, and the ids of the clients do not leave site {sites}",
             allowed="false, or data whose `disclose.ids` is `exact` in `site.yaml`",
         )

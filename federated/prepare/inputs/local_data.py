@@ -38,14 +38,14 @@ _handed_over: WeakValueDictionary[str, RunInputs] = WeakValueDictionary()
 
 
 def hand_over(inputs: RunInputs) -> str:
-    """A ticket by which a site in this very process takes these, without loading them twice."""
+    """A ticket with which a site in this process takes the inputs without loading them again."""
     ticket = secrets.token_hex(8)
     _handed_over[ticket] = inputs
     return ticket
 
 
 def take_over(ticket: str, config: RunConfig) -> RunInputs:
-    """What was handed over in this process; any other site gathers its own."""
+    """The inputs handed over in this process; other sites load their own."""
     return _handed_over.get(ticket) or gather(config)
 
 
@@ -114,7 +114,7 @@ def _make_partition(config: RunConfig, dataset: Dataset) -> Partition:
     if asked is not None and asked != found:
         raise ConfigError.about(
             "federation.number_of_clients",
-            found=f"{asked}, but the data name {found} clients",
+            found=f"{asked}, but the data names {found} clients",
             allowed=f"leave it out, or {found}",
         )
     return made

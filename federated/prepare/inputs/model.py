@@ -1,4 +1,4 @@
-"""Build a config's model, and try it on two samples of the data that it is for."""
+"""Builds a config's model, and tries it on two samples of the data."""
 
 from __future__ import annotations
 
@@ -19,11 +19,19 @@ from ...models import ModelError
 from .blame import blaming, blaming_users_code
 from .run_inputs import SiteData
 
+SUITS_EVERY_MODEL = "`auto`, or `sequential`, which suits every model"
+
+
+def fresh_module(config: RunConfig, data: SiteData) -> torch.nn.Module:
+    """The config's model with the weights of round 0, in the type of the data."""
+    seed_torch(config.run.random_seed, Purpose.INIT)
+    name, options = config.model.model_type, config.model.options
+    built = models.build(name, options, data.input_shape, data.num_classes)
+    return fitted(built, data.x.dtype)
+
 
 def build_model(config: RunConfig, data: SiteData) -> tuple[dict[str, Array], Roles]:
-    """Give the model's state before round 1, and what its tensors are; ConfigError for what does
-    not fit the data.
-    """
+    """The model of round 0 and its tensors' roles; ConfigError if it does not fit the data."""
     name, options = config.model.model_type, config.model.options
     with blaming("model.model_type", ", ".join(models.available()), RegistryError):
         models.resolve(name)
@@ -38,9 +46,7 @@ def build_model(config: RunConfig, data: SiteData) -> tuple[dict[str, Array], Ro
         blaming_users_code("model.model_type", fits),
         blaming("model.model_type", fits, ModelError, FederatedError, TypeError, RuntimeError),
     ):
-        seed_torch(config.run.random_seed, Purpose.INIT)
-        built = models.build(name, options, data.input_shape, data.num_classes)
-        module = fitted(built, data.x.dtype)
+        module = fresh_module(config, data)
         initial = state_of(module)
         roles = roles_of(module, keep_buffers=config.model.buffers == "keep")
         module.eval()
@@ -71,8 +77,7 @@ def _check_way_of_training(training: Training, module: torch.nn.Module) -> None:
     with blaming("training.client_update", function, RegistryError):
         client_update_function(training.client_update)
     if training.execution in ("folded", "mapped"):
-        every = "`auto`, or `sequential`, which suits every model"
-        with blaming("training.execution", every, NotStackable):
+        with blaming("training.execution", SUITS_EVERY_MODEL, NotStackable):
             stack(module, training.execution, 1, rate=None)
 
 

@@ -17,13 +17,12 @@ from ...core.rounds.round_costs import Costs
 from ...core.state import Array, Roles
 from ...core.sums.updates import bytes_of_one
 from ...errors import ConfigError
-from ..budgets import check_budget
-from ..update_costs import check_aggregation
+from ..costs import check_aggregation, check_budget
 
 
 @dataclass(frozen=True, slots=True)
 class SiteData:
-    """What a site's workers share: samples, test set, and who holds what."""
+    """What a site's workers share: samples, test set, partition and groups."""
 
     x: Array
     """(n, *input_shape), float32 or float64, or int64 (tokens)."""
@@ -55,7 +54,7 @@ class RunInputs:
     initial: dict[str, Array]
     """The model of round 0."""
     data_digest: str
-    """Of the samples; for whoever coordinates data that lies at sites, of what they disclose."""
+    """Of the samples; at the coordinator of data at sites, of what the sites disclose."""
     cohort_size: int
     """Clients that a round asks."""
     enough: int
@@ -63,7 +62,7 @@ class RunInputs:
     here: range
     """The clients whose samples are here."""
     union: Union | None = None
-    """Who is at which site, for whoever coordinates data that lies at sites."""
+    """The clients of each site; only at the coordinator of data at sites."""
 
     @property
     def population(self) -> int:

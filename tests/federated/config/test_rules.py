@@ -23,6 +23,16 @@ ONE_PROBLEM = [
         id="what sites declare counts for data at sites only",
     ),
     pytest.param(
+        GOOD + "resources:\n  memory_per_worker: 2\n",
+        ("x.yaml:13", "resources.memory_per_worker", "2 bytes", "at least 100 MB", ""),
+        id="a size that lost its unit is refused",
+    ),
+    pytest.param(
+        GOOD + "resources:\n  memory_per_worker: 99MB\n",
+        ("x.yaml:13", "resources.memory_per_worker", "99,000,000 bytes", "such as 2GB", ""),
+        id="memory in which no worker starts is refused",
+    ),
+    pytest.param(
         changed("clients_per_round: 20", "clients_per_round: 20\n  client_sampling_rate: 0.5"),
         ("x.yaml:6", "federation.client_sampling_rate", "both `clients_per_round`", "one of", ""),
         id="two keys that exclude each other are refused at the second",

@@ -122,7 +122,7 @@ def test_a_path_that_leads_nowhere_says_where_it_ends(module: str, path: str, to
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
 
 
-NOBODYS = "came with Python or installs packages, and is nobody's"
+NOBODYS = "came with Python or installs packages, and holds no model"
 
 
 @pytest.mark.parametrize(

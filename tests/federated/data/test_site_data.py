@@ -191,7 +191,7 @@ def test_whoever_coordinates_has_no_samples(hospitals: Hospitals) -> None:
                      id="more clients than sites have"),
         pytest.param({"sites__site_files": []}, "no site is known that declares data",
                      id="no declarations"),
-        pytest.param({"outputs__client_digests": True}, "does not leave site east, west",
+        pytest.param({"outputs__client_digests": True}, "do not leave site east, west",
                      id="digests of clients that are not named"),
     ],
 )  # fmt: skip

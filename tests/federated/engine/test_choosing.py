@@ -425,7 +425,7 @@ def test_facts_are_those_of_the_structure() -> None:
     assert [layer.kind for layer in found.layers] == ["linear", "pointwise", "linear"]
     assert [layer.products for layer in found.layers] == [FEATURES * 8, 0, 8 * CLASSES]
     assert [layer.outputs for layer in found.layers] == [8, 8, CLASSES]
-    assert found.trained == found.numbers == FEATURES * 8 + 8 + 8 * CLASSES + CLASSES
+    assert found.trained == FEATURES * 8 + 8 + 8 * CLASSES + CLASSES
     assert (found.tensors, found.inputs, found.itemsize) == (4, FEATURES, 4)
     assert found.widths == (FEATURES, 8, CLASSES)
 

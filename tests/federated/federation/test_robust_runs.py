@@ -18,7 +18,7 @@ from fedpilot.federated.algorithms.coordinatewise import cut
 from fedpilot.federated.core.state import digest
 from fedpilot.federated.engine import journal as journal_module
 from fedpilot.federated.engine.tensor_files import read_tensors
-from fedpilot.federated.prepare.update_costs import machine_memory
+from fedpilot.federated.prepare.costs import machine_memory
 from fedpilot.federated.site.rounds import SiteRound
 
 CLIENTS, COHORT, ROUNDS = 12, 7, 3
@@ -317,7 +317,7 @@ def test_what_memory_cannot_hold_is_refused(
     strategy: str, lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     each = (6 * 3 + 3) * 4
-    costs = "fedpilot.federated.prepare.update_costs.machine_memory"
+    costs = "fedpilot.federated.prepare.costs.machine_memory"
     monkeypatch.setattr(costs, lambda: 4 * COHORT * each)
     assert lab.federation(strategy).bytes_of_updates == COHORT * each
     monkeypatch.setattr(costs, lambda: 4 * COHORT * each - 1)
@@ -338,7 +338,7 @@ def test_what_memory_cannot_hold_is_refused(
         pytest.param({"federation__aggregation_strategy": "trimmed_mean"}, "federation.trim",
                      "without `trim`", id="the strategy without trim"),
         pytest.param({"federation__aggregation_strategy": "trimmed_mean", "federation__trim": 0.1},
-                     "federation.trim", "0.1 of 7 clients per round, which cuts off nobody",
+                     "federation.trim", "0.1 of 7 clients per round, which cuts off none",
                      id="nobody is cut off"),
         pytest.param({"federation__aggregation_strategy": "trimmed_mean", "federation__trim": 0.5},
                      "federation.trim", "the number 0.5", id="nobody is left"),

@@ -241,7 +241,7 @@ def test_what_is_loaded_already_is_not_taken_for_what_came(
     imported: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "own_e", types.ModuleType("own_e"))
-    with pytest.raises(CodeRefused, match="a module called own_e, and another of that name"):
+    with pytest.raises(CodeRefused, match="its module own_e has the name of one"):
         make_importable(packed({"own_e/nets.py": b""}))
     assert not any(isinstance(each, ArchiveFinder) for each in sys.meta_path)
 

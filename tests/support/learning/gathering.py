@@ -13,7 +13,8 @@ from fedpilot.federated.core.population.shares import part_name
 from fedpilot.federated.core.rounds.participation import (
     Rules,
 )
-from fedpilot.federated.core.sums.partial_check import AnswerRefused, LimitExceeded
+from fedpilot.federated.core.sums.amounts import AnswerRefused
+from fedpilot.federated.core.sums.partial_check import LimitExceeded
 from fedpilot.federated.federation.coordinator.gather import Answered, Gather, Part
 from fedpilot.mediator import (
     FederationMediator,

@@ -24,11 +24,11 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 
 class Told(StrEnum):
-    """How the samples of a site's clients may be told, and so its share of them."""
+    """How exactly the samples of a site's clients, and so its share, may be shown."""
 
     EXACT = "exact"
     ABOUT = "about"
-    """In tenths."""
+    """Shares in tenths."""
     NONE = "none"
 
 
@@ -55,13 +55,13 @@ class Declared:
     ids: tuple[str, ...] | None = None
     """Sorted; None where the site keeps them to itself."""
     counts: tuple[int, ...] | None = None
-    """Samples of each client, as far as the site tells the truth of them."""
+    """Samples of each client, exact or rounded by the site."""
     exact: bool = False
-    """Whether it says that those are the very numbers."""
+    """Whether the site says that the counts are exact."""
 
     @property
     def told(self) -> Told:
-        """How the samples of its clients may be told."""
+        """How exactly the samples of its clients may be shown."""
         if self.counts is None:
             return Told.NONE
         return Told.EXACT if self.exact else Told.ABOUT
@@ -74,7 +74,7 @@ class Declared:
             return BadDeclaration(site, dataset, problem)
 
         if not _NAME.fullmatch(site):
-            raise fail("its own name is none: letters, digits, `.`, `_`, `-` make one, 63 at most")
+            raise fail("the site's name may have letters, digits, `.`, `_` and `-`, at most 63")
         if not isinstance(values, Mapping):
             raise fail(f"wanted a section, found {values!r:.60}")
         clients, residency = values.get("clients"), values.get("residency")
@@ -116,7 +116,7 @@ def _are_ids(values: Any, clients: int) -> bool:
 
 
 def _schema_in(values: Any, fail: Callable[[str], BadDeclaration]) -> Schema:
-    """A schema that a model can be made for, of a size that can be made."""
+    """The schema, if a model and samples of its size can be made."""
     found = values if isinstance(values, Mapping) else {}
     shape, dtype, classes = (found.get(name) for name in ("input_shape", "dtype", "num_classes"))
     if not (

@@ -2,7 +2,7 @@
 
 UnionError
 +-- BadDeclaration   what a site discloses of a data set cannot be used
-+-- NotHere          samples were asked for that are at a site
++-- NotHere          the requested samples are at a site
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ class BadDeclaration(UnionError):
         self.site, self.dataset, self.problem = site, dataset, problem
 
     def __str__(self) -> str:
-        return f"site {self.site} declares data set {self.dataset} so: {self.problem}"
+        return f"site {self.site} declares data set {self.dataset} wrongly: {self.problem}"
 
 
 class NotHere(UnionError):
-    """Samples were asked for that are at another place."""
+    """The requested samples are at a site."""
 
     def __init__(self, client_id: str) -> None:
         super().__init__(client_id)
         self.client_id = client_id
 
     def __str__(self) -> str:
-        return f"the samples of client {self.client_id} are at its site, and were asked for here"
+        return f"the samples of client {self.client_id} are at its site and cannot be read here"

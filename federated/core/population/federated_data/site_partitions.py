@@ -16,7 +16,7 @@ from ...randomness import UInt64s
 from ..partitions.disjoint import Disjoint
 from ..partitions.partition import Int64s, Partition, PartitionKind, UnknownClient
 from .errors import NotHere
-from .union import ClientsOfPlace, Union
+from .union import Union
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,8 +79,12 @@ class Elsewhere(Partition):
         return self.union.population
 
     def client_id(self, index: int) -> str:
-        part = self._part_of(index)
-        return part.ids.id_of(index - part.first)
+        for part in self.union.parts:
+            if index in part.indices:
+                return part.ids.id_of(index - part.first)
+        raise IndexError(
+            f"clients are numbered from 0 to {self.number_of_clients - 1}, not {index}"
+        )
 
     def index_of(self, client_id: str) -> int:
         for part in self.union.parts:
@@ -98,14 +102,6 @@ class Elsewhere(Partition):
     def keys(self, indices: ArrayLike) -> UInt64s:
         raise NotHere(self._one_of(indices))
 
-    def _part_of(self, index: int) -> ClientsOfPlace:
-        for part in self.union.parts:
-            if index in part.indices:
-                return part
-        raise IndexError(
-            f"clients are numbered from 0 to {self.number_of_clients - 1}, not {index}"
-        )
-
     def _one_of(self, indices: ArrayLike) -> str:
         clients = np.asarray(indices, dtype=np.int64).tolist()
-        return self.client_id(clients[0]) if clients else "nobody"
+        return self.client_id(clients[0]) if clients else "(none)"

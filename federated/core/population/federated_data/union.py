@@ -33,7 +33,7 @@ class ClientsOfPlace:
     counts: tuple[int, ...] | None
     ids_digest: str
     exact: bool = False
-    """Whether the counts are the very numbers."""
+    """Whether the counts are exact."""
 
     @property
     def indices(self) -> range:
@@ -43,7 +43,7 @@ class ClientsOfPlace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Union:
-    """Who is where."""
+    """The clients of each site."""
 
     dataset: str
     schema: Schema
@@ -54,7 +54,7 @@ class Union:
     digest: str
     """SHA-256 over all that the sites disclose."""
     told: Mapping[str, Told]
-    """By site, how the samples of its clients may be told."""
+    """By site, how exactly the samples of its clients may be shown."""
 
     @property
     def population(self) -> int:
@@ -137,7 +137,7 @@ def united(dataset: str, declared: Mapping[str, Declared], *, pattern: str) -> U
 
 
 def described(union: Union) -> PartitionSummary:
-    """What is known of how the samples lie on the clients."""
+    """The sizes of the clients, as far as the sites disclose them."""
     return summary_of(PartitionKind.NATURAL, union.population, union.samples(), None)
 
 
@@ -171,7 +171,7 @@ def _check_alike(dataset: str, declared: Mapping[str, Declared]) -> None:
 
 
 def _check_distinct(dataset: str, declared: Mapping[str, Declared], pattern: str) -> None:
-    """Refuse two clients of one name."""
+    """UnionError for two clients with the same id."""
     numbered = {
         name: ids_of(name, None, each.clients, pattern)
         for name, each in declared.items()

@@ -1,4 +1,4 @@
-"""Share out whole samples: shares rounded to sum up, shards dealt in turn, nobody left empty."""
+"""Share out whole samples: shares rounded to sum up, shards dealt in turn, no client left empty."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def deal(per_label: Int64s, number_of_clients: int, rng: np.random.Generator) ->
     """Deal each label's shards to clients; give, per label, the client of each shard.
 
     Clients get equally many, up to one. A label that has as many shards left as there are clients
-    left must be dealt now; other labels are drawn in proportion to their shards. So nobody is
+    left must be dealt now; other labels are drawn in proportion to their shards. So no client is
     dealt a label twice, save labels with more shards than there are clients.
     """
     everybody, left = np.divmod(per_label, number_of_clients)
@@ -55,7 +55,7 @@ def deal(per_label: Int64s, number_of_clients: int, rng: np.random.Generator) ->
 
 
 def give_to_the_empty(owner: Int64s, number_of_clients: int, rng: np.random.Generator) -> None:
-    """Move single samples, in place, from whoever has most to those who have none."""
+    """Move single samples, in place, from the clients with most to those with none."""
     sizes = np.bincount(owner, minlength=number_of_clients)
     empty = np.flatnonzero(sizes == 0)
     if not len(empty):

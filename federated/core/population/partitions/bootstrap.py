@@ -119,7 +119,8 @@ class Bootstrap(PartitionByIds):
     def _sizes(self, keys: UInt64s) -> Int64s:
         if self.least == self.most:
             return np.full(keys.shape, self.least, dtype=np.int64)
-        return self.least + one_per_key(self.seed, Purpose.BOOTSTRAP_SIZE, keys, self._span)
+        span = self.most - self.least + 1
+        return self.least + one_per_key(self.seed, Purpose.BOOTSTRAP_SIZE, keys, span)
 
     def _mixed(self, mix: LabelMix, keys: UInt64s, sizes: Int64s) -> Int64s:
         drawn = [
@@ -127,10 +128,6 @@ class Bootstrap(PartitionByIds):
             for key, size in zip(keys.tolist(), sizes.tolist(), strict=True)
         ]
         return np.concatenate([np.empty(0, dtype=np.int64), *drawn])
-
-    @property
-    def _span(self) -> int:
-        return self.most - self.least + 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)

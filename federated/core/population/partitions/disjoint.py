@@ -53,8 +53,8 @@ class Disjoint(PartitionByIds):
         clients = checked_indices(indices, len(self.ids))
         starts, stops = self.offsets[clients], self.offsets[clients + 1]
         slices = map(slice, starts.tolist(), stops.tolist())
-        nobodys = self.order[:0]
-        held = np.concatenate([nobodys, *map(self.order.__getitem__, slices)], dtype=np.int64)
+        parts = [self.order[:0], *map(self.order.__getitem__, slices)]
+        held = np.concatenate(parts, dtype=np.int64)
         return held, stops - starts
 
 
@@ -81,8 +81,8 @@ def dirichlet(
     """Divide every label's samples over the clients by Dir(beta); the smaller, the more skewed.
 
     Hsu, Qi and Brown 2019, "Measuring the effects of non-identical data distribution", in the form
-    of Li et al. 2021, "Federated learning on non-IID data silos". They draw again until nobody has
-    too few; here each client that got nothing takes one sample from whoever has most.
+    of Li et al. 2021, "Federated learning on non-IID data silos". They draw again until no
+    client has too few; here each client without samples takes one from the client with most.
     """
     labels = checked_labels(labels)
     _check_enough(number_of_clients, len(labels))
@@ -207,7 +207,7 @@ def fixed(
 
 
 def _by_owner(kind: PartitionKind, owner: Int64s, ids: ClientIds) -> Disjoint:
-    """Make the partition in which sample `s` belongs to `owner[s]`; -1 is nobody."""
+    """Make the partition in which sample `s` belongs to `owner[s]`; -1 is no client."""
     order = np.argsort(owner, kind="stable")
     offsets = np.searchsorted(owner[order], np.arange(len(ids) + 1))
     return Disjoint(kind, ids, compact(order), offsets.astype(np.int64))

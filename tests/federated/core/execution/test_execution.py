@@ -45,7 +45,6 @@ def mlp(*widths: int, activation: LayerKind = LayerKind.POINTWISE) -> ModelFacts
         layers=tuple(layers[:-1]),
         trained=numbers,
         tensors=2 * (len(widths) - 1),
-        numbers=numbers,
         inputs=widths[0],
         itemsize=4,
         widths=widths,
@@ -59,7 +58,7 @@ def large_cnn() -> ModelFacts:
         Layer(LayerKind.POOLING, 50_176),
         Layer(LayerKind.LINEAR, 128, 12_544 * 128),
     )
-    return ModelFacts(layers, 1_600_000, 8, 1_600_000, 3072, 4)
+    return ModelFacts(layers, 1_600_000, 8, 3072, 4)
 
 
 DIGITS, WHERE = mlp(64, 128, 10), Circumstances(batch_size=10, rule="momentum", cohort=25)
@@ -124,7 +123,8 @@ def test_a_chunk_can_be_filled_and_fits(
     assert choice == decide(mlp(*widths), where, refused), "nothing else decides"
     if choice.execution.kind is not ExecutionKind.SEQUENTIAL:
         assert 1 <= choice.execution.chunk_size <= min(LARGEST[device], cohort)
-    assert all(cost > 0 for cost in choice.costs.values())
+    costs = costs_of([choice.execution, ALONE], mlp(*widths), where)
+    assert all(cost > 0 for cost in costs.values())
 
 
 @given(st.integers(0, 1 << 40), st.integers(0, 1 << 40))

@@ -43,8 +43,8 @@ def test_workers_that_differ_are_named() -> None:
     alike = {f"a/{number}": ZEN for number in range(5)}
     found = differing({**alike, "b/0": {**LAKE, "threads": 2}})
     assert found == (
-        "cpu_kind: icelake (b/0), znver4 (a/0, a/1, a/2 and 2 more); "
-        "threads: 1 (a/0, a/1, a/2 and 2 more), 2 (b/0)"
+        "cpu_kind: icelake (b/0) and znver4 (a/0, a/1, a/2 and 2 more); "
+        "threads: 1 (a/0, a/1, a/2 and 2 more) and 2 (b/0)"
     )
     assert unlike(ZEN, {**ZEN, "pid": 9}) == ""
     assert unlike(ZEN, LAKE) == "cpu_kind is icelake, not znver4"
@@ -90,7 +90,7 @@ def test_a_mixed_gang_is_told_of_and_runs(lab: Lab, machines: Machines) -> None:
 
 def test_a_mixed_gang_is_refused_before_it_trains(lab: Lab, machines: Machines) -> None:
     machines.kinds, log = ["znver4", "icelake"], Log()
-    with pytest.raises(RunRefused, match=r"cpu_kind: icelake \(local/\d\), znver4 \(local/\d\)"):
+    with pytest.raises(RunRefused, match=r"cpu_kind: icelake \(local/\d\) and znver4 \(local/\d\)"):
         lab.run(log, run__reproducible="strict")
     assert not log.of("round_started")
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedpilot.federated.core.proof.node_check import check_node
-from fedpilot.federated.core.sums.partial_check import AnswerRefused
+from fedpilot.federated.core.sums.amounts import AnswerRefused
 
 MODEL = {"w": np.zeros((2, 3), np.float32), "steps": np.array(4)}
 SHOWN = {

@@ -15,9 +15,9 @@ from fedpilot.federated.core.population.cohort_members import Members, Membershi
 from fedpilot.federated.core.population.partitions.client_ids import PatternIds
 from fedpilot.federated.core.population.shares import packed
 from fedpilot.federated.core.state import TensorRole
+from fedpilot.federated.core.sums.amounts import AnswerRefused
 from fedpilot.federated.core.sums.partial import Partial, Reference, Tally, grid
 from fedpilot.federated.core.sums.partial_check import (
-    AnswerRefused,
     checked_covered,
     checked_judges,
     checked_partial,

@@ -15,8 +15,9 @@ from federations import Log
 from fedpilot.federated import Event, RunRefused
 from fedpilot.federated.config.schema import Participation
 from fedpilot.federated.core.state import Roles, State, TensorRole
+from fedpilot.federated.core.sums.amounts import AnswerRefused
 from fedpilot.federated.core.sums.partial import Partial, Reference, Tally
-from fedpilot.federated.core.sums.partial_check import AnswerRefused, LimitExceeded
+from fedpilot.federated.core.sums.partial_check import LimitExceeded
 from fedpilot.federated.core.sums.staleness import Late, as_late, weight_of, with_late
 from fedpilot.federated.federation.coordinator.gather import Part, Unanswered
 from fedpilot.federated.federation.coordinator.late_orders import LateOrders, read_late, write_late

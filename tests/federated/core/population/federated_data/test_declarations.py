@@ -45,5 +45,5 @@ def test_what_a_site_cannot_mean_is_refused(values: Any) -> None:
 
 
 def test_a_site_without_a_right_name_is_refused() -> None:
-    with pytest.raises(BadDeclaration, match="its own name is none"):
+    with pytest.raises(BadDeclaration, match="the site's name may have"):
         declared("../paris")

@@ -1,16 +1,19 @@
-"""What it costs to keep every update of a round, and when that is too much to begin."""
+"""What a round costs in traffic and memory, and when that is too much to begin."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from fedpilot.fabric.core.text.amounts import in_bytes
+from fedpilot.mediator.core.traffic import Budget
 
 from ..algorithms import algorithm_of
 from ..algorithms.coordinatewise import cut
-from ..config.schema import FederationConfig
+from ..config.schema import FederationConfig, RunConfig
 from ..core.algorithm import Needs
+from ..core.rounds.round_costs import Costs, Judges, fitting
 from ..errors import ConfigError
 
 KEPT_SHARE = 0.25
@@ -18,12 +21,48 @@ KEPT_SHARE = 0.25
 coordinator they are there up to three times."""
 
 
+def budget_of(config: RunConfig) -> Budget:
+    """The limits that a config sets."""
+    return Budget(**dict(config.traffic))
+
+
+def judges_of(config: RunConfig, round_number: int) -> Judges:
+    if not config.evaluation.is_due(round_number, config.federation.rounds):
+        return Judges.NOBODY
+    return Judges.ALL if config.evaluation.where == "sites" else Judges.ONE
+
+
+def check_budget(config: RunConfig, costs: Costs) -> None:
+    """ConfigError if a limit is less than one site's part of one round."""
+    tightest, least = budget_of(config).tightest, costs.at_least
+    if tightest is None or tightest[1] >= least:
+        return
+    limit, allowed = tightest
+    raise ConfigError.about(
+        f"traffic.{limit}",
+        found=f"{in_bytes(allowed)}, which is not enough for one round of one site: its model has "
+        f"{in_bytes(costs.model)}, and {in_bytes(costs.answer + costs.update)} come back",
+        allowed=f"at least {least} bytes",
+    )
+
+
+def rounds_within(config: RunConfig, costs: Costs, clients: Mapping[str, int]) -> int | None:
+    """How many of the config's rounds its budget is enough for; None where it has none.
+
+    `clients`: how many each site trains in a round, at most.
+    """
+    budget = budget_of(config)
+    if not budget.limits_anything:
+        return None
+    return fitting(costs, clients, budget, config.federation.rounds, lambda n: judges_of(config, n))
+
+
 def check_aggregation(section: FederationConfig, cohort: int, bytes_of_update: int) -> None:
     """ConfigError if a round's clients are too few for what is asked of them, or too many."""
     if section.trim is not None and not cut(section.trim, cohort):
         raise ConfigError.about(
             "federation.trim",
-            found=f"{section.trim:g} of {cohort} clients per round, which cuts off nobody",
+            found=f"{section.trim:g} of {cohort} clients per round, which cuts off none",
             allowed="more clients per round, a larger share, or `median`",
         )
     if algorithm_of(section).needs is Needs.SUM:
