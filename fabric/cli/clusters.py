@@ -6,15 +6,19 @@ What is asked for goes to stdout, as text or as one JSON document; everything el
 from __future__ import annotations
 
 import time
+from typing import TYPE_CHECKING
 
 import click
 
 from ..terminal.commands import CommandGroup, exit_codes
-from ..terminal.console import display, print_json, stdout_console
-from .access import NextSteps, ask, attached, with_access
+from ..terminal.console import display, print_json
+from .access import RayAccess, with_clusters
 from .create_cluster import create
 from .delete_clusters import delete
 from .restore_clusters import restore, tell_of_head
+
+if TYPE_CHECKING:
+    from ..inside.virtual_clusters import VirtualClusters
 
 
 @click.group(cls=CommandGroup)
@@ -38,12 +42,12 @@ def cluster() -> None:
 
 
 @cluster.command("list")
-@with_access
-def list_(address: str, auth_mode: str | None, as_json: bool) -> None:
+@with_clusters
+def list_(ray: RayAccess[VirtualClusters], as_json: bool) -> None:
     """List the virtual clusters, each followed by those inside it.
 
-    `default` is what runs on Ray outside all of them. Where the head of the Ray cluster began anew,
-    the list also says when, and which virtual clusters are gone since.
+    `default` is what runs on Ray outside all of them. After a restart of the head of the Ray
+    cluster, the list also says when that was, and which virtual clusters were lost.
 
     \b
     Examples:
@@ -51,20 +55,20 @@ def list_(address: str, auth_mode: str | None, as_json: bool) -> None:
       fedpilot cluster list --json | jq -r '.clusters[] | select(.state == "waiting") | .id'
     """
     with exit_codes():
-        document = ask(attached, address, auth_mode, lambda clusters: clusters.snapshot())
+        document = ray.ask(lambda clusters: clusters.snapshot())
         if as_json:
             print_json({"clusters": document["clusters"], "head": document.get("head")})
             return
         from ..terminal.clusters.tables import cluster_table
 
         display(cluster_table(document, time.time()))
-        tell_of_head(document, NextSteps("cluster", address, auth_mode))
+        tell_of_head(document, ray)
 
 
 @cluster.command()
 @click.argument("name")
-@with_access
-def show(name: str, address: str, auth_mode: str | None, as_json: bool) -> None:
+@with_clusters
+def show(name: str, ray: RayAccess[VirtualClusters], as_json: bool) -> None:
     """Show virtual cluster NAME: what it holds where, what it borrowed, what it asked for.
 
     \b
@@ -75,7 +79,7 @@ def show(name: str, address: str, auth_mode: str | None, as_json: bool) -> None:
     with exit_codes():
         from ..manager.snapshot import find
 
-        document = ask(attached, address, auth_mode, lambda clusters: clusters.snapshot())
+        document = ray.ask(lambda clusters: clusters.snapshot())
         found = find(document, name)
         if as_json:
             print_json(found)
@@ -86,8 +90,8 @@ def show(name: str, address: str, auth_mode: str | None, as_json: bool) -> None:
 
 
 @cluster.command()
-@with_access
-def tree(address: str, auth_mode: str | None, as_json: bool) -> None:
+@with_clusters
+def tree(ray: RayAccess[VirtualClusters], as_json: bool) -> None:
     """Draw the Ray cluster: what its machines have, who holds it, who waits for what.
 
     All bars have one scale: that of a virtual cluster lies where its share of the Ray cluster is,
@@ -100,23 +104,23 @@ def tree(address: str, auth_mode: str | None, as_json: bool) -> None:
       fedpilot cluster tree --json | jq '.machines[] | {hostname, available}'
     """
     with exit_codes():
-        document = ask(attached, address, auth_mode, lambda clusters: clusters.snapshot())
+        document = ray.ask(lambda clusters: clusters.snapshot())
         if as_json:
             print_json(document)
             return
         from ..terminal.clusters.tree import picture
 
         display(picture(document, time.time()))
-        tell_of_head(document, NextSteps("cluster", address, auth_mode))
+        tell_of_head(document, ray)
 
 
 @cluster.command()
 @click.argument("name")
-@with_access
-def explain(name: str, address: str, auth_mode: str | None, as_json: bool) -> None:
+@with_clusters
+def explain(name: str, ray: RayAccess[VirtualClusters], as_json: bool) -> None:
     """Say why virtual cluster NAME is in its state, what would help, and what has happened to it.
 
-    Also tells how one ended that is no more, as long as the manager remembers.
+    Of a virtual cluster that has ended it says how, as long as the manager remembers.
 
     \b
     Examples:
@@ -124,35 +128,24 @@ def explain(name: str, address: str, auth_mode: str | None, as_json: bool) -> No
       fedpilot cluster explain speech --json | jq -r '.sentences[]'
     """
     with exit_codes():
-        from ..terminal.clusters.explain import chronicle, sentences
+        from ..terminal.clusters.explain import explained, sentences
 
-        document, history = ask(
-            attached,
-            address,
-            auth_mode,
-            lambda clusters: (clusters.snapshot(), clusters.history()),
-        )
+        document, history = ray.ask(lambda found: (found.snapshot(), found.history()))
         now = time.time()
         said = sentences(document, name, history, now)
         if as_json:
-            there = [each for each in document["clusters"] if each["id"] == name]
-            told = [dict(event) for event in history if event["cluster"] == name]
+            found = next((each for each in document["clusters"] if each["id"] == name), None)
             print_json(
                 {
                     "id": name,
-                    "state": there[0]["state"] if there else "ended",
+                    "state": found["state"] if found else "ended",
                     "sentences": said,
-                    "history": told,
-                    "cluster": there[0] if there else None,
+                    "history": [dict(event) for event in history if event["cluster"] == name],
+                    "cluster": found,
                 }
             )
             return
-        console = stdout_console()
-        for sentence in said:
-            console.print(sentence)
-        if any(event["cluster"] == name for event in history):
-            console.print()
-            console.print(chronicle(history, name, now))
+        display(explained(said, history, name, now))
 
 
 for each in (create, restore, delete):

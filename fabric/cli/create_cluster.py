@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
@@ -14,10 +13,11 @@ from ..core.records import ROOT
 from ..core.statuses import has_started
 from ..errors import NoSuchCluster, NotInTime
 from ..host.exit_codes import INTERRUPTED, REFUSED
+from ..spec import VirtualCluster
 from ..terminal.commands import exit_codes, fail, interruptions
 from ..terminal.console import Spinner, print_json, stdout_console
-from .access import NextSteps, answer_said_to_be_slow, attached, opened, place_of, with_access
-from .spec_options import check_name, spec_from, with_deadline, with_priority, with_spec
+from .access import RayAccess, with_clusters
+from .spec_options import check_name, with_deadline, with_priority, with_spec
 
 if TYPE_CHECKING:
     from ..inside.virtual_clusters import VirtualClusters
@@ -41,22 +41,15 @@ FIRST_POLL_S, LAST_POLL_S = 0.2, 2.0
     help="How long this command waits for the places; 0 only asks for them.",
 )
 @with_deadline("Give up, and leave the queue, if it has not got its places by then.")
-@with_access
+@with_clusters
 def create(
     name: str,
-    spec_file: Path | None,
-    json_spec: str | None,
-    least: Sequence[str],
-    most: Sequence[str],
-    nodes: Sequence[str],
-    policy: str | None,
-    max_actors: int | None,
+    read_spec: Callable[[], VirtualCluster],
     parent: str | None,
     priority: int,
     wait_s: float,
     deadline_s: float | None,
-    address: str,
-    auth_mode: str | None,
+    ray: RayAccess[VirtualClusters],
     as_json: bool,
 ) -> None:
     """Reserve virtual cluster NAME: all that it needs at once, or it waits in the queue.
@@ -82,20 +75,20 @@ def create(
     3 it waits still, gave up, or could never fit; 4 no Ray there; 130 interrupted, it waits on.
     """
     with exit_codes():
-        spec = spec_from(spec_file, json_spec, least, most, nodes, policy, max_actors=max_actors)
+        spec = read_spec()
         check_name(name)
         asked_at, begun = time.time(), time.monotonic()
         fate = "nothing was asked for"
-        say = NextSteps("cluster", address, auth_mode)
-        steps = f"  look at it: {say('explain', name)}\n  give it up: {say('delete', name)}"
+        explain, delete = (ray.command("cluster", what, name) for what in ("explain", "delete"))
+        steps = f"  look at it: {explain}\n  give it up: {delete}"
         try:
             with (
                 interruptions(),
-                Spinner(f"asking {place_of(address)} for {name}") as spinner,
-                opened(attached, address, auth_mode) as clusters,
+                Spinner(f"asking {ray.place} for {name}") as spinner,
+                ray.opened() as clusters,
             ):
                 fate = f"{name} may have been asked for, or not\n{steps}"
-                with answer_said_to_be_slow(address):
+                with ray.answer_said_to_be_slow():
                     found = clusters.create(
                         name,
                         spec,
@@ -114,7 +107,7 @@ def create(
         if as_json:
             print_json({**found, "created": new})
         else:
-            _print_created(found, new=new, say=say)
+            _print_created(found, new=new, ray=ray)
     sys.exit(0 if active or wait_s == 0 else REFUSED)
 
 
@@ -125,7 +118,7 @@ def _follow(
     wait_s: float,
     spinner: Spinner,
 ) -> Mapping[str, Any]:
-    """Look at one that waits until it is active or the time is over."""
+    """Look at a waiting virtual cluster until it is active or the time is over."""
     from ..core.text.amounts import duration, ordinal
     from ..terminal.clusters.words import short
 
@@ -150,17 +143,17 @@ def _follow(
 def _tell_end(
     clusters: VirtualClusters, name: str, deadline: float | None, waited_s: float
 ) -> NoReturn:
-    """Say why one that was waited for is no more: it gave up, or somebody ended it."""
+    """Say why a virtual cluster ended while it waited: it gave up, or a user ended it."""
     from ..terminal.clusters.view import ending
 
     last = ending(clusters.history(), name)
-    why = last["reason"] if last else "somebody ended it"
+    why = last["reason"] if last else "a user ended it"
     if last and deadline is not None and last["time"] >= deadline:
         raise NotInTime(name, waited_s, why)
     fail(f"{name} is no more, and did not give up by itself: {why}", REFUSED)
 
 
-def _print_created(found: Mapping[str, Any], *, new: bool, say: NextSteps) -> None:
+def _print_created(found: Mapping[str, Any], *, new: bool, ray: RayAccess[Any]) -> None:
     from ..core.text.amounts import ordinal
     from ..terminal.clusters.words import holding, short, status
 
@@ -174,5 +167,5 @@ def _print_created(found: Mapping[str, Any], *, new: bool, say: NextSteps) -> No
     console.print(status({**found, "position": None}), f"{name}{already}{place}")
     if found["reason"]:
         console.print(f"  {short(found['reason'])}")
-    console.print(f"  why, and what helps: {say('explain', name)}", soft_wrap=True)
-    console.print(f"  give it up:          {say('delete', name)}", soft_wrap=True)
+    for label, what in (("why, and what helps: ", "explain"), ("give it up:          ", "delete")):
+        console.print(f"  {label}{ray.command('cluster', what, name)}", soft_wrap=True)

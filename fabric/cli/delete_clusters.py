@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,7 +14,10 @@ from ..errors import NoSuchCluster, NotYours
 from ..host.exit_codes import BAD_INPUT
 from ..terminal.commands import exit_codes, fail
 from ..terminal.console import print_json
-from .access import answer_said_to_be_slow, attached, opened, with_access
+from .access import RayAccess, with_clusters
+
+if TYPE_CHECKING:
+    from ..inside.virtual_clusters import VirtualClusters
 
 
 @click.command()
@@ -22,14 +25,13 @@ from .access import answer_said_to_be_slow, attached, opened, with_access
 @click.option("--all", "everything", is_flag=True, help="All virtual clusters of the Ray cluster.")
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 @click.option("--force", is_flag=True, help="Also those of other users. This is on record.")
-@with_access
+@with_clusters
 def delete(
     names: Sequence[str],
     everything: bool,
     yes: bool,
     force: bool,
-    address: str,
-    auth_mode: str | None,
+    ray: RayAccess[VirtualClusters],
     as_json: bool,
 ) -> None:
     """End virtual clusters, with all that is inside them and all that runs there.
@@ -47,8 +49,8 @@ def delete(
     """
     if bool(names) == everything:
         raise click.UsageError("give either NAME..., or --all.")
-    with exit_codes(), opened(attached, address, auth_mode) as clusters:
-        with answer_said_to_be_slow(address):
+    with exit_codes(), ray.opened() as clusters:
+        with ray.answer_said_to_be_slow():
             document = clusters.snapshot()
         named = _to_delete(document, names, everything)
         doomed = _with_children(document, named)
@@ -61,9 +63,9 @@ def delete(
         delete_one = partial(clusters.delete, force=True) if force else clusters.delete
         for name in named:
             try:
-                with answer_said_to_be_slow(address):
+                with ray.answer_said_to_be_slow():
                     ended += delete_one(name)
-            except NoSuchCluster:  # it ended before we came to it, as it was to
+            except NoSuchCluster:  # it has ended by itself
                 continue
         if as_json:
             print_json({"ended": ended})
@@ -76,7 +78,6 @@ def delete(
 
 def _to_delete(document: Mapping[str, Any], names: Sequence[str], everything: bool) -> list[str]:
     """The names in the document; NoSuchCluster before anything is ended."""
-
     there = [each["id"] for each in document["clusters"] if each["id"] != DEFAULT]
     if everything:
         parents = {each["id"]: each["parent"] for each in document["clusters"]}

@@ -5,22 +5,25 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ..host.exit_codes import REFUSED
 from ..terminal.commands import exit_codes
 from ..terminal.console import print_json, stdout_console
-from .access import NextSteps, ask, attached, with_access
+from .access import RayAccess, with_clusters
+
+if TYPE_CHECKING:
+    from ..inside.virtual_clusters import VirtualClusters
 
 
 @click.command()
 @click.argument("names", metavar="[NAME]...", nargs=-1)
 @click.option("--forget", is_flag=True, help="Do not restore; no longer say that they are gone.")
-@with_access
+@with_clusters
 def restore(
-    names: Sequence[str], forget: bool, address: str, auth_mode: str | None, as_json: bool
+    names: Sequence[str], forget: bool, ray: RayAccess[VirtualClusters], as_json: bool
 ) -> None:
     """Ask again for the virtual clusters that were lost when the head of the Ray cluster died.
 
@@ -41,7 +44,7 @@ def restore(
     """
     with exit_codes():
         if forget:
-            forgotten = ask(attached, address, auth_mode, lambda found: found.forget(names))
+            forgotten = ray.ask(lambda found: found.forget(names))
             if as_json:
                 print_json({"forgotten": list(forgotten)})
             else:
@@ -50,7 +53,7 @@ def restore(
                 if not forgotten:
                     click.echo("there was nothing to forget")
             return
-        done = ask(attached, address, auth_mode, lambda found: found.restore(names))
+        done = ray.ask(lambda found: found.restore(names))
         if as_json:
             print_json(done)
         else:
@@ -72,7 +75,7 @@ def _print_restored(done: Mapping[str, Any]) -> None:
         click.echo("there was nothing to restore")
 
 
-def tell_of_head(document: Mapping[str, Any], say: NextSteps) -> None:
+def tell_of_head(document: Mapping[str, Any], ray: RayAccess[Any]) -> None:
     """Say which virtual clusters are gone with a head that died, and what can be done."""
     from ..terminal.clusters.tables import gone_with_head
 
@@ -83,6 +86,8 @@ def tell_of_head(document: Mapping[str, Any], say: NextSteps) -> None:
     console.print()
     for line in lines:
         console.print(line, soft_wrap=True)
+    restore = ray.command("cluster", "restore")
+    forget = ray.command("cluster", "restore", "--forget")
     if any(each["detached"] for each in document["head"]["gone"]):
-        console.print(f"  make the detached ones again: {say('restore')}", soft_wrap=True)
-    console.print(f"  say no more of this:          {say('restore', '--forget')}", soft_wrap=True)
+        console.print(f"  make the detached ones again: {restore}", soft_wrap=True)
+    console.print(f"  say no more of this:          {forget}", soft_wrap=True)

@@ -11,26 +11,36 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial, wraps
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
-from ..core.records import ROOT, ClusterId, SchedulingPolicy
+from ..core.records import SchedulingPolicy
 from ..core.text.sizes import bytes_of
 from ..errors import SpecError
 from ..spec import FixedSizeNode, FixedSizeNodes, VirtualCluster
 from ..strict_yaml.errors import BadFile, Path as YamlPath, printable
 from ..strict_yaml.reading import Document, decoded, read, text_of
+from .access import Command
 
 AMOUNTS = "NAME=AMOUNT[,...]"
-Command = TypeVar("Command", bound=Callable[..., Any])
+SPEC = ("spec_file", "json_spec", "least", "most", "nodes", "policy", "max_actors")
 
 
 def with_spec(json_option: str) -> Callable[[Command], Command]:
-    """Add the ways to say what a virtual cluster is; `spec_from` takes what they find."""
+    """Add the options that describe a virtual cluster, as the argument `read_spec`.
+
+    It raises SpecError, which names the place and the key, or UsageError.
+    """
 
     def add(command: Command) -> Command:
+        @wraps(command)
+        def with_reader(**options: Any) -> None:
+            given = {name: options.pop(name) for name in SPEC}
+            command(read_spec=partial(_spec_from, json_option, **given), **options)
+
         for option in (
             click.option(
                 "--max-actors",
@@ -73,8 +83,8 @@ def with_spec(json_option: str) -> Callable[[Command], Command]:
                 help="A YAML file; - for stdin.",
             ),
         ):
-            command = option(command)
-        return command
+            option(with_reader)
+        return with_reader
 
     return add
 
@@ -99,18 +109,16 @@ def with_deadline(what: str) -> Callable[[Command], Command]:
     )
 
 
-def spec_from(
+def _spec_from(
+    json_option: str,
     spec_file: Path | None,
     json_spec: str | None,
     least: Sequence[str],
     most: Sequence[str],
     nodes: Sequence[str],
     policy: str | None,
-    json_option: str = "--json-spec",
-    *,
-    max_actors: int | None = None,
+    max_actors: int | None,
 ) -> VirtualCluster:
-    """The spec, from wherever it is given; SpecError names the place and the key."""
     options = bool(least or most or nodes or policy or max_actors is not None)
     if sum([spec_file is not None, json_spec is not None, options]) > 1:
         raise click.UsageError(
@@ -118,7 +126,7 @@ def spec_from(
             "--max-actors."
         )
     if spec_file is not None:
-        return _from_yaml(spec_file)
+        return spec_in(spec_file)
     if json_spec is not None:
         document = from_json(json_option, json_spec)
         with _naming(json_option):
@@ -176,8 +184,8 @@ def from_json(option: str, text: str) -> Any:
         raise SpecError(f"{option}: wanted JSON, found {text!r}: {error}") from error
 
 
-def _from_yaml(file: Path) -> VirtualCluster:
-    """Read a spec; an error names its line."""
+def spec_in(file: Path) -> VirtualCluster:
+    """Read a spec in YAML. BadFile; SpecError, which names the line."""
     path = "stdin" if str(file) == "-" else printable(str(file), 200)
     text = decoded(sys.stdin.buffer.read(), path) if path == "stdin" else text_of(file)
     document = read(text, lambda line: f"{path}:{line}")
@@ -215,6 +223,5 @@ def _naming(where: str) -> Iterator[None]:
 
 
 def check_name(name: str) -> None:
-    """Refuse a name before anything is started."""
-
-    VirtualCluster().request(name, parent=ClusterId(ROOT))
+    """Refuse a name before anything is started. SpecError."""
+    VirtualCluster().request(name)

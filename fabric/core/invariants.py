@@ -52,6 +52,5 @@ def _misplaced(ledger: Ledger) -> Iterator[str]:
 def _over_limits(ledger: Ledger) -> Iterator[str]:
     for cluster in ledger.clusters.values():
         held = ledger.flexible_total(cluster.id)
-        over = [name for name, most in cluster.limits.items() if held[name] > most]
-        if over or (held and not cluster.flexible):
+        if cluster.exceeded(held) or (held and not cluster.flexible):
             yield f"{cluster.id} holds more flexible resources than its limit"

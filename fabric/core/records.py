@@ -105,6 +105,10 @@ class PlacedCluster:
     flexible: bool = True
     """Whether it may hold any at all."""
 
+    def exceeded(self, held: Resources) -> dict[str, int]:
+        """The limits that so many flexible resources would exceed."""
+        return {name: most for name, most in self.limits.items() if held[name] > most}
+
 
 def fixed_id(cluster: ClusterId, number: int) -> VNodeId:
     """What a fixed-size node of a cluster is called, by its place in what was asked for."""

@@ -98,7 +98,7 @@ def parse(group: str, arguments: Sequence[str]) -> SiteCommandOptions:
 
 def _with_spec(group: str, words: Sequence[str]) -> list[str]:
     """The words with the content of `--spec FILE` in its place. SpecError."""
-    from fedpilot.fabric.cli.spec_options import spec_from
+    from fedpilot.fabric.cli.spec_options import spec_in
 
     sent, rest = [], iter(words)
     for word in rest:
@@ -106,8 +106,7 @@ def _with_spec(group: str, words: Sequence[str]) -> list[str]:
         if name != "--spec":
             sent.append(word)
             continue
-        path = Path(value if equals else next(rest, ""))
-        spec = spec_from(path, None, (), (), (), None, SPECS[group])
+        spec = spec_in(Path(value if equals else next(rest, "")))
         sent += [SPECS[group], json.dumps(spec.to_dict())]
     return sent
 

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass
-from functools import reduce
-from operator import add, attrgetter
+from operator import attrgetter
 
 from ..ledger import Ledger
 from ..records import (
@@ -164,16 +163,14 @@ def obtainable(ledger: Ledger, cluster: ClusterId, machine: MachineId) -> Resour
 def capacity(ledger: Ledger, cluster: ClusterId) -> Resources:
     """What all places of a cluster could have together at most, whoever holds it now."""
     if cluster == ROOT:
-        return reduce(add, (each.total for each in ledger.machines.values()), Resources())
-    known, mine = ledger.clusters[cluster], ledger.of(cluster)
-    fixed = reduce(
-        add, (each.resources for each in mine if each.kind is VNodeKind.FIXED), Resources()
+        return Resources.total(each.total for each in ledger.machines.values())
+    known = ledger.clusters[cluster]
+    fixed = Resources.total(
+        each.resources for each in ledger.of(cluster) if each.kind is VNodeKind.FIXED
     )
     if not known.flexible:
         return fixed
-    rest = capacity(ledger, known.parent).beyond(fixed)
-    amounts = ((name, min(amount, known.limits.get(name, amount))) for name, amount in rest.units)
-    return fixed + Resources(tuple((name, amount) for name, amount in amounts if amount))
+    return fixed + capacity(ledger, known.parent).beyond(fixed).capped(known.limits)
 
 
 def too_large_for(
@@ -192,8 +189,7 @@ def too_large_for(
         mine = [each for each in ledger.of(cluster) if allowed(ledger.machines[each.machine])]
         if any(demand.fits(each.resources) for each in mine):
             return None
-        over = any(demand[name] > most for name, most in known.limits.items())
-        if over or not known.flexible:
+        if known.exceeded(demand) or not known.flexible:
             return cluster
         cluster = known.parent
     return None
@@ -283,15 +279,7 @@ def _capped(ledger: Ledger, cluster: ClusterId, room: Resources) -> Resources:
     held, known = ledger.flexible_total(cluster), ledger.clusters[cluster]
     if not known.flexible:
         return Resources()
-    left = {name: most - held[name] for name, most in known.limits.items()}
-    over = Resources(
-        tuple(
-            (name, amount - left[name])
-            for name, amount in room.units
-            if name in left and amount > left[name]
-        )
-    )
-    return room - over
+    return room.capped({name: most - held[name] for name, most in known.limits.items()})
 
 
 def _cost(growth: Growth) -> tuple[int, int, int, str]:

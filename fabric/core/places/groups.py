@@ -15,11 +15,9 @@ import itertools
 import zlib
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import reduce
-from operator import add
 from typing import NewType, TypeVar
 
-from ..ledger import Ledger
+from ..ledger import ChangedIds, Ledger
 from ..records import ROOT, ClusterId, MachineId, SchedulingPolicy, VNodeId, fixed_id
 from ..resources import Resources
 from ..selectors import Selector
@@ -89,10 +87,10 @@ class PlacementGroups:
         self._by_id: dict[GroupId, PlacementGroupRecord] = {}
         self._by_vnode: dict[VNodeId, dict[GroupId, None]] = {}
         self._by_cluster: dict[ClusterId, dict[GroupId, None]] = {}
-        self._changed: set[GroupId] = set()
+        self.changed = ChangedIds[GroupId]()
         for group in groups:
             self.put(group)
-        self._changed.clear()
+        self.changed.clear()
 
     def __iter__(self) -> Iterator[PlacementGroupRecord]:
         return iter(self._by_id.values())
@@ -123,7 +121,7 @@ class PlacementGroups:
         if group.id in self._by_id:
             self.drop(group.id)
         self._by_id[group.id] = group
-        self._changed.add(group.id)
+        self.changed.add(group.id)
         for vnode in group.vnodes:
             self._by_vnode.setdefault(vnode, {})[group.id] = None
         self._by_cluster.setdefault(group.cluster, {})[group.id] = None
@@ -131,7 +129,7 @@ class PlacementGroups:
     def drop(self, id: GroupId) -> None:
         """Forget a group."""
         group = self._by_id.pop(id)
-        self._changed.add(id)
+        self.changed.add(id)
         for vnode in group.vnodes:
             forget(self._by_vnode, vnode, id)
         forget(self._by_cluster, group.cluster, id)
@@ -142,11 +140,6 @@ class PlacementGroups:
             self.drop(id)
         for group in cut.make:
             self.put(group)
-
-    def changes(self) -> set[GroupId]:
-        """What has changed since this was asked the last time, for whoever writes it down."""
-        changed, self._changed = self._changed, set()
-        return changed
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,8 +288,9 @@ def _cheapest(
 
 
 def _carried(groups: Iterable[PlacementGroupRecord], vnode: VNodeId) -> Resources:
-    carried = (p.resources for group in groups for p in group.pieces if p.vnode == vnode)
-    return reduce(add, carried, Resources())
+    return Resources.total(
+        piece.resources for group in groups for piece in group.pieces if piece.vnode == vnode
+    )
 
 
 def forget(index: dict[Key, dict[Value, None]], key: Key, id: Value) -> None:

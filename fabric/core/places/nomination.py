@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
-from operator import add
 
 from ..ledger import Ledger
 from ..records import (
@@ -235,7 +233,7 @@ class _Trial:
         for room in self._rooms().values():
             on[room.machine] = on.get(room.machine, Resources()) | room.seen.total
         least, needs = self._request.least, self._request.needs
-        have = reduce(add, on.values(), Resources())
+        have = Resources.total(on.values())
         return not (least.fits(have) and needs.fits(capacity(self._ledger, self._request.parent)))
 
     def _too_little(self) -> str:

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from operator import add, or_
+from operator import or_
 
 from ..records import Bundle, BundleGroup, Machine, MachineId, SchedulingPolicy
 from ..resources import UNIT, Resources
@@ -302,10 +302,8 @@ def _largest_first(groups: Sequence[BundleGroup]) -> tuple[_Item, ...]:
     ]
 
     def ease(item: _Item) -> tuple[object, ...]:
-        resources = item.bundle.resources
-        size = sum(amount for _, amount in resources.units)
-        selector = describe(item.bundle.selector)
-        return -resources[GPU], -size, resources.units, selector, item.group, item.position
+        resources, selector = item.bundle.resources, describe(item.bundle.selector)
+        return -item.gpu, -resources.size, resources.units, selector, item.group, item.position
 
     return tuple(sorted(items, key=ease))
 
@@ -336,12 +334,11 @@ def _choices(state: _State, items: Sequence[_Item], left: _Budget) -> Iterator[_
 
 
 def _total(fleet: Iterable[Machine]) -> Resources:
-    return reduce(add, (machine.total for machine in fleet), Resources())
+    return Resources.total(machine.total for machine in fleet)
 
 
 def _needed(groups: Iterable[BundleGroup]) -> Resources:
-    asked = (bundle.resources for group in groups for bundle in group.bundles)
-    return reduce(add, asked, Resources())
+    return Resources.total(bundle.resources for group in groups for bundle in group.bundles)
 
 
 def _why_not(

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import reduce
-from operator import add
 
 from ...pickle_names import travels
 from ..records import ROOT, BundleGroup, ClusterId, PlacedCluster
@@ -35,7 +33,7 @@ class Request:
     @property
     def needs(self) -> Resources:
         asked = (bundle.resources for group in self.groups for bundle in group.bundles)
-        return reduce(add, asked, self.least)
+        return Resources.total(asked) + self.least
 
     @property
     def cluster(self) -> PlacedCluster:

@@ -9,6 +9,7 @@ from functools import reduce
 from operator import or_
 from typing import TypeVar
 
+from ..ledger import ChangedIds
 from ..places.groups import GroupId, PlacementGroupRecord, forget
 from ..records import ClusterId, ProcessId, WorkId
 from ..resources import Resources
@@ -38,10 +39,10 @@ class WorkTable:
         self._actors: dict[str, WorkId] = {}
         self._without: Counter[ClusterId] = Counter()
         self._queues: dict[GroupId, dict[tuple[int, Resources], dict[WorkId, None]]] = {}
-        self._changed: set[WorkId] = set()
+        self.changed = ChangedIds[WorkId]()
         for work in works:
             self.put(work)
-        self._changed.clear()
+        self.changed.clear()
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -145,7 +146,7 @@ class WorkTable:
         if before is not None:
             self._uncount(before)
         self._by_id[work.id] = work
-        self._changed.add(work.id)
+        self.changed.add(work.id)
         self._by_group.setdefault(work.group, {})[work.id] = None
         self._by_cluster.setdefault(work.cluster, {})[work.id] = None
         self._by_owner.setdefault(work.owner, {})[work.id] = None
@@ -172,15 +173,10 @@ class WorkTable:
         """Forget work, if it is known."""
         work = self._by_id.pop(id, None)
         if work is not None:
-            self._changed.add(id)
+            self.changed.add(id)
             self._uncount(work)
             forget(self._by_cluster, work.cluster, id)
         return work
-
-    def changes(self) -> set[WorkId]:
-        """What has changed since this was asked the last time, for whoever writes it down."""
-        changed, self._changed = self._changed, set()
-        return changed
 
     def _uncount(self, work: Work) -> None:
         forget(self._by_group, work.group, work.id)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from rich.console import RenderableType
+from rich.console import Group, RenderableType
 from rich.text import Text
 
 from ...core import statuses
@@ -238,9 +238,13 @@ def _in_vain(history: Sequence[Document], name: str) -> bool:
     return last < len(events) and "admitted" not in events[len(events) - last :]
 
 
-def chronicle(history: Sequence[Document], name: str, now: float) -> RenderableType:
-    """What has happened to one virtual cluster, oldest first."""
+def explained(
+    said: Sequence[str], history: Sequence[Document], name: str | None, now: float
+) -> RenderableType:
+    """The sentences, and below them what has happened to the virtual cluster, oldest first."""
     told = [event for event in history if event["cluster"] == name]
+    if not told:
+        return Group(*said)
     shown = bare()
     if len(told) > EVENTS:
         shown.add_row("", f"({len(told) - EVENTS} before that)", "", style="bright_black")
@@ -251,4 +255,4 @@ def chronicle(history: Sequence[Document], name: str, now: float) -> RenderableT
             event["event"],
             short(event["reason"]),
         )
-    return shown
+    return Group(*said, Text(), shown)
