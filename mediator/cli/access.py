@@ -134,20 +134,15 @@ def asking(access: Access) -> Iterator[MediatorClient]:
         yield client
 
 
-def plain(value: Any) -> str:
-    """What a stranger says, on one line."""
-    return plain_line(str(value))
-
-
 def event_line(event: Mapping[str, Any]) -> str:
     """An event on one line: when, what, and its fields."""
     fields = " ".join(
-        f"{name}={plain(value)}"
+        f"{name}={plain_line(value)}"
         for name, value in event.items()
         if name not in ("event", "time") and value not in ("", None)
     )
-    when = plain(event.get("time", ""))[:19].replace("T", " ")
-    return f"{when}  {plain(event.get('event', '?')):<18} {fields}".rstrip()
+    when = plain_line(event.get("time", ""))[:19].replace("T", " ")
+    return f"{when}  {plain_line(event.get('event', '?')):<18} {fields}".rstrip()
 
 
 def _tell_cut(reason: str) -> None:

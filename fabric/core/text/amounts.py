@@ -25,8 +25,8 @@ def ordinal(position: int) -> str:
 
 
 def in_bytes(count: float) -> str:
-    """`999 B`, `12.3 MB`: units of a thousand, three digits."""
-    for unit in ("B", "kB", "MB", "GB", "TB"):
+    """`999 B`, `12.3 MB`: units of a thousand, three digits; `sizes.bytes_of` reads it back."""
+    for unit in ("B", "KB", "MB", "GB", "TB"):
         if count < 999.5 or unit == "TB":
             break
         count /= 1000

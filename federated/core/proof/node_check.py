@@ -45,7 +45,7 @@ def _check_shown(header: Mapping[str, Any]) -> None:
     }
     for name, holds in checks.items():
         if name not in header or not holds(header[name]):
-            raise AnswerRefused(f"`{name}`", _short(header.get(name)), "as a node has it")
+            raise AnswerRefused(f"`{name}`", _value_in_short(header.get(name)), "as a node has it")
 
 
 def _is_text(told: Any) -> bool:
@@ -78,5 +78,5 @@ def _shape(array: Array | None) -> str:
     return "missing" if array is None else f"of shape {array.shape}"
 
 
-def _short(told: Any) -> str:
+def _value_in_short(told: Any) -> str:
     return "missing" if told is None else f"{told!r:.60}"

@@ -23,7 +23,7 @@ def holds(share: Iterable[range], index: int) -> bool:
 
 def joined(ranges: Iterable[range]) -> Share:
     made: list[range] = []
-    for each in sorted((_plain(r) for r in ranges if r), key=lambda r: r.start):
+    for each in sorted((_normalized(r) for r in ranges if r), key=lambda r: r.start):
         last = made[-1] if made else None
         if last is not None and last.step == each.step and last[-1] + last.step == each.start:
             made[-1] = range(last.start, each.stop, last.step)
@@ -68,7 +68,7 @@ def rest(population: int, taken: Iterable[range]) -> Share:
     return joined([*left, range(begin, population)])
 
 
-def _plain(indices: range) -> range:
+def _normalized(indices: range) -> range:
     """The same clients, in the one way of saying it; not empty."""
     step = indices.step if len(indices) > 1 else 1
     return range(indices[0], indices[-1] + 1, step)

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Collection
 from dataclasses import replace
 
-from fedpilot.fabric.core.text.plain_text import plain_line
+from fedpilot.fabric.core.text.plain_text import one_line
 
 from ...core.health import SiteEvent, SiteHealth, SiteState, Wish, after, due, joined, works
 from ...proto import federation_pb2 as pb
@@ -139,7 +139,7 @@ class SiteRegistry:
         entry, now = self.table.entry(name), self._clock()
         event, reason = SiteEvent.HEARD, "it is in contact again"
         if trouble:
-            event, reason = SiteEvent.TROUBLED, _plain(trouble)
+            event, reason = SiteEvent.TROUBLED, one_line(trouble, LONGEST_REASON)
         turns = after(entry.standing, event, now, reason).state is not entry.standing.state
         grows = entry.capacity.total != capacity.total
         early = now - entry.news_at < self._settings.health.heartbeat_s
@@ -312,8 +312,3 @@ def _standing(entry: SiteEntry) -> pb.SiteStanding:
             data_json="" if left else entry.data_json,
         )
     )
-
-
-def _plain(text: str) -> str:
-    """What a site says, as one line of plain text."""
-    return plain_line(" ".join(text[:LONGEST_REASON].split()))
