@@ -9,8 +9,7 @@ import json
 import math
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import partial, wraps
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ import click
 from ..core.records import SchedulingPolicy
 from ..core.text.sizes import bytes_of
 from ..errors import SpecError
-from ..spec import FixedSizeNode, FixedSizeNodes, VirtualCluster
+from ..spec import FixedSizeNode, FixedSizeNodes, VirtualCluster, located
 from ..strict_yaml.errors import BadFile, Path as YamlPath, printable
 from ..strict_yaml.reading import Document, decoded, read, text_of
 from .access import Command
@@ -129,13 +128,13 @@ def _spec_from(
         return spec_in(spec_file)
     if json_spec is not None:
         document = from_json(json_option, json_spec)
-        with _naming(json_option):
+        with located(json_option):
             return VirtualCluster.from_dict(document)
     if policy and not nodes:
         raise click.UsageError("--policy says how fixed-size nodes lie; give --node too.")
     group = [node for text in nodes for node in _nodes(text)]
     how = SchedulingPolicy(policy or SchedulingPolicy.PACK)
-    with _naming("--min, --max"):
+    with located("--min, --max"):
         return VirtualCluster(
             flex_resource_min=_amounts("--min", least),
             flex_resource_max=_amounts("--max", most),
@@ -151,7 +150,7 @@ def _nodes(text: str) -> list[FixedSizeNode]:
         count, rest = "1", text
     if int(count) == 0:
         raise click.BadParameter(f"wanted one node or more, found {text!r}", param_hint="--node")
-    with _naming(f"--node {text}"):
+    with located(f"--node {text}"):
         return [FixedSizeNode(resources=_amounts("--node", [rest]))] * int(count)
 
 
@@ -178,10 +177,8 @@ def _amounts(option: str, texts: Sequence[str]) -> dict[str, float]:
 
 def from_json(option: str, text: str) -> Any:
     """What an option says in JSON; SpecError names the option."""
-    try:
+    with located(f"{option}: wanted JSON, found {text!r}"):
         return json.loads(text)
-    except ValueError as error:
-        raise SpecError(f"{option}: wanted JSON, found {text!r}: {error}") from error
 
 
 def spec_in(file: Path) -> VirtualCluster:
@@ -194,8 +191,7 @@ def spec_in(file: Path) -> VirtualCluster:
     try:
         return VirtualCluster.from_dict(document.value)
     except SpecError as error:
-        line = _line(document, str(error))
-        raise SpecError(f"{path}{line}: {error}") from error
+        raise SpecError(f"{path}{_line(document, str(error))}: {error}") from error
 
 
 def _line(document: Document, message: str) -> str:
@@ -211,15 +207,6 @@ def _line(document: Document, message: str) -> str:
         elif path:
             break
     return found
-
-
-@contextmanager
-def _naming(where: str) -> Iterator[None]:
-    """Say where a spec comes from that is wrong."""
-    try:
-        yield
-    except SpecError as error:
-        raise SpecError(f"{where}: {error}") from error
 
 
 def check_name(name: str) -> None:
