@@ -21,7 +21,7 @@ from .core.places.request import Request
 from .core.records import ROOT, Bundle, BundleGroup, ClusterId, SchedulingPolicy
 from .core.resources import UNIT, Resources
 from .core.selectors import Condition, check_label, check_value, describe, parse
-from .core.text.sizes import SIZE_IN_WORDS, bytes_of
+from .core.text.amounts import SIZE_IN_WORDS, bytes_of
 from .errors import SpecError
 
 if TYPE_CHECKING:
@@ -30,9 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["FixedSizeNode", "FixedSizeNodes", "SchedulingPolicy", "VirtualCluster"]
 
 entrance: Callable[[], Any] | None = None
-"""Gives the module whose `enter` and `leave` the block of a `with` is between.
-
-A spec knows nothing of Ray, so the package, which knows both, sets it."""
+"""Gives the module with `enter` and `leave`, for `with`. The package sets it: specs know no Ray."""
 
 OURS = "ray.io/"
 """Labels that begin so are given by Ray and by the fabric."""

@@ -1,21 +1,25 @@
-"""The commands about virtual clusters: `fedpilot cluster`. Those here look, and change nothing.
+"""The commands about virtual clusters, `fedpilot cluster`; `create_cluster.py` has the longest.
 
 What is asked for goes to stdout, as text or as one JSON document; everything else to stderr.
 """
 
 from __future__ import annotations
 
+import sys
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..terminal.commands import CommandGroup, exit_codes
-from ..terminal.console import display, print_json
+from ..core.records import DEFAULT, ROOT
+from ..errors import NoSuchCluster, NotYours
+from ..host.exit_codes import BAD_INPUT, REFUSED
+from ..terminal.commands import CommandGroup, exit_codes, fail
+from ..terminal.console import display, print_json, stdout_console
 from .access import RayAccess, with_clusters
 from .create_cluster import create
-from .delete_clusters import delete
-from .restore_clusters import restore, tell_of_head
 
 if TYPE_CHECKING:
     from ..inside.virtual_clusters import VirtualClusters
@@ -39,6 +43,9 @@ def cluster() -> None:
       fedpilot cluster explain speech
       fedpilot cluster delete vision speech
     """
+
+
+cluster.add_command(create)
 
 
 @cluster.command("list")
@@ -148,5 +155,175 @@ def explain(name: str, ray: RayAccess[VirtualClusters], as_json: bool) -> None:
         display(explained(said, history, name, now))
 
 
-for each in (create, restore, delete):
-    cluster.add_command(each)
+@cluster.command()
+@click.argument("names", metavar="[NAME]...", nargs=-1)
+@click.option("--forget", is_flag=True, help="Do not restore; no longer say that they are gone.")
+@with_clusters
+def restore(
+    names: Sequence[str], forget: bool, ray: RayAccess[VirtualClusters], as_json: bool
+) -> None:
+    """Ask again for the virtual clusters that were lost when the head of the Ray cluster died.
+
+    Without NAME, for all that were detached: made by `fedpilot cluster create`, so that they stay
+    until they are deleted. Each is asked for with its spec, for the user whom it belonged to, and
+    gets its places, or waits. What ran in them is not started again. Those of jobs ended with their
+    jobs.
+
+    \b
+    Examples:
+      fedpilot cluster restore
+      fedpilot cluster restore vision speech
+      fedpilot cluster restore --forget
+
+    \b
+    Exit codes: 0 all were asked for again, or there was nothing to restore; 2 no such name;
+    3 some cannot be restored, now or ever; 4 no Ray there.
+    """
+    with exit_codes():
+        if forget:
+            forgotten = ray.ask(lambda found: found.forget(names))
+            if as_json:
+                print_json({"forgotten": list(forgotten)})
+            else:
+                for name in forgotten:
+                    click.echo(f"forgot {name}")
+                if not forgotten:
+                    click.echo("there was nothing to forget")
+            return
+        done = ray.ask(lambda found: found.restore(names))
+        if as_json:
+            print_json(done)
+        else:
+            _print_restored(done)
+    sys.exit(REFUSED if done["refused"] else 0)
+
+
+def _print_restored(done: Mapping[str, Any]) -> None:
+    from ..terminal.clusters.words import short, status
+
+    console = stdout_console()
+    for found in done["restored"]:
+        console.print(status(found), f"{found['id']} is asked for again")
+        if found["reason"]:
+            console.print(f"  {short(found['reason'])}")
+    for name, why in done["refused"].items():
+        click.echo(f"fedpilot: {name} is not restored: {short(why)}", err=True)
+    if not done["restored"] and not done["refused"]:
+        click.echo("there was nothing to restore")
+
+
+def tell_of_head(document: Mapping[str, Any], ray: RayAccess[Any]) -> None:
+    """Say which virtual clusters are gone with a head that died, and what can be done."""
+    from ..terminal.clusters.tables import gone_with_head
+
+    lines = gone_with_head(document, time.time())
+    if not lines:
+        return
+    console = stdout_console()
+    console.print()
+    for line in lines:
+        console.print(line, soft_wrap=True)
+    restore = ray.command("cluster", "restore")
+    forget = ray.command("cluster", "restore", "--forget")
+    if any(each["detached"] for each in document["head"]["gone"]):
+        console.print(f"  make the detached ones again: {restore}", soft_wrap=True)
+    console.print(f"  say no more of this:          {forget}", soft_wrap=True)
+
+
+@cluster.command()
+@click.argument("names", metavar="NAME...", nargs=-1)
+@click.option("--all", "everything", is_flag=True, help="All virtual clusters of the Ray cluster.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@click.option("--force", is_flag=True, help="Also those of other users. This is on record.")
+@with_clusters
+def delete(
+    names: Sequence[str],
+    everything: bool,
+    yes: bool,
+    force: bool,
+    ray: RayAccess[VirtualClusters],
+    as_json: bool,
+) -> None:
+    """End virtual clusters, with all that is inside them and all that runs there.
+
+    Asks before it ends any that was not named: with --all, or those inside. Where nobody can be
+    asked, it needs --yes for that. What another user asked for needs --force: the history of the
+    virtual cluster (`explain`) then says who ended it. A user is FEDPILOT_USER, or else the name
+    on the machine.
+
+    \b
+    Examples:
+      fedpilot cluster delete vision
+      fedpilot cluster delete speech tabular --yes
+      fedpilot cluster delete --all --yes --json
+    """
+    if bool(names) == everything:
+        raise click.UsageError("give either NAME..., or --all.")
+    with exit_codes(), ray.opened() as clusters:
+        with ray.answer_said_to_be_slow():
+            document = clusters.snapshot()
+        named = _to_delete(document, names, everything)
+        doomed = _with_children(document, named)
+        if not force:
+            _check_owners(document, named)
+        surprising = [each for each in doomed if each not in names]
+        if surprising and not yes:
+            _confirm(doomed, surprising, as_json)
+        ended: list[str] = []
+        delete_one = partial(clusters.delete, force=True) if force else clusters.delete
+        for name in named:
+            try:
+                with ray.answer_said_to_be_slow():
+                    ended += delete_one(name)
+            except NoSuchCluster:  # it has ended by itself
+                continue
+        if as_json:
+            print_json({"ended": ended})
+            return
+        for name in ended:
+            click.echo(f"ended {name}")
+        if not ended:
+            click.echo("there was nothing to end")
+
+
+def _to_delete(document: Mapping[str, Any], names: Sequence[str], everything: bool) -> list[str]:
+    """The names in the document; NoSuchCluster before anything is ended."""
+    there = [each["id"] for each in document["clusters"] if each["id"] != DEFAULT]
+    if everything:
+        parents = {each["id"]: each["parent"] for each in document["clusters"]}
+        return [name for name in there if parents[name] == ROOT]
+    for name in names:
+        if name == DEFAULT:
+            fail(f"{name} is what runs outside all virtual clusters: it stays", BAD_INPUT)
+        if name not in there:
+            raise NoSuchCluster(name, there)
+    return list(dict.fromkeys(names))
+
+
+def _with_children(document: Mapping[str, Any], names: Sequence[str]) -> list[str]:
+    """These and all inside them, those that wait too."""
+    doomed = list(names)
+    for each in document["clusters"]:  # parents come before their children
+        if each["parent"] in doomed and each["id"] not in doomed:
+            doomed.append(each["id"])
+    return doomed
+
+
+def _check_owners(document: Mapping[str, Any], named: Sequence[str]) -> None:
+    """NotYours before anything is ended."""
+    from ..host.users import current_user
+
+    user = current_user()
+    of = {each["id"]: each.get("user", "") for each in document["clusters"]}
+    for name in named:
+        doomed = _with_children(document, [name])
+        if others := {each: of[each] for each in doomed if of[each] not in ("", user)}:
+            raise NotYours(name, others, user)
+
+
+def _confirm(doomed: Sequence[str], surprising: Sequence[str], as_json: bool) -> None:
+    from ..core.text.amounts import listed
+
+    if as_json or not sys.stdin.isatty():
+        fail(f"that would also end {listed(surprising)}; say --yes if it shall", BAD_INPUT)
+    click.confirm(f"End {listed(doomed, 20)}, and all that runs there?", abort=True, err=True)

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from ..core.records import ROOT
-from ..core.statuses import has_started
+from ..core.records import ROOT, has_started
 from ..errors import NoSuchCluster, NotInTime
 from ..host.exit_codes import INTERRUPTED, REFUSED
 from ..spec import VirtualCluster

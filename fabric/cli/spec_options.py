@@ -17,7 +17,7 @@ from typing import Any
 import click
 
 from ..core.records import SchedulingPolicy
-from ..core.text.sizes import bytes_of
+from ..core.text.amounts import bytes_of
 from ..errors import SpecError
 from ..spec import FixedSizeNode, FixedSizeNodes, VirtualCluster, located
 from ..strict_yaml.errors import BadFile, Path as YamlPath, printable

@@ -1,7 +1,4 @@
-"""The rules of a ledger, checked from its contents alone: which of them do not hold.
-
-Every operation of `Ledger` keeps them, so this finds what a file or a defect did.
-"""
+"""Checks the rules of a ledger from its contents alone: finds damaged files and defects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tree of virtual clusters of one Ray cluster: who holds, lends and uses what, exactly.
+"""The tree of virtual clusters of one Ray cluster: what each holds, lends and uses, exactly.
 
 A place is a machine or a vnode; a vnode is carved out of one place of its cluster's parent. Rules
 that every operation keeps, and `invariants` checks:
@@ -8,8 +8,6 @@ that every operation keeps, and `invariants` checks:
 * a cluster has one flexible vnode per machine at most, and holds no more flexible resources than
   its limit;
 * a flexible vnode is what was reserved for it plus what it borrows, loan by loan.
-
-It knows no Ray, no clock and no queue: `places/` says what is let in and what grows.
 """
 
 from __future__ import annotations
@@ -192,10 +190,7 @@ class Ledger:
         return tuple(loan for vnode in sorted(self._loans) for loan in self._loans[vnode])
 
     def unused(self, loan: Loan) -> bool:
-        """Whether a loan could go back: nothing holds it, or works on a vnode that is nothing else.
-
-        Work that holds no resources is somewhere all the same.
-        """
+        """Whether a loan could go back: it is free, and no work is on a vnode of it alone."""
         all_of_it = loan.resources == self.vnodes[loan.vnode].resources
         fits = loan.resources.fits(self.free(loan.vnode))
         return fits and not (all_of_it and self.carved(loan.vnode))
@@ -225,10 +220,7 @@ class Ledger:
         self._changed.machines.add(machine.id)
 
     def machine_down(self, machine: MachineId) -> tuple[VNode, ...]:
-        """Remove a machine with its vnodes and their work, and return those vnodes.
-
-        Their clusters go on with what is left to them.
-        """
+        """Remove a machine with its vnodes and their work; returns those vnodes."""
         del self.machines[machine]
         self._changed.machines.add(machine)
         mine = [each for each in self.vnodes.values() if each.machine == machine]

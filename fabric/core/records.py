@@ -33,6 +33,17 @@ NODE_LABEL = "ray.io/node-id"
 """Ray's label for the machine itself, which no machine that comes can have."""
 
 
+WAITING, STARTING, ACTIVE, RECOVERING = "waiting", "starting", "active", "recovering"
+"""The states of a virtual cluster, as the manager's documents and people's scripts spell them."""
+ENDED = "ended"
+"""The state of a virtual cluster that only histories name."""
+
+
+def has_started(state: str) -> bool:
+    """Whether work can run in a virtual cluster of that state."""
+    return state not in (WAITING, STARTING)
+
+
 class SchedulingPolicy(StrEnum):
     """How the nodes of one group lie on machines; the names are those of Ray's strategies."""
 

@@ -120,10 +120,10 @@ def matches(selector: Selector, labels: Mapping[str, str]) -> bool:
 
 
 def to_ray(selector: Selector, machines: Iterable[Mapping[str, str]]) -> dict[str, str]:
-    """Say it in Ray's words, for a cluster whose machines have these labels.
+    """A selector for Ray, for a cluster whose machines have these labels.
 
-    Ray knows no `Exists`: it becomes the list of the values that the label has now, so a machine
-    that brings a new value later is not considered.
+    Ray has no `Exists`: it becomes the values that the label has now, so a machine that brings a
+    new value later is not considered.
     """
     labels = list(machines)
     said = {}

@@ -1,8 +1,8 @@
 """Reads YAML 1.2 into plain values and remembers the line of every key.
 
 Scalars follow YAML's core schema: `1e-3` is a number, `no` and `2024-01-01` are text. Tags,
-anchors, aliases, second documents, duplicate keys and keys that are not text are refused. Every
-error is a `BadFile`, whatever the bytes. Decision 6 says why.
+anchors, aliases, second documents, duplicate keys and keys that are not text are refused
+(decision 6). Every error is a `BadFile`.
 """
 
 from __future__ import annotations

@@ -1,12 +1,10 @@
-"""Which placement groups of Ray carry the vnodes, and how they are cut anew when vnodes change.
+"""Which placement groups of Ray carry the vnodes, and how they are rebundled when vnodes change.
 
-A vnode is carried by pieces, each a bundle of a placement group. Together they have what nobody has
-carved out of the vnode; what was carved out, the pieces of the vnodes below it carry. Fixed-size
-nodes that were asked for as one group begin as one placement group, under its policy. Whatever
-comes later is a placement group with one bundle: a placement group cannot change its size, so
-idle ones are given up and others made in their place.
+Bundles of placement groups carry a vnode: together what is not carved out of it. A group of
+fixed-size nodes begins as one placement group, under its policy. Later ones have one bundle each:
+a placement group cannot change its size, so idle ones are given up for others.
 
-Ids are chosen here, not by Ray: Ray lets work wait for a placement group that does not exist yet.
+Ids are chosen here, not by Ray, so that work can wait for a placement group before it exists.
 """
 
 from __future__ import annotations
@@ -70,7 +68,7 @@ class Rebundling:
 
 @dataclass(frozen=True, slots=True)
 class Stuck:
-    """What a vnode has free is in pieces that are in use."""
+    """The bundles with what a vnode has free are in use."""
 
     vnode: VNodeId
     lacking: Resources
@@ -144,7 +142,7 @@ class PlacementGroups:
 
 @dataclass(frozen=True, slots=True)
 class Either(Container[GroupId]):
-    """What is in one or in the other, without adding them up."""
+    """The union of two containers, without a copy."""
 
     one: Container[GroupId]
     other: Container[GroupId]
@@ -174,13 +172,12 @@ def groups_for(
     pinned: bool = False,
     whole: GroupId | None = None,
 ) -> tuple[PlacementGroupRecord, ...]:
-    """The placement groups for the fixed-size nodes of a virtual cluster that was let in.
+    """The placement groups for the fixed-size nodes of an admitted virtual cluster.
 
-    Right below the Ray cluster, Ray chooses the machines, and finds others when they die. Where
-    nodes are `pinned` to the machines that the ledger chose, as they are inside another virtual
-    cluster, Ray cannot: so each is a placement group of its own, which can be made again elsewhere
-    under its old id while the others go on. Somebody who asked for a placement group, and knows
-    its id, gets it `whole`.
+    Right below the Ray cluster, Ray chooses the machines, and others when these die. Nodes that are
+    `pinned` to machines of the ledger, as all inside another virtual cluster, are placement groups
+    of their own: each can be made again elsewhere under its id. A placement group that a user asked
+    for, whose id is `whole`, stays one.
     """
     request, vnodes = admitted.request, {vnode.id: vnode for vnode in admitted.vnodes}
     numbered = (fixed_id(request.id, number) for number in itertools.count())
@@ -216,10 +213,10 @@ def rebundle(
     busy: Container[GroupId] = frozenset(),
     given: Mapping[VNodeId, Resources] | None = None,
 ) -> Rebundling | Stuck:
-    """Say how these vnodes get pieces for exactly what is their own.
+    """How these vnodes get bundles for exactly what is their own.
 
-    Groups in which work runs stay, unless their vnode is gone. What is `given` to a vnode by groups
-    that are about to be made is counted as there.
+    Groups in which work runs stay, unless their vnode is gone. `given` is what groups that are
+    about to be made give to a vnode.
     """
     given = given or {}
     removed: dict[GroupId, PlacementGroupRecord] = {}
@@ -253,7 +250,7 @@ def rebundle(
 def _alone(
     ledger: Ledger, vnode: VNodeId, resources: Resources, id: GroupId
 ) -> PlacementGroupRecord:
-    """A piece that is a placement group of its own, on the vnode's machine."""
+    """A placement group of one bundle on the vnode's machine."""
     known = ledger.vnodes[vnode]
     piece = CarriedBundle(vnode=vnode, resources=resources, machine=known.machine)
     return PlacementGroupRecord(

@@ -1,7 +1,6 @@
 """Whether gangs fit machines, and how many of their nodes could be had at most.
 
-Ray keeps a group that can never be placed pending for ever, so feasibility is decided here first,
-against everything the machines have:
+Ray keeps an infeasible group pending for ever, so feasibility is decided here first:
 
 * equal nodes in one group are counted, which is exact for any number of them;
 * unequal nodes go to the first machine with room, the hardest first. Where that leaves some out, a
@@ -309,10 +308,9 @@ def _largest_first(groups: Sequence[BundleGroup]) -> tuple[_Item, ...]:
 
 
 def _choices(state: _State, items: Sequence[_Item], left: _Budget) -> Iterator[_State]:
-    """List what can become of the next item, most promising first, of equal choices one.
+    """List the choices for the next item, most promising first, of equal ones one.
 
-    Twins go to machines in machine order, and when one was left out so are those after it:
-    any other arrangement of them is the same one by another name.
+    Twins go to machines in machine order, and when one was left out so are those after it.
     """
     number = len(state.chosen)
     item = items[number]

@@ -1,4 +1,4 @@
-"""Request: a virtual cluster that wants its places."""
+"""Request: what a virtual cluster asks for."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..resources import Resources
 @travels
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What it asks for, and in which line."""
+    """What a virtual cluster asks for, and inside which parent."""
 
     id: ClusterId
     parent: ClusterId = ROOT
@@ -28,7 +28,7 @@ class Request:
     """Whether it may hold flexible resources at all."""
     priority: int = 0
     deadline: float | None = None
-    """When it no longer wants to wait."""
+    """When it stops waiting, in seconds since the epoch."""
 
     @property
     def needs(self) -> Resources:

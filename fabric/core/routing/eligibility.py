@@ -59,8 +59,8 @@ def never(
 ) -> Never | None:
     """Why it cannot run there even if nothing else does; `no_growth`: why no vnode grows for it.
 
-    Work that names machines on which the cluster holds nothing is refused as well, unless the
-    cluster can grow there now: those machines may never be free.
+    Work that names machines is also refused if the cluster holds nothing there and cannot grow
+    there now: those machines may never be free.
     """
     known = ledger.clusters[cluster]
     if any(demand.fits(vnode.resources) for vnode in mine):

@@ -1,7 +1,6 @@
-"""Lines of those who wait: a line for all who want the same, the oldest of each line at its head.
+"""Queues of waiting work, one for each kind, with the oldest at its head.
 
-Whatever the number of those who wait, to add one, to take one out and to find the next head costs
-the logarithm of it: a line of thousands is never gone through.
+To add, to remove and to find the next head cost the logarithm of their number.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ Id = TypeVar("Id", bound=str)
 
 
 class WaitQueues(Generic[Id]):
-    """Who waits, by kind; a lower number is older."""
+    """What waits, by kind; a lower number is older."""
 
     def __init__(self) -> None:
         self._kinds: dict[Id, Hashable] = {}
@@ -31,14 +30,14 @@ class WaitQueues(Generic[Id]):
         return id in self._kinds
 
     def add(self, id: Id, number: int, kind: Hashable) -> None:
-        """Somebody begins to wait."""
+        """Add one of a kind."""
         self._kinds[id], self._numbers[id] = kind, number
         heapq.heappush(self._lines.setdefault(kind, []), (number, id))
         if self._head(kind) == (number, id):
             heapq.heappush(self._heads, (number, id))
 
     def remove(self, id: Id) -> None:
-        """Somebody waits no longer."""
+        """Remove one that waits."""
         kind, number = self._kinds[id], self._numbers[id]
         was_head = self._head(kind) == (number, id)
         del self._kinds[id], self._numbers[id]
@@ -49,7 +48,7 @@ class WaitQueues(Generic[Id]):
             heapq.heappush(self._heads, head)
 
     def heads(self) -> Generator[Id, None, None]:
-        """The heads, oldest first; whoever is taken out meanwhile makes way for the next."""
+        """The heads, oldest first; after a removed one comes the next of its kind."""
         seen: set[tuple[int, Id]] = set()
         try:
             while self._heads:

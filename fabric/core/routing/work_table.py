@@ -29,14 +29,18 @@ class WorkTable:
         self._by_id: dict[WorkId, Work] = {}
         self._by_group: dict[GroupId, dict[WorkId, None]] = {}
         self._by_cluster: dict[ClusterId, dict[WorkId, None]] = {}
-        self._load: dict[tuple[GroupId, int], Resources] = {}
-        self._lasting: dict[tuple[GroupId, int], Resources] = {}
-        self._queued: Counter[GroupId] = Counter()
+        self.load: dict[tuple[GroupId, int], Resources] = {}
+        """What placed work holds of each bundle."""
+        self.lasting: dict[tuple[GroupId, int], Resources] = {}
+        """What actors among it hold."""
+        self.queued: Counter[GroupId] = Counter()
+        """How much work waits in Ray's queue for each placement group."""
         self._states: Counter[tuple[ClusterId, WorkState]] = Counter()
         self._held: dict[ClusterId, WaitQueues[WorkId]] = {}
         self._demands: dict[GroupId, Counter[Resources]] = {}
         self._by_owner: dict[ProcessId, dict[WorkId, None]] = {}
-        self._actors: dict[str, WorkId] = {}
+        self.actors: dict[str, WorkId] = {}
+        """The actors among the work, by their ids."""
         self._without: Counter[ClusterId] = Counter()
         self._queues: dict[GroupId, dict[tuple[int, Resources], dict[WorkId, None]]] = {}
         self.changed = ChangedIds[WorkId]()
@@ -56,21 +60,11 @@ class WorkTable:
     def __getitem__(self, id: WorkId) -> Work:
         return self._by_id[id]
 
-    @property
-    def load(self) -> Load:
-        """What placed work holds of each bundle."""
-        return self._load
-
-    @property
-    def lasting(self) -> Load:
-        """What actors among it hold."""
-        return self._lasting
-
     def running(self, group: PlacementGroupRecord, demand: Resources) -> int:
         """How many tasks that want so much run in a group now, if all want the same."""
         bundles = [(group.id, bundle) for bundle in range(len(group.pieces))]
-        load = Resources.total(self._load.get(at, Resources()) for at in bundles)
-        lasting = Resources.total(self._lasting.get(at, Resources()) for at in bundles)
+        load = Resources.total(self.load.get(at, Resources()) for at in bundles)
+        lasting = Resources.total(self.lasting.get(at, Resources()) for at in bundles)
         return demand.copies_in(load - lasting)
 
     def on(self, group: GroupId) -> tuple[Work, ...]:
@@ -95,24 +89,14 @@ class WorkTable:
         """The work that a process has submitted, oldest first."""
         return tuple(self._by_id[id] for id in self._by_owner.get(owner, ()))
 
-    @property
-    def actors(self) -> Mapping[str, WorkId]:
-        """The actors among the work, by their ids."""
-        return self._actors
-
     def needed(self, group: GroupId) -> Resources:
         """What a placement group has to have for the largest of the work that it was given."""
         return reduce(or_, self._demands.get(group, ()), Resources())
 
-    @property
-    def queued(self) -> Mapping[GroupId, int]:
-        """How much work waits in Ray's queue for each placement group."""
-        return self._queued
-
     def queues(self, group: GroupId) -> list[Work]:
-        """Who is first of those that wait in Ray's queue for a placement group, of each kind.
+        """The first of each kind in Ray's queue for a placement group, oldest first.
 
-        Of a kind is what asks for the same of the same bundle. Oldest first.
+        Work of one kind asks for the same of the same bundle.
         """
         heads = (self._by_id[next(iter(ids))] for ids in self._queues.get(group, {}).values())
         return sorted(heads, key=lambda work: work.number)
@@ -122,14 +106,13 @@ class WorkTable:
         return self._states[cluster, state]
 
     def without_resources(self, cluster: ClusterId) -> int:
-        """How many actors of a virtual cluster hold nothing; each is a process all the same."""
+        """How many actors of a virtual cluster hold no resources."""
         return self._without[cluster]
 
     def held(self, cluster: ClusterId) -> Generator[Work, None, None]:
-        """Who is next of those that wait for placement groups of their own, of each kind.
+        """The next of each kind that waits for a placement group of its own, oldest first.
 
-        Of a kind is what is alike. Oldest first; whoever is placed meanwhile makes way for the next
-        of its kind.
+        After one that is placed meanwhile comes the next of its kind.
         """
         if lines := self._held.get(cluster):
             with closing(lines.heads()) as heads:
@@ -152,17 +135,17 @@ class WorkTable:
         self._by_owner.setdefault(work.owner, {})[work.id] = None
         self._demands.setdefault(work.group, Counter())[work.demand] += 1
         if work.actor:
-            self._actors[work.actor] = work.id
+            self.actors[work.actor] = work.id
         if work.lasting and not work.demand:
             self._without[work.cluster] += 1
         self._states[work.cluster, work.state] += 1
         match work.state:
             case WorkState.PLACED if work.demand:
-                _add(self._load, work)
+                _add(self.load, work)
                 if work.lasting:
-                    _add(self._lasting, work)
+                    _add(self.lasting, work)
             case WorkState.QUEUED:
-                self._queued[work.group] += 1
+                self.queued[work.group] += 1
                 queues = self._queues.setdefault(work.group, {})
                 queues.setdefault((work.bundle, work.demand), {})[work.id] = None
             case WorkState.HELD:
@@ -184,17 +167,17 @@ class WorkTable:
         _less(self._demands[work.group], work.demand)
         if not self._demands[work.group]:
             del self._demands[work.group]
-        self._actors.pop(work.actor, None)
+        self.actors.pop(work.actor, None)
         if work.lasting and not work.demand:
             _less(self._without, work.cluster)
         _less(self._states, (work.cluster, work.state))
         match work.state:
             case WorkState.PLACED if work.demand:
-                _take_off(self._load, work)
+                _take_off(self.load, work)
                 if work.lasting:
-                    _take_off(self._lasting, work)
+                    _take_off(self.lasting, work)
             case WorkState.QUEUED:
-                _less(self._queued, work.group)
+                _less(self.queued, work.group)
                 queues = self._queues[work.group]
                 forget(queues, (work.bundle, work.demand), work.id)
                 if not queues:

@@ -15,8 +15,8 @@ _MARK = 6
 def joined_name(*parts: str) -> str:
     """The parts, joined by dashes, as a name that Ray takes.
 
-    Where that is too long, the longest lose their beginnings, and a mark at the end keeps names of
-    different parts apart.
+    If it is too long, the longest parts lose their beginnings, and a hash at the end keeps the
+    names of different parts apart.
     """
     kept = [_FOREIGN.sub("-", part).strip("_.-") for part in parts]
     kept = [part for part in kept if part]

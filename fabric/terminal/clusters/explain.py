@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from ...core import statuses
+from ...core import records
 from ...core.records import DEFAULT, ROOT
 from ...core.resources import Resources
 from ...core.text.amounts import ago, counted, duration, listed, ordinal
@@ -67,16 +67,13 @@ def sentences(document: Document, name: str, history: Sequence[Document], now: f
     if cluster["owner"]:
         said.append(f"It ends with Ray's job {cluster['owner']}, which asked for it.")
     else:
-        once = "Once it has its places, it" if cluster["state"] == statuses.WAITING else "It"
+        once = "Once it has its places, it" if cluster["state"] == records.WAITING else "It"
         said.append(f"{once} stays until it is deleted.")
     return said
 
 
 def holders(document: Document, parent: str, but: str) -> str:
-    """Who holds what inside a virtual cluster, `but` one; empty if nobody does.
-
-    The gang of a run is called after its run, its user and its site.
-    """
+    """What each other virtual cluster inside a parent holds, in words; empty if there is none."""
     others = [each for each in View(document, 0.0).holders(parent) if each["id"] != but]
     found = [
         f"{amounts(each['total'])} by {EVERYTHING_ELSE if each['id'] == DEFAULT else each['id']}"
@@ -128,12 +125,12 @@ def _of_job(job: Document, now: float) -> str:
 def _why(view: View, cluster: Document, history: Sequence[Document]) -> Iterator[str]:
     name, now = cluster["id"], view.now
     match cluster["state"]:
-        case statuses.WAITING:
+        case records.WAITING:
             yield from _waiting(view, cluster)
-        case statuses.STARTING:
+        case records.STARTING:
             yield f"{name} has its places, {holding(cluster)}, and starts: {cluster['reason']}."
             yield "That takes Ray less than a second, unless somebody else was faster."
-        case statuses.RECOVERING:
+        case records.RECOVERING:
             lacks = wanted(cluster).beyond(Resources.of(cluster["total"]))
             yield f"{name} has lost something: {short(cluster['reason'])}."
             yield f"It holds {holding(cluster)}" + (
@@ -150,7 +147,7 @@ def _why(view: View, cluster: Document, history: Sequence[Document]) -> Iterator
                 )
         case _:
             since = [
-                e["time"] for e in history if e["cluster"] == name and e["event"] == statuses.ACTIVE
+                e["time"] for e in history if e["cluster"] == name and e["event"] == records.ACTIVE
             ]
             how_long = f", for {duration(now - since[-1])} now" if since else ""
             yield f"{name} is active{how_long}: it holds {holding(cluster)}."

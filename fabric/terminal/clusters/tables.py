@@ -9,9 +9,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ...core.records import DEFAULT, ROOT
+from ...core.records import DEFAULT, ROOT, WAITING
 from ...core.resources import Resources
-from ...core.statuses import WAITING
 from ...core.text.amounts import DASH, ago, duration, listed, ordinal
 from ...manager.snapshot import find
 from ..layout import head, named, ruled, timestamp

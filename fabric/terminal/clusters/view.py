@@ -1,4 +1,4 @@
-"""What is asked again and again of the documents in which the manager tells of itself."""
+"""View: questions to the documents of the manager."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...core.records import DEFAULT, ROOT
+from ...core.records import DEFAULT, ENDED, ROOT, WAITING
 from ...core.resources import Resources
-from ...core.statuses import ENDED, WAITING
 from ...manager.snapshot import find
 from ...spec import VirtualCluster
 
@@ -66,10 +65,7 @@ class View:
         return Resources.total(Resources.of(machine["total"]) for machine in self.machines)
 
     def told(self, amounts: Resources) -> Resources:
-        """What is worth telling: no memory, where no virtual cluster holds or asks for any.
-
-        Every machine has some, and most Ray clusters never share it out.
-        """
+        """These amounts, without memory where no virtual cluster holds or asks for any."""
         if any(Resources.of(c["total"])["memory"] or wanted(c)["memory"] for c in self.shared):
             return amounts
         return amounts.without({"memory"})

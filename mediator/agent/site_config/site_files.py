@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, Gt
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from fedpilot.fabric.core.text.sizes import SIZE_IN_WORDS, bytes_of
+from fedpilot.fabric.core.text.amounts import SIZE_IN_WORDS, bytes_of
 from fedpilot.fabric.strict_yaml.errors import BadFile, Problem
 from fedpilot.fabric.strict_yaml.records import Strict, load
 from fedpilot.fabric.strict_yaml.schema_problems import wrong_value
