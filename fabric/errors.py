@@ -129,11 +129,10 @@ class NotYours(FabricError):
         self.name, self.owners, self.user = name, dict(owners), user
 
     def __str__(self) -> str:
-        whose = ", ".join(f"{str(id)!r} is {who}'s" for id, who in self.owners.items())
-        you = self.user or "nobody known"
+        owners = ", ".join(f"{str(id)!r} is {owner}'s" for id, owner in self.owners.items())
         return (
-            f"virtual cluster {self.name!r} stays: {whose}, and you are {you}; "
-            "--force ends it, and is on record"
+            f"virtual cluster {self.name!r} stays: {owners}, and you are "
+            f"{self.user or 'an unknown user'}; --force ends it, and is on record"
         )
 
 
@@ -152,7 +151,7 @@ class NeverFits(FabricError):
     """A virtual cluster could not get its places even if the cluster were idle."""
 
     exits_with = REFUSED
-    says = "virtual cluster {name!r} can never be: {reason}"
+    says = "virtual cluster {name!r} can never get its places: {reason}"
 
     def __init__(self, name: str, reason: str, most: int) -> None:
         super().__init__(name, reason, most)
@@ -160,10 +159,10 @@ class NeverFits(FabricError):
 
 
 class NotInTime(FabricError):
-    """A virtual cluster did not get its places before its deadline, or it was ended before."""
+    """A virtual cluster did not get its places: its deadline passed, or it was ended before."""
 
     exits_with = REFUSED
-    says = "virtual cluster {name!r} waited {waited_s:.1f} s in vain: {reason}"
+    says = "virtual cluster {name!r} did not get its places in {waited_s:.1f} s: {reason}"
 
     def __init__(self, name: str, waited_s: float, reason: str) -> None:
         super().__init__(name, waited_s, reason)

@@ -282,7 +282,7 @@ class VirtualCluster:
             parts.append("at most " + ", ".join(f"{most[name]:.15g} {name}" for name in most))
         actors = self.max_actors_without_resources
         capped = "" if actors is None else f"; at most {actors} actors without resources"
-        return ("; ".join(parts) or "whatever is free") + capped
+        return ("; ".join(parts) or "all that is free") + capped
 
 
 def _read_group(at: str, document: object) -> FixedSizeNodes:

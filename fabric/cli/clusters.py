@@ -99,7 +99,7 @@ def show(name: str, ray: RayAccess[VirtualClusters], as_json: bool) -> None:
 @cluster.command()
 @with_clusters
 def tree(ray: RayAccess[VirtualClusters], as_json: bool) -> None:
-    """Draw the Ray cluster: what its machines have, who holds it, who waits for what.
+    """Draw the Ray cluster: its machines, which virtual clusters hold what of them, which wait.
 
     All bars have one scale: that of a virtual cluster lies where its share of the Ray cluster is,
     and those inside it lie below its own.
@@ -246,10 +246,10 @@ def delete(
 ) -> None:
     """End virtual clusters, with all that is inside them and all that runs there.
 
-    Asks before it ends any that was not named: with --all, or those inside. Where nobody can be
-    asked, it needs --yes for that. What another user asked for needs --force: the history of the
-    virtual cluster (`explain`) then says who ended it. A user is FEDPILOT_USER, or else the name
-    on the machine.
+    Asks before it ends a virtual cluster that you did not name: with --all, or inside a named one.
+    Without a terminal, that needs --yes. A virtual cluster of another user needs --force; its
+    history (`explain`) then names the user that ended it. A user is FEDPILOT_USER, or else the
+    name on the machine.
 
     \b
     Examples:
@@ -301,7 +301,7 @@ def _to_delete(document: Mapping[str, Any], names: Sequence[str], everything: bo
 
 
 def _with_children(document: Mapping[str, Any], names: Sequence[str]) -> list[str]:
-    """These and all inside them, those that wait too."""
+    """These and all inside them, waiting ones too."""
     doomed = list(names)
     for each in document["clusters"]:  # parents come before their children
         if each["parent"] in doomed and each["id"] not in doomed:

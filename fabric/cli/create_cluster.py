@@ -149,7 +149,7 @@ def _tell_end(
     why = last["reason"] if last else "a user ended it"
     if last and deadline is not None and last["time"] >= deadline:
         raise NotInTime(name, waited_s, why)
-    fail(f"{name} is no more, and did not give up by itself: {why}", REFUSED)
+    fail(f"{name} ended before it got its places: {why}", REFUSED)
 
 
 def _print_created(found: Mapping[str, Any], *, new: bool, ray: RayAccess[Any]) -> None:

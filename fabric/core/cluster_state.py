@@ -32,7 +32,7 @@ class Entry:
     owner: JobId | None = None
     """The job with which it ends; without, it stays until it is deleted."""
     user: str = ""
-    """Who asked for it; empty if that is not known."""
+    """The user that asked for it; empty if unknown."""
     process: ProcessId | None = None
     """The process with which it ends as well: the one that asked, if that is not the job's own."""
     jobs: frozenset[JobId] = frozenset()
@@ -44,7 +44,7 @@ class Entry:
     waiting: bool = True
     """Whether it has yet to get its places."""
     begun: bool = False
-    """Whether all of them have been there once: then it keeps them, whatever happens."""
+    """Whether all of them have been there once: then it keeps them."""
 
 
 class ClusterState:

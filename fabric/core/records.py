@@ -25,7 +25,7 @@ ROOT = ClusterId("physical")
 """The Ray cluster itself, whose places are its machines."""
 
 DEFAULT = ClusterId("default")
-"""The virtual cluster of all jobs that name none: whatever runs on Ray without us."""
+"""The virtual cluster of all jobs that name none: all that runs on Ray without us."""
 
 VNODE_LABEL = "ray.io/vnode_id"
 VCLUSTER_LABEL = "ray.io/vcluster_id"
@@ -59,7 +59,7 @@ class SchedulingPolicy(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """A physical Ray node and everything it has, whoever uses it at the moment."""
+    """A physical Ray node and all that it has, used or not."""
 
     id: MachineId
     hostname: str

@@ -97,11 +97,6 @@ class Resources:
     def without(self, names: Container[str]) -> Resources:
         return Resources(tuple(pair for pair in self.units if pair[0] not in names))
 
-    def times(self, count: int) -> Resources:
-        if count < 0:
-            raise ValueError(f"cannot have {count} times {self}")
-        return self._from_units({name: amount * count for name, amount in self.units})
-
     def copies_in(self, room: Resources) -> int:
         """How many times this fits a room; once, if it is nothing."""
         have = dict(room.units)

@@ -34,9 +34,12 @@ LARGEST_FILE = 4 * 2**20
 DEEPEST = 50
 """Levels of nesting; the config needs five."""
 
-NULL = re.compile(r"|~|null|Null|NULL")
-TRUE = re.compile(r"true|True|TRUE")
-FALSE = re.compile(r"false|False|FALSE")
+WORDS: dict[str, bool | None] = {
+    **dict.fromkeys(("", "~", "null", "Null", "NULL")),
+    **dict.fromkeys(("true", "True", "TRUE"), True),
+    **dict.fromkeys(("false", "False", "FALSE"), False),
+}
+"""What is not a number and not text either."""
 INTEGER = re.compile(r"[-+]?[0-9]+")
 OCTAL = re.compile(r"0o[0-7]+")
 HEXADECIMAL = re.compile(r"0x[0-9a-fA-F]+")
@@ -295,11 +298,7 @@ def scalar(text: str) -> Any:
     """What an unquoted scalar stands for, by YAML 1.2's core schema."""
     if text[:1] in NUMBER_BEGINS:
         return _number(text)
-    if NULL.fullmatch(text):
-        return None
-    if TRUE.fullmatch(text):
-        return True
-    return False if FALSE.fullmatch(text) else text
+    return WORDS.get(text, text)
 
 
 def _number(text: str) -> Any:

@@ -160,7 +160,7 @@ def obtainable(ledger: Ledger, cluster: ClusterId, machine: MachineId) -> Resour
 
 
 def capacity(ledger: Ledger, cluster: ClusterId) -> Resources:
-    """What all places of a cluster could have together at most, whoever holds it now."""
+    """What all places of a cluster could have together at most, if no other held anything."""
     if cluster == ROOT:
         return Resources.total(each.total for each in ledger.machines.values())
     known = ledger.clusters[cluster]

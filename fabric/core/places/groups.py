@@ -115,7 +115,7 @@ class PlacementGroups:
         return tuple(self._by_id[id] for id in self._by_cluster.get(cluster, ()))
 
     def put(self, group: PlacementGroupRecord) -> None:
-        """Add a group, or write it down anew."""
+        """Add or replace a group."""
         if group.id in self._by_id:
             self.drop(group.id)
         self._by_id[group.id] = group
@@ -152,7 +152,7 @@ class Either(Container[GroupId]):
 
 
 def group_id(cluster: ClusterId, random: str, job: str) -> GroupId:
-    """An id of Ray's, 18 bytes of which the last four are a job's, that tells us whose it is."""
+    """An id for Ray that names the virtual cluster: 18 bytes, the last four are a job's."""
     return GroupId(f"{random[:20]}{_mark(cluster)}{job}")
 
 

@@ -315,7 +315,7 @@ class _Room:
 
     @classmethod
     def of(cls, ledger: Ledger, place: PlaceId, gpus: tuple[int, ...]) -> _Room:
-        """What nobody has taken of a place."""
+        """What is free of a place."""
         seen = Machine(
             id=MachineId(place),
             hostname=str(place),

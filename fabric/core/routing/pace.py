@@ -15,10 +15,10 @@ from ..places.groups import GroupId
 Kind = TypeVar("Kind", bound=Hashable)
 
 SOON_S = 1.0
-"""The longest queue of a group whose resources may be asked for in another cut, in seconds."""
+"""The longest queue of a group that may be rebundled, in seconds."""
 
 BATCHES = 8
-"""Among how many batches per running task those that wait are divided."""
+"""Batches per running task among which waiting tasks are divided."""
 
 GUESS_S = 0.05
 """How long tasks are taken to last before the first of a kind has ended."""

@@ -124,7 +124,7 @@ class WorkTable:
         return tuple(self._held)
 
     def put(self, work: Work) -> None:
-        """Add work, or write it down anew, where it stood."""
+        """Add or replace work, which keeps its place in the order."""
         before = self._by_id.get(work.id)
         if before is not None:
             self._uncount(before)

@@ -39,10 +39,7 @@ def sentences(document: Document, name: str, history: Sequence[Document], now: f
     last = ending(history, name)
     if last is not None and all(each["id"] != name for each in document["clusters"]):
         in_vain = " without having got its places" if _in_vain(history, name) else ""
-        return [
-            f"{name} is no more: it ended {ago(last['time'], now)}{in_vain}: "
-            f"{short(last['reason'])}."
-        ]
+        return [f"{name} ended {ago(last['time'], now)}{in_vain}: {short(last['reason'])}."]
     lost = [each for each in (document.get("head") or {"gone": ()})["gone"] if each["id"] == name]
     if lost and all(each["id"] != name for each in document["clusters"]):
         began = document["head"]["began"]
@@ -52,7 +49,7 @@ def sentences(document: Document, name: str, history: Sequence[Document], now: f
             else f"It belonged to job {lost[0]['owner']}, which ended with the head."
         )
         return [
-            f"{name} is gone: the head of the Ray cluster began anew at {timestamp(began)}, "
+            f"{name} is gone: the head of the Ray cluster restarted at {timestamp(began)}, "
             f"{ago(began, now)}.",
             again,
         ]
@@ -61,7 +58,7 @@ def sentences(document: Document, name: str, history: Sequence[Document], now: f
         held = amounts(cluster["total"])
         return [
             f"{name} stands for {EVERYTHING_ELSE}; now that is {held}.",
-            "Nobody asked for it, and it cannot be deleted: it shrinks when those jobs end.",
+            "It was not requested, and cannot be deleted: it shrinks when those jobs end.",
         ]
     said = list(_why(view, cluster, history))
     if cluster["owner"]:
@@ -129,7 +126,7 @@ def _why(view: View, cluster: Document, history: Sequence[Document]) -> Iterator
             yield from _waiting(view, cluster)
         case records.STARTING:
             yield f"{name} has its places, {holding(cluster)}, and starts: {cluster['reason']}."
-            yield "That takes Ray less than a second, unless somebody else was faster."
+            yield "That takes Ray less than a second, unless other work was faster."
         case records.RECOVERING:
             lacks = wanted(cluster).beyond(Resources.of(cluster["total"]))
             yield f"{name} has lost something: {short(cluster['reason'])}."
@@ -185,8 +182,8 @@ def _waiting(view: View, cluster: Document) -> Iterator[str]:
     )
     if before:
         yield (
-            f"Before it {'are' if len(before) > 1 else 'is'} {listed(before)}. Whoever is first "
-            "holds up all behind, even those who would fit, so that nobody waits for ever."
+            f"Before it {'are' if len(before) > 1 else 'is'} {listed(before)}. The first "
+            "holds up all behind it, even those that would fit, so that none waits for ever."
         )
         yield f"What would help: places for {before[0]}, or `fedpilot cluster delete {before[0]}`."
     else:
@@ -210,7 +207,7 @@ def _help(view: View, cluster: Document, lacks: Resources) -> str:
 
 
 def _others(view: View, cluster: Document, lacks: Resources) -> str:
-    """Who holds what it lacks beside it, the largest first."""
+    """Which others beside it hold what it lacks, the largest first."""
     names = {name for name, _ in lacks.units}
     held = {
         each["id"]: Resources.of(each["total"]).only(names)

@@ -72,7 +72,7 @@ def gone_with_head(document: Document, now: float) -> list[str]:
     if not head or not head["gone"]:
         return []
     lines = [
-        f"The head of this Ray cluster began anew at {timestamp(head['began'])}, "
+        f"The head of this Ray cluster restarted at {timestamp(head['began'])}, "
         f"{ago(head['began'], now)}. These virtual clusters are gone:"
     ]
     for each in head["gone"][:MOST_GONE]:
@@ -196,7 +196,7 @@ def job_details(
         last = ending(history, name)
         facts.add_row(
             "virtual cluster",
-            f"{name} is no more: {short(last['reason'])}" if last else f"{name}, none now",
+            f"{name} has ended: {short(last['reason'])}" if last else f"{name}, none now",
         )
         return Group(*parts)
     facts.add_row("virtual cluster", f"{name}, which stays" if job.joined else name)

@@ -18,7 +18,7 @@ Document = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """All that there is at one moment: who holds places, and who waits for them."""
+    """The virtual clusters at one moment: which hold places, and which wait for them."""
 
     document: Document
     now: float
@@ -56,7 +56,7 @@ class View:
         return sorted(found, key=lambda cluster: cluster["id"] == DEFAULT)
 
     def queue(self, parent: str) -> list[Document]:
-        """Those that wait for places inside a virtual cluster, the first first."""
+        """The queue of a virtual cluster: which wait for places inside it."""
         found = [c for c in self.inside.get(parent, ()) if c["state"] == WAITING]
         return sorted(found, key=lambda cluster: cluster["position"] or len(found))
 
@@ -72,11 +72,11 @@ class View:
 
     @property
     def shared(self) -> list[Document]:
-        """The virtual clusters that somebody asked for."""
+        """The virtual clusters that were requested."""
         return [c for c in self.document["clusters"] if c["id"] != DEFAULT]
 
     def free(self, parent: str = ROOT) -> Resources:
-        """What nobody holds of the Ray cluster, or of what a virtual cluster holds."""
+        """What is free of the Ray cluster, or of what a virtual cluster holds."""
         places = self.machines if parent == ROOT else [find(self.document, parent)]
         return Resources.total(Resources.of(place["available"]) for place in places)
 
