@@ -14,7 +14,7 @@ import click
 from ..errors import ClusterUnreachable
 from ..host.machine import load
 from ..host.patience import FIRST_S, Patience
-from ..terminal.console import Spinner
+from ..terminal.console import spinner
 
 if TYPE_CHECKING:
     from ..inside.virtual_clusters import VirtualClusters
@@ -100,7 +100,7 @@ class RayAccess(Generic[Client]):
     def ask(self, question: Callable[[Client], Answer]) -> Answer:
         """Attach for one question."""
         with (
-            Spinner(f"asking {self.place}"),
+            spinner(f"asking {self.place}"),
             self.opened() as client,
             self.answer_said_to_be_slow(),
         ):

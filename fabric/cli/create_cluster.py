@@ -14,7 +14,7 @@ from ..errors import NoSuchCluster, NotInTime
 from ..host.exit_codes import INTERRUPTED, REFUSED
 from ..spec import VirtualCluster
 from ..terminal.commands import exit_codes, fail, interruptions
-from ..terminal.console import Spinner, print_json, stdout_console
+from ..terminal.console import print_json, spinner, stdout_console
 from .access import RayAccess, with_clusters
 from .spec_options import check_name, with_deadline, with_priority, with_spec
 
@@ -83,7 +83,7 @@ def create(
         try:
             with (
                 interruptions(),
-                Spinner(f"asking {ray.place} for {name}") as spinner,
+                spinner(f"asking {ray.place} for {name}") as say,
                 ray.opened() as clusters,
             ):
                 fate = f"{name} may have been asked for, or not\n{steps}"
@@ -98,7 +98,7 @@ def create(
                         detached=True,
                     )
                 fate = f"{name} keeps its place in the queue\n{steps}"
-                found = _follow(clusters, found, begun, wait_s, spinner)
+                found = _follow(clusters, found, begun, wait_s, say)
         except KeyboardInterrupt:
             fail(f"interrupted; {fate}", INTERRUPTED)
         active = has_started(found["state"])
@@ -115,7 +115,7 @@ def _follow(
     found: Mapping[str, Any],
     begun: float,
     wait_s: float,
-    spinner: Spinner,
+    say: Callable[[str], None],
 ) -> Mapping[str, Any]:
     """Look at a waiting virtual cluster until it is active or the time is over."""
     from ..core.text.amounts import duration, ordinal
@@ -131,7 +131,7 @@ def _follow(
         if has_started(found["state"]) or waited >= wait_s:
             return found
         place = f"{ordinal(found['position'])} in line: " if found["position"] else ""
-        spinner.say(
+        say(
             f"{name} is {found['state']}, {duration(waited)} of {duration(wait_s)}: "
             f"{place}{short(found['reason'])}"
         )

@@ -22,7 +22,7 @@ from ..host.patience import Patience
 from ..jobs.confine import READY, SAYS
 from ..spec import VirtualCluster
 from ..terminal.commands import CommandGroup, exit_codes, fail, interruptions
-from ..terminal.console import Spinner, display, print_json
+from ..terminal.console import display, print_json, spinner
 from .access import RayAccess, with_access
 from .spec_options import check_name, from_json, with_deadline, with_priority, with_spec
 
@@ -139,7 +139,7 @@ def submit(
             with interruptions(), ray.opened() as jobs:
                 show = ray.command("job", "show", name)
                 fate = f"job {name} may be submitted, or not\n  see: {show}\n{stop}"
-                with Spinner(f"submitting {name}"), ray.answer_said_to_be_slow():
+                with spinner(f"submitting {name}"), ray.answer_said_to_be_slow():
                     jobs.submit(
                         command,
                         None if join else spec,

@@ -105,15 +105,12 @@ def text_of(path: FilePath | str) -> str:
         with open(path, "rb") as file:
             content = file.read(LARGEST_FILE + 1)
     except (OSError, ValueError) as error:
-        match error:
-            case FileNotFoundError():
-                found = "there is no such file"
-            case IsADirectoryError():
-                found = "a folder"
-            case OSError():
-                found = f"it cannot be read: {error.strerror}"
-            case _:
-                found = "it cannot be read: not a file name"
+        why = error.strerror if isinstance(error, OSError) else "not a file name"
+        known: dict[type[Exception], str] = {
+            FileNotFoundError: "there is no such file",
+            IsADirectoryError: "a folder",
+        }
+        found = known.get(type(error), f"it cannot be read: {why}")
         raise BadFile.about(where, found, "a YAML file that can be read") from error
     return decoded(content, where)
 

@@ -128,9 +128,9 @@ def ask(access: Access, question: Callable[[MediatorClient], Answer]) -> Answer:
 @contextmanager
 def asking(access: Access) -> Iterator[MediatorClient]:
     """A client while a terminal says whom it asks."""
-    from fedpilot.fabric.terminal.console import Spinner
+    from fedpilot.fabric.terminal.console import spinner
 
-    with access.open() as client, Spinner(f"asking the mediator at {client.address}"):
+    with access.open() as client, spinner(f"asking the mediator at {client.address}"):
         yield client
 
 

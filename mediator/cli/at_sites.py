@@ -20,7 +20,7 @@ import click
 from fedpilot.fabric.core.text.plain_text import plain_lines
 from fedpilot.fabric.host.exit_codes import REFUSED, UNREACHABLE, exit_code_of
 from fedpilot.fabric.terminal.commands import exit_codes, fail
-from fedpilot.fabric.terminal.console import Spinner, print_json
+from fedpilot.fabric.terminal.console import print_json, spinner
 
 from ..core.rules.site_commands import before_dashes, objection
 from ..errors import MediatorError
@@ -129,7 +129,7 @@ def at_sites(arguments: Sequence[str]) -> None:
 def _one(access: Access, asked: SiteCommandOptions) -> int:
     """Ask one site, and pass on what it answers."""
     site = asked.sites[0]
-    with access.open() as client, Spinner(f"asking {site}"):
+    with access.open() as client, spinner(f"asking {site}"):
         outcome = client.run_at_site(site, [asked.group, *asked.arguments])
     _pass_on(outcome)
     return outcome.exit_code
@@ -137,7 +137,7 @@ def _one(access: Access, asked: SiteCommandOptions) -> int:
 
 def _several(access: Access, asked: SiteCommandOptions) -> int:
     """Ask several sites side by side; the gravest of their codes."""
-    with access.open() as client, Spinner("asking the sites"):
+    with access.open() as client, spinner("asking the sites"):
         sites = asked.sites or _all(client)
         if not sites:
             fail("no site is in contact; see `fedpilot site list`", UNREACHABLE)

@@ -15,7 +15,7 @@ import click
 from fedpilot.fabric.core.text.plain_text import plain_line
 from fedpilot.fabric.host.exit_codes import BAD_INPUT, INTERRUPTED, REFUSED
 from fedpilot.fabric.terminal.commands import CommandGroup, exit_codes, fail, interruptions
-from fedpilot.fabric.terminal.console import Spinner, display, print_json
+from fedpilot.fabric.terminal.console import display, print_json, spinner
 
 from .access import JSON, Access, ask, asking, with_mediator
 from .join import join
@@ -240,7 +240,7 @@ def _drained(client: MediatorClient, found: Document, name: str, timeout_s: floa
     runs = _runs(found)
     if runs:
         click.echo(f"{name} gives away what it has of {', '.join(map(plain_line, runs))}", err=True)
-    with Spinner(f"waiting until nothing is left at {name}"):
+    with spinner(f"waiting until nothing is left at {name}"):
         while found.get("state") == "draining" and time.monotonic() < deadline:
             time.sleep(min(pause, max(0.0, deadline - time.monotonic())))
             pause = min(LAST_POLL_S, pause * 1.5)

@@ -105,7 +105,7 @@ def test_who_gives_up_at_its_deadline_is_gone_and_says_so(shared: str) -> None:
     asked(shared, "create", "vision", "--node", "CPU=4")
     done = cluster(shared, "create", "brief", "--min", "CPU=1", "--deadline", "1")
     assert (done.returncode, done.stdout) == (3, "")
-    assert "'brief' waited" in done.stderr
+    assert "'brief' did not get its places" in done.stderr
     assert asked(shared, "explain", "brief")["state"] == "ended"
 
 

@@ -89,7 +89,11 @@ def choose(
         if demand.fits(left := size - load.get((group.id, bundle), Resources()))
     ]
     lasting = lasting and bool(demand)  # what holds nothing goes where the least is left
-    alone = [room for room in rooms if not lasting or not room[0] or _fixed(ledger, room[3])]
+    alone = [
+        room
+        for room in rooms
+        if not lasting or not room[0] or ledger.vnodes[room[3]].kind is VNodeKind.FIXED
+    ]
     if alone:
         _, group_id, bundle, vnode_id = min(alone)
         return Into(group_id, bundle, vnode_id)
@@ -168,10 +172,6 @@ def slots(group: PlacementGroupRecord, demand: Resources, lasting: Load) -> int:
         for bundle, piece in enumerate(group.pieces)
         if piece.vnode is not None
     )
-
-
-def _fixed(ledger: Ledger, vnode: VNodeId) -> bool:
-    return ledger.vnodes[vnode].kind is VNodeKind.FIXED
 
 
 def _bundles(

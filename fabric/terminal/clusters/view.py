@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from ...core.records import DEFAULT, ENDED, ROOT, WAITING
@@ -16,25 +15,16 @@ Document = Mapping[str, Any]
 """A virtual cluster, a vnode, a machine, or all of them (`manager/snapshot.py`); or an event."""
 
 
-@dataclass(frozen=True, slots=True)
 class View:
     """The virtual clusters at one moment: which hold places, and which wait for them."""
 
-    document: Document
-    now: float
-    inside: Mapping[str, Sequence[Document]] = field(init=False, repr=False)
-    """The virtual clusters by what they are in."""
-
-    def __post_init__(self) -> None:
-        inside: dict[str, list[Document]] = {}
-        for cluster in self.document["clusters"]:
-            inside.setdefault(cluster["parent"], []).append(cluster)
-        object.__setattr__(self, "inside", inside)
-
-    @property
-    def machines(self) -> Sequence[Document]:
-        machines: Sequence[Document] = self.document["machines"]
-        return machines
+    def __init__(self, document: Document, now: float) -> None:
+        self.document, self.now = document, now
+        self.machines: Sequence[Document] = document["machines"]
+        self.inside: dict[str, list[Document]] = {}
+        """The virtual clusters by what they are in."""
+        for cluster in document["clusters"]:
+            self.inside.setdefault(cluster["parent"], []).append(cluster)
 
     @property
     def clusters(self) -> Sequence[Document]:
