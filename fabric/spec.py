@@ -202,15 +202,12 @@ class VirtualCluster:
 
     def to_dict(self) -> dict[str, Any]:
         """The document: JSON values only, and nothing that says the default."""
-        actors = self.max_actors_without_resources
-        return {
-            **_filled(
-                flex_resource_min=dict(self.flex_resource_min),
-                flex_resource_max=dict(self.flex_resource_max),
-                fixed_size_nodes=[nodes.to_dict() for nodes in self.node_groups],
-            ),
-            **({} if actors is None else {ACTORS: actors}),
-        }
+        return _filled(
+            flex_resource_min=dict(self.flex_resource_min),
+            flex_resource_max=dict(self.flex_resource_max),
+            fixed_size_nodes=[nodes.to_dict() for nodes in self.node_groups],
+            max_actors_without_resources=self.max_actors_without_resources,
+        )
 
     @classmethod
     def from_dict(cls, document: object) -> VirtualCluster:
@@ -351,7 +348,7 @@ def _condition(found: object) -> Condition:
 
 
 def _filled(**fields: Any) -> dict[str, Any]:
-    return {name: value for name, value in fields.items() if value}
+    return {name: value for name, value in fields.items() if value not in (None, {}, [])}
 
 
 @contextmanager

@@ -186,7 +186,8 @@ def job_details(
     if job.started:
         facts.add_row("started", ago(job.started, now))
         lasts = "waits for" if job.status == "WAITING" else "runs for"
-        facts.add_row("took" if job.ended else lasts, _took(job, job.started, now))
+        took = duration((job.ended or now) - job.started)
+        facts.add_row("took" if job.ended else lasts, took)
     parts: list[RenderableType] = [head(job.id, _job_status(job)), facts]
     name = job.virtual_cluster
     if name is None:
@@ -205,10 +206,6 @@ def job_details(
     others = [each for each in document["clusters"] if each["id"] != name]
     known = {**document, "clusters": [{**job.cluster, "escapes": []}, *others]}
     return Group(*parts, Text(), cluster_details(known, name, now))
-
-
-def _took(job: Job, started: float, now: float) -> str:
-    return duration((job.ended or now) - started)
 
 
 def _job_status(job: Job) -> Text:
