@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ..inside.virtual_clusters import VirtualClusters
 
 LOOK_S = 1.0
-"""How long a control plane may take to answer for a line that says what is waited for."""
+"""How long a line about a slow Ray waits for its control plane."""
 
 Command: TypeAlias = Callable[..., None]
 Client = TypeVar("Client")
@@ -168,7 +168,7 @@ def _say_slow(what: str, deadline: str = "") -> None:
 
 
 def _answers(address: str, auth_mode: str | None) -> bool:
-    """Whether the control plane answers, so that what is missing is a raylet, or Ray in here."""
+    """Whether the control plane answers: then a raylet is slow, or Ray in this process."""
     from ..ray.connection import address_of_this_machine
     from ..ray.control_plane.probe import answers, auth_mode_of
 

@@ -32,8 +32,7 @@ def cluster() -> None:
     They stay until they are deleted. The first command makes their manager, an actor on the head
     machine.
 
-    With --site NAME or --all-sites a command is run at sites of a federation, by way of its
-    mediator.
+    With --site NAME or --all-sites, the mediator of a federation runs the command at its sites.
 
     \b
     Examples:
@@ -164,10 +163,9 @@ def restore(
 ) -> None:
     """Ask again for the virtual clusters that were lost when the head of the Ray cluster died.
 
-    Without NAME, for all that were detached: made by `fedpilot cluster create`, so that they stay
-    until they are deleted. Each is asked for with its spec, for the user whom it belonged to, and
-    gets its places, or waits. What ran in them is not started again. Those of jobs ended with their
-    jobs.
+    Without NAME, for all detached ones, which `fedpilot cluster create` made. Each keeps its spec
+    and its user, and gets its places or waits. Work that ran there is not started again. Virtual
+    clusters of jobs ended with their jobs.
 
     \b
     Examples:

@@ -57,9 +57,9 @@ def create(
     --max-actors; without any of them it needs nothing, and may grow to all that is free. AMOUNTS
     are such as CPU=2,GPU=0.5,memory=4GiB. Asking again for what is there already changes nothing.
 
-    Where the places are not free within --wait, it goes on waiting without this command, which then
-    ends with code 3, so that `create ... && use it` is safe; with `--wait 0` it ends with code 0.
-    Ctrl-C ends this command only. Use --deadline to have it leave the queue.
+    If the places are not free within --wait, the command ends with code 3, so that
+    `create ... && use it` is safe, and the virtual cluster goes on waiting; with `--wait 0` the
+    code is 0. Ctrl-C ends this command only. At --deadline the virtual cluster leaves the queue.
 
     \b
     Examples:

@@ -1,6 +1,6 @@
-"""The commands about jobs: `fedpilot job`. Unmodified Ray scripts in virtual clusters of their own.
+"""The commands about jobs, `fedpilot job`: unmodified Ray scripts in virtual clusters of their own.
 
-What a job prints goes to stdout; where it waits, and all that is said about it, to stderr.
+The output of a job goes to stdout; all that is said about it to stderr.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 TALKATIVE = ("ray.dashboard.modules.dashboard_sdk", "ray.dashboard.modules.job.sdk")
 """Loggers of Ray's that tell of each upload, and of the end of each log."""
 QUIET_S, REPEATED_S = 5.0, 30.0
-"""When it is said that Ray has not begun a job, and said again."""
+"""When a wait for Ray to begin a job is reported, and reported again."""
 SETTLE_S = 10.0
 """How long Ray may take to end a job, or to say how it ended."""
 
@@ -57,8 +57,7 @@ def job() -> None:
     for it; `ray.init()`, if it calls that, needs no arguments. Needs Ray's dashboard on the head:
     `pip install 'fedpilot[jobs]'`.
 
-    With --site NAME or --all-sites a command is run at sites of a federation, by way of its
-    mediator.
+    With --site NAME or --all-sites, the mediator of a federation runs the command at its sites.
 
     \b
     Examples:
@@ -107,7 +106,7 @@ def submit(
     is reserved, on a machine of the Ray cluster: what it reads has to be there, or come with
     --working-dir.
 
-    Prints the job's log until it ends. Where it waits in the queue, and why, is said on stderr.
+    Prints the job's log until it ends; stderr says where it waits in the queue, and why.
     Ctrl-C ends this command only; the job goes on. With --json the log goes to stderr, and the job
     as one document to stdout.
 
@@ -194,10 +193,9 @@ def _runtime_env(text: str | None, working_dir: str | None) -> dict[str, Any]:
 
 
 def _follow(jobs: Jobs, id: str, *, to_stderr: bool) -> tuple[bool, str]:
-    """Print a log as it grows: what comes before the command is about it, and no output of it.
+    """Print a log as it grows: on stderr what comes before the command, which is no output of it.
 
-    While Ray has not begun it, which may be busy with its runtime environment, that is said.
-    Returns whether the command began, and what was said last before it.
+    Returns whether the command began, and the last line before it.
     """
     before: list[str] = []
     rest, said, began = "", "", False
@@ -229,7 +227,7 @@ def _follow(jobs: Jobs, id: str, *, to_stderr: bool) -> tuple[bool, str]:
 
 
 def _end(jobs: Jobs, id: str) -> Job:
-    """The job, once Ray says how it ended, which takes it a moment."""
+    """The job, once Ray says how it ended, a moment after its log has."""
     from ..jobs.jobs import ENDED
 
     until = time.monotonic() + SETTLE_S
@@ -245,7 +243,7 @@ def _end(jobs: Jobs, id: str) -> Job:
 def list_(ray: RayAccess[Jobs], as_json: bool) -> None:
     """List the jobs that were submitted to the Ray cluster, the latest first.
 
-    WAITING is one that has yet to get its places; it says why.
+    A WAITING job has yet to get its places; its message says why.
 
     \b
     Examples:
@@ -345,8 +343,8 @@ def logs(id: str, follow: bool, ray: RayAccess[Jobs], as_json: bool) -> None:
 def stop(id: str, ray: RayAccess[Jobs], as_json: bool) -> None:
     """End job ID: its command, and its virtual cluster with all that runs there.
 
-    The command is told to end, and is killed if it has not within three seconds. One that waits in
-    the queue leaves it. A virtual cluster that the job was put into with --in stays.
+    A command that does not end within three seconds is killed. A waiting job leaves the queue. A
+    virtual cluster that was given with --in stays.
 
     \b
     Examples:

@@ -1,7 +1,4 @@
-"""How a command is told what to reserve and when to give up: a spec as YAML, JSON or options.
-
-What is wrong is told before Ray is touched, with the place and the key.
-"""
+"""The options that say what to reserve and when to give up: a spec as YAML, as JSON or in parts."""
 
 from __future__ import annotations
 

@@ -278,7 +278,7 @@ def _capped(ledger: Ledger, cluster: ClusterId, room: Resources) -> Resources:
     held, known = ledger.flexible_total(cluster), ledger.clusters[cluster]
     if not known.flexible:
         return Resources()
-    return room.capped({name: most - held[name] for name, most in known.limits.items()})
+    return room.capped({name: max(0, most - held[name]) for name, most in known.limits.items()})
 
 
 def _cost(growth: Growth) -> tuple[int, int, int, str]:

@@ -214,7 +214,7 @@ def _others(view: View, cluster: Document, lacks: Resources) -> str:
         for each in view.holders(cluster["parent"])
         if each["id"] != cluster["id"]
     }
-    ranked = sorted(held, key=lambda id: (-sum(amount for _, amount in held[id].units), id))
+    ranked = sorted(held, key=lambda id: (-held[id].size, id))
     return listed(
         [
             f"{'what runs outside of them' if id == DEFAULT else id} ({amounts(held[id])})"
