@@ -1,7 +1,7 @@
-"""What can go wrong in the fabric.
+"""The errors of the fabric.
 
 FabricError
-├── SpecError            the request itself makes no sense
+├── SpecError            the request itself is not valid
 ├── GangInfeasible       the request can never be met by this cluster
 ├── GangTimeout          it could be met, but not in the time given
 ├── GangExists           the name of the gang is taken
@@ -35,59 +35,59 @@ RESERVED = ("physical", "default")
 
 
 class FabricError(Exception):
-    """Root of everything that the fabric raises on purpose."""
+    """Root of all errors that the fabric raises on purpose."""
 
     exits_with: ClassVar[int] = FAILED
-    """What a command ends with that fails by it."""
+    """The exit code of a command that fails by it."""
+    says: ClassVar[str] = ""
+    """The text, with the names of the facts in braces; empty if the argument is the text."""
+
+    def __str__(self) -> str:
+        return self.says.format_map(vars(self)) if self.says else super().__str__()
 
 
 class SpecError(FabricError):
-    """A virtual cluster was described in a way that has no meaning, or none yet."""
+    """The description of a virtual cluster is not valid, or not supported."""
 
     exits_with = BAD_INPUT
 
 
 class GangInfeasible(FabricError):
-    """The cluster could not hold the gang even if nobody else used it."""
+    """The cluster could not hold the gang even if it were idle."""
 
     exits_with = REFUSED
+    says = (
+        "gang {name!r} wants {wanted}, which this cluster can never give: "
+        "{reason}; {most} of these nodes could be had together"
+    )
 
     def __init__(self, name: str, wanted: str, most: int, reason: str) -> None:
         super().__init__(name, wanted, most, reason)
         self.name, self.wanted, self.most, self.reason = name, wanted, most, reason
-
-    def __str__(self) -> str:
-        return (
-            f"gang {self.name!r} wants {self.wanted}, which this cluster can never give: "
-            f"{self.reason}; {self.most} of these nodes could be had together"
-        )
 
 
 class GangTimeout(FabricError):
     """The gang fits the cluster, but the resources did not come free in time."""
 
     exits_with = REFUSED
+    says = (
+        "gang {name!r} was not placed in {waited_s:.1f} s: {reason}; "
+        "wait longer, ask for less, or free resources"
+    )
 
     def __init__(self, name: str, waited_s: float, reason: str) -> None:
         super().__init__(name, waited_s, reason)
         self.name, self.waited_s, self.reason = name, waited_s, reason
 
-    def __str__(self) -> str:
-        return (
-            f"gang {self.name!r} was not placed in {self.waited_s:.1f} s: {self.reason}; "
-            "wait longer, ask for less, or free resources"
-        )
-
 
 class GangExists(FabricError):
     """Another gang on this cluster has the name."""
 
+    says = "a gang named {name!r} exists on this cluster; release it or choose a new name"
+
     def __init__(self, name: str) -> None:
         super().__init__(name)
         self.name = name
-
-    def __str__(self) -> str:
-        return f"a gang named {self.name!r} exists on this cluster; release it or choose a new name"
 
 
 class NameTaken(FabricError):
@@ -129,11 +129,10 @@ class NotYours(FabricError):
         self.name, self.owners, self.user = name, dict(owners), user
 
     def __str__(self) -> str:
-        whose = ", ".join(f"{str(id)!r} is {who}'s" for id, who in self.owners.items())
-        you = self.user or "nobody known"
+        owners = ", ".join(f"{str(id)!r} is {owner}'s" for id, owner in self.owners.items())
         return (
-            f"virtual cluster {self.name!r} stays: {whose}, and you are {you}; "
-            "--force ends it, and is on record"
+            f"virtual cluster {self.name!r} stays: {owners}, and you are "
+            f"{self.user or 'an unknown user'}; --force ends it, and is on record"
         )
 
 
@@ -141,63 +140,48 @@ class NoSuchJob(FabricError):
     """There is no job of that id."""
 
     exits_with = BAD_INPUT
+    says = "there is no job {id!r}; see `fedpilot job list`"
 
     def __init__(self, id: str) -> None:
         super().__init__(id)
         self.id = id
 
-    def __str__(self) -> str:
-        return f"there is no job {self.id!r}; see `fedpilot job list`"
-
 
 class NeverFits(FabricError):
-    """A virtual cluster could not get its places even if nobody else was there."""
+    """A virtual cluster could not get its places even if the cluster were idle."""
 
     exits_with = REFUSED
+    says = "virtual cluster {name!r} can never get its places: {reason}"
 
     def __init__(self, name: str, reason: str, most: int) -> None:
         super().__init__(name, reason, most)
         self.name, self.reason, self.most = name, reason, most
 
-    def __str__(self) -> str:
-        return f"virtual cluster {self.name!r} can never be: {self.reason}"
-
 
 class NotInTime(FabricError):
-    """A virtual cluster did not get its places before its deadline, or it was ended before."""
+    """A virtual cluster did not get its places: its deadline passed, or it was ended before."""
 
     exits_with = REFUSED
+    says = "virtual cluster {name!r} did not get its places in {waited_s:.1f} s: {reason}"
 
     def __init__(self, name: str, waited_s: float, reason: str) -> None:
         super().__init__(name, waited_s, reason)
         self.name, self.waited_s, self.reason = name, waited_s, reason
 
-    def __str__(self) -> str:
-        return f"virtual cluster {self.name!r} waited {self.waited_s:.1f} s in vain: {self.reason}"
-
 
 class TooLarge(FabricError):
     """A task or an actor could never run in its virtual cluster."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return self.reason
 
 
 class ManagerUnreachable(FabricError):
     """The manager of a Ray cluster does not answer."""
 
     exits_with = UNREACHABLE
+    says = "the manager of this Ray cluster does not answer: {reason}"
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.reason = reason
-
-    def __str__(self) -> str:
-        return f"the manager of this Ray cluster does not answer: {self.reason}"
 
 
 class ManagerAway(ManagerUnreachable):
@@ -212,26 +196,22 @@ class ClusterStartFailed(FabricError):
     """Ray could not be started inside this process."""
 
     exits_with = UNREACHABLE
+    says = "an embedded Ray could not be started: {reason}"
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.reason = reason
-
-    def __str__(self) -> str:
-        return f"an embedded Ray could not be started: {self.reason}"
 
 
 class ClusterUnreachable(FabricError):
     """No Ray cluster answers at the address, or it refuses us."""
 
     exits_with = UNREACHABLE
+    says = "no Ray cluster could be attached to at {address!r}: {reason}"
 
     def __init__(self, address: str, reason: str) -> None:
         super().__init__(address, reason)
         self.address, self.reason = address, reason
-
-    def __str__(self) -> str:
-        return f"no Ray cluster could be attached to at {self.address!r}: {self.reason}"
 
 
 class UnsupportedRay(FabricError):
@@ -257,32 +237,30 @@ class NotInstalled(FabricError):
     """A machine of a Ray cluster cannot import fedpilot, or what it needs."""
 
     exits_with = UNREACHABLE
+    says = (
+        "machine {machine} of the Ray cluster cannot import {module!r}: install fedpilot there, in "
+        "the environment that Ray runs in; `fedpilot doctor --address` looks at every machine"
+    )
 
     def __init__(self, machine: str, module: str) -> None:
         super().__init__(machine, module)
         self.machine, self.module = machine, module
 
-    def __str__(self) -> str:
-        return (
-            f"machine {self.machine} of the Ray cluster cannot import {self.module!r}: install "
-            "fedpilot there, in the environment that Ray runs in; `fedpilot doctor --address` "
-            "looks at every machine"
-        )
-
 
 class WorkerLost(FabricError):
     """A worker's process, or the machine under it, is gone or cannot be reached."""
+
+    says = "worker {worker!r} is lost: {reason}"
 
     def __init__(self, worker: str, reason: str) -> None:
         super().__init__(worker, reason)
         self.worker, self.reason = worker, reason
 
-    def __str__(self) -> str:
-        return f"worker {self.worker!r} is lost: {self.reason}"
-
 
 class WorkerFailed(FabricError):
     """The code inside a worker raised; what it raised is the cause."""
+
+    says = "{method!r} failed in worker {worker!r}: {kind}: {message}"
 
     def __init__(
         self, worker: str, method: str, kind: str, message: str, remote_traceback: str
@@ -290,6 +268,3 @@ class WorkerFailed(FabricError):
         super().__init__(worker, method, kind, message, remote_traceback)
         self.worker, self.method = worker, method
         self.kind, self.message, self.remote_traceback = kind, message, remote_traceback
-
-    def __str__(self) -> str:
-        return f"{self.method!r} failed in worker {self.worker!r}: {self.kind}: {self.message}"

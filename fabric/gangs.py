@@ -24,9 +24,9 @@ from .core.records import (
     SchedulingPolicy,
     VNode,
     VNodeId,
+    has_started,
 )
 from .core.resources import Resources
-from .core.statuses import has_started
 from .errors import (
     FabricError,
     GangExists,

@@ -21,18 +21,16 @@ from .core.places.request import Request
 from .core.records import ROOT, Bundle, BundleGroup, ClusterId, SchedulingPolicy
 from .core.resources import UNIT, Resources
 from .core.selectors import Condition, check_label, check_value, describe, parse
-from .core.text.sizes import SIZE_IN_WORDS, bytes_of
+from .core.text.amounts import SIZE_IN_WORDS, bytes_of
 from .errors import SpecError
 
 if TYPE_CHECKING:
     from .inside.introspection import VirtualClusterInfo
 
-__all__ = ["FixedSizeNode", "FixedSizeNodes", "SchedulingPolicy", "VirtualCluster", "inside"]
+__all__ = ["FixedSizeNode", "FixedSizeNodes", "SchedulingPolicy", "VirtualCluster"]
 
 entrance: Callable[[], Any] | None = None
-"""Gives the module whose `enter` and `leave` the block of a `with` is between.
-
-A spec knows nothing of Ray, so the package, which knows both, sets it."""
+"""Gives the module with `enter` and `leave`, for `with`. The package sets it: specs know no Ray."""
 
 OURS = "ray.io/"
 """Labels that begin so are given by Ray and by the fabric."""
@@ -66,12 +64,12 @@ class FixedSizeNode:
         object.__setattr__(self, "resources", amounts.to_ray())
         selector = {}
         for label, condition in sorted(self.parent_node_selector.items()):
-            with _saying(f"parent_node_selector.{label}"):
+            with located(f"parent_node_selector.{label}"):
                 check_label(label)
                 selector[label] = _condition(condition)
         object.__setattr__(self, "parent_node_selector", selector)
         for label, value in self.labels.items():
-            with _saying(f"labels.{label}"):
+            with located(f"labels.{label}"):
                 check_label(label)
                 check_value(value)
                 if label.startswith(OURS):
@@ -161,7 +159,7 @@ class VirtualCluster:
             if least[name] > most[name]:
                 raise SpecError(
                     f"flex_resource_min.{name}: wanted at most flex_resource_max, which is "
-                    f"{most[name] / UNIT:g}, found {least[name] / UNIT:g}"
+                    f"{most[name] / UNIT:.15g}, found {least[name] / UNIT:.15g}"
                 )
         actors = self.max_actors_without_resources
         if actors is not None and (type(actors) is not int or not 0 <= actors <= MOST_ACTORS):
@@ -192,7 +190,7 @@ class VirtualCluster:
         return Resources.of(self.flex_resource_min)
 
     def groups(self) -> tuple[BundleGroup, ...]:
-        """Say what a gang is to reserve, which keeps its size for life; refuse what does not."""
+        """The groups that a gang reserves, which keeps its size for life. SpecError otherwise."""
         if self.flex_resource_min or self.flex_resource_max:
             raise SpecError(
                 "a gang takes fixed-size nodes only: leave out flex_resource_min and "
@@ -204,15 +202,12 @@ class VirtualCluster:
 
     def to_dict(self) -> dict[str, Any]:
         """The document: JSON values only, and nothing that says the default."""
-        actors = self.max_actors_without_resources
-        return {
-            **_filled(
-                flex_resource_min=dict(self.flex_resource_min),
-                flex_resource_max=dict(self.flex_resource_max),
-                fixed_size_nodes=[nodes.to_dict() for nodes in self.node_groups],
-            ),
-            **({} if actors is None else {ACTORS: actors}),
-        }
+        return _filled(
+            flex_resource_min=dict(self.flex_resource_min),
+            flex_resource_max=dict(self.flex_resource_max),
+            fixed_size_nodes=[nodes.to_dict() for nodes in self.node_groups],
+            max_actors_without_resources=self.max_actors_without_resources,
+        )
 
     @classmethod
     def from_dict(cls, document: object) -> VirtualCluster:
@@ -240,10 +235,8 @@ class VirtualCluster:
         """What it asks of the manager, under a name. SpecError for a name that is not allowed."""
         if not name or "/" in name or "@" in name or ":" in name:
             raise SpecError(f"name: wanted text without '/', '@' and ':', found {name!r}")
-        try:
+        with located("name"):
             check_value(name)
-        except ValueError as error:
-            raise SpecError(f"name: {error}") from error
         groups = self.node_groups
         return Request(
             id=ClusterId(name),
@@ -283,10 +276,10 @@ class VirtualCluster:
         if least:
             parts.append(f"at least {least}")
         if most:
-            parts.append("at most " + ", ".join(f"{most[name]:g} {name}" for name in most))
+            parts.append("at most " + ", ".join(f"{most[name]:.15g} {name}" for name in most))
         actors = self.max_actors_without_resources
         capped = "" if actors is None else f"; at most {actors} actors without resources"
-        return ("; ".join(parts) or "whatever is free") + capped
+        return ("; ".join(parts) or "all that is free") + capped
 
 
 def _read_group(at: str, document: object) -> FixedSizeNodes:
@@ -296,7 +289,7 @@ def _read_group(at: str, document: object) -> FixedSizeNodes:
     given = _mapping(at, document, ("nodes", "scheduling_policy"))
     nodes = _list(f"{at}.nodes", given.get("nodes", []))
     read = tuple(_read_node(f"{at}.nodes[{i}]", node) for i, node in enumerate(nodes))
-    with inside(at):
+    with located(at, "."):
         return FixedSizeNodes(
             nodes=read, scheduling_policy=given.get("scheduling_policy", SchedulingPolicy.PACK)
         )
@@ -305,7 +298,7 @@ def _read_group(at: str, document: object) -> FixedSizeNodes:
 def _read_node(at: str, document: object) -> FixedSizeNode:
     given = _mapping(at, document, ("resources", "parent_node_selector", "labels"))
     fields = {key: _mapping(f"{at}.{key}", value) for key, value in given.items()}
-    with inside(at):
+    with located(at, "."):
         return FixedSizeNode(**{"resources": {}, **fields})
 
 
@@ -331,10 +324,8 @@ def _list(at: str, found: object) -> Sequence[object]:
 
 def _resources(at: str, amounts: Mapping[str, float]) -> Resources:
     read = {name: _amount(f"{at}.{name}", name, amount) for name, amount in amounts.items()}
-    try:
+    with located(at):
         return Resources.of(read)
-    except ValueError as error:
-        raise SpecError(f"{at}: {error}") from error
 
 
 def _amount(at: str, name: str, found: object) -> float:
@@ -357,22 +348,13 @@ def _condition(found: object) -> Condition:
 
 
 def _filled(**fields: Any) -> dict[str, Any]:
-    return {name: value for name, value in fields.items() if value}
+    return {name: value for name, value in fields.items() if value not in (None, {}, [])}
 
 
 @contextmanager
-def _saying(at: str) -> Iterator[None]:
-    """Say where a value is that is not allowed."""
+def located(at: str, before: str = ": ") -> Iterator[None]:
+    """Put a place, and what separates it, before the text of what was refused. SpecError."""
     try:
         yield
-    except (TypeError, ValueError) as error:
-        raise SpecError(f"{at}: {error}") from error
-
-
-@contextmanager
-def inside(at: str) -> Iterator[None]:
-    """Say what a key that is not allowed is part of."""
-    try:
-        yield
-    except SpecError as error:
-        raise SpecError(f"{at}.{error}") from error
+    except (SpecError, TypeError, ValueError) as error:
+        raise SpecError(f"{at}{before}{error}") from error

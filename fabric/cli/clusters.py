@@ -1,20 +1,28 @@
-"""The commands about virtual clusters: `fedpilot cluster`. Those here look, and change nothing.
+"""The commands about virtual clusters, `fedpilot cluster`; `create_cluster.py` has the longest.
 
 What is asked for goes to stdout, as text or as one JSON document; everything else to stderr.
 """
 
 from __future__ import annotations
 
+import sys
 import time
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..terminal.commands import CommandGroup, exit_codes
+from ..core.records import DEFAULT, ROOT
+from ..errors import NoSuchCluster, NotYours
+from ..host.exit_codes import BAD_INPUT, REFUSED
+from ..terminal.commands import CommandGroup, exit_codes, fail
 from ..terminal.console import display, print_json, stdout_console
-from .access import NextSteps, ask, attached, with_access
+from .access import RayAccess, with_clusters
 from .create_cluster import create
-from .delete_clusters import delete
-from .restore_clusters import restore, tell_of_head
+
+if TYPE_CHECKING:
+    from ..inside.virtual_clusters import VirtualClusters
 
 
 @click.group(cls=CommandGroup)
@@ -24,8 +32,7 @@ def cluster() -> None:
     They stay until they are deleted. The first command makes their manager, an actor on the head
     machine.
 
-    With --site NAME or --all-sites a command is run at sites of a federation, by way of its
-    mediator.
+    With --site NAME or --all-sites, the mediator of a federation runs the command at its sites.
 
     \b
     Examples:
@@ -37,13 +44,16 @@ def cluster() -> None:
     """
 
 
+cluster.add_command(create)
+
+
 @cluster.command("list")
-@with_access
-def list_(address: str, auth_mode: str | None, as_json: bool) -> None:
+@with_clusters
+def list_(ray: RayAccess[VirtualClusters], as_json: bool) -> None:
     """List the virtual clusters, each followed by those inside it.
 
-    `default` is what runs on Ray outside all of them. Where the head of the Ray cluster began anew,
-    the list also says when, and which virtual clusters are gone since.
+    `default` is what runs on Ray outside all of them. After a restart of the head of the Ray
+    cluster, the list also says when that was, and which virtual clusters were lost.
 
     \b
     Examples:
@@ -51,20 +61,20 @@ def list_(address: str, auth_mode: str | None, as_json: bool) -> None:
       fedpilot cluster list --json | jq -r '.clusters[] | select(.state == "waiting") | .id'
     """
     with exit_codes():
-        document = ask(attached, address, auth_mode, lambda clusters: clusters.snapshot())
+        document = ray.ask(lambda clusters: clusters.snapshot())
         if as_json:
             print_json({"clusters": document["clusters"], "head": document.get("head")})
             return
         from ..terminal.clusters.tables import cluster_table
 
         display(cluster_table(document, time.time()))
-        tell_of_head(document, NextSteps("cluster", address, auth_mode))
+        tell_of_head(document, ray)
 
 
 @cluster.command()
 @click.argument("name")
-@with_access
-def show(name: str, address: str, auth_mode: str | None, as_json: bool) -> None:
+@with_clusters
+def show(name: str, ray: RayAccess[VirtualClusters], as_json: bool) -> None:
     """Show virtual cluster NAME: what it holds where, what it borrowed, what it asked for.
 
     \b
@@ -75,7 +85,7 @@ def show(name: str, address: str, auth_mode: str | None, as_json: bool) -> None:
     with exit_codes():
         from ..manager.snapshot import find
 
-        document = ask(attached, address, auth_mode, lambda clusters: clusters.snapshot())
+        document = ray.ask(lambda clusters: clusters.snapshot())
         found = find(document, name)
         if as_json:
             print_json(found)
@@ -86,9 +96,9 @@ def show(name: str, address: str, auth_mode: str | None, as_json: bool) -> None:
 
 
 @cluster.command()
-@with_access
-def tree(address: str, auth_mode: str | None, as_json: bool) -> None:
-    """Draw the Ray cluster: what its machines have, who holds it, who waits for what.
+@with_clusters
+def tree(ray: RayAccess[VirtualClusters], as_json: bool) -> None:
+    """Draw the Ray cluster: its machines, which virtual clusters hold what of them, which wait.
 
     All bars have one scale: that of a virtual cluster lies where its share of the Ray cluster is,
     and those inside it lie below its own.
@@ -100,23 +110,23 @@ def tree(address: str, auth_mode: str | None, as_json: bool) -> None:
       fedpilot cluster tree --json | jq '.machines[] | {hostname, available}'
     """
     with exit_codes():
-        document = ask(attached, address, auth_mode, lambda clusters: clusters.snapshot())
+        document = ray.ask(lambda clusters: clusters.snapshot())
         if as_json:
             print_json(document)
             return
         from ..terminal.clusters.tree import picture
 
         display(picture(document, time.time()))
-        tell_of_head(document, NextSteps("cluster", address, auth_mode))
+        tell_of_head(document, ray)
 
 
 @cluster.command()
 @click.argument("name")
-@with_access
-def explain(name: str, address: str, auth_mode: str | None, as_json: bool) -> None:
+@with_clusters
+def explain(name: str, ray: RayAccess[VirtualClusters], as_json: bool) -> None:
     """Say why virtual cluster NAME is in its state, what would help, and what has happened to it.
 
-    Also tells how one ended that is no more, as long as the manager remembers.
+    Of a virtual cluster that has ended it says how, as long as the manager remembers.
 
     \b
     Examples:
@@ -124,36 +134,194 @@ def explain(name: str, address: str, auth_mode: str | None, as_json: bool) -> No
       fedpilot cluster explain speech --json | jq -r '.sentences[]'
     """
     with exit_codes():
-        from ..terminal.clusters.explain import chronicle, sentences
+        from ..terminal.clusters.explain import explained, sentences
 
-        document, history = ask(
-            attached,
-            address,
-            auth_mode,
-            lambda clusters: (clusters.snapshot(), clusters.history()),
-        )
+        document, history = ray.ask(lambda found: (found.snapshot(), found.history()))
         now = time.time()
         said = sentences(document, name, history, now)
         if as_json:
-            there = [each for each in document["clusters"] if each["id"] == name]
-            told = [dict(event) for event in history if event["cluster"] == name]
+            found = next((each for each in document["clusters"] if each["id"] == name), None)
             print_json(
                 {
                     "id": name,
-                    "state": there[0]["state"] if there else "ended",
+                    "state": found["state"] if found else "ended",
                     "sentences": said,
-                    "history": told,
-                    "cluster": there[0] if there else None,
+                    "history": [dict(event) for event in history if event["cluster"] == name],
+                    "cluster": found,
                 }
             )
             return
-        console = stdout_console()
-        for sentence in said:
-            console.print(sentence)
-        if any(event["cluster"] == name for event in history):
-            console.print()
-            console.print(chronicle(history, name, now))
+        display(explained(said, history, name, now))
 
 
-for each in (create, restore, delete):
-    cluster.add_command(each)
+@cluster.command()
+@click.argument("names", metavar="[NAME]...", nargs=-1)
+@click.option("--forget", is_flag=True, help="Do not restore; no longer say that they are gone.")
+@with_clusters
+def restore(
+    names: Sequence[str], forget: bool, ray: RayAccess[VirtualClusters], as_json: bool
+) -> None:
+    """Ask again for the virtual clusters that were lost when the head of the Ray cluster died.
+
+    Without NAME, for all detached ones, which `fedpilot cluster create` made. Each keeps its spec
+    and its user, and gets its places or waits. Work that ran there is not started again. Virtual
+    clusters of jobs ended with their jobs.
+
+    \b
+    Examples:
+      fedpilot cluster restore
+      fedpilot cluster restore vision speech
+      fedpilot cluster restore --forget
+
+    \b
+    Exit codes: 0 all were asked for again, or there was nothing to restore; 2 no such name;
+    3 some cannot be restored, now or ever; 4 no Ray there.
+    """
+    with exit_codes():
+        if forget:
+            forgotten = ray.ask(lambda found: found.forget(names))
+            if as_json:
+                print_json({"forgotten": list(forgotten)})
+            else:
+                for name in forgotten:
+                    click.echo(f"forgot {name}")
+                if not forgotten:
+                    click.echo("there was nothing to forget")
+            return
+        done = ray.ask(lambda found: found.restore(names))
+        if as_json:
+            print_json(done)
+        else:
+            _print_restored(done)
+    sys.exit(REFUSED if done["refused"] else 0)
+
+
+def _print_restored(done: Mapping[str, Any]) -> None:
+    from ..terminal.clusters.words import short, status
+
+    console = stdout_console()
+    for found in done["restored"]:
+        console.print(status(found), f"{found['id']} is asked for again")
+        if found["reason"]:
+            console.print(f"  {short(found['reason'])}")
+    for name, why in done["refused"].items():
+        click.echo(f"fedpilot: {name} is not restored: {short(why)}", err=True)
+    if not done["restored"] and not done["refused"]:
+        click.echo("there was nothing to restore")
+
+
+def tell_of_head(document: Mapping[str, Any], ray: RayAccess[Any]) -> None:
+    """Say which virtual clusters are gone with a head that died, and what can be done."""
+    from ..terminal.clusters.tables import gone_with_head
+
+    lines = gone_with_head(document, time.time())
+    if not lines:
+        return
+    console = stdout_console()
+    console.print()
+    for line in lines:
+        console.print(line, soft_wrap=True)
+    restore = ray.command("cluster", "restore")
+    forget = ray.command("cluster", "restore", "--forget")
+    if any(each["detached"] for each in document["head"]["gone"]):
+        console.print(f"  make the detached ones again: {restore}", soft_wrap=True)
+    console.print(f"  say no more of this:          {forget}", soft_wrap=True)
+
+
+@cluster.command()
+@click.argument("names", metavar="NAME...", nargs=-1)
+@click.option("--all", "everything", is_flag=True, help="All virtual clusters of the Ray cluster.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@click.option("--force", is_flag=True, help="Also those of other users. This is on record.")
+@with_clusters
+def delete(
+    names: Sequence[str],
+    everything: bool,
+    yes: bool,
+    force: bool,
+    ray: RayAccess[VirtualClusters],
+    as_json: bool,
+) -> None:
+    """End virtual clusters, with all that is inside them and all that runs there.
+
+    Asks before it ends a virtual cluster that you did not name: with --all, or inside a named one.
+    Without a terminal, that needs --yes. A virtual cluster of another user needs --force; its
+    history (`explain`) then names the user that ended it. A user is FEDPILOT_USER, or else the
+    name on the machine.
+
+    \b
+    Examples:
+      fedpilot cluster delete vision
+      fedpilot cluster delete speech tabular --yes
+      fedpilot cluster delete --all --yes --json
+    """
+    if bool(names) == everything:
+        raise click.UsageError("give either NAME..., or --all.")
+    with exit_codes(), ray.opened() as clusters:
+        with ray.answer_said_to_be_slow():
+            document = clusters.snapshot()
+        named = _to_delete(document, names, everything)
+        doomed = _with_children(document, named)
+        if not force:
+            _check_owners(document, named)
+        surprising = [each for each in doomed if each not in names]
+        if surprising and not yes:
+            _confirm(doomed, surprising, as_json)
+        ended: list[str] = []
+        delete_one = partial(clusters.delete, force=True) if force else clusters.delete
+        for name in named:
+            try:
+                with ray.answer_said_to_be_slow():
+                    ended += delete_one(name)
+            except NoSuchCluster:  # it has ended by itself
+                continue
+        if as_json:
+            print_json({"ended": ended})
+            return
+        for name in ended:
+            click.echo(f"ended {name}")
+        if not ended:
+            click.echo("there was nothing to end")
+
+
+def _to_delete(document: Mapping[str, Any], names: Sequence[str], everything: bool) -> list[str]:
+    """The names in the document; NoSuchCluster before anything is ended."""
+    there = [each["id"] for each in document["clusters"] if each["id"] != DEFAULT]
+    if everything:
+        parents = {each["id"]: each["parent"] for each in document["clusters"]}
+        return [name for name in there if parents[name] == ROOT]
+    for name in names:
+        if name == DEFAULT:
+            fail(f"{name} is what runs outside all virtual clusters: it stays", BAD_INPUT)
+        if name not in there:
+            raise NoSuchCluster(name, there)
+    return list(dict.fromkeys(names))
+
+
+def _with_children(document: Mapping[str, Any], names: Sequence[str]) -> list[str]:
+    """These and all inside them, waiting ones too."""
+    doomed = list(names)
+    for each in document["clusters"]:  # parents come before their children
+        if each["parent"] in doomed and each["id"] not in doomed:
+            doomed.append(each["id"])
+    return doomed
+
+
+def _check_owners(document: Mapping[str, Any], named: Sequence[str]) -> None:
+    """NotYours before anything is ended."""
+    from ..host.users import current_user
+
+    user = current_user()
+    of = {each["id"]: each.get("user", "") for each in document["clusters"]}
+    for name in named:
+        doomed = _with_children(document, [name])
+        if others := {each: of[each] for each in doomed if of[each] not in ("", user)}:
+            raise NotYours(name, others, user)
+
+
+def _confirm(doomed: Sequence[str], surprising: Sequence[str], as_json: bool) -> None:
+    from ..core.text.amounts import listed
+
+    if as_json or not sys.stdin.isatty():
+        fail(f"that would also end {listed(surprising)}; say --yes if it shall", BAD_INPUT)
+    click.confirm(f"End {listed(doomed, 20)}, and all that runs there?", abort=True, err=True)

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from ..core.records import ROOT
-from ..core.statuses import has_started
+from ..core.records import ROOT, has_started
 from ..errors import NoSuchCluster, NotInTime
 from ..host.exit_codes import INTERRUPTED, REFUSED
+from ..spec import VirtualCluster
 from ..terminal.commands import exit_codes, fail, interruptions
-from ..terminal.console import Spinner, print_json, stdout_console
-from .access import NextSteps, answer_said_to_be_slow, attached, opened, place_of, with_access
-from .spec_options import check_name, spec_from, with_deadline, with_priority, with_spec
+from ..terminal.console import print_json, spinner, stdout_console
+from .access import RayAccess, with_clusters
+from .spec_options import check_name, with_deadline, with_priority, with_spec
 
 if TYPE_CHECKING:
     from ..inside.virtual_clusters import VirtualClusters
@@ -41,22 +40,15 @@ FIRST_POLL_S, LAST_POLL_S = 0.2, 2.0
     help="How long this command waits for the places; 0 only asks for them.",
 )
 @with_deadline("Give up, and leave the queue, if it has not got its places by then.")
-@with_access
+@with_clusters
 def create(
     name: str,
-    spec_file: Path | None,
-    json_spec: str | None,
-    least: Sequence[str],
-    most: Sequence[str],
-    nodes: Sequence[str],
-    policy: str | None,
-    max_actors: int | None,
+    read_spec: Callable[[], VirtualCluster],
     parent: str | None,
     priority: int,
     wait_s: float,
     deadline_s: float | None,
-    address: str,
-    auth_mode: str | None,
+    ray: RayAccess[VirtualClusters],
     as_json: bool,
 ) -> None:
     """Reserve virtual cluster NAME: all that it needs at once, or it waits in the queue.
@@ -65,9 +57,9 @@ def create(
     --max-actors; without any of them it needs nothing, and may grow to all that is free. AMOUNTS
     are such as CPU=2,GPU=0.5,memory=4GiB. Asking again for what is there already changes nothing.
 
-    Where the places are not free within --wait, it goes on waiting without this command, which then
-    ends with code 3, so that `create ... && use it` is safe; with `--wait 0` it ends with code 0.
-    Ctrl-C ends this command only. Use --deadline to have it leave the queue.
+    If the places are not free within --wait, the command ends with code 3, so that
+    `create ... && use it` is safe, and the virtual cluster goes on waiting; with `--wait 0` the
+    code is 0. Ctrl-C ends this command only. At --deadline the virtual cluster leaves the queue.
 
     \b
     Examples:
@@ -82,20 +74,20 @@ def create(
     3 it waits still, gave up, or could never fit; 4 no Ray there; 130 interrupted, it waits on.
     """
     with exit_codes():
-        spec = spec_from(spec_file, json_spec, least, most, nodes, policy, max_actors=max_actors)
+        spec = read_spec()
         check_name(name)
         asked_at, begun = time.time(), time.monotonic()
         fate = "nothing was asked for"
-        say = NextSteps("cluster", address, auth_mode)
-        steps = f"  look at it: {say('explain', name)}\n  give it up: {say('delete', name)}"
+        explain, delete = (ray.command("cluster", what, name) for what in ("explain", "delete"))
+        steps = f"  look at it: {explain}\n  give it up: {delete}"
         try:
             with (
                 interruptions(),
-                Spinner(f"asking {place_of(address)} for {name}") as spinner,
-                opened(attached, address, auth_mode) as clusters,
+                spinner(f"asking {ray.place} for {name}") as say,
+                ray.opened() as clusters,
             ):
                 fate = f"{name} may have been asked for, or not\n{steps}"
-                with answer_said_to_be_slow(address):
+                with ray.answer_said_to_be_slow():
                     found = clusters.create(
                         name,
                         spec,
@@ -106,7 +98,7 @@ def create(
                         detached=True,
                     )
                 fate = f"{name} keeps its place in the queue\n{steps}"
-                found = _follow(clusters, found, begun, wait_s, spinner)
+                found = _follow(clusters, found, begun, wait_s, say)
         except KeyboardInterrupt:
             fail(f"interrupted; {fate}", INTERRUPTED)
         active = has_started(found["state"])
@@ -114,7 +106,7 @@ def create(
         if as_json:
             print_json({**found, "created": new})
         else:
-            _print_created(found, new=new, say=say)
+            _print_created(found, new=new, ray=ray)
     sys.exit(0 if active or wait_s == 0 else REFUSED)
 
 
@@ -123,9 +115,9 @@ def _follow(
     found: Mapping[str, Any],
     begun: float,
     wait_s: float,
-    spinner: Spinner,
+    say: Callable[[str], None],
 ) -> Mapping[str, Any]:
-    """Look at one that waits until it is active or the time is over."""
+    """Look at a waiting virtual cluster until it is active or the time is over."""
     from ..core.text.amounts import duration, ordinal
     from ..terminal.clusters.words import short
 
@@ -139,7 +131,7 @@ def _follow(
         if has_started(found["state"]) or waited >= wait_s:
             return found
         place = f"{ordinal(found['position'])} in line: " if found["position"] else ""
-        spinner.say(
+        say(
             f"{name} is {found['state']}, {duration(waited)} of {duration(wait_s)}: "
             f"{place}{short(found['reason'])}"
         )
@@ -150,17 +142,17 @@ def _follow(
 def _tell_end(
     clusters: VirtualClusters, name: str, deadline: float | None, waited_s: float
 ) -> NoReturn:
-    """Say why one that was waited for is no more: it gave up, or somebody ended it."""
+    """Say why a virtual cluster ended while it waited: it gave up, or a user ended it."""
     from ..terminal.clusters.view import ending
 
     last = ending(clusters.history(), name)
-    why = last["reason"] if last else "somebody ended it"
+    why = last["reason"] if last else "a user ended it"
     if last and deadline is not None and last["time"] >= deadline:
         raise NotInTime(name, waited_s, why)
-    fail(f"{name} is no more, and did not give up by itself: {why}", REFUSED)
+    fail(f"{name} ended before it got its places: {why}", REFUSED)
 
 
-def _print_created(found: Mapping[str, Any], *, new: bool, say: NextSteps) -> None:
+def _print_created(found: Mapping[str, Any], *, new: bool, ray: RayAccess[Any]) -> None:
     from ..core.text.amounts import ordinal
     from ..terminal.clusters.words import holding, short, status
 
@@ -174,5 +166,5 @@ def _print_created(found: Mapping[str, Any], *, new: bool, say: NextSteps) -> No
     console.print(status({**found, "position": None}), f"{name}{already}{place}")
     if found["reason"]:
         console.print(f"  {short(found['reason'])}")
-    console.print(f"  why, and what helps: {say('explain', name)}", soft_wrap=True)
-    console.print(f"  give it up:          {say('delete', name)}", soft_wrap=True)
+    for label, what in (("why, and what helps: ", "explain"), ("give it up:          ", "delete")):
+        console.print(f"  {label}{ray.command('cluster', what, name)}", soft_wrap=True)

@@ -1,6 +1,6 @@
-"""The commands about jobs: `fedpilot job`. Unmodified Ray scripts in virtual clusters of their own.
+"""The commands about jobs, `fedpilot job`: unmodified Ray scripts in virtual clusters of their own.
 
-What a job prints goes to stdout; where it waits, and all that is said about it, to stderr.
+The output of a job goes to stdout; all that is said about it to stderr.
 """
 
 from __future__ import annotations
@@ -8,8 +8,7 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,10 +20,11 @@ from ..errors import FabricError, SpecError
 from ..host.exit_codes import FAILED, INTERRUPTED, REFUSED
 from ..host.patience import Patience
 from ..jobs.confine import READY, SAYS
+from ..spec import VirtualCluster
 from ..terminal.commands import CommandGroup, exit_codes, fail, interruptions
-from ..terminal.console import Spinner, display, print_json, stdout_console
-from .access import NextSteps, answer_said_to_be_slow, ask, opened, with_access
-from .spec_options import check_name, from_json, spec_from, with_deadline, with_priority, with_spec
+from ..terminal.console import display, print_json, spinner
+from .access import RayAccess, with_access
+from .spec_options import check_name, from_json, with_deadline, with_priority, with_spec
 
 if TYPE_CHECKING:
     from ..jobs.jobs import Job, Jobs
@@ -32,22 +32,21 @@ if TYPE_CHECKING:
 TALKATIVE = ("ray.dashboard.modules.dashboard_sdk", "ray.dashboard.modules.job.sdk")
 """Loggers of Ray's that tell of each upload, and of the end of each log."""
 QUIET_S, REPEATED_S = 5.0, 30.0
-"""When it is said that Ray has not begun a job, and said again."""
+"""When a wait for Ray to begin a job is reported, and reported again."""
 SETTLE_S = 10.0
 """How long Ray may take to end a job, or to say how it ended."""
 
 
-@contextmanager
-def attached(address: str, auth_mode: str | None, timeout_s: float) -> Iterator[Jobs]:
-    """Be a driver of the Ray cluster at an address, and reach its job server."""
+def _quiet_jobs() -> Jobs:
     from ..jobs.jobs import Jobs
-    from ..ray.cluster import RayCluster
 
-    with RayCluster.connect(address, auth_mode, timeout_s):
-        jobs = Jobs()
-        for each in TALKATIVE:
-            logging.getLogger(each).setLevel(logging.WARNING)
-        yield jobs
+    jobs = Jobs()
+    for each in TALKATIVE:
+        logging.getLogger(each).setLevel(logging.WARNING)
+    return jobs
+
+
+with_jobs = with_access(_quiet_jobs)
 
 
 @click.group(cls=CommandGroup)
@@ -58,8 +57,7 @@ def job() -> None:
     for it; `ray.init()`, if it calls that, needs no arguments. Needs Ray's dashboard on the head:
     `pip install 'fedpilot[jobs]'`.
 
-    With --site NAME or --all-sites a command is run at sites of a federation, by way of its
-    mediator.
+    With --site NAME or --all-sites, the mediator of a federation runs the command at its sites.
 
     \b
     Examples:
@@ -85,16 +83,10 @@ def job() -> None:
     "--runtime-env", metavar="JSON", help="What else it needs, as Ray's runtime environment."
 )
 @click.option("--no-wait", is_flag=True, help="Submit it, print its id, and end.")
-@with_access
+@with_jobs
 @click.argument("command", metavar="-- COMMAND...", nargs=-1, type=click.UNPROCESSED)
 def submit(
-    spec_file: Path | None,
-    json_spec: str | None,
-    least: Sequence[str],
-    most: Sequence[str],
-    nodes: Sequence[str],
-    policy: str | None,
-    max_actors: int | None,
+    read_spec: Callable[[], VirtualCluster],
     join: str | None,
     id: str | None,
     priority: int,
@@ -103,8 +95,7 @@ def submit(
     runtime_env: str | None,
     no_wait: bool,
     command: Sequence[str],
-    address: str,
-    auth_mode: str | None,
+    ray: RayAccess[Jobs],
     as_json: bool,
 ) -> None:
     """Run COMMAND on the Ray cluster, in a virtual cluster reserved for it, which ends with it.
@@ -115,7 +106,7 @@ def submit(
     is reserved, on a machine of the Ray cluster: what it reads has to be there, or come with
     --working-dir.
 
-    Prints the job's log until it ends. Where it waits in the queue, and why, is said on stderr.
+    Prints the job's log until it ends; stderr says where it waits in the queue, and why.
     Ctrl-C ends this command only; the job goes on. With --json the log goes to stderr, and the job
     as one document to stdout.
 
@@ -135,22 +126,19 @@ def submit(
     if not command:
         raise click.UsageError("give the command to run, after --.")
     with exit_codes():
-        spec = spec_from(
-            *(spec_file, json_spec, least, most, nodes, policy, "--virtual-cluster"),
-            max_actors=max_actors,
-        )
+        spec = read_spec()
         if join and (spec.to_dict() or priority or deadline_s):
             raise click.UsageError("--in takes a virtual cluster as it is; leave its spec out.")
         env = _runtime_env(runtime_env, working_dir)
         name = id or f"job-{secrets.token_hex(4)}"
         check_name(name)
-        say = NextSteps("job", address, auth_mode)
-        stop = f"  stop it: {say('stop', name)}"
+        stop = f"  stop it: {ray.command('job', 'stop', name)}"
         fate = "nothing was submitted"
         try:
-            with interruptions(), opened(attached, address, auth_mode) as jobs:
-                fate = f"job {name} may be submitted, or not\n  see: {say('show', name)}\n{stop}"
-                with Spinner(f"submitting {name}"), answer_said_to_be_slow(address):
+            with interruptions(), ray.opened() as jobs:
+                show = ray.command("job", "show", name)
+                fate = f"job {name} may be submitted, or not\n  see: {show}\n{stop}"
+                with spinner(f"submitting {name}"), ray.answer_said_to_be_slow():
                     jobs.submit(
                         command,
                         None if join else spec,
@@ -160,9 +148,13 @@ def submit(
                         deadline_s=deadline_s,
                         runtime_env=env,
                     )
-                fate = f"job {name} goes on\n  its log: {say('logs', name, '--follow')}\n{stop}"
+                log = ray.command("job", "logs", name, "--follow")
+                fate = f"job {name} goes on\n  its log: {log}\n{stop}"
+                if no_wait and as_json:
+                    print_json(jobs.show(name).to_dict())
+                elif no_wait:
+                    click.echo(name)
                 if no_wait:
-                    _print_submitted(jobs, name, as_json)
                     return
                 click.echo(f"{SAYS}job {name} is submitted", err=True)
                 began, last = _follow(jobs, name, to_stderr=as_json)
@@ -200,18 +192,10 @@ def _runtime_env(text: str | None, working_dir: str | None) -> dict[str, Any]:
     return dict(env)
 
 
-def _print_submitted(jobs: Jobs, id: str, as_json: bool) -> None:
-    if as_json:
-        print_json(jobs.show(id).to_dict())
-    else:
-        click.echo(id)
-
-
 def _follow(jobs: Jobs, id: str, *, to_stderr: bool) -> tuple[bool, str]:
-    """Print a log as it grows: what comes before the command is about it, and no output of it.
+    """Print a log as it grows: on stderr what comes before the command, which is no output of it.
 
-    While Ray has not begun it, which may be busy with its runtime environment, that is said.
-    Returns whether the command began, and what was said last before it.
+    Returns whether the command began, and the last line before it.
     """
     before: list[str] = []
     rest, said, began = "", "", False
@@ -243,7 +227,7 @@ def _follow(jobs: Jobs, id: str, *, to_stderr: bool) -> tuple[bool, str]:
 
 
 def _end(jobs: Jobs, id: str) -> Job:
-    """The job, once Ray says how it ended, which takes it a moment."""
+    """The job, once Ray says how it ended, a moment after its log has."""
     from ..jobs.jobs import ENDED
 
     until = time.monotonic() + SETTLE_S
@@ -255,11 +239,11 @@ def _end(jobs: Jobs, id: str) -> Job:
 
 
 @job.command("list")
-@with_access
-def list_(address: str, auth_mode: str | None, as_json: bool) -> None:
+@with_jobs
+def list_(ray: RayAccess[Jobs], as_json: bool) -> None:
     """List the jobs that were submitted to the Ray cluster, the latest first.
 
-    WAITING is one that has yet to get its places; it says why.
+    A WAITING job has yet to get its places; its message says why.
 
     \b
     Examples:
@@ -267,7 +251,7 @@ def list_(address: str, auth_mode: str | None, as_json: bool) -> None:
       fedpilot job list --json | jq -r '.jobs[] | select(.status == "WAITING") | .id'
     """
     with exit_codes():
-        found = ask(attached, address, auth_mode, lambda jobs: jobs.list())
+        found = ray.ask(lambda jobs: jobs.list())
         if as_json:
             print_json({"jobs": [each.to_dict() for each in found]})
             return
@@ -276,22 +260,15 @@ def list_(address: str, auth_mode: str | None, as_json: bool) -> None:
         display(job_table(found, time.time()))
 
 
-def _known(
-    id: str, address: str, auth_mode: str | None
-) -> tuple[Job, Mapping[str, Any], Sequence[Mapping[str, Any]]]:
+def _known(jobs: Jobs, id: str) -> tuple[Job, Mapping[str, Any], Sequence[Mapping[str, Any]]]:
     """A job, the virtual clusters of its Ray cluster, and what happened to those."""
-    return ask(
-        attached,
-        address,
-        auth_mode,
-        lambda jobs: (jobs.show(id), jobs.clusters.snapshot(), jobs.clusters.history()),
-    )
+    return jobs.show(id), jobs.clusters.snapshot(), jobs.clusters.history()
 
 
 @job.command()
 @click.argument("id")
-@with_access
-def show(id: str, address: str, auth_mode: str | None, as_json: bool) -> None:
+@with_jobs
+def show(id: str, ray: RayAccess[Jobs], as_json: bool) -> None:
     """Show job ID and its virtual cluster: what it waits for, where it is, what runs outside of it.
 
     \b
@@ -300,7 +277,7 @@ def show(id: str, address: str, auth_mode: str | None, as_json: bool) -> None:
       fedpilot job show job-1f2e3d4c --json | jq -r '.cluster.escapes[]'
     """
     with exit_codes():
-        found, document, history = _known(id, address, auth_mode)
+        found, document, history = ray.ask(lambda jobs: _known(jobs, id))
         if as_json:
             print_json(found.to_dict())
             return
@@ -311,8 +288,8 @@ def show(id: str, address: str, auth_mode: str | None, as_json: bool) -> None:
 
 @job.command()
 @click.argument("id")
-@with_access
-def explain(id: str, address: str, auth_mode: str | None, as_json: bool) -> None:
+@with_jobs
+def explain(id: str, ray: RayAccess[Jobs], as_json: bool) -> None:
     """Say why job ID is in its state, what would help, and what happened to its virtual cluster.
 
     \b
@@ -321,28 +298,23 @@ def explain(id: str, address: str, auth_mode: str | None, as_json: bool) -> None
       fedpilot job explain job-1f2e3d4c --json | jq -r '.sentences[]'
     """
     with exit_codes():
-        from ..terminal.clusters.explain import chronicle, job_sentences
+        from ..terminal.clusters.explain import explained, job_sentences
 
-        found, document, history = _known(id, address, auth_mode)
+        found, document, history = ray.ask(lambda jobs: _known(jobs, id))
         now, name = time.time(), found.virtual_cluster
         said = job_sentences(found.to_dict(), document, history, now)
-        told = [dict(event) for event in history if name and event["cluster"] == name]
         if as_json:
+            told = [dict(event) for event in history if event["cluster"] == name]
             print_json({"id": id, "sentences": said, "history": told, "job": found.to_dict()})
             return
-        console = stdout_console()
-        for sentence in said:
-            console.print(sentence)
-        if name and told:
-            console.print()
-            console.print(chronicle(history, name, now))
+        display(explained(said, history, name, now))
 
 
 @job.command()
 @click.argument("id")
 @click.option("--follow", "-f", is_flag=True, help="Go on until the job ends.")
-@with_access
-def logs(id: str, follow: bool, address: str, auth_mode: str | None, as_json: bool) -> None:
+@with_jobs
+def logs(id: str, follow: bool, ray: RayAccess[Jobs], as_json: bool) -> None:
     """Print what job ID has printed, and what was said of it before it began.
 
     With --json, one document with `id` and `log`; with --follow too, once the job has ended.
@@ -354,7 +326,7 @@ def logs(id: str, follow: bool, address: str, auth_mode: str | None, as_json: bo
     """
     with exit_codes(), ends_with_reader():
         try:
-            with interruptions(), opened(attached, address, auth_mode) as jobs:
+            with interruptions(), ray.opened() as jobs:
                 parts = jobs.follow(id) if follow else iter([jobs.logs(id)])
                 if as_json:
                     print_json({"id": id, "log": "".join(parts)})
@@ -362,17 +334,17 @@ def logs(id: str, follow: bool, address: str, auth_mode: str | None, as_json: bo
                 for text in parts:
                     click.echo(text, nl=False)
         except KeyboardInterrupt:
-            fail(f"interrupted; nothing becomes of job {id} by that", INTERRUPTED)
+            fail(f"interrupted; job {id} goes on", INTERRUPTED)
 
 
 @job.command()
 @click.argument("id")
-@with_access
-def stop(id: str, address: str, auth_mode: str | None, as_json: bool) -> None:
+@with_jobs
+def stop(id: str, ray: RayAccess[Jobs], as_json: bool) -> None:
     """End job ID: its command, and its virtual cluster with all that runs there.
 
-    The command is told to end, and is killed if it has not within three seconds. One that waits in
-    the queue leaves it. A virtual cluster that the job was put into with --in stays.
+    A command that does not end within three seconds is killed. A waiting job leaves the queue. A
+    virtual cluster that was given with --in stays.
 
     \b
     Examples:
@@ -380,9 +352,7 @@ def stop(id: str, address: str, auth_mode: str | None, as_json: bool) -> None:
       fedpilot job stop job-1f2e3d4c --json
     """
     with exit_codes():
-        told, status = ask(
-            attached, address, auth_mode, lambda jobs: (jobs.stop(id), _end(jobs, id).status)
-        )
+        told, status = ray.ask(lambda jobs: (jobs.stop(id), _end(jobs, id).status))
         stopped = told and status == "STOPPED"
         if as_json:
             print_json({"id": id, "stopped": stopped, "status": status})

@@ -1,7 +1,4 @@
-"""How a command is told what to reserve and when to give up: a spec as YAML, JSON or options.
-
-What is wrong is told before Ray is touched, with the place and the key.
-"""
+"""The options that say what to reserve and when to give up: a spec as YAML, as JSON or in parts."""
 
 from __future__ import annotations
 
@@ -9,28 +6,37 @@ import json
 import math
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from functools import partial, wraps
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
-from ..core.records import ROOT, ClusterId, SchedulingPolicy
-from ..core.text.sizes import bytes_of
+from ..core.records import SchedulingPolicy
+from ..core.text.amounts import bytes_of
 from ..errors import SpecError
-from ..spec import FixedSizeNode, FixedSizeNodes, VirtualCluster
+from ..spec import FixedSizeNode, FixedSizeNodes, VirtualCluster, located
 from ..strict_yaml.errors import BadFile, Path as YamlPath, printable
 from ..strict_yaml.reading import Document, decoded, read, text_of
+from .access import Command
 
 AMOUNTS = "NAME=AMOUNT[,...]"
-Command = TypeVar("Command", bound=Callable[..., Any])
+SPEC = ("spec_file", "json_spec", "least", "most", "nodes", "policy", "max_actors")
 
 
 def with_spec(json_option: str) -> Callable[[Command], Command]:
-    """Add the ways to say what a virtual cluster is; `spec_from` takes what they find."""
+    """Add the options that describe a virtual cluster, as the argument `read_spec`.
+
+    It raises SpecError, which names the place and the key, or UsageError.
+    """
 
     def add(command: Command) -> Command:
+        @wraps(command)
+        def with_reader(**options: Any) -> None:
+            given = {name: options.pop(name) for name in SPEC}
+            command(read_spec=partial(_spec_from, json_option, **given), **options)
+
         for option in (
             click.option(
                 "--max-actors",
@@ -73,8 +79,8 @@ def with_spec(json_option: str) -> Callable[[Command], Command]:
                 help="A YAML file; - for stdin.",
             ),
         ):
-            command = option(command)
-        return command
+            option(with_reader)
+        return with_reader
 
     return add
 
@@ -99,18 +105,16 @@ def with_deadline(what: str) -> Callable[[Command], Command]:
     )
 
 
-def spec_from(
+def _spec_from(
+    json_option: str,
     spec_file: Path | None,
     json_spec: str | None,
     least: Sequence[str],
     most: Sequence[str],
     nodes: Sequence[str],
     policy: str | None,
-    json_option: str = "--json-spec",
-    *,
-    max_actors: int | None = None,
+    max_actors: int | None,
 ) -> VirtualCluster:
-    """The spec, from wherever it is given; SpecError names the place and the key."""
     options = bool(least or most or nodes or policy or max_actors is not None)
     if sum([spec_file is not None, json_spec is not None, options]) > 1:
         raise click.UsageError(
@@ -118,16 +122,16 @@ def spec_from(
             "--max-actors."
         )
     if spec_file is not None:
-        return _from_yaml(spec_file)
+        return spec_in(spec_file)
     if json_spec is not None:
         document = from_json(json_option, json_spec)
-        with _naming(json_option):
+        with located(json_option):
             return VirtualCluster.from_dict(document)
     if policy and not nodes:
         raise click.UsageError("--policy says how fixed-size nodes lie; give --node too.")
     group = [node for text in nodes for node in _nodes(text)]
     how = SchedulingPolicy(policy or SchedulingPolicy.PACK)
-    with _naming("--min, --max"):
+    with located("--min, --max"):
         return VirtualCluster(
             flex_resource_min=_amounts("--min", least),
             flex_resource_max=_amounts("--max", most),
@@ -143,7 +147,7 @@ def _nodes(text: str) -> list[FixedSizeNode]:
         count, rest = "1", text
     if int(count) == 0:
         raise click.BadParameter(f"wanted one node or more, found {text!r}", param_hint="--node")
-    with _naming(f"--node {text}"):
+    with located(f"--node {text}"):
         return [FixedSizeNode(resources=_amounts("--node", [rest]))] * int(count)
 
 
@@ -170,14 +174,12 @@ def _amounts(option: str, texts: Sequence[str]) -> dict[str, float]:
 
 def from_json(option: str, text: str) -> Any:
     """What an option says in JSON; SpecError names the option."""
-    try:
+    with located(f"{option}: wanted JSON, found {text!r}"):
         return json.loads(text)
-    except ValueError as error:
-        raise SpecError(f"{option}: wanted JSON, found {text!r}: {error}") from error
 
 
-def _from_yaml(file: Path) -> VirtualCluster:
-    """Read a spec; an error names its line."""
+def spec_in(file: Path) -> VirtualCluster:
+    """Read a spec in YAML. BadFile; SpecError, which names the line."""
     path = "stdin" if str(file) == "-" else printable(str(file), 200)
     text = decoded(sys.stdin.buffer.read(), path) if path == "stdin" else text_of(file)
     document = read(text, lambda line: f"{path}:{line}")
@@ -186,8 +188,7 @@ def _from_yaml(file: Path) -> VirtualCluster:
     try:
         return VirtualCluster.from_dict(document.value)
     except SpecError as error:
-        line = _line(document, str(error))
-        raise SpecError(f"{path}{line}: {error}") from error
+        raise SpecError(f"{path}{_line(document, str(error))}: {error}") from error
 
 
 def _line(document: Document, message: str) -> str:
@@ -205,16 +206,6 @@ def _line(document: Document, message: str) -> str:
     return found
 
 
-@contextmanager
-def _naming(where: str) -> Iterator[None]:
-    """Say where a spec comes from that is wrong."""
-    try:
-        yield
-    except SpecError as error:
-        raise SpecError(f"{where}: {error}") from error
-
-
 def check_name(name: str) -> None:
-    """Refuse a name before anything is started."""
-
-    VirtualCluster().request(name, parent=ClusterId(ROOT))
+    """Refuse a name before anything is started. SpecError."""
+    VirtualCluster().request(name)

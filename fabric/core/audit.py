@@ -1,4 +1,4 @@
-"""Who takes resources beyond the virtual cluster of its job: what is not prevented is detected."""
+"""Finds actors and tasks that take resources outside of the virtual cluster of their job."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from .records import ClusterId
 from .resources import Resources
 
 NAMES = "fedpilot.virtual_cluster"
-"""The metadata of a job of Ray's that names its virtual cluster. All drivers of what was submitted
-to Ray's job server have its metadata, whatever they do to be left alone."""
+"""The metadata of a Ray job that names its virtual cluster. All drivers of a submitted job have the
+job's metadata, and cannot remove it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,10 +47,9 @@ class Escape:
 def jobs_in(
     state: ClusterState, named: Mapping[JobId, str] = MappingProxyType({})
 ) -> dict[JobId, ClusterId]:
-    """The jobs that should take nothing beyond a virtual cluster, by which.
+    """The virtual cluster of each job that has one: as its drivers said, or else its metadata.
 
-    Those whose metadata named one, and those that said that they work in one. The latter counts,
-    since a script may begin another virtual cluster than the one that it was started in.
+    A script may begin another virtual cluster than the one that it was started in.
     """
     found = {job: ClusterId(name) for job, name in named.items() if name in state.entries}
     for id, entry in state.entries.items():
@@ -64,9 +63,9 @@ def escapes(
     running: Iterable[Running],
     past: Container[GroupId] = frozenset(),
 ) -> tuple[Escape, ...]:
-    """What runs beyond the virtual cluster of its job and those inside it.
+    """What runs outside of the virtual cluster of its job and those inside it.
 
-    Ray tells of the end of a task a second late, so what ran in a `past` group of ours is none.
+    Ray reports the end of a task a second late, so work in a `past` group of ours is no escape.
     """
     allowed: dict[ClusterId, frozenset[GroupId]] = {}
     found = []

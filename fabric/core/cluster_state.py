@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NewType
 
 from ..pickle_names import travels
-from .ledger import Ledger
+from .ledger import ChangedIds, Ledger
 from .places.groups import GroupId, PlacementGroupRecord, PlacementGroups
 from .places.request import Request
 from .records import ClusterId, ProcessId
@@ -32,7 +32,7 @@ class Entry:
     owner: JobId | None = None
     """The job with which it ends; without, it stays until it is deleted."""
     user: str = ""
-    """Who asked for it; empty if that is not known."""
+    """The user that asked for it; empty if unknown."""
     process: ProcessId | None = None
     """The process with which it ends as well: the one that asked, if that is not the job's own."""
     jobs: frozenset[JobId] = frozenset()
@@ -44,11 +44,11 @@ class Entry:
     waiting: bool = True
     """Whether it has yet to get its places."""
     begun: bool = False
-    """Whether all of them have been there once: then it keeps them, whatever happens."""
+    """Whether all of them have been there once: then it keeps them."""
 
 
 class ClusterState:
-    """The ledger, who asked for what, the placement groups, and the work in them."""
+    """The ledger, what was asked for, the placement groups, and the work in them."""
 
     def __init__(
         self,
@@ -62,14 +62,14 @@ class ClusterState:
         self.works = WorkTable(works)
         self.entries: dict[ClusterId, Entry] = {entry.request.id: entry for entry in entries}
         """In the order in which they asked."""
-        self._changed: set[ClusterId] = set()
+        self.changed_entries = ChangedIds[ClusterId]()
         self.answers: dict[str, tuple[str, ...]] = {}
         """What was answered to requests that may be made again, by their keys."""
-        self._answered: set[str] = set()
+        self.changed_answers = ChangedIds[str]()
 
     @property
     def waiting(self) -> list[Request]:
-        """Who waits, in the order in which they asked."""
+        """The requests that wait, in the order in which they were made."""
         return [entry.request for entry in self.entries.values() if entry.waiting]
 
     def within(self, cluster: ClusterId) -> list[Entry]:
@@ -83,34 +83,24 @@ class ClusterState:
         return list(found.values())
 
     def enter(self, entry: Entry) -> None:
-        """Somebody asks for a virtual cluster."""
+        """Add an entry, or replace that of the same virtual cluster."""
         self.entries[entry.request.id] = entry
-        self._changed.add(entry.request.id)
+        self.changed_entries.add(entry.request.id)
 
     def admit(self, cluster: ClusterId) -> None:
-        """It has its places now."""
+        """Record that a virtual cluster has its places."""
         self.enter(replace(self.entries[cluster], waiting=False))
 
     def strike(self, cluster: ClusterId) -> Entry | None:
-        """It is no longer wanted."""
-        self._changed.add(cluster)
+        """Remove an entry, if it is known."""
+        self.changed_entries.add(cluster)
         return self.entries.pop(cluster, None)
 
     def answer(self, key: str, ended: tuple[str, ...]) -> None:
         """Remember an answer; the oldest are forgotten."""
         self.answers[key] = ended
-        self._answered.add(key)
+        self.changed_answers.add(key)
         while len(self.answers) > ANSWERS:
             oldest = next(iter(self.answers))
             del self.answers[oldest]
-            self._answered.add(oldest)
-
-    def changed_answers(self) -> set[str]:
-        """What has changed since this was asked the last time, for whoever writes it down."""
-        changed, self._answered = self._answered, set()
-        return changed
-
-    def changed_entries(self) -> set[ClusterId]:
-        """What has changed since this was asked the last time, for whoever writes it down."""
-        changed, self._changed = self._changed, set()
-        return changed
+            self.changed_answers.add(oldest)

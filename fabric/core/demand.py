@@ -1,8 +1,8 @@
 """What Ray's autoscaler is asked for: our part, beside what others have asked for.
 
-Ray keeps one request for the whole cluster, and whoever asks replaces it. So what is there is read
-first: as long as it is what we left, the others' part is as it was; else somebody has replaced it,
-and all of it is theirs. Requests are compared as they are, not looked into.
+Ray keeps one request for the whole cluster, and each request replaces it. So it is read first: if
+it is what we left, the others' part is as it was; otherwise another program has replaced it, and
+all of it is theirs. Requests are compared as they are.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What is known of the heads of one Ray cluster: which virtual clusters a new head has lost.
+"""Which virtual clusters a new head of a Ray cluster has lost.
 
-Ray keeps nothing when its head dies, and the ledger lies in the folder of the head's session. A
-record beside it outlives both. From it a manager on a new head learns what was there.
+Ray and the ledger in its session's folder end with the head. A record beside the sessions stays,
+and tells the manager on the next head what was there.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from .cluster_state import Entry
 from .records import ROOT, ClusterId
 
 TOLD_S = 86400.0
-"""How long it is told that virtual clusters of jobs are gone: nobody can restore them."""
+"""How long lost virtual clusters of jobs are listed: they cannot be restored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,10 +50,7 @@ class HeadRecord:
 
 
 def remembered(entries: Iterable[Entry]) -> tuple[Remembered, ...]:
-    """What is to be recorded of the virtual clusters of a head, parents before their children.
-
-    A placement group that was asked for inside a job is the job's own business.
-    """
+    """The records of a head's virtual clusters, parents first, without placement groups of jobs."""
     return tuple(
         Remembered(
             id=entry.request.id,

@@ -1,7 +1,4 @@
-"""The rules of a ledger, checked from its contents alone: which of them do not hold.
-
-Every operation of `Ledger` keeps them, so this finds what a file or a defect did.
-"""
+"""Checks the rules of a ledger from its contents alone: finds damaged files and defects."""
 
 from __future__ import annotations
 
@@ -52,6 +49,5 @@ def _misplaced(ledger: Ledger) -> Iterator[str]:
 def _over_limits(ledger: Ledger) -> Iterator[str]:
     for cluster in ledger.clusters.values():
         held = ledger.flexible_total(cluster.id)
-        over = [name for name, most in cluster.limits.items() if held[name] > most]
-        if over or (held and not cluster.flexible):
+        if cluster.exceeded(held) or (held and not cluster.flexible):
             yield f"{cluster.id} holds more flexible resources than its limit"

@@ -1,4 +1,4 @@
-"""The tree of virtual clusters of one Ray cluster: who holds, lends and uses what, exactly.
+"""The tree of virtual clusters of one Ray cluster: what each holds, lends and uses, exactly.
 
 A place is a machine or a vnode; a vnode is carved out of one place of its cluster's parent. Rules
 that every operation keeps, and `invariants` checks:
@@ -8,8 +8,6 @@ that every operation keeps, and `invariants` checks:
 * a cluster has one flexible vnode per machine at most, and holds no more flexible resources than
   its limit;
 * a flexible vnode is what was reserved for it plus what it borrows, loan by loan.
-
-It knows no Ray, no clock and no queue: `places/` says what is let in and what grows.
 """
 
 from __future__ import annotations
@@ -47,8 +45,22 @@ class Changes:
     works: set[WorkId] = field(default_factory=set)
 
 
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+
+class ChangedIds(set[Value]):
+    """Ids of what has changed since `take` was called last."""
+
+    def take(self) -> set[Value]:
+        """Return these and begin anew."""
+        taken = set(self)
+        self.clear()
+        return taken
+
+
 class LedgerError(Exception):
-    """The ledger was asked to do what its rules forbid: whoever asked had not looked."""
+    """An operation that the rules of the ledger forbid; its caller had not checked."""
 
 
 class Ledger:
@@ -78,7 +90,7 @@ class Ledger:
         loans: Iterable[Loan],
         uses: Mapping[WorkId, Use],
     ) -> Ledger:
-        """A ledger with these contents, which `broken` has to be asked about."""
+        """A ledger with these contents, which are not checked (`invariants.broken` does)."""
         ledger = cls(machines)
         for cluster in clusters:
             ledger.clusters[cluster.id] = cluster
@@ -112,7 +124,7 @@ class Ledger:
         return self._changed != Changes()
 
     def changes(self) -> Changes:
-        """What has changed since this was asked the last time, for whoever writes it down."""
+        """What has changed since the last call, for the file of the ledger."""
         changed, self._changed = self._changed, Changes()
         return changed
 
@@ -125,9 +137,8 @@ class Ledger:
         return self.machines[MachineId(place)].total
 
     def free(self, place: PlaceId) -> Resources:
-        """What nobody has taken of a place."""
-        taken = self.taken.get(place)
-        return self.total(place) - taken if taken else self.total(place)
+        """What of a place is not taken."""
+        return self.total(place) - self.taken.get(place, Resources())
 
     def own(self, vnode: VNodeId) -> Resources:
         """What of a vnode no child has carved out; work may be on it."""
@@ -179,10 +190,7 @@ class Ledger:
         return tuple(loan for vnode in sorted(self._loans) for loan in self._loans[vnode])
 
     def unused(self, loan: Loan) -> bool:
-        """Whether a loan could go back: nothing holds it, or works on a vnode that is nothing else.
-
-        Work that holds no resources is somewhere all the same.
-        """
+        """Whether a loan could go back: it is free, and no work is on a vnode of it alone."""
         all_of_it = loan.resources == self.vnodes[loan.vnode].resources
         fits = loan.resources.fits(self.free(loan.vnode))
         return fits and not (all_of_it and self.carved(loan.vnode))
@@ -198,24 +206,21 @@ class Ledger:
 
     def within_limits(self, cluster: ClusterId, more: Resources) -> bool:
         """Whether a cluster may hold so many more flexible resources."""
-        held, known = self.flexible_total(cluster) + more, self.clusters[cluster]
-        within = all(held[name] <= most for name, most in known.limits.items() if more[name])
-        return within and (known.flexible or not more)
+        known = self.clusters[cluster]
+        over = known.exceeded(self.flexible_total(cluster) + more)
+        return not any(more[name] for name in over) and (known.flexible or not more)
 
     # -- what happens -------------------------------------------------------------------------
 
     def machine_up(self, machine: Machine) -> None:
-        """A machine has come, or has other resources or labels than before."""
+        """Add a machine, or note its new resources and labels."""
         if not self.taken.get(machine.id, Resources()).fits(machine.total):
             raise LedgerError(f"machine {machine.id} has less than what it carries")
         self.machines[machine.id] = machine
         self._changed.machines.add(machine.id)
 
     def machine_down(self, machine: MachineId) -> tuple[VNode, ...]:
-        """A machine is gone, with the vnodes that were on it and their work: says which vnodes.
-
-        Their clusters go on with what is left to them.
-        """
+        """Remove a machine with its vnodes and their work; returns those vnodes."""
         del self.machines[machine]
         self._changed.machines.add(machine)
         mine = [each for each in self.vnodes.values() if each.machine == machine]
@@ -225,7 +230,7 @@ class Ledger:
         return tuple(lost)
 
     def begin(self, cluster: PlacedCluster, vnodes: Iterable[VNode]) -> None:
-        """A virtual cluster takes its places, all or none."""
+        """Add a virtual cluster with all its places, or raise and add nothing."""
         if cluster.id in self.clusters or cluster.id == ROOT:
             raise LedgerError(f"there is a cluster {cluster.id}")
         if cluster.parent != ROOT and cluster.parent not in self.clusters:
@@ -233,19 +238,14 @@ class Ledger:
         self.clusters[cluster.id] = cluster
         self._changed.clusters.add(cluster.id)
         _put(self._children, cluster.parent, cluster.id)
-        taken: list[VNodeId] = []
         try:
-            for each in vnodes:
-                self._carve(each)
-                taken.append(each.id)
+            self._add_all(vnodes)
         except LedgerError:
-            for id in reversed(taken):
-                self._uncarve(id)
             self._forget(cluster.id)
             raise
 
     def end(self, cluster: ClusterId) -> tuple[ClusterId, ...]:
-        """A virtual cluster ends with all below it; says which, children before parents."""
+        """End a virtual cluster and all below it; returns them, children before parents."""
         ended = self.subtree(cluster)
         for id in ended:
             for each in self.of(id):
@@ -254,30 +254,52 @@ class Ledger:
         return ended
 
     def move(self, where: Mapping[VNodeId, MachineId]) -> None:
-        """Fixed-size vnodes that lie right on machines turn out to be on others; all or none."""
+        """Move fixed-size vnodes from their machines to others, all or none."""
         before = {id: self.vnodes[id] for id in where}
         if any(self.carved(id) or each.parent != each.machine for id, each in before.items()):
             raise LedgerError("only unused vnodes on machines can move")
         for id in before:
             self._uncarve(id)
-        done: list[VNodeId] = []
         try:
-            for id, each in before.items():
-                self._carve(replace(each, parent=where[id], machine=where[id]))
-                done.append(id)
+            self._add_all(
+                replace(each, parent=where[id], machine=where[id]) for id, each in before.items()
+            )
         except LedgerError:
-            for id in done:
-                self._uncarve(id)
-            for each in before.values():
-                self._carve(each)
+            self._add_all(before.values())
             raise
 
     def add(self, each: VNode) -> None:
-        """A cluster gets one more vnode."""
-        self._carve(each)
+        """Add a vnode to its cluster."""
+        cluster = self.clusters.get(each.cluster)
+        if cluster is None or each.id in self.vnodes or not each.resources:
+            raise LedgerError(f"{each.id} exists, is empty, or belongs to no cluster")
+        if self.owner(each.parent) != cluster.parent:
+            raise LedgerError(f"{each.parent} is no place of {cluster.parent}")
+        if each.machine != self.machine_of(each.parent):
+            raise LedgerError(f"{each.parent} is not on {each.machine}")
+        if each.kind is VNodeKind.FLEXIBLE:
+            if each.id != flexible_id(each.cluster, each.machine):
+                raise LedgerError(f"{each.id} is not what a flexible vnode there is called")
+            self._check_limits(each.cluster, each.resources)
+        self._take(each.parent, each.resources)
+        self.vnodes[each.id] = each
+        self._changed.vnodes.add(each.id)
+        _put(self._members, each.cluster, each.id)
+
+    def _add_all(self, vnodes: Iterable[VNode]) -> None:
+        """Add all of these or none."""
+        done: list[VNodeId] = []
+        try:
+            for each in vnodes:
+                self.add(each)
+                done.append(each.id)
+        except LedgerError:
+            for id in reversed(done):
+                self._uncarve(id)
+            raise
 
     def grow(self, vnode: VNodeId, by: Resources) -> None:
-        """A flexible vnode takes more of its place."""
+        """Enlarge a flexible vnode out of its place."""
         now = self.vnodes[vnode]
         if now.kind is not VNodeKind.FLEXIBLE:
             raise LedgerError(f"{vnode} keeps its size")
@@ -287,7 +309,7 @@ class Ledger:
         self._changed.vnodes.add(vnode)
 
     def lend(self, loan: Loan) -> None:
-        """Write down that what a vnode has just got is borrowed."""
+        """Record that a vnode has borrowed what it has just got."""
         more = self.borrowed(loan.vnode) + loan.resources
         if not more.fits(self.vnodes[loan.vnode].resources):
             raise LedgerError(f"{loan.vnode} cannot have borrowed more than it holds")
@@ -295,7 +317,7 @@ class Ledger:
         self._changed.vnodes.add(loan.vnode)
 
     def give_back(self, loan: Loan) -> None:
-        """A vnode gives a loan back, which nothing must be using; an empty one is dropped."""
+        """Give an unused loan back; a vnode with nothing left is removed."""
         now, loans = self.vnodes[loan.vnode], list(self._loans.get(loan.vnode, ()))
         if loan not in loans or not self.unused(loan):
             raise LedgerError(f"{loan.vnode} has no such loan, or uses it")
@@ -312,16 +334,17 @@ class Ledger:
             self._uncarve(loan.vnode)
 
     def drop(self, vnode: VNodeId) -> None:
-        """A vnode goes, with its loans and the work on it; nothing may be carved out of it."""
+        """Remove a vnode, its loans and its work; nothing may be carved out of it."""
         on_it = Resources.total(self.uses[work].resources for work in self._work.get(vnode, ()))
         if on_it != self.taken.get(vnode, Resources()):
             raise LedgerError(f"something is carved out of {vnode}")
-        self._stop_all(vnode)
+        for work in sorted(self._work.get(vnode, ())):
+            self.stop(work)
         self._loans.pop(vnode, None)
         self._uncarve(vnode)
 
     def start(self, work: WorkId, use: Use) -> None:
-        """Work begins on a vnode, and holds this of it."""
+        """Record work on a vnode, and what it holds of it."""
         if work in self.uses or use.vnode not in self.vnodes:
             raise LedgerError(f"work {work} has begun already, or there is no {use.vnode}")
         self._take(use.vnode, use.resources)
@@ -341,10 +364,6 @@ class Ledger:
             cluster, depth = self.clusters[cluster].parent, depth + 1
         return depth
 
-    def _stop_all(self, vnode: VNodeId) -> None:
-        for work in sorted(self._work.get(vnode, ())):
-            self.stop(work)
-
     def _forget(self, cluster: ClusterId) -> None:
         _drop(self._children, self.clusters.pop(cluster).parent, cluster)
         self._changed.clusters.add(cluster)
@@ -352,23 +371,6 @@ class Ledger:
     def _check_limits(self, cluster: ClusterId, more: Resources) -> None:
         if not self.within_limits(cluster, more):
             raise LedgerError(f"{cluster} may not hold {more} more")
-
-    def _carve(self, each: VNode) -> None:
-        cluster = self.clusters.get(each.cluster)
-        if cluster is None or each.id in self.vnodes or not each.resources:
-            raise LedgerError(f"{each.id} exists, is empty, or belongs to no cluster")
-        if self.owner(each.parent) != cluster.parent:
-            raise LedgerError(f"{each.parent} is no place of {cluster.parent}")
-        if each.machine != self.machine_of(each.parent):
-            raise LedgerError(f"{each.parent} is not on {each.machine}")
-        if each.kind is VNodeKind.FLEXIBLE:
-            if each.id != flexible_id(each.cluster, each.machine):
-                raise LedgerError(f"{each.id} is not what a flexible vnode there is called")
-            self._check_limits(each.cluster, each.resources)
-        self._take(each.parent, each.resources)
-        self.vnodes[each.id] = each
-        self._changed.vnodes.add(each.id)
-        _put(self._members, each.cluster, each.id)
 
     def _uncarve(self, vnode: VNodeId) -> None:
         if self.carved(vnode):
@@ -384,22 +386,14 @@ class Ledger:
         self._count(place, wanted)
 
     def _count(self, place: PlaceId, taken: Resources) -> None:
-        if not taken:
-            return  # work may hold nothing
-        self.taken[place] = self.taken.get(place, Resources()) + taken
+        if taken:  # work may hold nothing
+            self.taken[place] = self.taken.get(place, Resources()) + taken
 
     def _release(self, place: PlaceId, given: Resources) -> None:
-        if not given:
-            return
-        left = self.taken[place] - given
-        if left:
-            self.taken[place] = left
-        else:
-            del self.taken[place]
-
-
-Key = TypeVar("Key")
-Value = TypeVar("Value")
+        if given == self.taken.get(place, Resources()):
+            self.taken.pop(place, None)
+        elif given:
+            self.taken[place] -= given
 
 
 def _put(index: dict[Key, frozenset[Value]], key: Key, value: Value) -> None:

@@ -25,12 +25,23 @@ ROOT = ClusterId("physical")
 """The Ray cluster itself, whose places are its machines."""
 
 DEFAULT = ClusterId("default")
-"""The virtual cluster of all jobs that name none: whatever runs on Ray without us."""
+"""The virtual cluster of all jobs that name none: all that runs on Ray without us."""
 
 VNODE_LABEL = "ray.io/vnode_id"
 VCLUSTER_LABEL = "ray.io/vcluster_id"
 NODE_LABEL = "ray.io/node-id"
 """Ray's label for the machine itself, which no machine that comes can have."""
+
+
+WAITING, STARTING, ACTIVE, RECOVERING = "waiting", "starting", "active", "recovering"
+"""The states of a virtual cluster, as the manager's documents and people's scripts spell them."""
+ENDED = "ended"
+"""The state of a virtual cluster that only histories name."""
+
+
+def has_started(state: str) -> bool:
+    """Whether work can run in a virtual cluster of that state."""
+    return state not in (WAITING, STARTING)
 
 
 class SchedulingPolicy(StrEnum):
@@ -48,7 +59,7 @@ class SchedulingPolicy(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """A physical Ray node and everything it has, whoever uses it at the moment."""
+    """A physical Ray node and all that it has, used or not."""
 
     id: MachineId
     hostname: str
@@ -104,6 +115,10 @@ class PlacedCluster:
     """The most flexible resources it may hold, in units; what is not named has no limit."""
     flexible: bool = True
     """Whether it may hold any at all."""
+
+    def exceeded(self, held: Resources) -> dict[str, int]:
+        """The limits that so many flexible resources would exceed."""
+        return {name: most for name, most in self.limits.items() if held[name] > most}
 
 
 def fixed_id(cluster: ClusterId, number: int) -> VNodeId:

@@ -59,7 +59,9 @@ class Resources:
         return self._from_units(total)
 
     def __sub__(self, other: Resources) -> Resources:
-        """Take `other` away; whoever takes more than there is has not asked `fits` first."""
+        """Take `other` away. ValueError if it does not fit."""
+        if not other.units:
+            return self
         if not other.fits(self):
             raise ValueError(f"cannot take {other} from {self}")
         left = dict(self.units)
@@ -85,16 +87,15 @@ class Resources:
         have = dict(other.units)
         return self._from_units({n: min(amount, have.get(n, 0)) for n, amount in self.units})
 
+    def capped(self, limits: Mapping[str, int]) -> Resources:
+        """Take at most so many units of each; what is not named has no limit."""
+        return self._from_units({n: min(amount, limits.get(n, amount)) for n, amount in self.units})
+
     def only(self, names: Container[str]) -> Resources:
         return Resources(tuple(pair for pair in self.units if pair[0] in names))
 
     def without(self, names: Container[str]) -> Resources:
         return Resources(tuple(pair for pair in self.units if pair[0] not in names))
-
-    def times(self, count: int) -> Resources:
-        if count < 0:
-            raise ValueError(f"cannot have {count} times {self}")
-        return self._from_units({name: amount * count for name, amount in self.units})
 
     def copies_in(self, room: Resources) -> int:
         """How many times this fits a room; once, if it is nothing."""

@@ -40,37 +40,38 @@ def check_value(value: str) -> None:
 
 
 @dataclass(frozen=True, slots=True, init=False)
-class In:
-    """The label has one of these values."""
-
+class _Values:
     values: tuple[str, ...]
     """Sorted."""
 
     def __init__(self, *values: str) -> None:
-        object.__setattr__(self, "values", _checked(values))
+        if not values:
+            raise ValueError("expected at least one value, found none")
+        for value in values:
+            check_value(value)
+        object.__setattr__(self, "values", tuple(sorted(set(values))))
+
+    def __str__(self) -> str:
+        return self.values[0] if len(self.values) == 1 else f"in({','.join(self.values)})"
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class In(_Values):
+    """The label has one of these values."""
 
     def holds(self, value: str | None) -> bool:
         return value in self.values
 
-    def __str__(self) -> str:
-        return _listed(self.values)
-
 
 @dataclass(frozen=True, slots=True, init=False)
-class NotIn:
+class NotIn(_Values):
     """The label has none of these values, or is not there."""
-
-    values: tuple[str, ...]
-    """Sorted."""
-
-    def __init__(self, *values: str) -> None:
-        object.__setattr__(self, "values", _checked(values))
 
     def holds(self, value: str | None) -> bool:
         return value not in self.values
 
     def __str__(self) -> str:
-        return f"!{_listed(self.values)}"
+        return f"!{_Values.__str__(self)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +102,7 @@ Selector = Mapping[str, Condition]
 
 
 def parse(text: str) -> Condition:
-    """Read a condition; the inverse of `str`. `ValueError` for what is none."""
+    """Read a condition; the inverse of `str`. ValueError if the text is none."""
     found = _FORM.fullmatch(text.strip())
     if found is None:
         raise ValueError(
@@ -119,10 +120,10 @@ def matches(selector: Selector, labels: Mapping[str, str]) -> bool:
 
 
 def to_ray(selector: Selector, machines: Iterable[Mapping[str, str]]) -> dict[str, str]:
-    """Say it in Ray's words, for a cluster whose machines have these labels.
+    """A selector for Ray, for a cluster whose machines have these labels.
 
-    Ray knows no `Exists`: it becomes the list of the values that the label has now, so a machine
-    that brings a new value later is not considered.
+    Ray has no `Exists`: it becomes the values that the label has now, so a machine that brings a
+    new value later is not considered.
     """
     labels = list(machines)
     said = {}
@@ -143,21 +144,4 @@ def to_ray(selector: Selector, machines: Iterable[Mapping[str, str]]) -> dict[st
 
 def describe(selector: Selector) -> str:
     """The conditions as people write them: `disk=ssd, zone=!in(a,b)`."""
-    return ", ".join(f"{label}={condition}" for label, condition in sorted(_texts(selector)))
-
-
-def _texts(selector: Selector) -> list[tuple[str, str]]:
-    return [(label, str(condition)) for label, condition in selector.items()]
-
-
-def _checked(values: Iterable[str]) -> tuple[str, ...]:
-    found = tuple(sorted(set(values)))
-    if not found:
-        raise ValueError("expected at least one value, found none")
-    for value in found:
-        check_value(value)
-    return found
-
-
-def _listed(values: tuple[str, ...]) -> str:
-    return values[0] if len(values) == 1 else f"in({','.join(values)})"
+    return ", ".join(f"{label}={selector[label]}" for label in sorted(selector))

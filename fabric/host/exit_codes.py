@@ -1,7 +1,6 @@
 """What the exit code of a command means; docs/reference/exit-codes.md tells it to users.
 
-An error of any of the three packages has its code as `exits_with`: its class knows best.
-(`exit_code` is what click's own exceptions call theirs.)
+An error of any of the three packages has its code as `exits_with`.
 """
 
 FAILED = 1

@@ -1,10 +1,9 @@
 """Interruptions: SIGINT, SIGTERM and SIGHUP end a command once, in order, and are never lost.
 
-Python raises what a signal's handler raises wherever the main thread happens to be. Where that is a
-callback of the garbage collector or of an import, the error is printed and forgotten, and the
-command would go on. So each interruption is watched: one that dies before it left the block is
-raised again a moment later. Where it is C code that imports, NumPy's for one, another error takes
-its place, and the command would seem to have failed: `is_interruption` knows such errors.
+A signal's handler raises wherever the main thread is. In a callback of the garbage collector or of
+an import, Python prints the error and goes on: so an interruption that dies inside the block is
+raised again a moment later. C code that imports, such as NumPy's, puts another error in its place:
+`is_interruption` recognizes these.
 """
 
 from __future__ import annotations
@@ -37,15 +36,14 @@ def is_interruption(error: BaseException) -> bool:
 
 
 class Interruption(KeyboardInterrupt):
-    """The user, or whoever ends processes here, wants this command to end."""
+    """A signal asked this command to end."""
 
 
 class Interruptions:
-    """Within the block the first signal raises `Interruption`; what follows from it is undisturbed.
+    """Within the block the first signal raises `Interruption`.
 
-    Signals that come later are ignored, or with `again_after_s` heard again after that many
-    seconds: something may take long. One that comes within `held` waits until its end. A signal
-    that was ignored before (`nohup`) stays ignored.
+    Later signals are ignored, or with `again_after_s` only for that many seconds. A signal within
+    `held` waits until its end. A signal that was ignored before (`nohup`) stays ignored.
     """
 
     def __init__(self, *, again_after_s: float | None = None) -> None:
@@ -61,12 +59,12 @@ class Interruptions:
         return self._raised is not None
 
     def shield(self) -> None:
-        """From now on everything is being closed: let nothing interrupt it."""
+        """Ignore all signals from now on, while everything is being closed."""
         self._over = True
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Something is being closed: an interruption comes after it."""
+        """Put an interruption off until the end of this block."""
         self._holding = True
         try:
             yield
@@ -97,19 +95,19 @@ class Interruptions:
             del interruption  # its traceback holds this frame, so it would never die
 
     def _lost(self, reference: weakref.ref[Interruption]) -> None:
-        """One died inside the block, so nobody who closes it has seen it."""
+        """One died inside the block: raise it again."""
         if not self._over and reference is self._raised:
             signal.setitimer(signal.ITIMER_REAL, RAISED_AGAIN_S)
 
     def _unraisable(self, unraisable: Any) -> None:
-        """An interruption that will be raised again is nothing to tell the user about."""
+        """Print no interruption that will be raised again."""
         if not isinstance(unraisable.exc_value, Interruption):
             self._hook(unraisable)
 
     def _uncaught(
         self, kind: type[BaseException], error: BaseException, trace: TracebackType | None
     ) -> None:
-        """What C code prints before it raises something else."""
+        """Print no interruption for which C code raises another error."""
         if not isinstance(error, Interruption):
             self._print(kind, error, trace)
 

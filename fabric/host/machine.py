@@ -1,4 +1,4 @@
-"""What this computer offers to a Ray that is started inside this process."""
+"""What this computer offers to an embedded Ray, and how busy it is."""
 
 from __future__ import annotations
 
@@ -14,10 +14,7 @@ from ..core.resources import Resources
 
 
 def local_machine(num_cpus: int | None = None, num_gpus: int | None = None) -> Machine:
-    """Describe this computer as an embedded Ray will, so that a gang can be refused without Ray.
-
-    Memory is all there is: Ray will offer somewhat less of it.
-    """
+    """This computer as an embedded Ray describes it, but with all of its memory."""
     amounts: dict[str, float] = {
         "CPU": usable_cpus() if num_cpus is None else num_cpus,
         "GPU": usable_gpus() if num_gpus is None else num_gpus,

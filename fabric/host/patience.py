@@ -1,4 +1,4 @@
-"""Says, again and again, that something is still waited for, so that no long wait is silent."""
+"""Patience: reports a long wait at intervals."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ class Patience:
         self._thread = threading.Thread(target=self._run, name="patience", daemon=True)
 
     def heard(self) -> None:
-        """Somebody else has said something: it may be quiet for a while."""
+        """Other output has appeared: put the next report off by `first_s`."""
         self._next = self._clock() + self._first_s
 
     def began(self) -> None:
-        """What is waited for begins now: the next thing of its kind."""
+        """Count the wait from now on."""
         self._began = self._clock()
 
     def __enter__(self) -> Self:

@@ -1,7 +1,6 @@
-"""Whose a virtual cluster is: the user of the process, or of the job, that asks for it.
+"""The user that a virtual cluster belongs to: of the process, or of the job, that asks for it.
 
-A name, not a proof: whoever can run code on a Ray cluster can say any. It keeps one user from
-ending another's work by mistake.
+A name, not a proof. It keeps one user from ending the work of another by mistake.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ import getpass
 import os
 
 USER_VARIABLE = "FEDPILOT_USER"
-"""Names the user of a job, in the environment of all its processes, whoever runs them."""
+"""The user of a job, in the environment of all its processes."""
 
 
 def current_user() -> str:

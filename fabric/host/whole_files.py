@@ -1,7 +1,7 @@
-"""Files that are there as a whole or not at all, whenever their writer dies.
+"""Files that are there as a whole or not at all, even if their writer dies.
 
-A file is written beside its place and renamed into it. A durable one survives a power cut as well:
-its bytes are on disk before it is renamed, and its folder's entry before the caller goes on.
+A file is written beside its place and renamed into it. A durable one survives a power cut: its
+bytes are on disk before it is renamed, and its folder's entry before the caller goes on.
 """
 
 from __future__ import annotations

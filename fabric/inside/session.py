@@ -12,8 +12,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from ..core.records import ROOT
-from ..core.statuses import has_started
+from ..core.records import ROOT, has_started
 from ..errors import FabricError, NameTaken, NoSuchCluster, NotInTime, SpecError
 from ..host.users import USER_VARIABLE, current_user
 from ..ray import private_ray

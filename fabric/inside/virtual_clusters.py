@@ -14,8 +14,7 @@ from typing import Any
 
 from ..core.cluster_state import Entry, JobId
 from ..core.places.groups import GroupId
-from ..core.records import ROOT, ClusterId, ProcessId
-from ..core.statuses import has_started
+from ..core.records import ROOT, ClusterId, ProcessId, has_started
 from ..errors import FabricError, ManagerAway, ManagerGone
 from ..host.users import current_user
 from ..manager.rpc import call

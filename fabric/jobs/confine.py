@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..core.statuses import has_started
+from ..core.records import has_started
 from ..errors import FabricError, NoSuchCluster, NotInTime
 from ..inside.context import JOB_VARIABLE
 from ..spec import VirtualCluster

@@ -17,8 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..core.audit import NAMES
-from ..core.records import ROOT
-from ..core.statuses import WAITING
+from ..core.records import ROOT, WAITING
 from ..errors import ClusterUnreachable, FabricError, NoSuchJob, SpecError
 from ..host.users import USER_VARIABLE, current_user
 from ..inside.context import JOB_VARIABLE

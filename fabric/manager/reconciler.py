@@ -31,10 +31,10 @@ from ..core.records import (
     VNodeKind,
     WorkId,
     flexible_id,
+    has_started,
 )
 from ..core.resources import Resources
 from ..core.routing.work import Work
-from ..core.statuses import has_started
 from ..errors import NameTaken, NoSuchCluster, NotInTime, NotYours
 from ..ray.control_plane.protocol import Observed, RayControl, Seen
 from .admission.bundler import Bundler

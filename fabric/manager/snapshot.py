@@ -8,6 +8,7 @@ from typing import Any
 
 from ..core.ledger import Ledger
 from ..core.records import (
+    ACTIVE,
     DEFAULT,
     ROOT,
     VCLUSTER_LABEL,
@@ -19,7 +20,6 @@ from ..core.records import (
 )
 from ..core.resources import Resources
 from ..core.routing.work import WorkState
-from ..core.statuses import ACTIVE
 from ..errors import NoSuchCluster
 from .reconciler import Reconciler
 

@@ -17,8 +17,7 @@ from typing import Any
 
 from ..core.cluster_state import ClusterState
 from ..core.places.admission import Decision, Decisions, QueuedAt
-from ..core.records import ClusterId
-from ..core.statuses import ACTIVE, RECOVERING, STARTING, WAITING
+from ..core.records import ACTIVE, RECOVERING, STARTING, WAITING, ClusterId
 
 MOST_REST_S = 30.0
 """The longest pause before somebody is let in again whom Ray had no room for."""

@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError, Message
 from ..core.records import SchedulingPolicy
 from ..core.selectors import Condition, DoesNotExist, Exists, In, NotIn
 from ..errors import SpecError
-from ..spec import FixedSizeNode, FixedSizeNodes, VirtualCluster, inside
+from ..spec import FixedSizeNode, FixedSizeNodes, VirtualCluster, located
 from . import virtual_cluster_pb2 as pb
 
 
@@ -100,7 +100,7 @@ def _group_of(at: str, message: pb.FixedSizeNodes) -> FixedSizeNodes:
         )
     policy = SchedulingPolicy(pb.SchedulingPolicy.Name(message.scheduling_policy))
     nodes = tuple(_node_of(f"{at}.nodes[{i}]", node) for i, node in enumerate(message.nodes))
-    with inside(at):
+    with located(at, "."):
         return FixedSizeNodes(nodes=nodes, scheduling_policy=policy)
 
 
@@ -114,7 +114,7 @@ def _node_of(at: str, message: pb.FixedSizeNode) -> FixedSizeNode:
         if expression.key in selector:
             raise SpecError(f"{here}: wanted one condition, found two")
         selector[expression.key] = _condition_of(here, expression.operator)
-    with inside(at):
+    with located(at, "."):
         return FixedSizeNode(
             resources=dict(message.resources),
             parent_node_selector=selector,

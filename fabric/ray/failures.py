@@ -20,11 +20,11 @@ def explained(
     found: WorkerFailed | WorkerLost
     if isinstance(error, RayTaskError):
         cause: BaseException = error.cause
-        found = WorkerFailed(worker, method, *_kind_and_message(cause), _plain(str(error)))
+        found = WorkerFailed(worker, method, *_kind_and_message(cause), _uncoloured(str(error)))
         found.__cause__ = cause
         return found
     if isinstance(error, RayActorError) and error.actor_init_failed:
-        trace = _plain(str(error))  # all that Ray keeps of it
+        trace = _uncoloured(str(error))  # all that Ray keeps of it
         if lacks := not_installed(trace):
             lacks.__cause__ = error
             return lacks
@@ -45,12 +45,12 @@ def _kind_and_message(error: BaseException) -> tuple[str, str]:
     return type(error).__name__, text.partition(": ")[2]
 
 
-def _plain(text: str) -> str:
+def _uncoloured(text: str) -> str:
     return re.sub(r"\x1b\[[0-9;]*m", "", text)
 
 
 def brief(text: str) -> str:
     """Put the message of an error of Ray's on one line, without its indented fields."""
-    lines = [line.strip() for line in _plain(text).splitlines() if not line.startswith("\t")]
+    lines = [line.strip() for line in _uncoloured(text).splitlines() if not line.startswith("\t")]
     line = " ".join(line for line in lines if line)
     return line if len(line) <= REASON_LENGTH else f"{line[:REASON_LENGTH]}..."

@@ -1,8 +1,8 @@
 """Reads YAML 1.2 into plain values and remembers the line of every key.
 
 Scalars follow YAML's core schema: `1e-3` is a number, `no` and `2024-01-01` are text. Tags,
-anchors, aliases, second documents, duplicate keys and keys that are not text are refused. Every
-error is a `BadFile`, whatever the bytes. Decision 6 says why.
+anchors, aliases, second documents, duplicate keys and keys that are not text are refused
+(decision 6). Every error is a `BadFile`.
 """
 
 from __future__ import annotations
@@ -34,9 +34,12 @@ LARGEST_FILE = 4 * 2**20
 DEEPEST = 50
 """Levels of nesting; the config needs five."""
 
-NULL = re.compile(r"|~|null|Null|NULL")
-TRUE = re.compile(r"true|True|TRUE")
-FALSE = re.compile(r"false|False|FALSE")
+WORDS: dict[str, bool | None] = {
+    **dict.fromkeys(("", "~", "null", "Null", "NULL")),
+    **dict.fromkeys(("true", "True", "TRUE"), True),
+    **dict.fromkeys(("false", "False", "FALSE"), False),
+}
+"""What is not a number and not text either."""
 INTEGER = re.compile(r"[-+]?[0-9]+")
 OCTAL = re.compile(r"0o[0-7]+")
 HEXADECIMAL = re.compile(r"0x[0-9a-fA-F]+")
@@ -102,15 +105,12 @@ def text_of(path: FilePath | str) -> str:
         with open(path, "rb") as file:
             content = file.read(LARGEST_FILE + 1)
     except (OSError, ValueError) as error:
-        match error:
-            case FileNotFoundError():
-                found = "there is no such file"
-            case IsADirectoryError():
-                found = "a folder"
-            case OSError():
-                found = f"it cannot be read: {error.strerror}"
-            case _:
-                found = "it cannot be read: not a file name"
+        why = error.strerror if isinstance(error, OSError) else "not a file name"
+        known: dict[type[Exception], str] = {
+            FileNotFoundError: "there is no such file",
+            IsADirectoryError: "a folder",
+        }
+        found = known.get(type(error), f"it cannot be read: {why}")
         raise BadFile.about(where, found, "a YAML file that can be read") from error
     return decoded(content, where)
 
@@ -295,11 +295,7 @@ def scalar(text: str) -> Any:
     """What an unquoted scalar stands for, by YAML 1.2's core schema."""
     if text[:1] in NUMBER_BEGINS:
         return _number(text)
-    if NULL.fullmatch(text):
-        return None
-    if TRUE.fullmatch(text):
-        return True
-    return False if FALSE.fullmatch(text) else text
+    return WORDS.get(text, text)
 
 
 def _number(text: str) -> Any:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from difflib import get_close_matches
-from typing import Any, get_args, get_origin
+from typing import Any, TypeAlias, get_args, get_origin
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails, PydanticCustomError
@@ -45,16 +45,8 @@ YES_OR_NO = {"yes": "true", "on": "true", "y": "true", "no": "false", "off": "fa
 """What YAML 1.1 took for truth values, and YAML 1.2 takes for text."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Conflict:
-    """A broken rule between keys."""
-
-    key: str
-    """The key to change, relative to its section."""
-    found: str
-    """What the file says."""
-    allowed: str
-    """What would hold."""
+Conflict: TypeAlias = Problem
+"""A broken rule between keys; the key to change is relative to its section."""
 
 
 def conflicting(*conflicts: Conflict) -> PydanticCustomError:
@@ -112,7 +104,7 @@ def _problems(root: SectionType, details: ErrorDetails, values: Any) -> Iterator
 def conflict_problem(conflict: Conflict, section: Path = ()) -> Located:
     """The problem of a broken rule of the section that lies at a path."""
     path = (*section, *conflict.key.split("."))
-    return path, Problem(key=dotted(path), found=conflict.found, allowed=conflict.allowed)
+    return path, replace(conflict, key=dotted(path))
 
 
 def follow(root: SectionType, location: Sequence[int | str]) -> tuple[Path, Any, Sequence[Any]]:

@@ -163,9 +163,9 @@ def _bounds(metadata: Sequence[Any], *, whole: bool) -> str:
 
 
 def _number(bound: float) -> str:
-    if isinstance(bound, int) and bound > 2**53 and bound.bit_count() == 1:
-        return f"2^{bound.bit_length() - 1}"
-    return f"{bound:g}"
+    if isinstance(bound, float):
+        return f"{bound:.15g}"
+    return f"2^{bound.bit_length() - 1}" if bound > 2**53 and bound.bit_count() == 1 else str(bound)
 
 
 def value_in_words(value: object) -> str:

@@ -35,7 +35,7 @@ UNDISTURBED_S = 5.0
 
 
 def interruptions() -> Interruptions:
-    """Let a signal interrupt once; who asks again after a while is heard again."""
+    """Let a signal interrupt once, and again only after a while."""
     return Interruptions(again_after_s=UNDISTURBED_S)
 
 

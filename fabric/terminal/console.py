@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -17,31 +17,17 @@ PLAIN_WIDTH = 120
 """Columns where there is no terminal to ask."""
 
 
-class Spinner:
-    """Says on a terminal what is waited for; nothing elsewhere."""
+@contextmanager
+def spinner(text: str) -> Iterator[Callable[[str], None]]:
+    """Show on a terminal, and only there, what is waited for; yields what replaces the text."""
+    if not sys.stderr.isatty():
+        yield lambda text: None
+        return
+    from rich.console import Console
+    from rich.text import Text
 
-    def __init__(self, text: str) -> None:
-        self._text = text
-        self._status: AbstractContextManager[Any] = nullcontext()
-
-    def say(self, text: str) -> None:
-        """Something else is waited for now."""
-        from rich.text import Text
-
-        if not isinstance(self._status, nullcontext):
-            self._status.update(Text(text))  # type: ignore[attr-defined]
-
-    def __enter__(self) -> Spinner:
-        if sys.stderr.isatty():
-            from rich.console import Console
-            from rich.text import Text
-
-            self._status = Console(stderr=True).status(Text(self._text))
-        self._status.__enter__()
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        self._status.__exit__(*error)
+    with Console(stderr=True).status(Text(text)) as status:
+        yield lambda text: status.update(Text(text))
 
 
 def stdout_console() -> Console:

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from rich.text import Text
 
-from ..core.statuses import ACTIVE, ENDED, RECOVERING, STARTING, WAITING
+from ..core.records import ACTIVE, ENDED, RECOVERING, STARTING, WAITING
 
 Looks: TypeAlias = Mapping[str, tuple[str, str]]
 """The mark of each state, which may be empty, and its colour."""

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Literal
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
+from fedpilot.fabric.core.text.amounts import in_bytes
 from fedpilot.fabric.host.machine import Load, load
 from fedpilot.fabric.ray.start import niceness
 
@@ -32,7 +33,7 @@ Status = Literal["ok", "warn", "fail"]
 
 GIB = 2**30
 LEAST_MEMORY = 2 * GIB
-"""A private Ray takes about 0.6 GiB, a worker with torch about 0.3."""
+"""A private Ray takes about 600 MB, a worker with torch about 300 MB."""
 LEAST_SHARED_MEMORY = GIB // 2
 LEAST_DISK = GIB
 FULLEST_DISK = 0.95
@@ -209,16 +210,16 @@ def memory(available: int | None) -> CheckResult:
     """Whether a private Ray and two workers fit."""
     if available is None:
         return CheckResult(name="memory", status="ok", found="unknown (no /proc/meminfo)")
-    found = f"{available / GIB:.1f} GiB available"
+    found = f"{in_bytes(available)} available"
     if available < LEAST_MEMORY:
-        advice = "end other programs, or use fewer workers: about 0.6 GiB for Ray, 0.3 for each"
+        advice = "end other programs, or use fewer workers: about 600 MB for Ray, 300 MB for each"
         return CheckResult(name="memory", status="warn", found=found, advice=advice)
     return CheckResult(name="memory", status="ok", found=found)
 
 
 def shared_memory(free: int | None) -> CheckResult:
     """Whether Ray's object store can live in memory."""
-    found = "no /dev/shm" if free is None else f"{free / GIB:.1f} GiB free in /dev/shm"
+    found = "no /dev/shm" if free is None else f"{in_bytes(free)} free in /dev/shm"
     if free is None or free < LEAST_SHARED_MEMORY:
         advice = "Ray falls back to files in /tmp, which is slow; for Docker use `--shm-size=2g`"
         return CheckResult(name="shared memory", status="warn", found=found, advice=advice)
@@ -228,7 +229,7 @@ def shared_memory(free: int | None) -> CheckResult:
 def disk(folder: Path, usage: tuple[int, int, int]) -> CheckResult:
     """Whether there is room for run folders, and for what Ray spills."""
     total, _, free = usage
-    found = f"{free / GIB:.1f} GiB free in {folder}"
+    found = f"{in_bytes(free)} free in {folder}"
     if free < LEAST_DISK:
         advice = "free some, or set `outputs.folder` to a folder on another disk"
         return CheckResult(name="disk", status="warn", found=found, advice=advice)

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
+from fedpilot.fabric.core.text.plain_text import plain_line
 from fedpilot.fabric.host.exit_codes import BAD_INPUT
 from fedpilot.fabric.terminal.commands import CommandGroup, exit_codes, fail
 from fedpilot.fabric.terminal.console import display, print_json
-from fedpilot.mediator.cli.access import JSON, Access, asking, plain, with_mediator
+from fedpilot.mediator.cli.access import JSON, Access, asking, with_mediator
 
 if TYPE_CHECKING:
     from ..federation.remote.client import RemoteFederation
@@ -110,7 +111,7 @@ def show(client_id: str, run_id: str | None, access: Access, as_json: bool) -> N
         for name in ("id", "site", "state", "worker", "reason", "samples"):
             value = {"id": client_id, **found}.get(name)
             if value not in (None, ""):
-                facts.add_row(name, plain(value))
+                facts.add_row(name, plain_line(value))
         display(facts)
 
 
@@ -129,7 +130,7 @@ def explain(client_id: str, run_id: str | None, access: Access, as_json: bool) -
     """
     with exit_codes():
         text = _ask(access, run_id, lambda nodes: nodes[client_id].explain())
-        lines = [plain(line) for line in text.splitlines()]
+        lines = [plain_line(line) for line in text.splitlines()]
         if as_json:
             print_json({"id": client_id, "sentences": [line.strip() for line in lines]})
             return
@@ -153,7 +154,7 @@ def _nodes(access: Access, run_id: str | None) -> Iterator[RemoteFederation]:
     with asking(access) as client:
         if run_id is None:
             going = [each for each in client.list_runs() if each.get("status") not in ENDED]
-            names = [plain(each.get("run_id")) for each in going]
+            names = [plain_line(each.get("run_id")) for each in going]
             if len(names) != 1:
                 found = f"{len(names)} runs go on: {', '.join(names)}" if names else "none goes on"
                 fail(f"--run says which run is meant; at {client.address} {found}", BAD_INPUT)

@@ -125,7 +125,7 @@ class _Draft:
 
     def override(self, overrides: Sequence[str]) -> None:
         """Put what the overrides say in the place of what the file says."""
-        self.values = self._plain(self.values, (), ())
+        self.values = self._checked(self.values, (), ())
         self._spell_out()
         for number, override in enumerate(overrides):
             self._set(override, FIRST_OVERRIDE + number)
@@ -177,7 +177,7 @@ class _Draft:
                 return place[0], place[1] or f"{self.origin}:{place[0]}"
         return 0, self.origin
 
-    def _plain(self, value: Any, path: Path, above: tuple[int, ...]) -> Any:
+    def _checked(self, value: Any, path: Path, above: tuple[int, ...]) -> Any:
         """The value as dicts, lists and scalars, without what no key could hold."""
         if isinstance(value, Mapping | list | tuple):
             if id(value) in above or len(above) > DEEPEST:
@@ -193,12 +193,12 @@ class _Draft:
                         key_of = dotted(path) or "the config"
                         self._add(path, Problem(key=key_of, found=found, allowed="text as a key"))
                 return {
-                    key: self._plain(inner, (*path, key), above)
+                    key: self._checked(inner, (*path, key), above)
                     for key, inner in value.items()
                     if isinstance(key, str)
                 }
             case list() | tuple():
-                return [self._plain(v, (*path, index), above) for index, v in enumerate(value)]
+                return [self._checked(v, (*path, index), above) for index, v in enumerate(value)]
             case int() if value.bit_length() > 63:
                 found = value_in_words(value)
                 allowed = "a whole number between -2^63 and 2^63"
@@ -245,7 +245,7 @@ class _Draft:
         for old in [old for old in self.places if old[: len(path)] == path]:
             del self.places[old]
         self.places[path] = place
-        values[path[-1]] = self._plain(value, path, ())
+        values[path[-1]] = self._checked(value, path, ())
 
     def _fill_empty_sections(self) -> None:
         """`outputs:` with nothing below it, or only comments, is a section of defaults."""

@@ -7,7 +7,6 @@ and is checked by its digest when it comes back: a spoilt file is an error, neve
 
 from __future__ import annotations
 
-import re
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
@@ -18,6 +17,8 @@ from typing import Any, Self
 
 import numpy as np
 from safetensors import SafetensorError
+
+from fedpilot.fabric.core.text.names import is_digest
 
 from ..core.state import Array, State, digest, nbytes
 from ..engine.tensor_files import read_tensors, write_tensors
@@ -99,7 +100,7 @@ class GlobalObjectStore:
         digest of another state, or when there is no room on disk for what must go there.
         """
         name = known or digest(state)
-        if _is_digest(key) and key != name:
+        if is_digest(key) and key != name:
             raise FederatedError(
                 f"a state with the digest {name[:12]} cannot be put under {key[:12]}, "
                 "which is the digest of another"
@@ -177,7 +178,7 @@ class GlobalObjectStore:
     def _resolve(self, key_or_digest: str) -> str:
         name = self._keys.get(key_or_digest, key_or_digest)
         if name not in self._entries:
-            raise FederatedError(f"model {_short(name)} is not at this site")
+            raise FederatedError(f"model {_label(name)} is not at this site")
         return name
 
     def _read(self, name: str) -> State:
@@ -216,7 +217,7 @@ class GlobalObjectStore:
             write_tensors(path, state)
         except (OSError, SafetensorError) as error:
             raise FederatedError(
-                f"model {_short(name)} must go to disk, since {self._limit_bytes} bytes may be in "
+                f"model {_label(name)} must go to disk, since {self._limit_bytes} bytes may be in "
                 f"memory, and cannot be written: {error}"
             ) from error
         return path
@@ -260,7 +261,7 @@ def _checked(name: str, file: Path | None) -> State:
             raise RunRefused(f"{file} holds other tensors than were written")
     except RunRefused as error:
         raise FederatedError(
-            f"model {_short(name)} was moved to disk and is spoilt there: {error}"
+            f"model {_label(name)} was moved to disk and is spoilt there: {error}"
         ) from error
     return state
 
@@ -273,9 +274,5 @@ def _unwritable(state: State) -> dict[str, Array]:
     return views
 
 
-def _is_digest(key: str) -> bool:
-    return re.fullmatch(r"[0-9a-f]{64}", key) is not None
-
-
-def _short(name: str) -> str:
-    return name[:12] if _is_digest(name) else name
+def _label(name: str) -> str:
+    return name[:12] if is_digest(name) else name

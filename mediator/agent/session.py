@@ -28,7 +28,7 @@ from ..wire.messages import (
 )
 from .errors import SessionBroken, SessionLeft, SiteDismissed
 from .settings import AgentSettings
-from .text import one_line
+from .text import mediator_said
 
 log = logging.getLogger(__name__)
 
@@ -111,7 +111,7 @@ class AgentSession:
         try:
             await self._converse()
         except grpc.aio.AioRpcError as error:
-            told = one_line(error.details() or "")
+            told = mediator_said(error.details() or "")
             raise SessionBroken(f"{error.code().name}: {told}") from error
         except asyncio.InvalidStateError as error:  # written to a call that has ended
             raise SessionBroken("the mediator has ended the session") from error
@@ -214,7 +214,7 @@ class AgentSession:
                 raise BadMessage("a second welcome came in one session")
 
     def _farewell(self, farewell: pb.Farewell) -> None:
-        reason = one_line(farewell.reason)
+        reason = mediator_said(farewell.reason)
         if farewell.final:
             raise SiteDismissed(f"the mediator wants no more of this site: {reason}")
         raise SessionBroken(f"the mediator has ended the session: {reason}")

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from fedpilot.fabric.core.text.plain_text import plain_line
+from fedpilot.fabric.core.text.plain_text import one_line
 
 LONGEST = 500
 """Characters of what a mediator says that are shown."""
 
 
-def one_line(text: str, otherwise: str = "it gave no reason") -> str:
+def mediator_said(text: str, otherwise: str = "it gave no reason") -> str:
     """A mediator's text as one line without control characters."""
-    return plain_line(" ".join(text.split())[:LONGEST]) or otherwise
+    return one_line(text, LONGEST) or otherwise
 
 
 def in_short(error: Exception) -> str:

@@ -128,26 +128,21 @@ def ask(access: Access, question: Callable[[MediatorClient], Answer]) -> Answer:
 @contextmanager
 def asking(access: Access) -> Iterator[MediatorClient]:
     """A client while a terminal says whom it asks."""
-    from fedpilot.fabric.terminal.console import Spinner
+    from fedpilot.fabric.terminal.console import spinner
 
-    with access.open() as client, Spinner(f"asking the mediator at {client.address}"):
+    with access.open() as client, spinner(f"asking the mediator at {client.address}"):
         yield client
-
-
-def plain(value: Any) -> str:
-    """What a stranger says, on one line."""
-    return plain_line(str(value))
 
 
 def event_line(event: Mapping[str, Any]) -> str:
     """An event on one line: when, what, and its fields."""
     fields = " ".join(
-        f"{name}={plain(value)}"
+        f"{name}={plain_line(value)}"
         for name, value in event.items()
         if name not in ("event", "time") and value not in ("", None)
     )
-    when = plain(event.get("time", ""))[:19].replace("T", " ")
-    return f"{when}  {plain(event.get('event', '?')):<18} {fields}".rstrip()
+    when = plain_line(event.get("time", ""))[:19].replace("T", " ")
+    return f"{when}  {plain_line(event.get('event', '?')):<18} {fields}".rstrip()
 
 
 def _tell_cut(reason: str) -> None:

@@ -20,7 +20,7 @@ import click
 from fedpilot.fabric.core.text.plain_text import plain_lines
 from fedpilot.fabric.host.exit_codes import REFUSED, UNREACHABLE, exit_code_of
 from fedpilot.fabric.terminal.commands import exit_codes, fail
-from fedpilot.fabric.terminal.console import Spinner, print_json
+from fedpilot.fabric.terminal.console import print_json, spinner
 
 from ..core.rules.site_commands import before_dashes, objection
 from ..errors import MediatorError
@@ -98,7 +98,7 @@ def parse(group: str, arguments: Sequence[str]) -> SiteCommandOptions:
 
 def _with_spec(group: str, words: Sequence[str]) -> list[str]:
     """The words with the content of `--spec FILE` in its place. SpecError."""
-    from fedpilot.fabric.cli.spec_options import spec_from
+    from fedpilot.fabric.cli.spec_options import spec_in
 
     sent, rest = [], iter(words)
     for word in rest:
@@ -106,8 +106,7 @@ def _with_spec(group: str, words: Sequence[str]) -> list[str]:
         if name != "--spec":
             sent.append(word)
             continue
-        path = Path(value if equals else next(rest, ""))
-        spec = spec_from(path, None, (), (), (), None, SPECS[group])
+        spec = spec_in(Path(value if equals else next(rest, "")))
         sent += [SPECS[group], json.dumps(spec.to_dict())]
     return sent
 
@@ -130,7 +129,7 @@ def at_sites(arguments: Sequence[str]) -> None:
 def _one(access: Access, asked: SiteCommandOptions) -> int:
     """Ask one site, and pass on what it answers."""
     site = asked.sites[0]
-    with access.open() as client, Spinner(f"asking {site}"):
+    with access.open() as client, spinner(f"asking {site}"):
         outcome = client.run_at_site(site, [asked.group, *asked.arguments])
     _pass_on(outcome)
     return outcome.exit_code
@@ -138,7 +137,7 @@ def _one(access: Access, asked: SiteCommandOptions) -> int:
 
 def _several(access: Access, asked: SiteCommandOptions) -> int:
     """Ask several sites side by side; the gravest of their codes."""
-    with access.open() as client, Spinner("asking the sites"):
+    with access.open() as client, spinner("asking the sites"):
         sites = asked.sites or _all(client)
         if not sites:
             fail("no site is in contact; see `fedpilot site list`", UNREACHABLE)

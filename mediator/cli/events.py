@@ -9,11 +9,12 @@ from collections.abc import Iterable
 import click
 
 from fedpilot.closed_pipes import ends_with_reader
+from fedpilot.fabric.core.text.plain_text import plain_line
 from fedpilot.fabric.host.exit_codes import INTERRUPTED
 from fedpilot.fabric.terminal.commands import exit_codes, fail, interruptions
 from fedpilot.fabric.terminal.console import display, print_json
 
-from .access import JSON, Access, ask, asking, event_line, plain, with_mediator
+from .access import JSON, Access, ask, asking, event_line, with_mediator
 
 
 @click.command()
@@ -99,7 +100,7 @@ def _print_audit(access: Access, most: int, *, as_json: bool) -> None:
 
     shown = ruled("when", "who", "role", "act", "what", "outcome", fold=True)
     for act in acts:
-        said = (plain(act.get(name, "")) for name in ("who", "role", "act", "what", "outcome"))
+        said = (plain_line(act.get(name, "")) for name in ("who", "role", "act", "what", "outcome"))
         shown.add_row(timestamp(float(act.get("at") or 0.0)), *said)
     display(shown)
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fedpilot.fabric.core.text.sizes import SIZE_IN_WORDS, bytes_of
+from fedpilot.fabric.core.text.amounts import SIZE_IN_WORDS, bytes_of
 from fedpilot.fabric.host.exit_codes import BAD_INPUT
 from fedpilot.fabric.terminal.commands import CommandGroup, exit_codes, fail
 

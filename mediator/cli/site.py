@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from fedpilot.fabric.core.text.plain_text import plain_line
 from fedpilot.fabric.host.exit_codes import BAD_INPUT, INTERRUPTED, REFUSED
 from fedpilot.fabric.terminal.commands import CommandGroup, exit_codes, fail, interruptions
-from fedpilot.fabric.terminal.console import Spinner, display, print_json
+from fedpilot.fabric.terminal.console import display, print_json, spinner
 
-from .access import JSON, Access, ask, asking, plain, with_mediator
+from .access import JSON, Access, ask, asking, with_mediator
 from .join import join
 from .policy import policy
 
@@ -174,8 +175,8 @@ def _changed(access: Access, name: str, change: str, as_json: bool) -> None:
 
 
 def _print_standing(found: Document) -> None:
-    why = f": {plain(found['reason'])}" if found.get("reason") else ""
-    click.echo(f"{plain(found.get('name'))} is {plain(found.get('state'))}{why}")
+    why = f": {plain_line(found['reason'])}" if found.get("reason") else ""
+    click.echo(f"{plain_line(found.get('name'))} is {plain_line(found.get('state'))}{why}")
 
 
 @site.command()
@@ -225,7 +226,7 @@ def drain(name: str, timeout_s: float, access: Access, as_json: bool) -> None:
         else:
             _print_standing(found)
         if timeout_s > 0 and found.get("state") == "draining":
-            left = ", ".join(map(plain, _runs(found))) or "orders at work"
+            left = ", ".join(map(plain_line, _runs(found))) or "orders at work"
             fail(
                 f"{name} is not empty after {timeout_s:g} s: {left}; the drain goes on, "
                 f"`{access.step('site', 'drain', name)}` waits on",
@@ -238,8 +239,8 @@ def _drained(client: MediatorClient, found: Document, name: str, timeout_s: floa
     deadline, pause = time.monotonic() + timeout_s, FIRST_POLL_S
     runs = _runs(found)
     if runs:
-        click.echo(f"{name} gives away what it has of {', '.join(map(plain, runs))}", err=True)
-    with Spinner(f"waiting until nothing is left at {name}"):
+        click.echo(f"{name} gives away what it has of {', '.join(map(plain_line, runs))}", err=True)
+    with spinner(f"waiting until nothing is left at {name}"):
         while found.get("state") == "draining" and time.monotonic() < deadline:
             time.sleep(min(pause, max(0.0, deadline - time.monotonic())))
             pause = min(LAST_POLL_S, pause * 1.5)
@@ -247,7 +248,9 @@ def _drained(client: MediatorClient, found: Document, name: str, timeout_s: floa
             left = _runs(found)
             for run in runs:
                 if run not in left:
-                    click.echo(f"{plain(run)} has left {name}; {len(left)} still there", err=True)
+                    click.echo(
+                        f"{plain_line(run)} has left {name}; {len(left)} still there", err=True
+                    )
             runs = left
     return found
 
@@ -276,11 +279,13 @@ def remove(name: str, yes: bool, access: Access, as_json: bool) -> None:
     with exit_codes(), access.open() as client:
         found = client.show_site(name)
         if not yes:
-            runs = ", ".join(map(plain, _runs(found)))
+            runs = ", ".join(map(plain_line, _runs(found)))
             lost = f"what it has of {runs} is lost; " if runs else ""
             if as_json or not sys.stdin.isatty():
                 fail(f"{lost}{name} would have to join anew; say --yes if it shall", BAD_INPUT)
-            question = f"Remove {name}, which is {plain(found.get('state'))}? {lost}".rstrip("; ")
+            question = f"Remove {name}, which is {plain_line(found.get('state'))}? {lost}".rstrip(
+                "; "
+            )
             click.confirm(question, abort=True, err=True)
         found = client.change_site(name, "remove")
         if as_json:

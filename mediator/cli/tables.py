@@ -13,12 +13,10 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from fedpilot.fabric.core.text.amounts import DASH, ago, counted, in_bytes, listed, number
-from fedpilot.fabric.core.text.plain_text import plain_lines
+from fedpilot.fabric.core.text.plain_text import plain_line, plain_lines
 from fedpilot.fabric.terminal.clusters.words import amounts, figure, ordered
 from fedpilot.fabric.terminal.layout import head, named, ruled, timestamp
 from fedpilot.fabric.terminal.statuses import RUNS, SITES, marked
-
-from .access import plain
 
 Document = Mapping[str, Any]
 METRICS = ("accuracy", "loss")
@@ -65,14 +63,17 @@ def _site_facts(site: Document, now: float) -> Iterator[tuple[str, str]]:
     yield "machines", _machines(site)
     yield "capacity", amounts(_resources(site, "total"))
     yield "free", amounts(_resources(site, "free"))
-    runs = [plain(each) for each in _list(site, "runs")]
+    runs = [plain_line(each) for each in _list(site, "runs")]
     yield "runs", listed(runs) if runs else "none"
     crossed = _mapping(site, "bytes")
     if crossed:
         to, back = (float(crossed.get(name, 0)) for name in ("to_site", "from_site"))
         yield "traffic", f"{in_bytes(to)} to it, {in_bytes(back)} from it"
     data = _mapping(site, "data")
-    yield "data sets", listed([plain(name) for name in sorted(data)]) if data else "none declared"
+    yield (
+        "data sets",
+        listed([plain_line(name) for name in sorted(data)]) if data else "none declared",
+    )
 
 
 def site_top(
@@ -130,7 +131,7 @@ def _resources(site: Document, which: str) -> dict[str, float]:
     """Amounts that a user asks for; Ray counts other things as well."""
     found = _mapping(_mapping(site, "capacity"), which)
     return {
-        plain(name): float(value)
+        plain_line(name): float(value)
         for name, value in found.items()
         if ":" not in name and name != "object_store_memory"
     }
@@ -186,7 +187,7 @@ def run_details(
     if run.get("traceback"):
         facts.add_row("traceback", Text(plain_lines(str(run["traceback"])).rstrip("\n")))
     for key, value in (beside or {}).items():
-        facts.add_row(key, Text(plain(value)))
+        facts.add_row(key, Text(plain_line(value)))
     return Group(head(_text(run, "run_id"), marked(RUNS, _text(run, "status"))), facts)
 
 
@@ -196,7 +197,7 @@ def _added_lines(run: Document) -> list[str]:
     if not isinstance(sites, dict) or len(sites) < 2:
         return []
     return [
-        f"{plain(site)}: {counted(told.get('clients') or 0, 'client')}, "
+        f"{plain_line(site)}: {counted(told.get('clients') or 0, 'client')}, "
         f"share {_metric(told, 'share')}, norm {_metric(told, 'norm')}, "
         f"cosine {_metric(told, 'cosine', 2)}"
         for site, told in sites.items()
@@ -229,7 +230,7 @@ def node_table(nodes: Sequence[Document]) -> RenderableType:
 
 def _text(document: Document, key: str) -> str:
     value = document.get(key)
-    return DASH if value in (None, "") else plain(value)
+    return DASH if value in (None, "") else plain_line(value)
 
 
 def _metric(document: Document, key: str, digits: int = 4) -> str:

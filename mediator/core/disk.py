@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fedpilot.fabric.core.text.amounts import in_bytes
+
 MOST_KEPT_FREE = 512 << 20
 """Bytes that stay free of a large disk."""
 PART_KEPT_FREE = 20
@@ -34,6 +36,6 @@ def disk_trouble(space: Space, folder: str, *, before: bool) -> str:
     if space.free >= least:
         return ""
     return (
-        f"the disk of {folder} is full: {space.free / 1e6:.0f} of {space.total / 1e6:.0f} MB are "
-        f"free, and {space.kept_free / 1e6:.0f} MB have to be"
+        f"the disk of {folder} is full: {in_bytes(space.free)} of {in_bytes(space.total)} are "
+        f"free, and {in_bytes(space.kept_free)} have to be"
     )

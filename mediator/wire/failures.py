@@ -75,7 +75,7 @@ def told(error: BaseException) -> pb.Failure:
     if not _is_ours(cls):
         return pb.Failure(kind=cls.__qualname__, message=message[-LONGEST_TEXT:])
     try:
-        args = json.dumps([_plain(each) for each in error.args], allow_nan=False)
+        args = json.dumps([_as_json(each) for each in error.args], allow_nan=False)
     except (TypeError, ValueError, RecursionError):
         args = ""
     return pb.Failure(
@@ -127,19 +127,19 @@ def _named(path: str) -> type | None:
     return found if isinstance(found, type) and found.__module__ == module else None
 
 
-def _plain(value: Any) -> Any:
+def _as_json(value: Any) -> Any:
     """As JSON; a record of an errors module with the name of its class."""
     match value:
         case None | bool() | int() | float() | str():
             return value
         case list() | tuple():
-            return [_plain(each) for each in value]
+            return [_as_json(each) for each in value]
         case Mapping():
-            return {str(key): _plain(each) for key, each in value.items()}
+            return {str(key): _as_json(each) for key, each in value.items()}
     cls = type(value)
     if not is_dataclass(value) or not _is_record(cls):
         raise TypeError(f"{cls.__name__} is no JSON value")
-    values = {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+    values = {field.name: _as_json(getattr(value, field.name)) for field in fields(value)}
     return {RECORD: _name_of(cls), **values}
 
 

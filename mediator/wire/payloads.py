@@ -91,7 +91,7 @@ def write(
     header = header_json(payload.header, limits)
     if not payload.tensors:
         return header, None
-    arrays = {name: _plain(name, array) for name, array in payload.tensors.items()}
+    arrays = {name: _little_endian(name, array) for name, array in payload.tensors.items()}
     order = sorted(arrays, key=lambda name: (_RANK[arrays[name].dtype], name))
     head = _index(arrays, order, limits)
     folder = to if isinstance(to, Path) else to.folder
@@ -123,7 +123,7 @@ def header_json(header: Mapping[str, Any], limits: PayloadLimits = LIMITS) -> st
     return text
 
 
-def _plain(name: str, array: npt.ArrayLike) -> npt.NDArray[Any]:
+def _little_endian(name: str, array: npt.ArrayLike) -> npt.NDArray[Any]:
     """The array in little endian; its bytes are only copied where they are not so already."""
     found = np.asarray(array)
     dtype = found.dtype.newbyteorder("<")
@@ -241,21 +241,21 @@ def _entry(name: str, entry: Any) -> tuple[np.dtype[Any], tuple[int, ...], tuple
         raise BadPayload(f"tensor {name!r} needs a dtype, a shape and data_offsets, nothing else")
     dtype = DTYPES.get(entry["dtype"]) if isinstance(entry["dtype"], str) else None
     if dtype is None:
-        raise BadPayload(f"tensor {name!r} is of {_short(entry['dtype'])}, none of {_known()}")
+        raise BadPayload(f"tensor {name!r} is of {_excerpt(entry['dtype'])}, none of {_known()}")
     shape, offsets = entry["shape"], entry["data_offsets"]
     if not _sizes(shape) or len(shape) > _MOST_DIMENSIONS:
         raise BadPayload(
-            f"the shape of tensor {name!r} is {_short(shape)}, not up to {_MOST_DIMENSIONS} sizes"
+            f"the shape of tensor {name!r} is {_excerpt(shape)}, not up to {_MOST_DIMENSIONS} sizes"
         )
     if not _sizes(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
-        raise BadPayload(f"the offsets of tensor {name!r} are {_short(offsets)}, not two sizes")
+        raise BadPayload(f"the offsets of tensor {name!r} are {_excerpt(offsets)}, not two sizes")
     # numpy refuses an empty array too, when the sizes beside the 0 are too much for it.
     if math.prod(size for size in shape if size) * dtype.itemsize > _ADDRESSABLE:
-        raise BadPayload(f"the shape of tensor {name!r} is {_short(shape)}, too large for memory")
+        raise BadPayload(f"the shape of tensor {name!r} is {_excerpt(shape)}, too large for memory")
     needed = math.prod(shape) * dtype.itemsize
     if offsets[1] - offsets[0] != needed:
         raise BadPayload(
-            f"tensor {name!r} of {entry['dtype']} {_short(shape)} needs {needed} bytes and has"
+            f"tensor {name!r} of {entry['dtype']} {_excerpt(shape)} needs {needed} bytes and has"
             f" {offsets[1] - offsets[0]}"
         )
     return dtype, tuple(shape), (offsets[0], offsets[1])
@@ -273,15 +273,15 @@ def _check_name(name: str, limits: PayloadLimits) -> None:
     if not 1 <= len(name) <= limits.longest_name:
         raise BadPayload(
             f"a tensor's name has 1 to {limits.longest_name} characters, not {len(name)}:"
-            f" {_short(name)}"
+            f" {_excerpt(name)}"
         )
     if not name.isprintable():
-        raise BadPayload(f"a tensor's name has no control characters: {_short(name)}")
+        raise BadPayload(f"a tensor's name has no control characters: {_excerpt(name)}")
     if name == "__metadata__":
         raise BadPayload("a tensor file of a payload has no __metadata__")
     parts = re.split(r"[/\\]", name)
     if ".." in parts or (len(parts) > 1 and (not parts[0] or parts[0].endswith(":"))):
-        raise BadPayload(f"a tensor's name is no path, as this one is: {_short(name)}")
+        raise BadPayload(f"a tensor's name is no path, as this one is: {_excerpt(name)}")
 
 
 def _json_object(what: str, text: str | bytes, largest: int) -> dict[str, Any]:
@@ -323,6 +323,6 @@ def _known() -> str:
     return ", ".join(DTYPES)
 
 
-def _short(found: Any) -> str:
+def _excerpt(found: Any) -> str:
     """How a refusal shows what a stranger sent."""
     return _BRIEF.repr(found) if not isinstance(found, str) else ascii(found[:_LONGEST_SHOWN])

@@ -105,7 +105,7 @@ def test_who_gives_up_at_its_deadline_is_gone_and_says_so(shared: str) -> None:
     asked(shared, "create", "vision", "--node", "CPU=4")
     done = cluster(shared, "create", "brief", "--min", "CPU=1", "--deadline", "1")
     assert (done.returncode, done.stdout) == (3, "")
-    assert "'brief' waited" in done.stderr
+    assert "'brief' did not get its places" in done.stderr
     assert asked(shared, "explain", "brief")["state"] == "ended"
 
 
@@ -150,7 +150,7 @@ def test_a_new_head_says_what_was_lost_with_the_one_that_was_killed_and_restores
         told = cluster(address, "list")
         assert (told.returncode, but_patience(told.stderr)) == (0, "")
         assert "no virtual clusters" in told.stdout
-        assert "The head of this Ray cluster began anew at" in told.stdout
+        assert "The head of this Ray cluster restarted at" in told.stdout
         assert "speech (at least 1 CPU), detached" in told.stdout
         assert "eval (1 node of 1 CPU (PACK), inside speech), detached" in told.stdout
         assert f"fedpilot cluster restore --address {address}" in told.stdout

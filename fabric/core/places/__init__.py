@@ -1,3 +1,1 @@
-"""Decide where virtual clusters get their places: who is admitted, which machines carry what,
-what is borrowed, which placement groups hold it.
-"""
+"""Decides where virtual clusters get their places: admission, machines, loans, placement groups."""

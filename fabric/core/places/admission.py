@@ -1,7 +1,7 @@
-"""Who of those that wait is admitted now, and why the others wait.
+"""Which waiting virtual clusters are admitted now, and why the others wait.
 
-Those who wait inside one parent form a queue. The first that does not fit holds up all behind it,
-so that nobody starves.
+Those inside one parent form a queue. The first that does not fit holds up all behind it, so that
+none starves.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from .request import Request
 
 
 class QueuePolicy(StrEnum):
-    """Who is first."""
+    """The order of a queue."""
 
     FIFO = "fifo"
-    """Who asked first."""
+    """By the time of the request."""
     PRIORITY = "priority"
-    """Who has the higher priority; among equals, who asked first."""
+    """By priority, the highest first; equal ones by the time of the request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,15 +48,14 @@ Decision = Admit | QueuedAt | Expire
 
 @dataclass(frozen=True, slots=True)
 class Decisions:
-    """What becomes of everybody who waits, in the order of the queue.
+    """The decision about each waiting request, in the order of the queue.
 
-    Those who only stand behind somebody are many and have nothing but a position: that is counted
-    for whoever asks.
+    Requests behind the first of their queue are many; their positions are counted on iteration.
     """
 
     queue: Sequence[Request]
     made: Mapping[ClusterId, Decision]
-    """Who is let in, who gives up, and who is first in the queue of each parent."""
+    """Which are admitted, which expire, and which is first in the queue of each parent."""
 
     def __len__(self) -> int:
         return len(self.queue)
@@ -84,7 +83,7 @@ def decide(
     *,
     fragmented: Container[MachineId] = frozenset(),
 ) -> Decisions:
-    """Say what becomes of everybody who waits, given in the order in which they asked.
+    """Decide about each waiting request, given in the order in which they were made.
 
     On `fragmented` machines the GPUs are free in smaller parts than they could be (`gpus.py`).
     """
@@ -123,7 +122,7 @@ def _expired(request: Request, reason: str) -> Expire:
 
 
 def ordered(waiting: Sequence[Request], policy: QueuePolicy) -> Sequence[Request]:
-    """Those who wait, the first first."""
+    """The waiting requests in the order of the queue."""
     if policy is QueuePolicy.PRIORITY:
         return sorted(waiting, key=attrgetter("priority"), reverse=True)
     return waiting

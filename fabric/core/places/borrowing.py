@@ -1,18 +1,16 @@
 """How unmet demand grows a virtual cluster: parent by parent, taking what is free on the way.
 
-A cluster that lacks room for a piece of work makes its flexible vnode on some machine larger, or a
-new one where it has none. What that takes comes out of a place of its parent on the same machine,
-which grows in the same way if it must and can, up to the machine itself; machines do not grow, so
-what is lacking there is the demand of the Ray cluster, for its autoscaler. Every step is a loan; it
-goes back once it is due and nothing uses it (seed 000, "Autoscaling").
+A cluster that lacks room for work enlarges its flexible vnode on some machine, or makes one there,
+out of a place of its parent on that machine. That place grows in the same way if it must and can,
+up to the machine. What the machines lack is demand for Ray's autoscaler. Every step is a loan,
+which goes back once it is due and unused (seed 000, "Autoscaling").
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass
-from functools import reduce
-from operator import add, attrgetter
+from operator import attrgetter
 
 from ..ledger import Ledger
 from ..records import (
@@ -49,7 +47,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """What has to grow so that the demand fits, the topmost vnode first; nothing if it fits now."""
+    """What has to grow for a demand, the topmost vnode first; no steps if it fits now."""
 
     machine: MachineId
     steps: tuple[Step, ...]
@@ -72,10 +70,10 @@ def find_growth(
     allowed: Callable[[Machine], bool] = lambda _: True,
     fragmented: Container[MachineId] = frozenset(),
 ) -> Growth | Unmet:
-    """Say how a cluster gets a flexible vnode with room for all of the demand.
+    """How a cluster gets a flexible vnode with room for all of the demand.
 
-    A vnode that is there grows before a new one is made, and what is nearer lends before what is
-    further up; ties are broken by the names of the machines.
+    A vnode that exists grows before a new one is made, and a nearer place lends before one further
+    up; ties are broken by the names of the machines.
     """
     found: list[Growth] = []
     machines = [id for id in sorted(ledger.machines) if allowed(ledger.machines[id])]
@@ -121,10 +119,10 @@ def give_back(
     now: float,
     rebundle: Callable[[Ledger, frozenset[VNodeId]], bool] = lambda _, __: True,
 ) -> tuple[Loan, ...]:
-    """Give back every loan that is due and unused, and say which: lower clusters before upper.
+    """Give back every loan that is due and unused, lower clusters first; returns them.
 
     Before each, `rebundle` gets a ledger in which the loan has gone back, and the vnodes that
-    changed there. It says whether their placement groups can be rebundled so, and orders it.
+    changed there. It orders the new placement groups, or returns False if that is impossible.
     """
     given: list[Loan] = []
     while ready := [loan for loan in ledger.loans() if loan.until <= now and ledger.unused(loan)]:
@@ -162,18 +160,16 @@ def obtainable(ledger: Ledger, cluster: ClusterId, machine: MachineId) -> Resour
 
 
 def capacity(ledger: Ledger, cluster: ClusterId) -> Resources:
-    """What all places of a cluster could have together at most, whoever holds it now."""
+    """What all places of a cluster could have together at most, if no other held anything."""
     if cluster == ROOT:
-        return reduce(add, (each.total for each in ledger.machines.values()), Resources())
-    known, mine = ledger.clusters[cluster], ledger.of(cluster)
-    fixed = reduce(
-        add, (each.resources for each in mine if each.kind is VNodeKind.FIXED), Resources()
+        return Resources.total(each.total for each in ledger.machines.values())
+    known = ledger.clusters[cluster]
+    fixed = Resources.total(
+        each.resources for each in ledger.of(cluster) if each.kind is VNodeKind.FIXED
     )
     if not known.flexible:
         return fixed
-    rest = capacity(ledger, known.parent).beyond(fixed)
-    amounts = ((name, min(amount, known.limits.get(name, amount))) for name, amount in rest.units)
-    return fixed + Resources(tuple((name, amount) for name, amount in amounts if amount))
+    return fixed + capacity(ledger, known.parent).beyond(fixed).capped(known.limits)
 
 
 def too_large_for(
@@ -185,15 +181,14 @@ def too_large_for(
 ) -> ClusterId | None:
     """The nearest cluster, this one or one above it, that can never hold a demand in one place.
 
-    None if all could. What the machines have does not count, for larger ones may come.
+    The machines do not count, since larger ones may come.
     """
     while cluster != ROOT:
         known = ledger.clusters[cluster]
         mine = [each for each in ledger.of(cluster) if allowed(ledger.machines[each.machine])]
         if any(demand.fits(each.resources) for each in mine):
             return None
-        over = any(demand[name] > most for name, most in known.limits.items())
-        if over or not known.flexible:
+        if known.exceeded(demand) or not known.flexible:
             return cluster
         cluster = known.parent
     return None
@@ -283,15 +278,7 @@ def _capped(ledger: Ledger, cluster: ClusterId, room: Resources) -> Resources:
     held, known = ledger.flexible_total(cluster), ledger.clusters[cluster]
     if not known.flexible:
         return Resources()
-    left = {name: most - held[name] for name, most in known.limits.items()}
-    over = Resources(
-        tuple(
-            (name, amount - left[name])
-            for name, amount in room.units
-            if name in left and amount > left[name]
-        )
-    )
-    return room - over
+    return room.capped({name: max(0, most - held[name]) for name, most in known.limits.items()})
 
 
 def _cost(growth: Growth) -> tuple[int, int, int, str]:

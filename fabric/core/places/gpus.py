@@ -1,10 +1,9 @@
 """What is free of each single GPU of a place.
 
-A share of a GPU comes from one GPU, so half of one and half of another are not a whole one. The
-ledger knows sums; which GPU carries what is Ray's choice, and Ray does not tell. What is carved
-out of a place is taken to lie as tightly as it can. Once some of it has ended the rest may lie
-otherwise, and Ray then refuses what is found possible here: whoever sees that counts the machine
-as `fragmented`, where everything lies as far apart as it can.
+A share of a GPU comes from one GPU, so two free halves are not a whole one. The ledger has sums;
+Ray chooses the GPUs and does not tell. So shares are taken to lie as tightly as they can. Once some
+have ended, that can be wrong, and Ray refuses what seemed possible: such a machine is
+`fragmented`, and its shares are taken to lie as far apart as they can.
 """
 
 from __future__ import annotations
@@ -50,9 +49,9 @@ def fits_gpus(demand: Resources, gpus: Iterable[int]) -> bool:
 
 
 def _left(total: int, parts: Iterable[int], fragmented: bool) -> tuple[int, ...]:
-    """What is left of each GPU after these parts, the largest shares first.
+    """What is left of each GPU after these parts, the largest shares being placed first.
 
-    Each goes to the GPU with the least that is enough for it, or with the most.
+    A share goes to the GPU with the least room that is enough, or with the most if `fragmented`.
     """
     gpus = list(each_gpu(total))
     shares = []

@@ -1,12 +1,10 @@
-"""Which placement groups of Ray carry the vnodes, and how they are cut anew when vnodes change.
+"""Which placement groups of Ray carry the vnodes, and how they are rebundled when vnodes change.
 
-A vnode is carried by pieces, each a bundle of a placement group. Together they have what nobody has
-carved out of the vnode; what was carved out, the pieces of the vnodes below it carry. Fixed-size
-nodes that were asked for as one group begin as one placement group, under its policy. Whatever
-comes later is a placement group with one bundle: a placement group cannot change its size, so
-idle ones are given up and others made in their place.
+Bundles of placement groups carry a vnode: together what is not carved out of it. A group of
+fixed-size nodes begins as one placement group, under its policy. Later ones have one bundle each:
+a placement group cannot change its size, so idle ones are given up for others.
 
-Ids are chosen here, not by Ray: Ray lets work wait for a placement group that does not exist yet.
+Ids are chosen here, not by Ray, so that work can wait for a placement group before it exists.
 """
 
 from __future__ import annotations
@@ -15,11 +13,9 @@ import itertools
 import zlib
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import reduce
-from operator import add
 from typing import NewType, TypeVar
 
-from ..ledger import Ledger
+from ..ledger import ChangedIds, Ledger
 from ..records import ROOT, ClusterId, MachineId, SchedulingPolicy, VNodeId, fixed_id
 from ..resources import Resources
 from ..selectors import Selector
@@ -72,7 +68,7 @@ class Rebundling:
 
 @dataclass(frozen=True, slots=True)
 class Stuck:
-    """What a vnode has free is in pieces that are in use."""
+    """The bundles with what a vnode has free are in use."""
 
     vnode: VNodeId
     lacking: Resources
@@ -89,10 +85,10 @@ class PlacementGroups:
         self._by_id: dict[GroupId, PlacementGroupRecord] = {}
         self._by_vnode: dict[VNodeId, dict[GroupId, None]] = {}
         self._by_cluster: dict[ClusterId, dict[GroupId, None]] = {}
-        self._changed: set[GroupId] = set()
+        self.changed = ChangedIds[GroupId]()
         for group in groups:
             self.put(group)
-        self._changed.clear()
+        self.changed.clear()
 
     def __iter__(self) -> Iterator[PlacementGroupRecord]:
         return iter(self._by_id.values())
@@ -119,11 +115,11 @@ class PlacementGroups:
         return tuple(self._by_id[id] for id in self._by_cluster.get(cluster, ()))
 
     def put(self, group: PlacementGroupRecord) -> None:
-        """Add a group, or write it down anew."""
+        """Add or replace a group."""
         if group.id in self._by_id:
             self.drop(group.id)
         self._by_id[group.id] = group
-        self._changed.add(group.id)
+        self.changed.add(group.id)
         for vnode in group.vnodes:
             self._by_vnode.setdefault(vnode, {})[group.id] = None
         self._by_cluster.setdefault(group.cluster, {})[group.id] = None
@@ -131,7 +127,7 @@ class PlacementGroups:
     def drop(self, id: GroupId) -> None:
         """Forget a group."""
         group = self._by_id.pop(id)
-        self._changed.add(id)
+        self.changed.add(id)
         for vnode in group.vnodes:
             forget(self._by_vnode, vnode, id)
         forget(self._by_cluster, group.cluster, id)
@@ -143,15 +139,10 @@ class PlacementGroups:
         for group in cut.make:
             self.put(group)
 
-    def changes(self) -> set[GroupId]:
-        """What has changed since this was asked the last time, for whoever writes it down."""
-        changed, self._changed = self._changed, set()
-        return changed
-
 
 @dataclass(frozen=True, slots=True)
 class Either(Container[GroupId]):
-    """What is in one or in the other, without adding them up."""
+    """The union of two containers, without a copy."""
 
     one: Container[GroupId]
     other: Container[GroupId]
@@ -161,7 +152,7 @@ class Either(Container[GroupId]):
 
 
 def group_id(cluster: ClusterId, random: str, job: str) -> GroupId:
-    """An id of Ray's, 18 bytes of which the last four are a job's, that tells us whose it is."""
+    """An id for Ray that names the virtual cluster: 18 bytes, the last four are a job's."""
     return GroupId(f"{random[:20]}{_mark(cluster)}{job}")
 
 
@@ -181,13 +172,12 @@ def groups_for(
     pinned: bool = False,
     whole: GroupId | None = None,
 ) -> tuple[PlacementGroupRecord, ...]:
-    """The placement groups for the fixed-size nodes of a virtual cluster that was let in.
+    """The placement groups for the fixed-size nodes of an admitted virtual cluster.
 
-    Right below the Ray cluster, Ray chooses the machines, and finds others when they die. Where
-    nodes are `pinned` to the machines that the ledger chose, as they are inside another virtual
-    cluster, Ray cannot: so each is a placement group of its own, which can be made again elsewhere
-    under its old id while the others go on. Somebody who asked for a placement group, and knows
-    its id, gets it `whole`.
+    Right below the Ray cluster, Ray chooses the machines, and others when these die. Nodes that are
+    `pinned` to machines of the ledger, as all inside another virtual cluster, are placement groups
+    of their own: each can be made again elsewhere under its id. A placement group that a user asked
+    for, whose id is `whole`, stays one.
     """
     request, vnodes = admitted.request, {vnode.id: vnode for vnode in admitted.vnodes}
     numbered = (fixed_id(request.id, number) for number in itertools.count())
@@ -223,10 +213,10 @@ def rebundle(
     busy: Container[GroupId] = frozenset(),
     given: Mapping[VNodeId, Resources] | None = None,
 ) -> Rebundling | Stuck:
-    """Say how these vnodes get pieces for exactly what is their own.
+    """How these vnodes get bundles for exactly what is their own.
 
-    Groups in which work runs stay, unless their vnode is gone. What is `given` to a vnode by groups
-    that are about to be made is counted as there.
+    Groups in which work runs stay, unless their vnode is gone. `given` is what groups that are
+    about to be made give to a vnode.
     """
     given = given or {}
     removed: dict[GroupId, PlacementGroupRecord] = {}
@@ -260,7 +250,7 @@ def rebundle(
 def _alone(
     ledger: Ledger, vnode: VNodeId, resources: Resources, id: GroupId
 ) -> PlacementGroupRecord:
-    """A piece that is a placement group of its own, on the vnode's machine."""
+    """A placement group of one bundle on the vnode's machine."""
     known = ledger.vnodes[vnode]
     piece = CarriedBundle(vnode=vnode, resources=resources, machine=known.machine)
     return PlacementGroupRecord(
@@ -295,8 +285,9 @@ def _cheapest(
 
 
 def _carried(groups: Iterable[PlacementGroupRecord], vnode: VNodeId) -> Resources:
-    carried = (p.resources for group in groups for p in group.pieces if p.vnode == vnode)
-    return reduce(add, carried, Resources())
+    return Resources.total(
+        piece.resources for group in groups for piece in group.pieces if piece.vnode == vnode
+    )
 
 
 def forget(index: dict[Key, dict[Value, None]], key: Key, id: Value) -> None:

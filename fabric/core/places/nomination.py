@@ -1,16 +1,13 @@
 """Which places a virtual cluster would get if it were admitted now, or why it fits nowhere.
 
-It gets its `flex_resource_min` and all its fixed-size nodes at once, or nothing. Its places lie in
-those of its parent, whose flexible vnodes may grow for it. They are taken one after the other on a
-copy of the ledger; only `apply` changes the ledger itself.
+It gets its `flex_resource_min` and all its fixed-size nodes, or nothing. Its places lie in those of
+its parent, whose flexible vnodes may grow for it. Only `apply` changes the ledger itself.
 """
 
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
-from operator import add
 
 from ..ledger import Ledger
 from ..records import (
@@ -63,8 +60,8 @@ def place(
 ) -> Admit | DoesNotFit:
     """Find places for all that a request needs at once; the ledger is not changed.
 
-    Its parent grows for it only if what the parent has does not do. On an `idle` ledger nobody
-    else holds anything: a reason then names all that there is, not what is free of it.
+    Its parent grows for it only if it must. On an `idle` ledger, which no other cluster uses, a
+    reason names all that there is, not what is free of it.
     """
     if request.parent != ROOT:
         trial = _Trial(ledger.copy(), request, fragmented, growing=False)
@@ -84,20 +81,16 @@ def lacking(ledger: Ledger, request: Request) -> tuple[list[int], Resources]:
 def refill(
     ledger: Ledger, request: Request, missing: Sequence[int], least: Resources
 ) -> Admit | DoesNotFit:
-    """Find new places for what a virtual cluster has lost; the ledger is not changed.
+    """Find new places for fixed-size nodes and flexible resources that a virtual cluster lost.
 
-    That is some of its fixed-size nodes, by their numbers, and some of its `flex_resource_min`.
-    Those of a group under STRICT_SPREAD keep away from the places of the others.
+    The ledger is not changed. STRICT_SPREAD and STRICT_PACK also hold for the nodes that remain.
     """
     trial = _Trial(ledger.copy(), replace(request, least=least))
     return trial.again(missing) or trial.flexible() or trial.admitted()
 
 
 def never(ledger: Ledger, request: Request) -> DoesNotFit | None:
-    """Why a request could not be met even if its parent held nothing else.
-
-    None if it could, and where that is not known.
-    """
+    """Why a request could not be met even if its parent held nothing else; None if unproven."""
     above, chain = request.parent, list[ClusterId]()
     while above != ROOT:
         chain.insert(0, above)
@@ -115,7 +108,7 @@ def never(ledger: Ledger, request: Request) -> DoesNotFit | None:
 
 
 def apply(ledger: Ledger, admitted: Admit, until: float) -> None:
-    """Write an admission down; what its parents borrow for it is due at `until`."""
+    """Record an admission; what its parents borrow for it is due at `until`."""
     for growth in admitted.growths:
         borrow(ledger, growth, until)
     if admitted.request.id not in ledger.clusters:
@@ -171,7 +164,7 @@ class _Trial:
             id = fixed_id(self._request.id, index)
             refused = self._take(id, VNodeKind.FIXED, rooms[where], node.resources, own)
             if refused is not None:
-                return DoesNotFit(refused.reason, index)
+                return replace(refused, most=index)
         return None
 
     def again(self, missing: Sequence[int]) -> DoesNotFit | None:
@@ -199,7 +192,7 @@ class _Trial:
                 where = rooms[found.machines[0]]
                 refused = self._take(ids[n], VNodeKind.FIXED, where, node.resources, own)
                 if refused is not None:
-                    return DoesNotFit(refused.reason, 0)
+                    return refused
             number += len(ids)
         return None
 
@@ -220,7 +213,7 @@ class _Trial:
             id = flexible_id(self._request.id, best.machine)
             refused = self._take(id, VNodeKind.FLEXIBLE, best, part, {})
             if refused is not None:
-                return DoesNotFit(refused.reason, 0)
+                return refused
             rest -= part
         return None
 
@@ -235,7 +228,7 @@ class _Trial:
         for room in self._rooms().values():
             on[room.machine] = on.get(room.machine, Resources()) | room.seen.total
         least, needs = self._request.least, self._request.needs
-        have = reduce(add, on.values(), Resources())
+        have = Resources.total(on.values())
         return not (least.fits(have) and needs.fits(capacity(self._ledger, self._request.parent)))
 
     def _too_little(self) -> str:
@@ -251,7 +244,7 @@ class _Trial:
         room: _Room,
         resources: Resources,
         own: Mapping[str, str],
-    ) -> Unmet | None:
+    ) -> DoesNotFit | None:
         """Carve a vnode out of a room, which grows first if it must."""
         if room.grows:
             grown = find_growth(
@@ -262,7 +255,7 @@ class _Trial:
                 fragmented=self._fragmented,
             )
             if isinstance(grown, Unmet):
-                return grown
+                return DoesNotFit(grown.reason, 0)
             if grown.steps:
                 borrow(self._ledger, grown, 0.0)
                 self._growths.append(grown)
@@ -322,7 +315,7 @@ class _Room:
 
     @classmethod
     def of(cls, ledger: Ledger, place: PlaceId, gpus: tuple[int, ...]) -> _Room:
-        """What nobody has taken of a place."""
+        """What is free of a place."""
         seen = Machine(
             id=MachineId(place),
             hostname=str(place),

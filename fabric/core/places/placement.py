@@ -1,7 +1,6 @@
 """Whether gangs fit machines, and how many of their nodes could be had at most.
 
-Ray keeps a group that can never be placed pending for ever, so feasibility is decided here first,
-against everything the machines have:
+Ray keeps an infeasible group pending for ever, so feasibility is decided here first:
 
 * equal nodes in one group are counted, which is exact for any number of them;
 * unequal nodes go to the first machine with room, the hardest first. Where that leaves some out, a
@@ -17,7 +16,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from operator import add, or_
+from operator import or_
 
 from ..records import Bundle, BundleGroup, Machine, MachineId, SchedulingPolicy
 from ..resources import UNIT, Resources
@@ -302,19 +301,16 @@ def _largest_first(groups: Sequence[BundleGroup]) -> tuple[_Item, ...]:
     ]
 
     def ease(item: _Item) -> tuple[object, ...]:
-        resources = item.bundle.resources
-        size = sum(amount for _, amount in resources.units)
-        selector = describe(item.bundle.selector)
-        return -resources[GPU], -size, resources.units, selector, item.group, item.position
+        resources, selector = item.bundle.resources, describe(item.bundle.selector)
+        return -item.gpu, -resources.size, resources.units, selector, item.group, item.position
 
     return tuple(sorted(items, key=ease))
 
 
 def _choices(state: _State, items: Sequence[_Item], left: _Budget) -> Iterator[_State]:
-    """List what can become of the next item, most promising first, of equal choices one.
+    """List the choices for the next item, most promising first, of equal ones one.
 
-    Twins go to machines in machine order, and when one was left out so are those after it:
-    any other arrangement of them is the same one by another name.
+    Twins go to machines in machine order, and when one was left out so are those after it.
     """
     number = len(state.chosen)
     item = items[number]
@@ -336,12 +332,11 @@ def _choices(state: _State, items: Sequence[_Item], left: _Budget) -> Iterator[_
 
 
 def _total(fleet: Iterable[Machine]) -> Resources:
-    return reduce(add, (machine.total for machine in fleet), Resources())
+    return Resources.total(machine.total for machine in fleet)
 
 
 def _needed(groups: Iterable[BundleGroup]) -> Resources:
-    asked = (bundle.resources for group in groups for bundle in group.bundles)
-    return reduce(add, asked, Resources())
+    return Resources.total(bundle.resources for group in groups for bundle in group.bundles)
 
 
 def _why_not(

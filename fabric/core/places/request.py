@@ -1,11 +1,9 @@
-"""Request: a virtual cluster that wants its places."""
+"""Request: what a virtual cluster asks for."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import reduce
-from operator import add
 
 from ...pickle_names import travels
 from ..records import ROOT, BundleGroup, ClusterId, PlacedCluster
@@ -15,7 +13,7 @@ from ..resources import Resources
 @travels
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What it asks for, and in which line."""
+    """What a virtual cluster asks for, and inside which parent."""
 
     id: ClusterId
     parent: ClusterId = ROOT
@@ -30,12 +28,12 @@ class Request:
     """Whether it may hold flexible resources at all."""
     priority: int = 0
     deadline: float | None = None
-    """When it no longer wants to wait."""
+    """When it stops waiting, in seconds since the epoch."""
 
     @property
     def needs(self) -> Resources:
         asked = (bundle.resources for group in self.groups for bundle in group.bundles)
-        return reduce(add, asked, self.least)
+        return Resources.total(asked) + self.least
 
     @property
     def cluster(self) -> PlacedCluster:

@@ -1,1 +1,1 @@
-"""Decide where tasks and actors inside a virtual cluster run, and who waits."""
+"""Decides where tasks and actors inside a virtual cluster run, and which of them wait."""

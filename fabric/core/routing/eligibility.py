@@ -59,8 +59,8 @@ def never(
 ) -> Never | None:
     """Why it cannot run there even if nothing else does; `no_growth`: why no vnode grows for it.
 
-    Work that names machines on which the cluster holds nothing is refused as well, unless the
-    cluster can grow there now: those machines may never be free.
+    Work that names machines is also refused if the cluster holds nothing there and cannot grow
+    there now: those machines may never be free.
     """
     known = ledger.clusters[cluster]
     if any(demand.fits(vnode.resources) for vnode in mine):
@@ -70,8 +70,7 @@ def never(
         return Never(f"{cluster} holds nothing on {where}, and cannot grow there: {no_growth}")
     if selector and not mine and not known.flexible:
         return Never(f"no node of {cluster} has the labels {describe(selector)}")
-    over = [name for name, most in known.limits.items() if demand[name] > most]
-    if not known.flexible or over:
+    if not known.flexible or known.exceeded(demand):
         what = _most(ledger, cluster, mine, demand)
         return Never(f"{demand} is more than {cluster} may run at once: {what}")
     allowed = allowed_machines(ledger, cluster, selector)
@@ -113,7 +112,7 @@ def _most(ledger: Ledger, cluster: ClusterId, nodes: Iterable[VNode], demand: Re
     """What bounds what a cluster can have in one place."""
     known = ledger.clusters[cluster]
     if known.flexible:
-        over = {name: most for name, most in known.limits.items() if demand[name] > most}
-        return f"its limit is {Resources(tuple(sorted(over.items())))}"
+        over = tuple(sorted(known.exceeded(demand).items()))
+        return f"its limit is {Resources(over)}"
     biggest = max((vnode.resources for vnode in nodes), key=attrgetter("size"), default=Resources())
     return f"its largest node, which has {biggest}"

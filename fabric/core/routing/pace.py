@@ -1,8 +1,7 @@
-"""How soon a placement group in use has room for one task more, judged by how its tasks have ended.
+"""How soon a placement group in use has room for one more task, judged by how its tasks have ended.
 
-Ray gives what it frees in a placement group to the next task in that group's queue at once, while
-to make a placement group takes it a tenth of a second. So a short task waits in the queue of a
-group that soon has room; a task behind long ones had better wait for any group that becomes free.
+Ray starts the next task of a group's queue at once, and needs a tenth of a second for a new group.
+So a short task waits in the queue of a group; a task behind long ones waits for any free group.
 """
 
 from __future__ import annotations
@@ -16,10 +15,10 @@ from ..places.groups import GroupId
 Kind = TypeVar("Kind", bound=Hashable)
 
 SOON_S = 1.0
-"""The longest queue of a group whose resources may be asked for in another cut, in seconds."""
+"""The longest queue of a group that may be rebundled, in seconds."""
 
 BATCHES = 8
-"""Among how many batches per running task those that wait are divided."""
+"""Batches per running task among which waiting tasks are divided."""
 
 GUESS_S = 0.05
 """How long tasks are taken to last before the first of a kind has ended."""
@@ -59,9 +58,9 @@ class Paces(Generic[Kind]):
         self._task_s[kind] = (before + took) / 2
 
     def wait_s(self, group: GroupId, kind: Kind, queued: int, slots: int, now: float) -> float:
-        """When a group has room for one task more behind so many that wait there.
+        """Seconds until a group has room for one more task behind so many that wait there.
 
-        Where nothing has ended for long, nothing is taken to end for as long again.
+        If nothing has ended for a while, nothing is expected to end for as long again.
         """
         if not slots:
             return math.inf
@@ -80,9 +79,8 @@ class Paces(Generic[Kind]):
 def batch_limit(waiting: int, running: int, task_s: float | None = None) -> int:
     """How many short tasks may share the placement group that one of them waits for.
 
-    A share of all that wait, so that the groups are few and their ends still close together
-    (guided self-scheduling: Polychronopoulos and Kuck, 1987); or as many as end soon, if that is
-    more.
+    A share of all that wait, so that groups are few and end close together (guided
+    self-scheduling: Polychronopoulos and Kuck, 1987), or as many as end soon, if that is more.
     """
     soon = int(SOON_S / task_s) if task_s else 0
     return max(1, waiting // (BATCHES * max(1, running)), soon)

@@ -1,9 +1,8 @@
 """Where a task or an actor runs: in which bundle, in whose queue, or in a group of its own.
 
-Work goes into a bundle that has room for the whole of it; else into a new one, cut out of what its
-vnode has free, for which the virtual cluster may have to grow. If there is no room it waits: in
-the queue that Ray keeps for a placement group, where its fixed-size nodes can run it, or for a
-placement group of its own, whose id it is given before that exists.
+Work goes into a bundle with room for all of it, or else into a new one on a vnode, for which the
+virtual cluster may have to grow. Otherwise it waits: in Ray's queue for a placement group of
+fixed-size nodes, or for a placement group of its own, whose id it gets before that exists.
 """
 
 from __future__ import annotations
@@ -75,13 +74,12 @@ def choose(
     actors: Load | None = None,
     machines_come: bool = False,
 ) -> Into | Apart | Queue | AwaitGroup | Never:
-    """Say where work runs, the tightest place first; ties are broken by name.
+    """Where work runs, the tightest place first; ties are broken by name.
 
-    Work that is `lasting`, as actors are, gets a flexible piece for itself if it can: one that it
-    shared would stay uncut for as long as it lives. Other work waits in the queue of a group of
-    fixed-size nodes, or of a flexible piece that has room within `soon_s`; `wait_s` says when a
-    group has room. Where `machines_come`, work that is too large
-    for the machines of today waits for others.
+    `lasting` work, such as actors, gets a flexible bundle for itself if it can: a shared one could
+    not be rebundled for as long as it lives. Other work waits in the queue of fixed-size nodes, or
+    of a flexible bundle that has room within `soon_s`; `wait_s` says when a group has room. Where
+    `machines_come`, work that is too large for the machines of today waits for others.
     """
     mine = [vnode for vnode in ledger.of(cluster) if allows(vnode, selector)]
     rooms = [
@@ -91,7 +89,11 @@ def choose(
         if demand.fits(left := size - load.get((group.id, bundle), Resources()))
     ]
     lasting = lasting and bool(demand)  # what holds nothing goes where the least is left
-    alone = [room for room in rooms if not lasting or not room[0] or _fixed(ledger, room[3])]
+    alone = [
+        room
+        for room in rooms
+        if not lasting or not room[0] or ledger.vnodes[room[3]].kind is VNodeKind.FIXED
+    ]
     if alone:
         _, group_id, bundle, vnode_id = min(alone)
         return Into(group_id, bundle, vnode_id)
@@ -121,10 +123,10 @@ def shortest_queue(
     selector: Selector,
     soon_s: float,
 ) -> Queue | None:
-    """Say in which of Ray's queues work waits that finds no room; None if in none.
+    """In which of Ray's queues work without room waits; None if in none.
 
-    A piece of which actors hold a part is like a fixed-size node: it stays uncut while they live,
-    and what else it has nobody gets who does not wait there.
+    A bundle with actors counts as a fixed-size node: it stays as it is while they live, so only
+    work in its queue gets the rest of it.
     """
     queues = [
         (waits, group.id, bundle)
@@ -170,10 +172,6 @@ def slots(group: PlacementGroupRecord, demand: Resources, lasting: Load) -> int:
         for bundle, piece in enumerate(group.pieces)
         if piece.vnode is not None
     )
-
-
-def _fixed(ledger: Ledger, vnode: VNodeId) -> bool:
-    return ledger.vnodes[vnode].kind is VNodeKind.FIXED
 
 
 def _bundles(

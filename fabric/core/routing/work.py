@@ -31,7 +31,7 @@ class Work:
 
     id: WorkId
     number: int
-    """Who submitted first has the lower."""
+    """In the order of submission."""
     cluster: ClusterId
     demand: Resources
     selector: Selector = field(default_factory=dict, hash=False)
@@ -41,7 +41,7 @@ class Work:
     lasting: bool = False
     """Whether it is an actor, which may live for ever."""
     function: str = ""
-    """What a task calls, as far as that is known: nobody remembers it over a restart."""
+    """What a task calls; empty after a restart of the manager."""
     owner: ProcessId = NOBODY
     """The process that submitted it."""
     group: GroupId

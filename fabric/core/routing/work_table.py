@@ -2,23 +2,87 @@
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter
-from collections.abc import Collection, Container, Generator, Iterable, Iterator, Mapping
+from collections.abc import Collection, Container, Generator, Hashable, Iterable, Iterator, Mapping
 from contextlib import closing
 from functools import reduce
 from operator import or_
-from typing import TypeVar
+from typing import Generic, TypeVar
 
+from ..ledger import ChangedIds
 from ..places.groups import GroupId, PlacementGroupRecord, forget
 from ..records import ClusterId, ProcessId, WorkId
 from ..resources import Resources
-from .wait_queues import WaitQueues
 from .work import Work, WorkState, alike
 
+Id = TypeVar("Id", bound=str)
 Key = TypeVar("Key")
 
 Load = Mapping[tuple[GroupId, int], Resources]
 """What work holds of each bundle."""
+
+
+class WaitQueues(Generic[Id]):
+    """Queues of what waits, one for each kind; a lower number is older.
+
+    To add, to remove and to find the next head cost the logarithm of their number.
+    """
+
+    def __init__(self) -> None:
+        self._kinds: dict[Id, Hashable] = {}
+        self._numbers: dict[Id, int] = {}
+        self._lines: dict[Hashable, list[tuple[int, Id]]] = {}
+        """A heap for each kind, in which may be some that wait no longer."""
+        self._heads: list[tuple[int, Id]] = []
+        """A heap of all heads, in which may be some that no longer are."""
+
+    def __len__(self) -> int:
+        return len(self._kinds)
+
+    def __contains__(self, id: object) -> bool:
+        return id in self._kinds
+
+    def add(self, id: Id, number: int, kind: Hashable) -> None:
+        """Add one of a kind."""
+        self._kinds[id], self._numbers[id] = kind, number
+        heapq.heappush(self._lines.setdefault(kind, []), (number, id))
+        if self._head(kind) == (number, id):
+            heapq.heappush(self._heads, (number, id))
+
+    def remove(self, id: Id) -> None:
+        """Remove one that waits."""
+        kind, number = self._kinds[id], self._numbers[id]
+        was_head = self._head(kind) == (number, id)
+        del self._kinds[id], self._numbers[id]
+        head = self._head(kind)
+        if head is None:
+            del self._lines[kind]
+        elif was_head:
+            heapq.heappush(self._heads, head)
+
+    def heads(self) -> Generator[Id, None, None]:
+        """The heads, oldest first; after a removed one comes the next of its kind."""
+        seen: set[tuple[int, Id]] = set()
+        try:
+            while self._heads:
+                number, id = heapq.heappop(self._heads)
+                if (number, id) not in seen and self._is_head(number, id):
+                    seen.add((number, id))
+                    yield id
+        finally:
+            for number, id in seen:
+                if self._is_head(number, id):
+                    heapq.heappush(self._heads, (number, id))
+
+    def _is_head(self, number: int, id: Id) -> bool:
+        return id in self._kinds and self._head(self._kinds[id]) == (number, id)
+
+    def _head(self, kind: Hashable) -> tuple[int, Id] | None:
+        line = self._lines[kind]
+        while line and (line[0][1] not in self._kinds or self._kinds[line[0][1]] != kind):
+            heapq.heappop(line)
+        return line[0] if line else None
 
 
 class WorkTable:
@@ -28,20 +92,24 @@ class WorkTable:
         self._by_id: dict[WorkId, Work] = {}
         self._by_group: dict[GroupId, dict[WorkId, None]] = {}
         self._by_cluster: dict[ClusterId, dict[WorkId, None]] = {}
-        self._load: dict[tuple[GroupId, int], Resources] = {}
-        self._lasting: dict[tuple[GroupId, int], Resources] = {}
-        self._queued: Counter[GroupId] = Counter()
+        self.load: dict[tuple[GroupId, int], Resources] = {}
+        """What placed work holds of each bundle."""
+        self.lasting: dict[tuple[GroupId, int], Resources] = {}
+        """What actors among it hold."""
+        self.queued: Counter[GroupId] = Counter()
+        """How much work waits in Ray's queue for each placement group."""
         self._states: Counter[tuple[ClusterId, WorkState]] = Counter()
         self._held: dict[ClusterId, WaitQueues[WorkId]] = {}
         self._demands: dict[GroupId, Counter[Resources]] = {}
         self._by_owner: dict[ProcessId, dict[WorkId, None]] = {}
-        self._actors: dict[str, WorkId] = {}
+        self.actors: dict[str, WorkId] = {}
+        """The actors among the work, by their ids."""
         self._without: Counter[ClusterId] = Counter()
         self._queues: dict[GroupId, dict[tuple[int, Resources], dict[WorkId, None]]] = {}
-        self._changed: set[WorkId] = set()
+        self.changed = ChangedIds[WorkId]()
         for work in works:
             self.put(work)
-        self._changed.clear()
+        self.changed.clear()
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -55,21 +123,11 @@ class WorkTable:
     def __getitem__(self, id: WorkId) -> Work:
         return self._by_id[id]
 
-    @property
-    def load(self) -> Load:
-        """What placed work holds of each bundle."""
-        return self._load
-
-    @property
-    def lasting(self) -> Load:
-        """What actors among it hold."""
-        return self._lasting
-
     def running(self, group: PlacementGroupRecord, demand: Resources) -> int:
         """How many tasks that want so much run in a group now, if all want the same."""
         bundles = [(group.id, bundle) for bundle in range(len(group.pieces))]
-        load = Resources.total(self._load.get(at, Resources()) for at in bundles)
-        lasting = Resources.total(self._lasting.get(at, Resources()) for at in bundles)
+        load = Resources.total(self.load.get(at, Resources()) for at in bundles)
+        lasting = Resources.total(self.lasting.get(at, Resources()) for at in bundles)
         return demand.copies_in(load - lasting)
 
     def on(self, group: GroupId) -> tuple[Work, ...]:
@@ -94,24 +152,14 @@ class WorkTable:
         """The work that a process has submitted, oldest first."""
         return tuple(self._by_id[id] for id in self._by_owner.get(owner, ()))
 
-    @property
-    def actors(self) -> Mapping[str, WorkId]:
-        """The actors among the work, by their ids."""
-        return self._actors
-
     def needed(self, group: GroupId) -> Resources:
         """What a placement group has to have for the largest of the work that it was given."""
         return reduce(or_, self._demands.get(group, ()), Resources())
 
-    @property
-    def queued(self) -> Mapping[GroupId, int]:
-        """How much work waits in Ray's queue for each placement group."""
-        return self._queued
-
     def queues(self, group: GroupId) -> list[Work]:
-        """Who is first of those that wait in Ray's queue for a placement group, of each kind.
+        """The first of each kind in Ray's queue for a placement group, oldest first.
 
-        Of a kind is what asks for the same of the same bundle. Oldest first.
+        Work of one kind asks for the same of the same bundle.
         """
         heads = (self._by_id[next(iter(ids))] for ids in self._queues.get(group, {}).values())
         return sorted(heads, key=lambda work: work.number)
@@ -121,14 +169,13 @@ class WorkTable:
         return self._states[cluster, state]
 
     def without_resources(self, cluster: ClusterId) -> int:
-        """How many actors of a virtual cluster hold nothing; each is a process all the same."""
+        """How many actors of a virtual cluster hold no resources."""
         return self._without[cluster]
 
     def held(self, cluster: ClusterId) -> Generator[Work, None, None]:
-        """Who is next of those that wait for placement groups of their own, of each kind.
+        """The next of each kind that waits for a placement group of its own, oldest first.
 
-        Of a kind is what is alike. Oldest first; whoever is placed meanwhile makes way for the next
-        of its kind.
+        After one that is placed meanwhile comes the next of its kind.
         """
         if lines := self._held.get(cluster):
             with closing(lines.heads()) as heads:
@@ -140,28 +187,28 @@ class WorkTable:
         return tuple(self._held)
 
     def put(self, work: Work) -> None:
-        """Add work, or write it down anew, where it stood."""
+        """Add or replace work, which keeps its place in the order."""
         before = self._by_id.get(work.id)
         if before is not None:
             self._uncount(before)
         self._by_id[work.id] = work
-        self._changed.add(work.id)
+        self.changed.add(work.id)
         self._by_group.setdefault(work.group, {})[work.id] = None
         self._by_cluster.setdefault(work.cluster, {})[work.id] = None
         self._by_owner.setdefault(work.owner, {})[work.id] = None
         self._demands.setdefault(work.group, Counter())[work.demand] += 1
         if work.actor:
-            self._actors[work.actor] = work.id
+            self.actors[work.actor] = work.id
         if work.lasting and not work.demand:
             self._without[work.cluster] += 1
         self._states[work.cluster, work.state] += 1
         match work.state:
             case WorkState.PLACED if work.demand:
-                _add(self._load, work)
+                _add(self.load, work)
                 if work.lasting:
-                    _add(self._lasting, work)
+                    _add(self.lasting, work)
             case WorkState.QUEUED:
-                self._queued[work.group] += 1
+                self.queued[work.group] += 1
                 queues = self._queues.setdefault(work.group, {})
                 queues.setdefault((work.bundle, work.demand), {})[work.id] = None
             case WorkState.HELD:
@@ -172,15 +219,10 @@ class WorkTable:
         """Forget work, if it is known."""
         work = self._by_id.pop(id, None)
         if work is not None:
-            self._changed.add(id)
+            self.changed.add(id)
             self._uncount(work)
             forget(self._by_cluster, work.cluster, id)
         return work
-
-    def changes(self) -> set[WorkId]:
-        """What has changed since this was asked the last time, for whoever writes it down."""
-        changed, self._changed = self._changed, set()
-        return changed
 
     def _uncount(self, work: Work) -> None:
         forget(self._by_group, work.group, work.id)
@@ -188,17 +230,17 @@ class WorkTable:
         _less(self._demands[work.group], work.demand)
         if not self._demands[work.group]:
             del self._demands[work.group]
-        self._actors.pop(work.actor, None)
+        self.actors.pop(work.actor, None)
         if work.lasting and not work.demand:
             _less(self._without, work.cluster)
         _less(self._states, (work.cluster, work.state))
         match work.state:
             case WorkState.PLACED if work.demand:
-                _take_off(self._load, work)
+                _take_off(self.load, work)
                 if work.lasting:
-                    _take_off(self._lasting, work)
+                    _take_off(self.lasting, work)
             case WorkState.QUEUED:
-                _less(self._queued, work.group)
+                _less(self.queued, work.group)
                 queues = self._queues[work.group]
                 forget(queues, (work.bundle, work.demand), work.id)
                 if not queues:

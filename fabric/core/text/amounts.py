@@ -1,11 +1,19 @@
-"""Amounts in words, for messages, tables and logs: one form each, and pure."""
+"""Amounts in words, for messages, tables and logs: one form each. Sizes are also read.
+
+Units of a thousand bytes are KB, MB, GB and TB, those of 1024 are KiB, MiB, GiB and TiB.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 DASH = "–"
 """Stands for what is not known or not there."""
+SIZE_IN_WORDS = "bytes, such as 16GiB or 1048576"
+_SIZE = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,18})?) ?([KMGT]i?B|B)?")
+_UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+_UNITS |= {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 
 
 def number(value: float | None, digits: int = 4) -> str:
@@ -26,11 +34,17 @@ def ordinal(position: int) -> str:
 
 def in_bytes(count: float) -> str:
     """`999 B`, `12.3 MB`: units of a thousand, three digits."""
-    for unit in ("B", "kB", "MB", "GB", "TB"):
+    for unit in ("B", "KB", "MB", "GB", "TB"):
         if count < 999.5 or unit == "TB":
             break
         count /= 1000
     return f"{count:.0f} {unit}" if unit == "B" or count >= 999.5 else f"{count:.3g} {unit}"
+
+
+def bytes_of(text: str) -> int | None:
+    """The whole bytes that a text such as `1.5 GiB` says; None if it says none."""
+    found = _SIZE.fullmatch(text.strip())
+    return None if found is None else int(float(found[1]) * _UNITS[found[2] or "B"])
 
 
 def duration(seconds: float, units: int = 2) -> str:

@@ -1,4 +1,4 @@
-"""Names for virtual clusters that are made of several, none of which was chosen to be short."""
+"""Names for virtual clusters that are made of several parts; SHA-256 digests as names."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 
 LONGEST = 63
 """Characters of a name, which is the value of a label too."""
+_DIGEST = re.compile(r"[0-9a-f]{64}")
 _FOREIGN = re.compile(r"[^a-zA-Z0-9_.-]")
 _MARK = 6
 
@@ -14,8 +15,8 @@ _MARK = 6
 def joined_name(*parts: str) -> str:
     """The parts, joined by dashes, as a name that Ray takes.
 
-    Where that is too long, the longest lose their beginnings, and a mark at the end keeps names of
-    different parts apart.
+    If it is too long, the longest parts lose their beginnings, and a hash at the end keeps the
+    names of different parts apart.
     """
     kept = [_FOREIGN.sub("-", part).strip("_.-") for part in parts]
     kept = [part for part in kept if part]
@@ -28,3 +29,8 @@ def joined_name(*parts: str) -> str:
         kept[longest] = kept[longest][1:].lstrip("_.-")
         kept = [part for part in kept if part]
     return "-".join([*kept, mark])
+
+
+def is_digest(value: object) -> bool:
+    """Whether this is a SHA-256 in lower case; such a text is harmless as a file's name."""
+    return isinstance(value, str) and _DIGEST.fullmatch(value) is not None

@@ -1,4 +1,4 @@
-"""Strangers' text, as it may be shown: without any character that a terminal would obey."""
+"""Untrusted text as it may be shown: without any character that a terminal would obey."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ def plain_lines(text: str) -> str:
     return "".join(each if each.isprintable() or each in "\n\t" else "?" for each in text)
 
 
-def plain_line(text: str) -> str:
-    """The text on one line; line breaks and tabs become question marks too."""
-    return "".join(each if each.isprintable() else "?" for each in text)
+def plain_line(text: object) -> str:
+    """The text of anything on one line; line breaks and tabs become question marks too."""
+    return "".join(each if each.isprintable() else "?" for each in str(text))
 
 
 def one_line(text: str, most: int | None = None) -> str:

@@ -111,7 +111,7 @@ class LedgerFile:
         )
         for key, ended in tables["answers"].items():
             state.answer(key, tuple(ended["ended"]))
-        state.changed_answers()
+        state.changed_answers.clear()
         return state
 
     def save(self, state: ClusterState, notes: Mapping[str, Any] | None = None) -> None:
@@ -120,7 +120,7 @@ class LedgerFile:
         The same object has to be given each time.
         """
         ledger, changes = state.ledger, state.ledger.changes()
-        entries = state.changed_entries()
+        entries = state.changed_entries.take()
         for id in entries - state.entries.keys():
             self._asked.pop(id, None)
         for id in state.entries if entries else ():
@@ -136,9 +136,9 @@ class LedgerFile:
                 )
                 self._write("uses", changes.works, ledger.uses, rows.use_row)
                 self._write("entries", entries, state.entries, partial(rows.entry_row, self._asked))
-                self._write("groups", state.groups.changes(), state.groups, rows.group_row)
-                self._write("works", state.works.changes(), state.works, rows.work_row)
-                answers = state.changed_answers()
+                self._write("groups", state.groups.changed.take(), state.groups, rows.group_row)
+                self._write("works", state.works.changed.take(), state.works, rows.work_row)
+                answers = state.changed_answers.take()
                 self._write("answers", answers, state.answers, lambda ended: {"ended": ended})
                 for name, what in (notes or {}).items():
                     self._note(name, what)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from rich.console import RenderableType
+from rich.console import Group, RenderableType
 from rich.text import Text
 
-from ...core import statuses
+from ...core import records
 from ...core.records import DEFAULT, ROOT
 from ...core.resources import Resources
 from ...core.text.amounts import ago, counted, duration, listed, ordinal
@@ -39,10 +39,7 @@ def sentences(document: Document, name: str, history: Sequence[Document], now: f
     last = ending(history, name)
     if last is not None and all(each["id"] != name for each in document["clusters"]):
         in_vain = " without having got its places" if _in_vain(history, name) else ""
-        return [
-            f"{name} is no more: it ended {ago(last['time'], now)}{in_vain}: "
-            f"{short(last['reason'])}."
-        ]
+        return [f"{name} ended {ago(last['time'], now)}{in_vain}: {short(last['reason'])}."]
     lost = [each for each in (document.get("head") or {"gone": ()})["gone"] if each["id"] == name]
     if lost and all(each["id"] != name for each in document["clusters"]):
         began = document["head"]["began"]
@@ -52,7 +49,7 @@ def sentences(document: Document, name: str, history: Sequence[Document], now: f
             else f"It belonged to job {lost[0]['owner']}, which ended with the head."
         )
         return [
-            f"{name} is gone: the head of the Ray cluster began anew at {timestamp(began)}, "
+            f"{name} is gone: the head of the Ray cluster restarted at {timestamp(began)}, "
             f"{ago(began, now)}.",
             again,
         ]
@@ -61,22 +58,19 @@ def sentences(document: Document, name: str, history: Sequence[Document], now: f
         held = amounts(cluster["total"])
         return [
             f"{name} stands for {EVERYTHING_ELSE}; now that is {held}.",
-            "Nobody asked for it, and it cannot be deleted: it shrinks when those jobs end.",
+            "It was not requested, and cannot be deleted: it shrinks when those jobs end.",
         ]
     said = list(_why(view, cluster, history))
     if cluster["owner"]:
         said.append(f"It ends with Ray's job {cluster['owner']}, which asked for it.")
     else:
-        once = "Once it has its places, it" if cluster["state"] == statuses.WAITING else "It"
+        once = "Once it has its places, it" if cluster["state"] == records.WAITING else "It"
         said.append(f"{once} stays until it is deleted.")
     return said
 
 
 def holders(document: Document, parent: str, but: str) -> str:
-    """Who holds what inside a virtual cluster, `but` one; empty if nobody does.
-
-    The gang of a run is called after its run, its user and its site.
-    """
+    """What each other virtual cluster inside a parent holds, in words; empty if there is none."""
     others = [each for each in View(document, 0.0).holders(parent) if each["id"] != but]
     found = [
         f"{amounts(each['total'])} by {EVERYTHING_ELSE if each['id'] == DEFAULT else each['id']}"
@@ -128,12 +122,12 @@ def _of_job(job: Document, now: float) -> str:
 def _why(view: View, cluster: Document, history: Sequence[Document]) -> Iterator[str]:
     name, now = cluster["id"], view.now
     match cluster["state"]:
-        case statuses.WAITING:
+        case records.WAITING:
             yield from _waiting(view, cluster)
-        case statuses.STARTING:
+        case records.STARTING:
             yield f"{name} has its places, {holding(cluster)}, and starts: {cluster['reason']}."
-            yield "That takes Ray less than a second, unless somebody else was faster."
-        case statuses.RECOVERING:
+            yield "That takes Ray less than a second, unless other work was faster."
+        case records.RECOVERING:
             lacks = wanted(cluster).beyond(Resources.of(cluster["total"]))
             yield f"{name} has lost something: {short(cluster['reason'])}."
             yield f"It holds {holding(cluster)}" + (
@@ -150,7 +144,7 @@ def _why(view: View, cluster: Document, history: Sequence[Document]) -> Iterator
                 )
         case _:
             since = [
-                e["time"] for e in history if e["cluster"] == name and e["event"] == statuses.ACTIVE
+                e["time"] for e in history if e["cluster"] == name and e["event"] == records.ACTIVE
             ]
             how_long = f", for {duration(now - since[-1])} now" if since else ""
             yield f"{name} is active{how_long}: it holds {holding(cluster)}."
@@ -188,8 +182,8 @@ def _waiting(view: View, cluster: Document) -> Iterator[str]:
     )
     if before:
         yield (
-            f"Before it {'are' if len(before) > 1 else 'is'} {listed(before)}. Whoever is first "
-            "holds up all behind, even those who would fit, so that nobody waits for ever."
+            f"Before it {'are' if len(before) > 1 else 'is'} {listed(before)}. The first "
+            "holds up all behind it, even those that would fit, so that none waits for ever."
         )
         yield f"What would help: places for {before[0]}, or `fedpilot cluster delete {before[0]}`."
     else:
@@ -213,14 +207,14 @@ def _help(view: View, cluster: Document, lacks: Resources) -> str:
 
 
 def _others(view: View, cluster: Document, lacks: Resources) -> str:
-    """Who holds what it lacks beside it, the largest first."""
+    """Which others beside it hold what it lacks, the largest first."""
     names = {name for name, _ in lacks.units}
     held = {
         each["id"]: Resources.of(each["total"]).only(names)
         for each in view.holders(cluster["parent"])
         if each["id"] != cluster["id"]
     }
-    ranked = sorted(held, key=lambda id: (-sum(amount for _, amount in held[id].units), id))
+    ranked = sorted(held, key=lambda id: (-held[id].size, id))
     return listed(
         [
             f"{'what runs outside of them' if id == DEFAULT else id} ({amounts(held[id])})"
@@ -238,9 +232,13 @@ def _in_vain(history: Sequence[Document], name: str) -> bool:
     return last < len(events) and "admitted" not in events[len(events) - last :]
 
 
-def chronicle(history: Sequence[Document], name: str, now: float) -> RenderableType:
-    """What has happened to one virtual cluster, oldest first."""
+def explained(
+    said: Sequence[str], history: Sequence[Document], name: str | None, now: float
+) -> RenderableType:
+    """The sentences, and below them what has happened to the virtual cluster, oldest first."""
     told = [event for event in history if event["cluster"] == name]
+    if not told:
+        return Group(*said)
     shown = bare()
     if len(told) > EVENTS:
         shown.add_row("", f"({len(told) - EVENTS} before that)", "", style="bright_black")
@@ -251,4 +249,4 @@ def chronicle(history: Sequence[Document], name: str, now: float) -> RenderableT
             event["event"],
             short(event["reason"]),
         )
-    return shown
+    return Group(*said, Text(), shown)

@@ -9,9 +9,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ...core.records import DEFAULT, ROOT
+from ...core.records import DEFAULT, ROOT, WAITING
 from ...core.resources import Resources
-from ...core.statuses import WAITING
 from ...core.text.amounts import DASH, ago, duration, listed, ordinal
 from ...manager.snapshot import find
 from ..layout import head, named, ruled, timestamp
@@ -73,7 +72,7 @@ def gone_with_head(document: Document, now: float) -> list[str]:
     if not head or not head["gone"]:
         return []
     lines = [
-        f"The head of this Ray cluster began anew at {timestamp(head['began'])}, "
+        f"The head of this Ray cluster restarted at {timestamp(head['began'])}, "
         f"{ago(head['began'], now)}. These virtual clusters are gone:"
     ]
     for each in head["gone"][:MOST_GONE]:
@@ -187,7 +186,8 @@ def job_details(
     if job.started:
         facts.add_row("started", ago(job.started, now))
         lasts = "waits for" if job.status == "WAITING" else "runs for"
-        facts.add_row("took" if job.ended else lasts, _took(job, job.started, now))
+        took = duration((job.ended or now) - job.started)
+        facts.add_row("took" if job.ended else lasts, took)
     parts: list[RenderableType] = [head(job.id, _job_status(job)), facts]
     name = job.virtual_cluster
     if name is None:
@@ -197,7 +197,7 @@ def job_details(
         last = ending(history, name)
         facts.add_row(
             "virtual cluster",
-            f"{name} is no more: {short(last['reason'])}" if last else f"{name}, none now",
+            f"{name} has ended: {short(last['reason'])}" if last else f"{name}, none now",
         )
         return Group(*parts)
     facts.add_row("virtual cluster", f"{name}, which stays" if job.joined else name)
@@ -206,10 +206,6 @@ def job_details(
     others = [each for each in document["clusters"] if each["id"] != name]
     known = {**document, "clusters": [{**job.cluster, "escapes": []}, *others]}
     return Group(*parts, Text(), cluster_details(known, name, now))
-
-
-def _took(job: Job, started: float, now: float) -> str:
-    return duration((job.ended or now) - started)
 
 
 def _job_status(job: Job) -> Text:

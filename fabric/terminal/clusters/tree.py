@@ -1,7 +1,6 @@
-"""The picture of `tree`: what the machines have, who holds it, and who waits for what.
+"""The picture of `tree`: what the machines have, which virtual clusters hold it, and which wait.
 
-Everything is drawn from a document (`manager/snapshot.py`) and the time. A machine goes by its host
-name, and by its id too where two have the same.
+It is drawn from a document (`manager/snapshot.py`) and the time.
 """
 
 from __future__ import annotations
@@ -13,9 +12,8 @@ from rich.padding import Padding
 from rich.text import Text
 from rich.tree import Tree
 
-from ...core.records import DEFAULT, ROOT
+from ...core.records import DEFAULT, ROOT, WAITING
 from ...core.resources import Resources
-from ...core.statuses import WAITING
 from ...core.text.amounts import ago, counted
 from ..layout import bare
 from .view import Document, View, wanted
@@ -44,11 +42,7 @@ MOST_MACHINES, MOST_VNODES = 8, 6
 
 
 def picture(document: Document, now: float) -> RenderableType:
-    """The whole Ray cluster: its machines, and who holds what of them.
-
-    Every line has the same scale: the bar of a virtual cluster lies where its share lies in the
-    bar of the Ray cluster, and those inside it lie below theirs.
-    """
+    """The whole Ray cluster: its machines, and below them the virtual clusters, on one scale."""
     view = View(document, now)
     scales = [name for name in ("CPU", "GPU") if view.total()[name]][:2] or ordered(
         view.total().to_ray()

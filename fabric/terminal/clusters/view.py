@@ -1,15 +1,13 @@
-"""What is asked again and again of the documents in which the manager tells of itself."""
+"""View: questions to the documents of the manager."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
-from ...core.records import DEFAULT, ROOT
+from ...core.records import DEFAULT, ENDED, ROOT, WAITING
 from ...core.resources import Resources
-from ...core.statuses import ENDED, WAITING
 from ...manager.snapshot import find
 from ...spec import VirtualCluster
 
@@ -17,25 +15,16 @@ Document = Mapping[str, Any]
 """A virtual cluster, a vnode, a machine, or all of them (`manager/snapshot.py`); or an event."""
 
 
-@dataclass(frozen=True, slots=True)
 class View:
-    """All that there is at one moment: who holds places, and who waits for them."""
+    """The virtual clusters at one moment: which hold places, and which wait for them."""
 
-    document: Document
-    now: float
-    inside: Mapping[str, Sequence[Document]] = field(init=False, repr=False)
-    """The virtual clusters by what they are in."""
-
-    def __post_init__(self) -> None:
-        inside: dict[str, list[Document]] = {}
-        for cluster in self.document["clusters"]:
-            inside.setdefault(cluster["parent"], []).append(cluster)
-        object.__setattr__(self, "inside", inside)
-
-    @property
-    def machines(self) -> Sequence[Document]:
-        machines: Sequence[Document] = self.document["machines"]
-        return machines
+    def __init__(self, document: Document, now: float) -> None:
+        self.document, self.now = document, now
+        self.machines: Sequence[Document] = document["machines"]
+        self.inside: dict[str, list[Document]] = {}
+        """The virtual clusters by what they are in."""
+        for cluster in document["clusters"]:
+            self.inside.setdefault(cluster["parent"], []).append(cluster)
 
     @property
     def clusters(self) -> Sequence[Document]:
@@ -57,7 +46,7 @@ class View:
         return sorted(found, key=lambda cluster: cluster["id"] == DEFAULT)
 
     def queue(self, parent: str) -> list[Document]:
-        """Those that wait for places inside a virtual cluster, the first first."""
+        """The queue of a virtual cluster: which wait for places inside it."""
         found = [c for c in self.inside.get(parent, ()) if c["state"] == WAITING]
         return sorted(found, key=lambda cluster: cluster["position"] or len(found))
 
@@ -66,21 +55,18 @@ class View:
         return Resources.total(Resources.of(machine["total"]) for machine in self.machines)
 
     def told(self, amounts: Resources) -> Resources:
-        """What is worth telling: no memory, where no virtual cluster holds or asks for any.
-
-        Every machine has some, and most Ray clusters never share it out.
-        """
+        """These amounts, without memory where no virtual cluster holds or asks for any."""
         if any(Resources.of(c["total"])["memory"] or wanted(c)["memory"] for c in self.shared):
             return amounts
         return amounts.without({"memory"})
 
     @property
     def shared(self) -> list[Document]:
-        """The virtual clusters that somebody asked for."""
+        """The virtual clusters that were requested."""
         return [c for c in self.document["clusters"] if c["id"] != DEFAULT]
 
     def free(self, parent: str = ROOT) -> Resources:
-        """What nobody holds of the Ray cluster, or of what a virtual cluster holds."""
+        """What is free of the Ray cluster, or of what a virtual cluster holds."""
         places = self.machines if parent == ROOT else [find(self.document, parent)]
         return Resources.total(Resources.of(place["available"]) for place in places)
 

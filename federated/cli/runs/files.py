@@ -10,7 +10,7 @@ import click
 
 from fedpilot.fabric.host.exit_codes import INTERRUPTED
 from fedpilot.fabric.terminal.commands import exit_codes, fail, interruptions
-from fedpilot.fabric.terminal.console import Spinner, print_json
+from fedpilot.fabric.terminal.console import print_json, spinner
 from fedpilot.mediator.cli.access import JSON, Access, ask, with_mediator
 
 from .places import FOLDER, folder_here, pointing_here
@@ -55,8 +55,8 @@ def fetch_files(access: Access, run_id: str, to: Path) -> list[str]:
     """Bring a run's files into a folder here, and give their names."""
     from fedpilot.mediator.client.run_files import fetch_run
 
-    with access.open() as client, Spinner(f"fetching {run_id}") as spinner:
-        places = fetch_run(client, run_id, to, lambda place, size: spinner.say(f"fetching {place}"))
+    with access.open() as client, spinner(f"fetching {run_id}") as say:
+        places = fetch_run(client, run_id, to, lambda place, size: say(f"fetching {place}"))
     return [str(place) for place in places]
 
 

@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any
 
 from fedpilot.fabric.core.text.amounts import listed
+from fedpilot.fabric.core.text.names import is_digest
 
 from ..rounds.stopping import Progress
 from .environment_diff import DECIDES_BITS
@@ -119,10 +120,10 @@ class Record:
         found = {
             row["round"]: row["model"]
             for row in self.rows
-            if isinstance(row.get("round"), int) and _is_digest(row.get("model"))
+            if isinstance(row.get("round"), int) and is_digest(row.get("model"))
         }
         initial = self.manifest.get("initial_model")
-        return ({0: initial} if _is_digest(initial) else {}) | found
+        return ({0: initial} if is_digest(initial) else {}) | found
 
     def row(self, round_number: int) -> Mapping[str, Any]:
         """What a round's row says; nothing if there is none."""
@@ -170,8 +171,8 @@ def _rows_in_order(record: Record) -> Iterator[Finding]:
         if number != expected:
             yield _missing(ROWS, expected, f"a row says round {number}, where {expected} follows")
             expected = number if isinstance(number, int) else expected
-        if not _is_digest(row.get("model")):
-            found = _short(row.get("model") or None)
+        if not is_digest(row.get("model")):
+            found = _first_12(row["model"]) if row.get("model") else "nothing"
             yield _missing(ROWS, expected, f"no digest of the model, but {found}")
         expected += 1
     extra = record.rounds - record.closing_round
@@ -188,7 +189,7 @@ def _witnesses(record: Record) -> Iterator[Finding]:
         if file.digest and file.round_number is not None:
             spoken.setdefault(file.round_number, {})[file.name] = file.digest
     last = record.manifest.get("digest")
-    if record.ended and _is_digest(last):
+    if record.ended and is_digest(last):
         spoken.setdefault(record.closing_round, {})[MANIFEST] = str(last)
     for line in record.table or () if record.ended else ():
         if line.get("round", "").isdecimal() and line.get("model"):
@@ -201,7 +202,7 @@ def _witnesses(record: Record) -> Iterator[Finding]:
                 yield _missing(ROWS, number, f"no digest of the model, of which {names} speak")
         elif (agreed := _other_than(row, said_by)) is not None:
             names = listed([name for name, said in said_by.items() if said == agreed])
-            text = f"says model {_short(row)}, where {names} say {_short(agreed)}"
+            text = f"says model {_first_12(row)}, where {names} say {_first_12(agreed)}"
             yield _different(ROWS if number else MANIFEST, number, text)
         else:
             yield from _against(number, row, said_by, digests, record)
@@ -229,11 +230,15 @@ def _against(
             continue
         where = f"the row of round {number}" if number else "manifest.json"
         if name in (MANIFEST, TABLE):
-            yield _different(name, number, f"says model {_short(said)}, {where} {_short(row)}")
+            yield _different(
+                name,
+                number,
+                f"says model {_first_12(said)}, {where} {_first_12(row)}",
+            )
             continue
         other = next((n for n, d in digests.items() if d == said), None)
         which = "" if other is None else f", the model of round {other}"
-        text = f"holds {_short(said)}{which}; {where} says {_short(row)}"
+        text = f"holds {_first_12(said)}{which}; {where} says {_first_12(row)}"
         yield _different(name, number, text, twin)
 
 
@@ -249,8 +254,8 @@ def _kept_files(record: Record) -> Iterator[Finding]:
             text = f"says that it is of round {file.round_number}"
             yield _different(file.name, int(named[1]), text)
         if identity is not None and file.identity != identity:
-            text = f"is of a run of identity {_short(file.identity or 'none')}"
-            yield _different(file.name, file.round_number, f"{text}, not {_short(identity)}")
+            text = f"is of a run of identity {_first_12(file.identity or 'none')}"
+            yield _different(file.name, file.round_number, f"{text}, not {_first_12(identity)}")
     if record.manifest.get("status") not in WHOLE:
         return
     end = record.closing_round
@@ -335,10 +340,12 @@ def standing(
         said = recorded.get(f"{name}_digest")
         if said != now:
             verb = "are" if name == "data" else "is"
-            reasons.append(f"the {name} {verb} not what was run: {_short(said)}, now {_short(now)}")
+            reasons.append(
+                f"the {name} {verb} not what was run: {_first_12(said)}, now {_first_12(now)}"
+            )
     said = recorded.get("initial_model")
     if not reasons and said != initial:
-        text = f"{_short(said)}, now {_short(initial)}"
+        text = f"{_first_12(said)}, now {_first_12(initial)}"
         reasons.append(f"the model of round 0 differs here: {text}")
     return Reproducibility(reasons=tuple(reasons))
 
@@ -363,9 +370,5 @@ def _said(name: str, workers: Iterable[Mapping[str, Any]]) -> str:
     return ", ".join(sorted({str(worker[name]) for worker in workers if name in worker}))
 
 
-def _is_digest(value: object) -> bool:
-    return isinstance(value, str) and re.fullmatch(r"[0-9a-f]{64}", value) is not None
-
-
-def _short(value: object) -> str:
+def _first_12(value: object) -> str:
     return value[:12] if isinstance(value, str) else "nothing"

@@ -84,8 +84,8 @@ def check_bounds(partial: Partial, model: State) -> None:
     for name, bound in partial.bounds.items():
         most = _most(model[name], partial.exponents[name]) * partial.weight
         if bound > most:
-            wanted = f"at most {_short(most)} for its weight of {partial.weight}"
-            raise AnswerRefused(f"the bound of {name}", _short(bound), wanted)
+            wanted = f"at most {_in_words(most)} for its weight of {partial.weight}"
+            raise AnswerRefused(f"the bound of {name}", _in_words(bound), wanted)
         if partial.clients == 1 and bound < 1 << RANGE_BITS:
             reached = largest(partial.sums[name])
             if reached != bound:
@@ -105,7 +105,7 @@ def check_repeated(before: Partial, after: Partial) -> None:
         bits = before.exponents[name] - after.exponents[name]
         again = after.bounds.get(name, 0) << bits
         if abs(bound - again) > before.weight << bits:
-            found = f"{_short(bound)} on one grid and {_short(again)} on a coarser one"
+            found = f"{_in_words(bound)} on one grid and {_in_words(again)} on a coarser one"
             raise AnswerRefused(f"the bound of {name}", found, "the same on both")
 
 
@@ -137,5 +137,5 @@ def _most(tensor: Array, exponent: int) -> int:
     return 1 << max(0, bits)
 
 
-def _short(number: int) -> str:
+def _in_words(number: int) -> str:
     return f"{number}" if number < 1 << 64 else f"about 2^{number.bit_length() - 1}"

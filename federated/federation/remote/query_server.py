@@ -203,7 +203,7 @@ class Answering:
         shown = {index: federation.ask_shown(index) for index in listed}
 
         def made() -> Payload:
-            nodes = [self._listed(index, each) for index, each in shown.items()]
+            nodes = [self._list_entry(index, each) for index, each in shown.items()]
             return Payload(kind="nodes", header={"total": len(there), "nodes": nodes})
 
         left = iter(range(len(shown) - 1, -1, -1))
@@ -219,7 +219,7 @@ class Answering:
             each.add_done_callback(one_told)
         return answer
 
-    def _listed(self, index: int, shown: Future[Mapping[str, Any]]) -> dict[str, Any]:
+    def _list_entry(self, index: int, shown: Future[Mapping[str, Any]]) -> dict[str, Any]:
         """A node in a list; of one whose site does not say, where it belongs."""
         told = shown.done() and not shown.cancelled() and shown.exception() is None
         return {

@@ -20,7 +20,7 @@ from ...identity.tls import joining_credentials
 from ...proto import federation_pb2 as pb
 from ...wire.messages import PROTOCOL, SiteName
 from ...wire.rpc import JOIN, Stub
-from ..text import one_line
+from ..text import mediator_said
 
 JOIN_S = 30.0
 LARGEST_REPLY = 256 << 10
@@ -78,7 +78,7 @@ async def join(
 
 
 def _explained(token: Token, error: grpc.aio.AioRpcError) -> MediatorError:
-    reason = one_line(error.details() or "", error.code().name)
+    reason = mediator_said(error.details() or "", error.code().name)
     if error.code() in UNREACHABLE:
         return MediatorUnreachable(token.address, reason)
     if error.code() is grpc.StatusCode.PERMISSION_DENIED:

@@ -23,7 +23,7 @@ from ...identity.certificates import DAY_S, SKEW_S
 from ...proto import federation_pb2 as pb
 from ...wire.messages import PROTOCOL
 from ...wire.rpc import Stub
-from ..text import one_line
+from ..text import mediator_said
 from .channel import MediatorChannels
 from .joining import UNREACHABLE
 
@@ -130,7 +130,7 @@ async def renewed(stub: Stub, credentials: Credentials, mediator: str) -> Creden
 
 
 def _explained(mediator: str, error: grpc.aio.AioRpcError) -> MediatorError:
-    reason = one_line(error.details() or "", error.code().name)
+    reason = mediator_said(error.details() or "", error.code().name)
     if error.code() in UNREACHABLE:
         return MediatorUnreachable(mediator, reason)
     if error.code() is grpc.StatusCode.UNIMPLEMENTED:

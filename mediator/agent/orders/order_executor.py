@@ -43,7 +43,7 @@ from ..errors import AgentFailed, BadCommand
 from ..runner.client import RunnerClient
 from ..runner.deaths import place_of
 from ..settings import AgentSettings
-from ..text import in_short, one_line
+from ..text import in_short, mediator_said
 from .commands import arguments_of, deadline_of, run_command
 from .gangs import gang_of
 from .order_transfers import OrderTransfers
@@ -312,7 +312,10 @@ class OrderExecutor:
         self._report(held)
         settings = self._settings
         async with self._commands:
-            who, words = one_line(str(header.get("user", "nobody"))), one_line(" ".join(arguments))
+            who, words = (
+                mediator_said(str(header.get("user", "nobody"))),
+                mediator_said(" ".join(arguments)),
+            )
             log.info("%s runs fedpilot %s", who, words)
             outcome = await run_command(
                 arguments,

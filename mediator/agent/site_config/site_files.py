@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, Gt
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from fedpilot.fabric.core.text.sizes import SIZE_IN_WORDS, bytes_of
+from fedpilot.fabric.core.text.amounts import SIZE_IN_WORDS, bytes_of
 from fedpilot.fabric.strict_yaml.errors import BadFile, Problem
 from fedpilot.fabric.strict_yaml.records import Strict, load
 from fedpilot.fabric.strict_yaml.schema_problems import wrong_value
@@ -263,11 +263,11 @@ def read_policy(path: Path | None) -> Policy:
         return Policy()
     found = load(path, PolicyFile)
     return Policy(
-        users=_listed(found.users),
-        models=_listed(found.models),
-        code_digests=_listed(found.code_digests),
+        users=_tuple_or_none(found.users),
+        models=_tuple_or_none(found.models),
+        code_digests=_tuple_or_none(found.code_digests),
         datasets={
-            name: DatasetRule(users=tuple(rule.users), models=_listed(rule.models))
+            name: DatasetRule(users=tuple(rule.users), models=_tuple_or_none(rule.models))
             for name, rule in found.datasets.items()
         },
         resources=ResourceCaps(**found.resources.model_dump()),
@@ -299,5 +299,5 @@ def _simulations(rule: str | list[str], folder: Path) -> Simulations | tuple[str
     return tuple(str((folder / each).resolve()) for each in rule)
 
 
-def _listed(names: list[str] | None) -> tuple[str, ...] | None:
+def _tuple_or_none(names: list[str] | None) -> tuple[str, ...] | None:
     return None if names is None else tuple(names)

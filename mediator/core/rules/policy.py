@@ -122,7 +122,8 @@ class Policy:
             f"commands through the mediator: {self.commands}",
         ]
         lines += [
-            f"data set {name}: {listed(rule.users)}; models: {or_all(rule.models, 'as above')}"
+            f"data set {name}: {sorted_names(rule.users)}; "
+            f"models: {or_all(rule.models, 'as above')}"
             for name, rule in sorted(self.datasets.items())
         ]
         return tuple(lines)
@@ -142,9 +143,9 @@ def simulations_in_words(rule: Simulations | tuple[str, ...]) -> str:
 
 def or_all(names: Collection[str] | None, otherwise: str) -> str:
     """Names in words, or other words where there is no rule."""
-    return otherwise if names is None else listed(names)
+    return otherwise if names is None else sorted_names(names)
 
 
-def listed(names: Collection[str]) -> str:
+def sorted_names(names: Collection[str]) -> str:
     """Names in words, sorted."""
     return ", ".join(sorted(names)) or "none"

@@ -22,9 +22,9 @@ from .policy import (
     CommandPolicy,
     Policy,
     Simulations,
-    listed,
     or_all,
     simulations_in_words,
+    sorted_names,
 )
 from .roles import Act, act_of_command
 from .wants import Wants
@@ -72,14 +72,14 @@ def _judge_user(rule: str, users: Collection[str] | None, wants: Wants) -> Refus
         return None
     role = f" ({wants.role})" if wants.role else ""
     found = f"{wants.user}{role}" if wants.user else f"a user without a name{role}"
-    return Refused(rule=rule, found=found, allowed=listed(users))
+    return Refused(rule=rule, found=found, allowed=sorted_names(users))
 
 
 def _judge_model(rule: str, models: Collection[str] | None, wants: Wants) -> Refused | None:
     if models is None or any(wants.model and fnmatchcase(wants.model, each) for each in models):
         return None
     found = wants.model or "a model without a name"
-    return Refused(rule=rule, found=found, allowed=listed(models))
+    return Refused(rule=rule, found=found, allowed=sorted_names(models))
 
 
 def _judge_code(policy: Policy, wants: Wants) -> Refused | None:
@@ -118,7 +118,7 @@ def _judge_datasets(policy: Policy, wants: Wants) -> Refused | None:
             return Refused(
                 rule="datasets",
                 found=f"data set {name}, about which it has no rule",
-                allowed=listed(policy.datasets),
+                allowed=sorted_names(policy.datasets),
             )
         refused = _judge_user(f"datasets.{name}.users", rule.users, wants) or _judge_model(
             f"datasets.{name}.models", rule.models, wants

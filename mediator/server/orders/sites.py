@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Collection
 from dataclasses import InitVar, dataclass, field, replace
 
-from fedpilot.fabric.core.text.plain_text import plain_line
+from fedpilot.fabric.core.text.plain_text import one_line
 
 from ...core.health import SiteEvent, SiteHealth, SiteState, Wish, after, due, joined, works
 from ...proto import federation_pb2 as pb
@@ -129,8 +129,7 @@ class SiteRegistry:
         entry, now = self.table.entry(name), self._clock()
         event, reason = SiteEvent.HEARD, "it is in contact again"
         if trouble:
-            plain = plain_line(" ".join(trouble[:LONGEST_REASON].split()))
-            event, reason = SiteEvent.TROUBLED, plain
+            event, reason = SiteEvent.TROUBLED, one_line(trouble, LONGEST_REASON)
         turns = after(entry.standing, event, now, reason).state is not entry.standing.state
         grows = entry.capacity.total != capacity.total
         early = now - entry.news_at < self._settings.health.heartbeat_s

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from dataclasses import dataclass
 from pathlib import Path
+
+from fedpilot.fabric.core.text.names import is_digest as is_digest
 
 from .errors import BadBlob
 
 LARGEST_BLOB = 1 << 40
 """Bytes; no blob is larger, whatever a store or a peer would take."""
-_DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +27,6 @@ class Blob:
         check_digest(self.digest)
         if not 0 <= self.size <= LARGEST_BLOB:
             raise BadBlob(f"a blob has 0 to {LARGEST_BLOB} bytes, not {self.size}")
-
-
-def is_digest(text: str) -> bool:
-    """Whether it is one; what is, is harmless as a file's name."""
-    return _DIGEST.fullmatch(text) is not None
 
 
 def check_digest(digest: str) -> None:

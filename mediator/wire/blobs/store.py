@@ -19,6 +19,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from fedpilot.fabric.core.text.amounts import in_bytes
+
 from ...core.disk import Space
 from .blob import Blob, check_digest, digest_of, is_digest
 from .errors import BadBlob, NoRoom, NoRoomOnDisk
@@ -264,8 +266,7 @@ class BlobStore:
         if on_disk > space.kept_free // 2:
             raise NoRoomOnDisk(
                 f"{what} has {needed} bytes, and the disk of {self.folder} has"
-                f" {space.free / 1e6:.0f} MB free, of which {space.kept_free / 2e6:.0f} MB stay"
-                " free"
+                f" {in_bytes(space.free)} free, of which {in_bytes(space.kept_free / 2)} stay free"
             )
         if over > 0:
             raise NoRoom(

@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from control_plane import ControlPlane, serving
-from fedpilot.fabric.cli.access import ask, with_access
+from fedpilot.fabric.cli.access import RayAccess, with_access
 from fedpilot.fabric.terminal.commands import UNDISTURBED_S, fail, interruptions
 
 HANG_S = 60.0
@@ -39,10 +39,10 @@ def test_what_follows_from_an_interruption_is_not_interrupted(
 
 
 @click.command()
-@with_access
-def look(address: str, auth_mode: str | None, as_json: bool) -> None:
+@with_access(lambda: pytest.fail("no way of ours"))
+def look(ray: RayAccess[str], as_json: bool) -> None:
     """A command that asks Ray something."""
-    click.echo(ask(lambda *_: pytest.fail("no way of ours"), address, auth_mode, lambda said: said))
+    click.echo(ray.ask(lambda said: said))
 
 
 @pytest.fixture
@@ -92,11 +92,12 @@ def test_a_head_without_a_raylet_is_told_from_one_that_does_not_answer(
 
 def test_an_answer_that_takes_long_is_said_to_take_long(spoken: threading.Event) -> None:
     @click.command()
-    @with_access
-    def asks(address: str, auth_mode: str | None, as_json: bool) -> None:
-        ask(lambda *_: nullcontext(""), address, auth_mode, lambda _: spoken.wait(HANG_S))
+    @with_access(lambda: pytest.fail("no way of ours"))
+    def asks(ray: RayAccess[str], as_json: bool) -> None:
+        ray.ask(lambda _: spoken.wait(HANG_S))
 
-    done = CliRunner().invoke(asks, ["--address", "10.0.0.5:6379"])
+    arguments = ["--address", "10.0.0.5:6379"]
+    done = CliRunner().invoke(asks, arguments, obj=lambda *_: nullcontext(""))
     assert done.exit_code == 0
     assert "joined the Ray at 10.0.0.5:6379, but has no answer after" in done.stderr
 

@@ -60,7 +60,7 @@ def test_one_job_is_shown_with_its_virtual_cluster() -> None:
     assert "team, which stays" in shown("guest")
     assert "outside of them all" in shown("free")
     end = {"cluster": "done", "event": "ended", "reason": "its job ended", "time": NOW}
-    assert "done is no more: its job ended" in shown("done", [end])
+    assert "done has ended: its job ended" in shown("done", [end])
 
 
 def test_what_is_outside_is_red() -> None:

@@ -137,7 +137,7 @@ def test_what_ray_said_is_shown_if_it_could_not_start_the_job() -> None:
 
 
 def test_why_it_never_began_is_said_once() -> None:
-    why = "virtual cluster 'speech' waited 1.1 s in vain: its deadline is over"
+    why = "virtual cluster 'speech' did not get its places in 1.1 s: its deadline is over"
     jobs = FakeJobs(log=[*BEFORE, f"fedpilot: {why}\n"], ends="FAILED")
     jobs.message = why
     assert invoke(jobs, "submit", "--id", "speech", "--", "x").stderr.splitlines() == [

@@ -34,7 +34,7 @@ def test_a_new_head_says_what_is_gone_and_how_to_get_it_back() -> None:
     done = invoke(clusters, "list", "--address", "10.0.0.5:6379")
     assert (done.exit_code, done.stderr) == (0, "")
     for part in (
-        "The head of this Ray cluster began anew at 20",
+        "The head of this Ray cluster restarted at 20",
         "These virtual clusters are gone:",
         "  speech (at least 2 CPU), detached, of alice",
         "  eval (at least 2 CPU, inside speech), detached, of alice",
@@ -46,7 +46,7 @@ def test_a_new_head_says_what_is_gone_and_how_to_get_it_back() -> None:
     document = json.loads(invoke(clusters, "list", "--json").stdout)
     assert [each["id"] for each in document["head"]["gone"]] == ["speech", "eval", "job-1"]
     told = invoke(clusters, "explain", "speech")
-    assert "speech is gone: the head of the Ray cluster began anew" in told.stdout
+    assert "speech is gone: the head of the Ray cluster restarted" in told.stdout
     assert "`fedpilot cluster restore speech`" in told.stdout
     assert "ended with the head" in invoke(clusters, "explain", "job-1").stdout
 

@@ -176,7 +176,7 @@ class TestRestore:
         record = HeadRecord(session="two", began=NOW, gone=(*gone[:2], big))
         done = restore(world.reconciler, record, [], "bob", world.clock())
         assert [each["id"] for each in done["restored"]] == ["up", "in"]
-        assert "can never be" in done["refused"]["big"]
+        assert "can never get its places" in done["refused"]["big"]
         assert world.cluster_state.entries[ClusterId("up")].user == "alice"
         assert ("up", "restored", "by bob") in world.events()
         await world.passes(1)

@@ -34,12 +34,12 @@ def test_it_fits_exactly_where_it_can_be_taken_away(a: Resources, b: Resources) 
             b - a
 
 
-@given(resources, st.integers(0, 9))
-def test_times_is_adding_again_and_again(a: Resources, count: int) -> None:
-    total = Resources()
-    for _ in range(count):
-        total += a
-    assert a.times(count) == total
+@given(resources, resources)
+def test_capped_amounts_are_within_the_limits_that_are_named(a: Resources, b: Resources) -> None:
+    limits = dict(b.units)
+    capped = a.capped(limits)
+    assert capped.only(limits) == a & b
+    assert capped.without(limits) == a.without(limits)
 
 
 @given(resources, resources)
@@ -73,11 +73,6 @@ def test_ten_tenths_are_one() -> None:
 def test_what_is_no_amount_is_refused(amount: float) -> None:
     with pytest.raises(ValueError, match="CPU must be zero or more and finite"):
         Resources.of({"CPU": amount})
-
-
-def test_a_negative_count_is_refused() -> None:
-    with pytest.raises(ValueError, match="cannot have -1 times"):
-        Resources.of({"CPU": 1}).times(-1)
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,8 @@ REASONS = [
         id="the command's own last words stay in the log",
     ),
     pytest.param(
-        f"{TAIL}\none\nfedpilot: virtual cluster 'a' waited 1.0 s in vain: no\n",
-        "virtual cluster 'a' waited 1.0 s in vain: no",
+        f"{TAIL}\none\nfedpilot: virtual cluster 'a' did not get its places in 1.0 s: no\n",
+        "virtual cluster 'a' did not get its places in 1.0 s: no",
         id="what was said of it last",
     ),
     pytest.param(

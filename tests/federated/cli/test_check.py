@@ -93,7 +93,7 @@ def test_check_says_what_an_algorithm_costs_that_needs_every_update() -> None:
     assert total == printed["clients_per_round"] * printed["parameters"] * 4
     text = invoke("check", "good.yaml", *setting).stdout
     assert "`median` keeps every update of a round: " in text
-    assert f" x 38.4 kB = {total / 1e3:.0f} kB of memory" in text
+    assert f" x 38.4 KB = {total / 1e3:.0f} KB of memory" in text
     assert "keeps every update" not in invoke("check", "good.yaml").stdout
 
 

@@ -45,20 +45,20 @@ CHECKS = [
     pytest.param(doctor.cpus(8, None), "ok", "8", id="CPUs without a quota"),
     pytest.param(doctor.cpus(8, 16.0), "ok", "8", id="a quota above what is visible"),
     pytest.param(doctor.cpus(8, 1.5), "warn", "1.5 of 8", id="a quota below what is visible"),
-    pytest.param(doctor.memory(8 * GIB), "ok", "8.0 GiB", id="memory enough"),
-    pytest.param(doctor.memory(GIB), "warn", "1.0 GiB", id="little memory"),
+    pytest.param(doctor.memory(8 * GIB), "ok", "8.59 GB", id="memory enough"),
+    pytest.param(doctor.memory(GIB), "warn", "1.07 GB", id="little memory"),
     pytest.param(doctor.memory(None), "ok", "unknown", id="memory that cannot be told"),
-    pytest.param(doctor.shared_memory(4 * GIB), "ok", "4.0 GiB", id="shared memory enough"),
-    pytest.param(doctor.shared_memory(64 * 2**20), "warn", "0.1 GiB", id="Docker's 64 MiB"),
+    pytest.param(doctor.shared_memory(4 * GIB), "ok", "4.29 GB", id="shared memory enough"),
+    pytest.param(doctor.shared_memory(64 * 2**20), "warn", "67.1 MB", id="Docker's 64 MiB"),
     pytest.param(doctor.shared_memory(None), "warn", "no /dev/shm", id="no shared memory"),
     pytest.param(
-        doctor.disk(Path("/d"), (100 * GIB, 50 * GIB, 50 * GIB)), "ok", "50.0 GiB", id="disk enough"
+        doctor.disk(Path("/d"), (100 * GIB, 50 * GIB, 50 * GIB)), "ok", "53.7 GB", id="disk enough"
     ),
     pytest.param(
         doctor.disk(Path("/d"), (1000 * GIB, 980 * GIB, 20 * GIB)), "warn", "95%", id="a full disk"
     ),
     pytest.param(
-        doctor.disk(Path("/d"), (10 * GIB, 10 * GIB, GIB // 2)), "warn", "0.5 GiB", id="little disk"
+        doctor.disk(Path("/d"), (10 * GIB, 10 * GIB, GIB // 2)), "warn", "537 MB", id="little disk"
     ),
     pytest.param(doctor.gpus([], False), "ok", "none", id="no GPU"),
     pytest.param(doctor.gpus([Path("/dev/nvidia0")], True), "ok", "nvidia0", id="a GPU"),

@@ -39,7 +39,7 @@ def test_a_full_disk_is_the_sites_trouble_until_it_has_room(tmp_path: Path) -> N
             disk.left = 10_000_000
             while not (found := (await session.wait_for("heartbeat")).trouble):
                 pass
-            said = "the disk of its home is full: 10 of 1000 MB are free, and 50 MB have to be"
+            said = "the disk of its home is full: 10 MB of 1 GB are free, and 50 MB have to be"
             assert found == said
             await session.order(RUN, "prepare", "prepare", GANG, lab.mediator.store)
             refused = await session.wait_for("answer", key="prepare")

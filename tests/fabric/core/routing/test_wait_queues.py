@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from fedpilot.fabric.core.routing.wait_queues import WaitQueues
+from fedpilot.fabric.core.routing.work_table import WaitQueues
 
 
 def test_whoever_is_taken_makes_way_for_the_next_of_his_line() -> None:

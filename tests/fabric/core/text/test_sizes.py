@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fedpilot.fabric.core.text.sizes import bytes_of
+from fedpilot.fabric.core.text.amounts import bytes_of
 
 
 @pytest.mark.parametrize(

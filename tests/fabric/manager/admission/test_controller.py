@@ -161,7 +161,7 @@ class TestEnds:
 
         assert "'mine' is alice's" in await refused("mine", "bob")
         assert "'theirs' is bob's, and you are alice" in await refused("mine", "alice")
-        assert "you are nobody known" in await refused("theirs", "")
+        assert "you are an unknown user" in await refused("theirs", "")
         assert world.states().keys() == {"mine", "theirs", "old"}
         await world.again()
         assert "'mine' is alice's" in await refused("mine", "bob")

@@ -86,14 +86,14 @@ STORIES = [
         "gone",
         [event("gone", "asked"), event("gone", "ended", "2 CPU are free")],
         None,
-        ["is no more", "without having got its places: 2 CPU are free"],
-        id="one that waited in vain",
+        ["ended", "without having got its places: 2 CPU are free"],
+        id="one that never got its places",
     ),
     pytest.param(
         "gone",
         [event("gone", "asked"), event("gone", "admitted"), event("gone", "ended", "deleted")],
         None,
-        ["is no more: it ended 5 s ago: deleted"],
+        [" ended 5 s ago: deleted"],
         id="one that was deleted",
     ),
 ]

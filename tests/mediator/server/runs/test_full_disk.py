@@ -66,7 +66,7 @@ def test_a_run_that_finds_no_room_waits_and_goes_on_once_there_is(
             disk.full = True
             await here.submit("run", then="no room")
             found = await until_reason(here, "it waits: the disk of the mediator is full")
-            assert found.endswith("0 of 1000 MB are free, and 50 MB have to be")
+            assert found.endswith("0 B of 1 GB are free, and 50 MB have to be")
             assert (await here.run("run"))["status"] == "running"
             waiting = [each for each in await here.events() if each["event"] == "run_waiting"]
             assert [each["run"] for each in waiting] == ["run"]
