@@ -112,9 +112,10 @@ def test_all_that_an_unmodified_script_submits_runs_in_its_virtual_cluster(
     assert escapes == []
 
 
-def test_a_nested_task_that_names_a_strategy_stays_where_there_is_no_room_elsewhere(
+def test_a_script_with_a_search_path_of_its_own_that_never_calls_init_is_held_too(
     jobs: Jobs, tmp_path: Path
 ) -> None:
+    """Its nested tasks, too, where they name a strategy and there is no room elsewhere."""
     command = script(
         tmp_path,
         f"""
@@ -131,37 +132,23 @@ def test_a_nested_task_that_names_a_strategy_stays_where_there_is_no_room_elsewh
                 found[how] = ray.get(task.options(scheduling_strategy=how).remote())
             return found
 
-        print(json.dumps(ray.get(outer.remote())))
+        found = {{"first": ray.get(task.remote()), **ray.get(outer.remote())}}
+        print(json.dumps({{"where": found, "size": ray.cluster_resources()["CPU"]}}))
         """,
     )
-    id = jobs.submit(command, ONE)
+    id = jobs.submit(["env", f"PYTHONPATH={tmp_path}", *command], ONE)
     assert ended(jobs, id).status == "SUCCEEDED", jobs.logs(id)
     found = printed(jobs, id)
-    assert set(found.values()) == {found["outer"]}
-
-
-def test_a_script_that_never_calls_init_is_held_too(jobs: Jobs, tmp_path: Path) -> None:
-    command = script(
-        tmp_path,
-        f"""
-        import json
-        import ray
-
-        @ray.remote
-        def task(): return {GROUP}
-
-        where = ray.get(task.remote())
-        print(json.dumps({{"where": where, "size": ray.cluster_resources()["CPU"]}}))
-        """,
-    )
-    id = jobs.submit(command, ONE)
-    assert ended(jobs, id).status == "SUCCEEDED", jobs.logs(id)
-    found = printed(jobs, id)
-    assert found["where"] != "f" * 36
     assert found["size"] == 1.0
+    assert len(found["where"]) == 4
+    (group,) = set(found["where"].values())
+    assert group != "f" * 36
 
 
-def test_work_that_names_a_machine_runs_there_or_is_refused(jobs: Jobs, tmp_path: Path) -> None:
+def test_a_job_joins_a_virtual_cluster_that_stays_and_names_its_machine(
+    jobs: Jobs, tmp_path: Path
+) -> None:
+    """Work that names another machine, or what none has, is refused."""
     machines = [node["NodeID"] for node in ray.nodes()]
     command = script(
         tmp_path,
@@ -171,7 +158,7 @@ def test_work_that_names_a_machine_runs_there_or_is_refused(jobs: Jobs, tmp_path
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         @ray.remote(max_retries=0)
-        def task(): return ray.get_runtime_context().get_node_id()
+        def task(): return [ray.get_runtime_context().get_node_id(), {GROUP}]
 
         ray.init()
         (mine,) = ray.nodes()
@@ -198,60 +185,23 @@ def test_work_that_names_a_machine_runs_there_or_is_refused(jobs: Jobs, tmp_path
         }}))
         """,
     )
-    id = jobs.submit(command, ONE)
-    assert ended(jobs, id).status == "SUCCEEDED", jobs.logs(id)
-    found = printed(jobs, id)
-    assert {found[how] for how in ("here", "soft", "by address")} == {found["mine"]}
-    assert "holds nothing on machine" in found["elsewhere"]
-    assert "no machine has 1 CPU, 64 GPU: the most on one is 2 CPU, 0 GPU" in found["gpus"]
-    assert "no machine of this Ray cluster has node:10.11.12.13" in found["unknown"]
-
-
-def test_a_search_path_of_its_own_lets_no_script_out(jobs: Jobs, tmp_path: Path) -> None:
-    command = script(
-        tmp_path,
-        f"""
-        import json
-        import ray
-
-        ray.init()
-
-        @ray.remote
-        def task(): return {GROUP}
-
-        found = {{"where": ray.get(task.remote()), "size": ray.cluster_resources()["CPU"]}}
-        print(json.dumps(found))
-        """,
-    )
-    id = jobs.submit(["env", f"PYTHONPATH={tmp_path}", *command], ONE)
-    assert ended(jobs, id).status == "SUCCEEDED", jobs.logs(id)
-    found = printed(jobs, id)
-    assert found["where"] != "f" * 36
-    assert found["size"] == 1.0
-
-
-def test_a_job_joins_a_virtual_cluster_that_stays(jobs: Jobs, tmp_path: Path) -> None:
     jobs.clusters.create("team", ONE, detached=True)
     try:
-        command = script(
-            tmp_path,
-            f"""
-            import json
-            import ray
-
-            @ray.remote
-            def task(): return {GROUP}
-
-            print(json.dumps({{"where": ray.get(task.remote())}}))
-            """,
-        )
         id = jobs.submit(command, join="team")
         job = ended(jobs, id)
         assert (job.status, job.virtual_cluster, job.joined) == ("SUCCEEDED", "team", True)
         nodes = clusters(jobs)["team"]["nodes"]
-        assert printed(jobs, id)["where"] in {g["id"] for node in nodes for g in node["groups"]}
     finally:
         jobs.clusters.delete("team")
+    groups = {group["id"] for node in nodes for group in node["groups"]}
+    found = printed(jobs, id)
+    for how in ("here", "soft", "by address"):
+        machine, group = found[how]
+        assert machine == found["mine"]
+        assert group in groups
+    assert "holds nothing on machine" in found["elsewhere"]
+    assert "no machine has 1 CPU, 64 GPU: the most on one is 2 CPU, 0 GPU" in found["gpus"]
+    assert "no machine of this Ray cluster has node:10.11.12.13" in found["unknown"]
 
 
 # -- the queue, and the end -------------------------------------------------------------------

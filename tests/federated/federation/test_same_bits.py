@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -161,10 +162,21 @@ def test_the_executions_agree_but_for_rounding(lab: Lab) -> None:
             np.testing.assert_allclose(other[name], array, rtol=0, atol=2e-5)
 
 
+EARLY_AND_LATE = (1, 2, 3, 5, 8, 13, 21, 34, 55)
+
+
 @pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("method", ["train", "hand_up"])
 @pytest.mark.parametrize("saving", [False, True], ids=["nothing saved", "all saved"])
+@pytest.mark.parametrize(
+    "calls",
+    [
+        pytest.param(EARLY_AND_LATE, id="early and late calls"),
+        pytest.param(range(1, 60), id="every call", marks=pytest.mark.slow),
+    ],
+)
 def test_workers_that_die_at_any_call_change_nothing(
+    calls: Sequence[int],
     workers: int,
     method: str,
     saving: bool,
@@ -177,8 +189,8 @@ def test_workers_that_die_at_any_call_change_nothing(
     many_pieces(monkeypatch)
     if saving:
         monkeypatch.setattr(journal_module, "worth_saving", lambda *_args: True)
-    nth, lost = 1, True
-    while lost and nth < 60:
+    killed = 0
+    for nth in calls:
         log = Log()
         federation = lab.federation(log, **keys, resources__workers=workers)
         lab.cluster.faults.kill_at(method, nth)
@@ -186,8 +198,10 @@ def test_workers_that_die_at_any_call_change_nothing(
         federation.close()
         assert result.digest == reference.digest, f"{method} {nth}"
         assert timeless(result.rows) == timeless(reference.rows)
-        lost, nth = bool(log.of("worker_lost")), nth + 1
-    assert nth > 4, "it was killed a few times"
+        if not log.of("worker_lost"):
+            break
+        killed += 1
+    assert killed >= 4
 
 
 @pytest.mark.parametrize("nth", [3, 5, 7])
@@ -205,17 +219,16 @@ def test_a_worker_that_never_comes_back_takes_only_its_sum_along(
     assert result.digest == reference.digest
 
 
+@pytest.mark.parametrize("seed", [5, *(pytest.param(n, marks=pytest.mark.slow) for n in range(4))])
 def test_workers_that_die_at_random_calls_all_the_time_change_nothing(
-    lab: Lab, undisturbed: Undisturbed, monkeypatch: pytest.MonkeyPatch
+    seed: int, lab: Lab, undisturbed: Undisturbed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keys, reference = undisturbed
     many_pieces(monkeypatch)
     monkeypatch.setattr(journal_module, "worth_saving", lambda *_args: True)
-    dice = np.random.default_rng(5)
-    for _ in range(5):
-        federation = lab.federation(**keys, resources__workers=3, resources__worker_restarts=1000)
-        for method in ("train", "hand_up"):
-            for nth in dice.choice(np.arange(1, 60), size=20, replace=False):
-                lab.cluster.faults.kill_at(method, int(nth))
-        assert in_time(federation.run).digest == reference.digest
-        federation.close()
+    dice = np.random.default_rng(seed)
+    federation = lab.federation(**keys, resources__workers=3, resources__worker_restarts=1000)
+    for method in ("train", "hand_up"):
+        for nth in dice.choice(np.arange(1, 60), size=20, replace=False):
+            lab.cluster.faults.kill_at(method, int(nth))
+    assert in_time(federation.run).digest == reference.digest

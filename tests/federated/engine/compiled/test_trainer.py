@@ -19,6 +19,7 @@ from fedpilot.federated.engine.sums.summing import RunningSum
 from fedpilot.federated.engine.training.modules import roles_of, state_of
 from fedpilot.federated.errors import ExecutionRefused
 from module_builders import SIZES, TOTAL, Case, Make, builtin, code, layers, linear
+from pairings import paired
 
 IMAGE = (2, 3, 4)
 PIXELS = 24
@@ -122,11 +123,10 @@ CASES = {
 # -- the same as one by one -------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
-def test_it_is_what_training_one_by_one_gives(case: Case, optimizer: str) -> None:
+@pytest.mark.parametrize(("name", "optimizer"), paired(CASES, list(OPTIMIZERS), 2))
+def test_it_is_what_training_one_by_one_gives(name: str, optimizer: str) -> None:
     """In float64, over two rounds of unequal clients: some below a batch, one without samples."""
-    clients = case.clients(number_of_epochs=2, **OPTIMIZERS[optimizer])
+    clients = CASES[name].clients(number_of_epochs=2, **OPTIMIZERS[optimizer])
     alone = clients.train()
     assert apart(alone, clients.train(kind=COMPILED)) < 1e-9
     model = mean_of(alone, SIZES)
@@ -135,10 +135,15 @@ def test_it_is_what_training_one_by_one_gives(case: Case, optimizer: str) -> Non
     assert apart(alone, clients.train(kind=COMPILED, model=model, number=2)) < 1e-9
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize("epochs", [1, 2, 3])
-@pytest.mark.parametrize("batch", [1, 3, 4, 5, 9, 64])
-def test_whatever_the_size_of_a_batch(optimizer: str, epochs: int, batch: int) -> None:
+@pytest.mark.parametrize(
+    ("epochs", "batch", "optimizer"),
+    paired(
+        [pytest.param(e, b, id=f"{e}-{b}") for e in (1, 2, 3) for b in (1, 3, 4, 5, 9, 64)],
+        list(OPTIMIZERS),
+        2,
+    ),
+)
+def test_whatever_the_size_of_a_batch(epochs: int, batch: int, optimizer: str) -> None:
     training = {"number_of_epochs": epochs, **OPTIMIZERS[optimizer], "batch_size": batch}
     clients = CASES["three layers of odd widths"].clients(**training)
     assert apart(clients.train(), clients.train(kind=COMPILED)) < 1e-9

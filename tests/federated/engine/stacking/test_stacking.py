@@ -14,11 +14,11 @@ from clients import CLASSES, FEATURES, Clients, apart, mean_of
 from fedpilot.federated.core.execution.facts import Execution, ExecutionKind
 from fedpilot.federated.errors import ExecutionRefused
 from module_builders import OPTIMIZERS, SIZES, builtin, layers, linear
+from pairings import paired
 from stackable_modules import CASES, LENGTH, STACKED, WORDS, Case, images, words
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize(("case", "kind"), STACKED)
+@pytest.mark.parametrize(("case", "kind", "optimizer"), paired(STACKED, list(OPTIMIZERS)))
 def test_it_is_what_training_one_by_one_gives(case: Case, kind: str, optimizer: str) -> None:
     """In float64, over two rounds of unequal clients: some below a batch, one without samples."""
     clients = case.clients(number_of_epochs=2, **OPTIMIZERS[optimizer])
