@@ -57,15 +57,25 @@ class Part:
         return tuple(sorted((*self.stays, *self.moves), key=lambda each: each.start))
 
 
-class Query(Protocol):
+class AnswerCheck(Protocol):
+    """What one needs of a query to take a late answer to it."""
+
+    @property
+    def round_number(self) -> int: ...
+
+    def check(self, share: Share, answer: Payload) -> None:
+        """AnswerRefused for what cannot be an answer to the order about these clients."""
+
+    def refused(self, site: str, error: Exception) -> bool:
+        """Note that an answer of a site does not count; whether it takes no further part."""
+
+
+class Query(AnswerCheck, Protocol):
     """What is asked about clients."""
 
     @property
     def name(self) -> str:
         """Such as `round 3`, for errors."""
-
-    @property
-    def round_number(self) -> int: ...
 
     def send(self, site: str, share: Share) -> Future[Payload]:
         """Send the order about these clients."""
@@ -73,13 +83,10 @@ class Query(Protocol):
     def close(self, site: str, share: Share) -> None:
         """Have that order answered with what is done of it."""
 
-    def check(self, share: Share, answer: Payload) -> None:
-        """AnswerRefused for what cannot be an answer to the order about these clients."""
-
     def covered(self, share: Share, answer: Payload) -> int:
-        """How many clients an answer covers; only asked where not everybody has to be.
+        """How many clients a checked answer covers; only asked where some may be missing.
 
-        It was checked before; AnswerRefused if it covers others than these.
+        AnswerRefused if it covers others than these.
         """
 
     def most(self, share: Share) -> int:
@@ -87,9 +94,6 @@ class Query(Protocol):
 
     def review(self, answered: Sequence[Answered]) -> Mapping[str, Exception]:
         """The sites whose answers do not count beside all the others, and why."""
-
-    def refused(self, site: str, error: Exception) -> bool:
-        """Note that an answer of a site does not count; whether it takes no further part."""
 
     def site_changed(self) -> None:
         """Sites were lost or came back."""
@@ -109,6 +113,7 @@ class Answered:
 class Unanswered:
     """An order that was not waited for any longer; its answer may still come."""
 
+    query: AnswerCheck
     part: Part
     answer: Future[Payload]
 
@@ -167,7 +172,7 @@ class Gather:
                 pass
         if self._reason and self._covered() < self._rules.least:
             raise BelowQuorum(self._query.name, self._covered(), self._rules.least, self._reason)
-        late = [Unanswered(each.part, answer) for answer, each in self._open.items()]
+        late = [Unanswered(self._query, each.part, answer) for answer, each in self._open.items()]
         return Answers(all=self._answered, missing=self._missing, late=late, reason=self._reason)
 
     def _is_over(self) -> bool:

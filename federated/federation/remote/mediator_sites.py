@@ -1,9 +1,9 @@
 """MediatorSites: the sites of a mediator, which come and go while a run goes on.
 
-It begins once enough sites are ready. Later ones are brought in, those that come back too; one that
-drains is left in peace, one that is lost is given up even if nothing was asked of it just then. A
-run of so many sites (`sites.count`) that lacks one takes any other that is ready, unless its
-clients have to stay where they are: then it says so.
+A run begins once enough sites are ready. It brings in later ones and those that come back, drains a
+site that drains, and gives up a lost one even if no order is under way there. A run of so many
+sites (`sites.count`) that lacks one takes any other that is ready, unless its clients have to stay
+where they are: then it says so.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ from fedpilot.mediator.wire.messages import SiteStanding
 from ...config.schema import RunConfig
 from ...core.rounds.site_changes import SiteChange, chosen, moves, passed_over
 from ...prepare.user_code import UserCode, attached
+from ..run_folder.folder import replace_text
 from ..sites.membership_watcher import Following
-from ..sites.sources import Declarations, StartedRun
+from ..sites.sources import Declarations, SiteSource, StartedRun
 
 log = logging.getLogger(__name__)
 
@@ -66,14 +67,12 @@ def declarations(
         raise ReservationRefused({ReservationRefused.NO_SITE: needed, **lacks})
     names = chosen(held, wanted.count, wanted.required)
     made = {site: {name: held[site][name]} for site in names}
-    aside = kept.with_name(f".{kept.name}.tmp")
-    aside.write_text(json.dumps(made))
-    aside.replace(kept)
+    replace_text(kept, json.dumps(made))
     return made
 
 
-class MediatorSites:
-    """The sites of a mediator, as a SiteSource of one run."""
+class MediatorSites(SiteSource):
+    """The sites of a mediator, for one run."""
 
     apart = True
     brings_ray = False
@@ -104,19 +103,11 @@ class MediatorSites:
         self._members = members
         self.names = tuple(declared or ELSEWHERE)
         self.counted = connection.drain_flows
-
-    @property
-    def least(self) -> int | None:
-        """Sites that have to hold their part of the gang; None for all."""
-        least = self._config.sites.min_sites
-        return least or 1 if self._again else least
+        self.least = (config.sites.min_sites or 1) if again else config.sites.min_sites
 
     def disclosed(self) -> Declarations:
         """What the sites disclose of the run's data set."""
         return self._declared or {}
-
-    def begin(self) -> None:
-        """Nothing: they are there, or come when they come."""
 
     def open(
         self, request: GangRequest, store: int, among: Collection[str], undo: ExitStack
@@ -149,10 +140,8 @@ class MediatorSites:
 
     def _keep(self, names: Collection[str]) -> None:
         if self._members is not None:
-            aside = self._members.with_name(f".{self._members.name}.tmp")
             try:
-                aside.write_text(json.dumps(sorted(names)))
-                aside.replace(self._members)
+                replace_text(self._members, json.dumps(sorted(names)))
             except OSError as error:
                 log.warning("the sites of this run are not written down: %s", error)
 
@@ -232,6 +221,3 @@ class MediatorSites:
         if self._config.sites.count is not None and not mediator.replaces:
             return "its clients stay with the sites that they were given to"
         return ""
-
-    def close(self) -> None:
-        """Nothing: they stay where they are."""

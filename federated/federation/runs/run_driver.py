@@ -5,14 +5,11 @@ However a run ends, its record says how. One that never got its gang leaves what
 
 from __future__ import annotations
 
-import os
-import platform
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -22,17 +19,18 @@ from fedpilot.mediator.wire.blobs.full_disk import is_full
 from ...algorithms import algorithm_of
 from ...config import differences, load_config, to_yaml, with_execution
 from ...core.proof.environment_diff import Facts
-from ...core.state import digest
 from ...core.user_code.user_errors import failure_of, trace_of
 from ...errors import RunRefused
 from ...prepare.gang_request import set_aside
-from ..coordinator.coordinator import Coordinator, Finished
+from ..coordinator.coordinator import Coordinator
+from ..coordinator.round_log import model_of
+from ..coordinator.run_context import RunContext
 from ..events import EventBus
-from ..run_folder.folder import RunFolder, new_run_id
+from ..run_folder.folder import RunFolder, find_run, new_run_id
 from ..setup.global_model import CurrentModel, GlobalModel
 from ..setup.loaded_config import LoadedConfig
 from ..sites.gang_session import GangSession
-from .continuing import ROUNDS, Parent, find
+from .continuing import ROUNDS, Parent
 from .run_record import RunAttempt, RunResult
 
 GO_ON = "; a new run can go on to more rounds: `fedpilot run --from`"
@@ -67,7 +65,7 @@ class RunDriver:
     def continue_from(self, earlier: str, run_id: str | None, *, progress: bool) -> RunResult:
         """Run what an earlier run lacks, in a folder of its own. RunRefused if it does not fit."""
         loaded, run_id = self._loaded, self._id_or_new(run_id)
-        with RunFolder.reading(find(self._root, earlier)) as reading:
+        with RunFolder.reading(find_run(self._root, earlier)) as reading:
             parent = Parent.of(reading)
             loaded.take_over_execution(parent.config)
             parent.check(loaded.config, loaded.identity_of)
@@ -97,21 +95,25 @@ class RunDriver:
                 return self._run(folder, resumed=True)
 
     def coordinator(self, folder: RunFolder) -> Coordinator:
-        """Who runs the rounds and keeps their record in `folder`. FederatedError without a gang."""
+        """The coordinator of the rounds, with its record in `folder`.
+
+        FederatedError without a gang.
+        """
         config, inputs = self._loaded.config, self._loaded.inputs
-        return Coordinator(
-            config,
+        run = RunContext(
+            config=config,
             roles=inputs.roles,
             algorithm=algorithm_of(config.federation),
             mediator=self._gang.running("the federation is not running"),
             folder=folder,
-            identity=self._loaded.identity,
             emit=self._events.emit,
-            cohort=(inputs.cohort_size, inputs.enough),
+            asked=inputs.cohort_size,
+            enough=inputs.enough,
             membership=self._loaded.population.membership(),
             test_samples=len(inputs.data.test_y),
             told=inputs.told_of,
         )
+        return Coordinator(run, self._loaded.identity)
 
     @property
     def _root(self) -> Path:
@@ -122,9 +124,9 @@ class RunDriver:
 
     def _finished_before(self, folder: RunFolder) -> RunResult:
         """A finished run resumed: it stays as it is, and nothing is started."""
-        result = RunAttempt(folder, self._events.emit).finished_before()
+        result = RunAttempt(folder, self._loaded, self._events.emit).finished_before()
         if (last := folder.load_checkpoint()) is not None:
-            self._model.now = GlobalModel(last.round_number, last.model, last.memory, result.digest)
+            self._model.now = model_of(last)
         return result
 
     @contextmanager
@@ -141,14 +143,13 @@ class RunDriver:
     def _run(self, folder: RunFolder, *, resumed: bool, parent: Parent | None = None) -> RunResult:
         started = time.perf_counter()
         events, outputs = self._events, self._loaded.config.outputs
-        record = RunAttempt(folder, events.emit)
+        record = RunAttempt(folder, self._loaded, events.emit)
         self._gang.name = folder.run_id
-        status, failure, began = "failed", "", False
-        finished: Finished | None = None
+        status, failure, reason, began = "failed", "", "", False
         with ExitStack() as undo:
             try:
                 with events.step("loading"):
-                    self._say_started(record, parent)
+                    record.started(parent)
                 if outputs.tensorboard:
                     from ..report.tensorboard import TensorBoardWriter
 
@@ -162,7 +163,7 @@ class RunDriver:
                 folder.forget_failure()
                 with events.step("round"):
                     before = folder.manifest() if parent is None else parent.manifest
-                    finished = self._rounds(folder, resumed, before.get("workers", ()))
+                    reason = self._rounds(folder, resumed, before.get("workers", ()))
                 status = "finished"
             except BaseException as error:
                 if is_interruption(error):
@@ -175,49 +176,26 @@ class RunDriver:
                         folder.write_failure(trace)
                 raise
             finally:
-                seconds = round(time.perf_counter() - started, 3)
                 ending = {
                     "status": status,
                     "failure": failure,
-                    "reason": failure if finished is None else finished.reason,
+                    "reason": reason or failure,
                     "rounds": self._model.now.round_number,
                     "digest": self._model.now.digest,
-                    "seconds": seconds,
+                    "seconds": round(time.perf_counter() - started, 3),
                 }
                 if began:
-                    metric = self._loaded.config.evaluation.metric
                     with events.step("ending"):
-                        record.ended(ending, curves=outputs.curves, metric=metric)
+                        record.ended(ending)
                 else:
                     record.never_began(ending)
-        return record.result(finished, seconds)
+        return record.result()
 
-    def _say_started(self, record: RunAttempt, parent: Parent | None) -> None:
-        from ...engine.training.modules import environment
-
-        loaded, inputs = self._loaded, self._loaded.inputs
-        versions = {"fedpilot": version("fedpilot"), "python": platform.python_version()}
-        record.started(
-            loaded.config,
-            loaded.population.describe(),
-            clients_per_round=loaded.population.cohort_size,
-            parameters=inputs.parameters,
-            facts={
-                "identity": loaded.identity,
-                "data_digest": inputs.data_digest,
-                "code_digest": loaded.code.digest,
-                "initial_model": digest(inputs.initial),
-                "versions": {**environment(), **versions},
-                "cpus": os.cpu_count(),
-                "search": list(loaded.paths),
-                **({} if parent is None else {"parent": parent.facts}),
-            },
-        )
-
-    def _rounds(self, folder: RunFolder, resumed: bool, before: Sequence[Facts]) -> Finished:
+    def _rounds(self, folder: RunFolder, resumed: bool, before: Sequence[Facts]) -> str:
+        """Run the rounds; why they ended."""
         coordinator = self.coordinator(folder)
         if resumed:
-            self._gang.compare_workers(before)
+            self._gang.relay.compare_workers(before)
         initial = self._loaded.inputs.initial
         begin = coordinator.recovered if resumed else coordinator.first
         self._model.now = begin(initial)

@@ -100,14 +100,10 @@ def inputs_of(config: RunConfig, declared: Mapping[str, Any] | None) -> RunInput
         from ...prepare.inputs.local_data import gather
 
     if config.outputs.tensorboard and find_spec("tensorboardX") is None:
-        raise ConfigError(
-            [
-                Problem(
-                    key="outputs.tensorboard",
-                    found="true, but tensorboardX is not installed",
-                    allowed="false, or `pip install 'fedpilot[tensorboard]'`",
-                )
-            ]
+        raise ConfigError.about(
+            "outputs.tensorboard",
+            found="true, but tensorboardX is not installed",
+            allowed="false, or `pip install 'fedpilot[tensorboard]'`",
         )
     return gather(config) if declared is None else gather_declared(config, declared)
 

@@ -1,4 +1,4 @@
-"""Population: the clients of a federation, who of them takes part in a round, what that costs."""
+"""Population: the clients of a federation, which of them take part in a round, what that costs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from ...config.schema import RunConfig
 from ...core.algorithm import Needs
 from ...core.population.cohort_members import Membership
 from ...core.population.federated_data.union import described
-from ...core.population.groups import ClientGroups
 from ...core.population.partitions.summary import PartitionSummary, describe
 from ...core.population.sampling import cohort
 from ...prepare.budgets import rounds_within
@@ -41,24 +40,19 @@ class Population:
         samples = union.samples()
         return None if samples is None else int(samples[index])
 
-    @property
-    def groups(self) -> ClientGroups | None:
-        """Who belongs to which group, if there are any and their samples are here."""
-        return self.inputs.data.groups
-
     # -- rounds -------------------------------------------------------------------------------
 
     @property
     def cohort_size(self) -> int:
-        """Clients per round; of groups, in each of the rounds that they have to themselves."""
-        steps, groups = steps_of(self.config), self.groups
+        """Clients per round; with groups, in each round that a group trains by itself."""
+        steps, groups = steps_of(self.config), self.inputs.data.groups
         if steps is None or groups is None:
             return self.inputs.cohort_size
         return steps.clients_of_step(groups)
 
     def cohort(self, round_number: int) -> list[str]:
         """Ids of the clients that train in a round; of groups at sites, all that may."""
-        steps, groups = steps_of(self.config), self.groups
+        steps, groups = steps_of(self.config), self.inputs.data.groups
         if steps is not None and groups is not None:
             clients = steps.clients_of_round(groups, round_number)
         else:
@@ -67,8 +61,8 @@ class Population:
         return [self.inputs.data.partition.client_id(index) for index in clients.tolist()]
 
     def membership(self) -> Membership:
-        """Whom the orders of a run are about."""
-        groups = self.groups
+        """Which clients the orders of a run are about."""
+        groups = self.inputs.data.groups
         return Membership(
             population=self.inputs.population,
             asked=self.inputs.cohort_size,
@@ -87,11 +81,6 @@ class Population:
         if algorithm_of(self.config.federation).needs is Needs.SUM:
             return 0
         return self.cohort_size * self.inputs.bytes_of_update
-
-    @property
-    def bytes_of_round(self) -> int:
-        """The most that a round moves to one site and from it, by the model's tensors."""
-        return self.inputs.costs(self.config).at_least
 
     def rounds_within_budget(self, sites: Sequence[str]) -> int | None:
         """How many rounds `traffic` is enough for over these sites; None without limits."""

@@ -16,7 +16,7 @@ from concurrent.futures import Future
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from fedpilot.fabric import (
     FixedSizeNode,
@@ -150,12 +150,6 @@ class LocalSites:
         deadline = time.monotonic() + END_S
         for process in self._processes:
             process.end(max(0.0, deadline - time.monotonic()))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def _each(config: RunConfig) -> RayChoice:

@@ -17,7 +17,7 @@ from ...core.rounds.stopping import Progress
 from ...core.state import State, digest
 from ...engine.tensor_files import read_tensors
 from ...errors import ConfigError, RunRefused
-from ..run_folder.folder import FORMAT, RunFolder, list_runs, read_checkpoint
+from ..run_folder.folder import RunFolder, read_checkpoint
 
 CLIENTS = "clients.jsonl"
 CONFIG = "config.yaml"
@@ -78,17 +78,6 @@ class Reading:
         return read_clients(path, round_number) if path.exists() else {}
 
 
-def find(folder: Path, run: str) -> Path:
-    """The folder of a run: its id in `folder`, or a path. RunRefused if there is none."""
-    for path in (folder / run, Path(run)):
-        if (path / CONFIG).is_file() or (path / ROWS).is_file():
-            return path.resolve()
-    known = ", ".join(list_runs(folder)[-5:]) or "none"
-    raise RunRefused(
-        f"no run {run!r} in {folder}, nor such a run folder; the latest there: {known}"
-    )
-
-
 @contextmanager
 def reading(path: Path, name: str, overrides: Sequence[str] = ()) -> Iterator[Reading]:
     """Read a run folder and keep the run from being continued meanwhile; RunRefused if it runs.
@@ -108,12 +97,6 @@ def reading(path: Path, name: str, overrides: Sequence[str] = ()) -> Iterator[Re
 def _read(folder: RunFolder, name: str) -> Reading:
     unreadable: list[tuple[str, str]] = []
     manifest = _manifest(folder, unreadable)
-    written = manifest.get("format", FORMAT)
-    if written != FORMAT:
-        raise RunRefused(
-            f"{folder.path} has format {written}, this fedpilot reads {FORMAT}: "
-            "verify it with the version that made it"
-        )
     config = _config(folder.path / CONFIG, unreadable)
     record = Record(
         rows=tuple(_rows(folder.path / ROWS, unreadable)),
@@ -128,7 +111,7 @@ def _read(folder: RunFolder, name: str) -> Reading:
 
 def _manifest(folder: RunFolder, unreadable: list[tuple[str, str]]) -> dict[str, Any]:
     try:
-        found = folder.manifest()
+        found = folder.known_manifest()
     except ValueError as error:
         unreadable.append((MANIFEST, str(error)))
         return {}

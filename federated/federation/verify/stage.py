@@ -16,6 +16,7 @@ from ...core.proof.run_check import Reproducibility, standing
 from ...core.state import digest
 from ...errors import ConfigError, FederatedError
 from ..coordinator.coordinator import Coordinator
+from ..coordinator.round_log import model_of
 from ..federation import Federation
 from ..run_folder.folder import RunFolder, read_checkpoint
 from ..setup.global_model import GlobalModel
@@ -115,7 +116,7 @@ class Stage:
     @property
     def environment(self) -> list[dict[str, Any]]:
         """What the workers say of themselves."""
-        return self._federation.workers
+        return self._federation.gang.workers
 
     def stand_at(self, model: GlobalModel) -> None:
         self.model = model
@@ -138,8 +139,8 @@ class Stage:
                 raise Departed(run.name, model.round_number)
 
     def cohort(self) -> list[str]:
-        """Who trains the next round."""
-        return self._federation.cohort(self.model.round_number + 1)
+        """The clients that train in the next round."""
+        return self._federation.loaded.population.cohort(self.model.round_number + 1)
 
     def clients(self, ids: Sequence[str]) -> Iterator[TrainResult]:
         """Train clients of the next round, each by itself, which gives what the round gives."""
@@ -159,8 +160,14 @@ def staged(
 ) -> Iterator[Stage]:
     """Start a run's federation, standing at the start; everything is ended and removed after it."""
     with ExitStack() as undo:
-        scratch = RunFolder(Path(undo.enter_context(_scratch())))
-        undo.enter_context(_held(tools.hold, federation.close))
+        aside = tempfile.TemporaryDirectory(prefix="fedpilot-verify-", ignore_cleanup_errors=True)
+        scratch = RunFolder(Path(undo.enter_context(aside)))
+
+        @undo.callback
+        def close() -> None:
+            with tools.hold():
+                federation.close()
+
         scratch.journal.mkdir()
         if start.checkpoint is not None and start.own:
             for memory in run.client_states():
@@ -171,21 +178,5 @@ def staged(
         federation.start()
         stage = Stage(federation, federation.coordinator(scratch), tools.tell)
         if start.checkpoint is not None:
-            found = read_checkpoint(start.checkpoint)
-            stage.stand_at(
-                GlobalModel(found.round_number, found.model, found.memory, digest(found.model))
-            )
+            stage.stand_at(model_of(read_checkpoint(start.checkpoint)))
         yield stage
-
-
-def _scratch() -> tempfile.TemporaryDirectory[str]:
-    return tempfile.TemporaryDirectory(prefix="fedpilot-verify-", ignore_cleanup_errors=True)
-
-
-@contextmanager
-def _held(hold: Hold, close: Callable[[], None]) -> Iterator[None]:
-    try:
-        yield
-    finally:
-        with hold():
-            close()

@@ -278,7 +278,7 @@ class _Search:
 
     def _cohort(self, side: _Side) -> Sequence[str]:
         assert side.federation is not None
-        return side.federation.cohort(self._number)
+        return side.federation.loaded.population.cohort(self._number)
 
     def _names(self) -> tuple[str, str]:
         one, other = (f"{s.run.name}{' (as recorded)' * bool(s.recorded)}" for s in self._sides)
