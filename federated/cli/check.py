@@ -61,20 +61,20 @@ def check(config: Path, overrides: Sequence[str], archive: Path | None, as_json:
 
 
 def _facts(federation: Federation) -> dict[str, Any]:
-    loaded, population = federation.loaded, federation.loaded.population
-    found = population.describe()
+    loaded = federation.loaded
+    found = loaded.describe()
     labels = found.labels_mean
     return {
         "clients": found.number_of_clients,
-        "clients_per_round": population.cohort_size,
+        "clients_per_round": loaded.cohort_size,
         "groups": _groups(loaded),
         "sites": list(loaded.config.sites.names),
         "samples_per_client": [found.samples_min, found.samples_median, found.samples_max],
         "labels_per_client": None if labels is None else round(labels, 2),
         "parameters": loaded.inputs.parameters,
-        "bytes_of_updates": population.bytes_of_updates,
+        "bytes_of_updates": loaded.bytes_of_updates,
         "bytes_of_round": loaded.inputs.costs(loaded.config).at_least,
-        "rounds_within_budget": population.rounds_within_budget(federation.gang.sites),
+        "rounds_within_budget": loaded.rounds_within_budget(federation.gang.sites),
         "identity": loaded.identity,
         "code_digest": loaded.code.digest,
         "code_digests": list(loaded.code.digests),

@@ -9,13 +9,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from fedpilot.fabric.host.users import current_user
 
-from ..config import load_config, located, parse_config
 from ..config.schema import RunConfig
 from ..core.population.partitions.summary import PartitionSummary
 from ..core.state import Array
@@ -28,7 +26,7 @@ from .run_folder.folder import RunFolder
 from .runs.run_driver import RunDriver
 from .runs.run_record import RunResult
 from .setup.global_model import CurrentModel, GlobalModel, as_module
-from .setup.loaded_config import LoadedConfig, Located, inputs_of
+from .setup.loaded_config import LoadedConfig, inputs_of, read_config
 from .sites.gang_session import GangSession
 from .sites.node_orders import NodeOrders
 from .sites.sources import SiteSource, disclosed_to, sites_here
@@ -74,9 +72,8 @@ class Federation:
         """
         paths = () if source is not None else import_paths(config, search)
         sys.path.extend(path for path in paths if path not in sys.path)
-        if not name:
-            name = Path(config).stem if isinstance(config, str | Path) else "federation"
-        read, placed = _read(config, overrides)
+        read, of_file, placed = read_config(config, overrides)
+        name = name or of_file
         self._events = EventBus(observers)
         with ExitStack() as undo:
             at = source or sites_here(read, sites, cluster)
@@ -140,12 +137,12 @@ class Federation:
 
     def describe(self) -> PartitionSummary:
         """How the samples lie on the clients, as far as that is known here."""
-        return self.loaded.population.describe()
+        return self.loaded.describe()
 
     @property
     def cohort_size(self) -> int:
         """Clients per round; with groups, in each round that a group trains by itself."""
-        return self.loaded.population.cohort_size
+        return self.loaded.cohort_size
 
     @property
     def data_digest(self) -> str:
@@ -248,13 +245,3 @@ class Federation:
     def coordinator(self, folder: RunFolder) -> Coordinator:
         """The coordinator of this federation's rounds, which keeps their record in `folder`."""
         return self._runs.coordinator(folder)
-
-
-def _read(
-    config: RunConfig | Mapping[str, Any] | str | Path, overrides: Sequence[str]
-) -> tuple[RunConfig, Located]:
-    """The config, and what tells where in its file the keys of its problems stand."""
-    if isinstance(config, str | Path):
-        return load_config(config, overrides), partial(located, path=config, overrides=overrides)
-    parsed = config if isinstance(config, RunConfig) else parse_config(config, overrides)
-    return parsed, lambda error: error

@@ -33,7 +33,7 @@ class EvaluationQuery(RunQuery):
     """Asks how a model does on samples."""
 
     samples_of: Callable[[Share], Indices] | None
-    """How many samples the judges in a share have, -1 if unknown; None where nobody says."""
+    """How many samples the judges in a share have, -1 if unknown; None where no number is known."""
 
     @property
     def name(self) -> str:

@@ -69,7 +69,7 @@ class CountedRounds:
         found = Counted.from_json(values, str(path))
         if found.model != model:
             raise RunRefused(
-                f"{path} says who counted after model {found.model[:12]}, and this is "
+                f"{path} says which clients counted after model {found.model[:12]}, and this is "
                 f"{model[:12]}: the run before this one came to another model"
             )
         return found

@@ -1,9 +1,9 @@
-"""SiteLimits: what each site added to the rounds of a run, who was refused, and who stands out.
+"""SiteLimits: what each site added to a run's rounds, which sites were refused or stand out.
 
 An answer that cannot be right ends a site's part in the run. One that is more than the config lets
 a site add is left out of its round; the site's part in the run ends when that happens again. Every
 refusal is in the run's journal before the round's sum is used, so that a coordinator started anew
-knows who has been refused before.
+knows which sites were refused before.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """OrderSender: sends a run's orders to its sites, each with the model that it is about.
 
-A model goes to a site once: whatever else is asked about it there names it by its digest. Every
-order is booked under its purpose. While a run goes on, the traffic budget allows each order first.
+A model goes to a site once: later orders about it name it by its digest. Every order is booked
+under its purpose. While a run goes on, the traffic budget has to allow each order first.
 """
 
 from __future__ import annotations

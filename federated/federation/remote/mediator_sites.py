@@ -46,8 +46,8 @@ def declarations(
 ) -> Declarations | None:
     """What the sites of a run disclose, if its data lies there; the same whenever it is asked.
 
-    It is written to `kept` the first time: who takes part in a run does not change when it goes on
-    after an interruption. ReservationRefused if too few sites hold the data set.
+    It is written to `kept` the first time, so a run that goes on after an interruption has the same
+    sites. ReservationRefused if too few sites hold the data set.
     """
     if config.data.from_ is None:
         return None
@@ -87,13 +87,13 @@ class MediatorSites(SiteSource):
         code: UserCode | None = None,
         members: Path | None = None,
     ) -> None:
-        """Those that the config of a run asks for, as far as they are ready once opened.
+        """The sites that the config asks for, as far as they are ready once opened.
 
-        `again`: its gang stood before, so that it goes on with as few sites as a gang that lost
-        some would. `declared` is what sites disclose of the data that lies there: those sites take
-        part. `members` is a file that keeps the names of those who do, for the next coordinator.
-        `code` came with the run, and goes to every site; without it, what the config names
-        is installed there.
+        `again`: the run's gang was complete before, so that it goes on with as few sites as a gang
+        that lost some. `declared` is what sites disclose of their data: those sites take part.
+        `members` is a file with the names of the current sites, for the next coordinator. `code`
+        came with the run, and goes to every site; without it, what the config names is installed
+        there.
         """
         self._config = config
         self._connection = connection
@@ -199,7 +199,7 @@ class MediatorSites(SiteSource):
         undo.callback(following.close)
 
         def changed(standing: SiteStanding | None = None) -> None:
-            # At once: the next that is heard may be that another site is lost.
+            # At once: the next news may be that another site is lost.
             mediator.leave_alone(
                 [
                     str(name)

@@ -27,7 +27,7 @@ def sparkline(values: Sequence[float], width: int = 24) -> str:
 
 
 def span(least: int | None, median: float | None, most: int | None) -> str:
-    """How many samples clients hold; None where nobody says."""
+    """How many samples clients hold; None where sites do not say."""
     if least is None or median is None or most is None:
         return "sites do not say how many samples"
     if least == most:

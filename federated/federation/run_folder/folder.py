@@ -102,7 +102,7 @@ class RunFolder:
     ) -> Self:
         """Make the folder of a new run and lock it; RunRefused if there is one already.
 
-        `fill` puts in what the run begins with. Before that is whole, nobody takes it for a run.
+        `fill` puts in what the run begins with. The folder counts as a run once that is whole.
         """
         path = root / check_run_id(run_id)
         try:
@@ -144,7 +144,7 @@ class RunFolder:
 
     @classmethod
     def locked(cls, path: Path) -> Self:
-        """Keep a run from being run or read, whatever its format. RunRefused if it is."""
+        """Keep a run of any format from being run or read. RunRefused if it is."""
         folder = cls(path)
         folder._take_lock()
         return folder
@@ -416,7 +416,7 @@ def _latest(root: Path) -> str:
 def remove_run(root: Path, run_id: str) -> None:
     """Remove a run's folder; RunRefused for one that is not there, or that runs now.
 
-    Whoever is killed amid it leaves no half of a run: what is still to go has another name.
+    The folder is renamed first, so a kill leaves no half of a run.
     """
     path = root / check_run_id(run_id)
     if not (path / "config.yaml").is_file():
@@ -450,13 +450,10 @@ def replace_text(path: Path, text: str) -> None:
 def is_locked(path: Path) -> bool:
     """Whether some process is running this run now."""
     try:
-        handle = os.open(path / ".lock", os.O_RDWR)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+        with RunFolder(path) as folder:
+            folder._take_lock(os.O_RDWR)
+    except RunRefused:
         return True
-    finally:
-        os.close(handle)
+    except OSError:
+        pass  # no run has begun there
     return False

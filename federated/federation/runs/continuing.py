@@ -1,8 +1,8 @@
 """Begins a new run where an earlier one stands, so that it ends as one run of that length would.
 
-`federation.rounds` is the total, and all of what decides a result that may differ from the earlier
-run. The new run gets a copy of all that the next round needs: the model and the server's memory,
-the rows, of which the stopping state is made, what clients keep, who counted, and which sites were
+`federation.rounds` is the total, and the only deciding key that may differ from the earlier run.
+The new run gets a copy of all that the next round needs: the model and the server's memory, the
+rows, which give the stopping state, what clients keep, which clients counted, and which sites were
 refused. So the earlier run may be removed.
 """
 
@@ -27,8 +27,8 @@ JUDGED = ("accuracy", "loss")
 BEST = ("best", "best_round")
 CLIENTS = ".clients.sqlite"
 COPIED = (REFUSALS, "round-*", "*.data.json")
-"""Of the journal: what was refused, who counted where a clock decided that, and of which content
-the declared data was."""
+"""Of the journal: what was refused, which clients counted where a clock decided that, and the
+content of the declared data."""
 
 
 @dataclass(frozen=True, slots=True)

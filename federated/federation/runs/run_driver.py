@@ -1,14 +1,14 @@
 """RunDriver: takes a run from its folder to its result, whether it is new, continued or resumed.
 
-However a run ends, its record says how. One that never got its gang leaves what there was before.
+The record always says how a run ended. A run that never got its gang leaves the folder as it was.
 """
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -48,7 +48,7 @@ class RunDriver:
         *,
         name: str,
     ) -> None:
-        """`name` is what runs are called whose config has no other."""
+        """`name` is for runs whose config has no other."""
         self._loaded = loaded
         self._gang = gang
         self._model = model
@@ -58,9 +58,8 @@ class RunDriver:
     def begin(self, run_id: str | None, *, progress: bool) -> RunResult:
         """Run all rounds in a new run folder."""
         config = self._loaded.config
-        folder = RunFolder.create(self._root, self._id_or_new(run_id), to_yaml(config))
-        with folder, self._showing(progress):
-            return self._run(folder, resumed=False)
+        with RunFolder.create(self._root, self._id_or_new(run_id), to_yaml(config)) as folder:
+            return self._run(folder, progress, resumed=False)
 
     def continue_from(self, earlier: str, run_id: str | None, *, progress: bool) -> RunResult:
         """Run what an earlier run lacks, in a folder of its own. RunRefused if it does not fit."""
@@ -71,8 +70,8 @@ class RunDriver:
             parent.check(loaded.config, loaded.identity_of)
             hand_on = partial(parent.hand_on, loaded.config, loaded.identity)
             folder = RunFolder.create(self._root, run_id, to_yaml(loaded.config), hand_on)
-        with folder, self._showing(progress):
-            return self._run(folder, resumed=True, parent=parent)
+        with folder:
+            return self._run(folder, progress, resumed=True, parent=parent)
 
     def resume(self, run_id: str, *, progress: bool) -> RunResult:
         """Continue an interrupted run in its folder. RunRefused if the config has other bits."""
@@ -89,10 +88,7 @@ class RunDriver:
                 raise RunRefused(
                     f"run {run_id} cannot be continued, since this changed: {changed}{more}"
                 )
-            with self._showing(progress):
-                if folder.manifest().get("status") == "finished":
-                    return self._finished_before(folder)
-                return self._run(folder, resumed=True)
+            return self._run(folder, progress, resumed=True)
 
     def coordinator(self, folder: RunFolder) -> Coordinator:
         """The coordinator of the rounds, with its record in `folder`.
@@ -109,7 +105,7 @@ class RunDriver:
             emit=self._events.emit,
             asked=inputs.cohort_size,
             enough=inputs.enough,
-            membership=self._loaded.population.membership(),
+            membership=self._loaded.membership(),
             test_samples=len(inputs.data.test_y),
             told=inputs.told_of,
         )
@@ -122,31 +118,24 @@ class RunDriver:
     def _id_or_new(self, run_id: str | None) -> str:
         return run_id or new_run_id(self._loaded.config.run.name or self._name)
 
-    def _finished_before(self, folder: RunFolder) -> RunResult:
-        """A finished run resumed: it stays as it is, and nothing is started."""
-        result = RunAttempt(folder, self._loaded, self._events.emit).finished_before()
-        if (last := folder.load_checkpoint()) is not None:
-            self._model.now = model_of(last)
-        return result
-
-    @contextmanager
-    def _showing(self, progress: bool) -> Iterator[None]:
-        """Within it, show on stdout what happens, if that is wanted."""
-        if not progress:
-            yield
-            return
-        from ..report.progress import display_for
-
-        with display_for(sys.stdout, as_json=False) as display, self._events.observed_by(display):
-            yield
-
-    def _run(self, folder: RunFolder, *, resumed: bool, parent: Parent | None = None) -> RunResult:
+    def _run(
+        self, folder: RunFolder, progress: bool, *, resumed: bool, parent: Parent | None = None
+    ) -> RunResult:
         started = time.perf_counter()
         events, outputs = self._events, self._loaded.config.outputs
         record = RunAttempt(folder, self._loaded, events.emit)
-        self._gang.name = folder.run_id
         status, failure, reason, began = "failed", "", "", False
         with ExitStack() as undo:
+            if progress:
+                from ..report.progress import display_for
+
+                display = undo.enter_context(display_for(sys.stdout, as_json=False))
+                undo.enter_context(events.observed_by(display))
+            if folder.manifest().get("status") == "finished":
+                if (last := folder.load_checkpoint()) is not None:
+                    self._model.now = model_of(last)
+                return record.finished_before()
+            self._gang.name = folder.run_id
             try:
                 with events.step("loading"):
                     record.started(parent)

@@ -69,7 +69,7 @@ class RunAttempt:
         from ...engine.training.modules import environment
 
         loaded, config, inputs = self._loaded, self._loaded.config, self._loaded.inputs
-        population = loaded.population.describe()
+        population = loaded.describe()
         if config.outputs.curves:
             prepare()
         now, resumed = _now(), self._earlier.get("status", SUBMITTED) != SUBMITTED
@@ -99,7 +99,7 @@ class RunAttempt:
             parent=origin.get("parent"),
             rounds=config.federation.rounds,
             clients=population.number_of_clients,
-            clients_per_round=loaded.population.cohort_size,
+            clients_per_round=loaded.cohort_size,
             samples_per_client=span,
             labels_per_client=None if labels is None else round(labels, 2),
             model=config.model.model_type,

@@ -128,7 +128,7 @@ class GangSession:
     def _opened(self, request: GangRequest, undo: ExitStack) -> Sequence[Site]:
         """The sites that are there; they end with the gang."""
         loaded, config = self._loaded, self._loaded.config
-        store = object_store_bytes(loaded.inputs) + loaded.population.bytes_of_updates
+        store = object_store_bytes(loaded.inputs) + loaded.bytes_of_updates
         step, within_s = "sites", config.participation.wait_for_sites_s
         if self._source.brings_ray:
             step, within_s = "ray", config.resources.start_timeout

@@ -8,13 +8,16 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from fedpilot.mediator import Payload
 from fedpilot.mediator.federation.futures import then
 
 from ...core.lifecycle import NodeState
 from ...core.proof.node_check import check_node
-from ...core.state import State
+from ...core.state import State, digest
 from ...core.sums.partial_check import AnswerRefused
+from ...errors import FederatedError
 from ..setup.global_model import CurrentModel
 from ..setup.loaded_config import LoadedConfig, execution_of
 from .gang_session import GangSession
@@ -46,8 +49,21 @@ class NodeOrders:
         return self._model.now.round_number
 
     def model_or(self, model: State | None) -> tuple[str, State]:
-        """The digest and the tensors of `model`, or of the global model."""
-        return self._model.or_other(model)
+        """The digest and the tensors of `model`, or of the global model.
+
+        FederatedError for a state that has other tensors than the federation's model.
+        """
+        if model is None:
+            return self._model.now.digest, self._model.now.state
+        initial = self._loaded.inputs.initial
+        for name in sorted(initial.keys() | model.keys()):
+            wanted, found = _kind(initial.get(name)), _kind(model.get(name))
+            if wanted != found:
+                raise FederatedError(
+                    f"this is not the state of the federation's model: {name!r} is {found}, "
+                    f"wanted {wanted}"
+                )
+        return digest(model), model
 
     def ask_node(self, index: int, order: Payload) -> Future[Payload]:
         """Send a client's order to its site; the gang is started if needed."""
@@ -83,7 +99,7 @@ class NodeOrders:
                     "state": str(NodeState.VIRTUAL),
                     "worker": "",
                     "reason": "the federation is not running",
-                    "samples": self._loaded.population.samples_of(index),
+                    "samples": self._loaded.samples_of(index),
                     "trail": [],
                 }
             )
@@ -102,3 +118,12 @@ class NodeOrders:
             return "not assigned until the gang is reserved"
         assignment = mediator.assignment
         return f"{assignment.site_of(index)}, since {assignment.explain(index)}"
+
+
+def _kind(array: object) -> str:
+    """What an entry of a state is, in words."""
+    if array is None:
+        return "nothing"
+    if not isinstance(array, np.ndarray):
+        return f"no NumPy array but {type(array).__name__}"
+    return f"{array.dtype} of shape {array.shape}"

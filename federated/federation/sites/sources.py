@@ -130,7 +130,7 @@ class OneRay(HereSource):
         self._begun: RayCluster | None = None
 
     def begin(self) -> None:
-        """Begin to start the private Ray, if the config wants one."""
+        """Begin to start the private Ray, if the config asks for one."""
         if self._cluster is None:
             self._begun = begin_ray(self.config)
 
@@ -230,7 +230,7 @@ def sites_here(
 ) -> OneRay | RayEach:
     """The sites of a config on this machine; `names` and `cluster` ask for parts of this process.
 
-    Several sites have a Ray each, unless somebody says what Ray to use. Raises BadFile.
+    Several sites have a Ray each, unless an argument says what Ray to use. Raises BadFile.
     """
     if cluster is None and names is None and len(config.sites.names) > 1:
         return RayEach(config)

@@ -46,7 +46,7 @@ class Checked:
     run: Reading
     findings: tuple[Finding, ...]
     standing: Reproducibility | None = None
-    """Whether it could be trained again here; None if nobody asked."""
+    """Whether it could be trained again here; None if that was not asked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +62,7 @@ class Departure:
     clients: ClientComparison | None
     """Recorded clients against those trained again; None if they were not recorded."""
     confirmed_by: tuple[str, ...]
-    """Files that hold the model as it was trained again, whatever the row says."""
+    """Files that hold the model as it was trained again, even if the row says otherwise."""
 
     @property
     def model_differs(self) -> bool:

@@ -1,12 +1,14 @@
-"""How an answer of `verify` reads: text for people, one JSON document for scripts."""
+"""What `verify` prints: text for people, one JSON document for scripts, and its progress."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, Self, TextIO
 
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -28,6 +30,7 @@ TENSORS_SHOWN = 10
 TENSORS_OF_A_CLIENT = 3
 INDENT = 12
 """Columns before what belongs to a line."""
+LINES_APART_S = 10.0
 PIPE_WIDTH = 120
 """Columns where there is no terminal to ask."""
 
@@ -72,7 +75,7 @@ class TextReport:
         self._names.append(checked.run.name)
         status = record.manifest.get("status", "unknown")
         if status == "running":
-            status = "interrupted"  # nobody runs it, or it could not be read
+            status = "interrupted"  # no process runs it, or it could not be read
         rounds = counted(record.rounds, "round")
         self._console.print(Text(f"run {checked.run.name}: {status}, {rounds}", style="bold"))
         if not checked.findings:
@@ -365,3 +368,44 @@ def _clients_json(found: ClientComparison, most: int) -> dict[str, Any]:
         "only_second_count": len(found.only_second),
         "shown": [_fields(each) for each in found.differing[:most]],
     }
+
+
+class ProgressLine:
+    """How far training again has come: a bar on a terminal, elsewhere a line now and then."""
+
+    def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
+        self._console = Console(file=stream, highlight=False)
+        self._clock = clock
+        self._told = clock()
+        self._bar: Progress | None = None
+
+    def __call__(self, what: str, done: int, of: int) -> None:
+        """Take note of how far it is; `of` is 0 where that is not known."""
+        if self._console.is_interactive and not self._console.is_dumb_terminal:
+            self._draw(what, done, of)
+        elif self._clock() - self._told >= LINES_APART_S:
+            self._told = self._clock()
+            self._console.print(f"{what}: {done} of {of}" if of else what)
+
+    def _draw(self, what: str, done: int, of: int) -> None:
+        if self._bar is None:
+            columns = (TextColumn("… {task.description}"), BarColumn(32), MofNCompleteColumn())
+            self._bar = Progress(
+                *columns, TimeElapsedColumn(), console=self._console, transient=True
+            )
+            self._bar.add_task(what)
+            self._bar.start()
+        task = self._bar.task_ids[0]
+        self._bar.update(task, description=what, completed=done, total=of or None)
+
+    def pause(self) -> None:
+        """Take the bar away until there is more to tell."""
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.pause()

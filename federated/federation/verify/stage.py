@@ -36,7 +36,7 @@ Hold = Callable[[], AbstractContextManager[object]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tools:
-    """How to make federations, and whom to tell what they do."""
+    """How to make federations, and how to tell what they do."""
 
     make: MakeFederation
     tell: Tell
@@ -88,7 +88,7 @@ def federation_of(run: Reading, make: MakeFederation) -> tuple[Federation | None
 def starts(run: Reading, other: Reading | None = None) -> list[ReplayStart]:
     """Where a replay of a run may begin, earliest first: only models that are what rows say.
 
-    The checkpoints of another run count where nobody remembers more than the model.
+    The checkpoints of another run count where neither server nor clients have a memory.
     """
     found = [ReplayStart(round_number=0), *_checkpoints(run, own=True)]
     if other is not None and run.is_stateless and other.is_stateless:
@@ -140,7 +140,7 @@ class Stage:
 
     def cohort(self) -> list[str]:
         """The clients that train in the next round."""
-        return self._federation.loaded.population.cohort(self.model.round_number + 1)
+        return self._federation.loaded.cohort(self.model.round_number + 1)
 
     def clients(self, ids: Sequence[str]) -> Iterator[TrainResult]:
         """Train clients of the next round, each by itself, which gives what the round gives."""
