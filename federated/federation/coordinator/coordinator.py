@@ -127,9 +127,8 @@ class Coordinator:
             **trained.by_site,
         }
         if self._config.evaluation.is_due(number, of):
-            found = self._evaluation.evaluate(new)
-            self._not_finite_at = found.not_finite_at
-            row |= {"accuracy": found.tally.accuracy, "loss": _number(found.tally.mean_loss)}
+            tally, self._not_finite_at = self._evaluation.evaluate(new)
+            row |= {"accuracy": tally.accuracy, "loss": _number(tally.mean_loss)}
         return row, new
 
     def _check_finite(self, row: Mapping[str, Any], new: GlobalModel) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,7 @@ from ..setup.global_model import GlobalModel
 from .gather import Answered, Answers, Part, gather
 from .participation_record import as_counted
 from .run_context import RunContext, RunQuery
-from .site_orders import EVALUATION, OrderForm
+from .site_orders import EVALUATION
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,30 +54,22 @@ class EvaluationQuery(RunQuery):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Evaluated:
-    """How a model did."""
-
-    tally: Tally = field(default_factory=Tally)
-    not_finite_at: list[str] = field(default_factory=list)
-    """The sites on whose samples its loss is not finite."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationPhase:
     """The evaluation of a run's models."""
 
     run: RunContext
 
-    def evaluate(self, model: GlobalModel) -> Evaluated:
+    def evaluate(self, model: GlobalModel) -> tuple[Tally, list[str]]:
+        """How the model did, and the sites on whose samples its loss is not finite."""
         at_sites = self.run.config.evaluation.where == "sites"
         answers = self._at_sites(model) if at_sites else self._on_test_set(model)
-        found = Evaluated()
+        total, not_finite_at = Tally(), []
         for answer in answers.all:
             tally = Tally.from_json(answer.payload.header["tally"])
-            found.tally.merge(tally)
+            total.merge(tally)
             if tally.not_finite:
-                found.not_finite_at.append(answer.part.site)
-        return found
+                not_finite_at.append(answer.part.site)
+        return total, not_finite_at
 
     def _at_sites(self, model: GlobalModel) -> Answers:
         run, participation = self.run, self.run.config.participation
@@ -99,7 +91,7 @@ class EvaluationPhase:
         answers = self._gathered(query, rules)
         if rules.by_clock:
             share = [each for a in answers.all for each in told(a.part.share)]
-            run.counted.write("judged", query.form, judges, answers, sorted(share))
+            run.counted.write("judged", query, judges, answers, sorted(share))
         return answers
 
     def _on_test_set(self, model: GlobalModel) -> Answers:
@@ -117,14 +109,16 @@ class EvaluationPhase:
         whole: int,
         samples_of: Callable[[Share], Indices] | None,
     ) -> EvaluationQuery:
-        form = OrderForm(
+        return EvaluationQuery(
             kind=EVALUATION,
             model=model,
             round_number=model.round_number,
             header=header,
             variant=header["on"],
+            run=self.run,
+            whole=whole,
+            samples_of=samples_of,
         )
-        return EvaluationQuery(run=self.run, form=form, whole=whole, samples_of=samples_of)
 
     def _gathered(
         self, query: EvaluationQuery, rules: Rules, parts: Sequence[Part] | None = None

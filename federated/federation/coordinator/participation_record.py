@@ -29,7 +29,7 @@ class CountedRounds:
     def write(
         self,
         what: str,
-        form: OrderForm,
+        query: OrderForm,
         whole: int,
         answers: Answers,
         counted: Any,
@@ -39,11 +39,11 @@ class CountedRounds:
         sites: dict[str, int] = {}
         for each in answers.all:
             sites[each.part.site] = sites.get(each.part.site, 0) + each.clients
-        number = form.round_number
+        number = query.round_number
         kept = write_late(self._late_of(number), late) if late else ()
         made = Counted(
             round_number=number,
-            model=form.model.digest,
+            model=query.model.digest,
             whole=whole,
             clients=sum(sites.values()),
             counted=counted,

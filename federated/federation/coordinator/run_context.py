@@ -64,23 +64,18 @@ class RunContext:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunQuery:
-    """A query whose orders differ only in the clients that they are about."""
+class RunQuery(OrderForm):
+    """A query of a run's sites, about clients or the coordinator's test set."""
 
     run: RunContext
-    form: OrderForm
     whole: int
-    """Clients that it is about; 1 for the coordinator's test set."""
-
-    @property
-    def round_number(self) -> int:
-        return self.form.round_number
+    """Clients that it is about; 1 for the test set."""
 
     def send(self, site: str, share: Share) -> Future[Payload]:
-        return self.run.orders.send(self.form, site, share)
+        return self.run.orders.send(self, site, share)
 
     def close(self, site: str, share: Share) -> None:
-        self.run.orders.close(self.form, site, share)
+        self.run.orders.close(self, site, share)
 
     def refused(self, site: str, error: Exception) -> bool:
         return self.run.limits.refused(site, error, self.round_number)

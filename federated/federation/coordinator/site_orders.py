@@ -25,7 +25,7 @@ PURPOSES = {TRAINING: "training", EVALUATION: "evaluation"}
 """What the bytes of an order of each kind are booked under."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class OrderForm:
     """What the orders of one query have in common: they differ in the clients they are about."""
 

@@ -36,7 +36,7 @@ from ..setup.loaded_config import execution_of
 from .gather import Answered, Answers, gather
 from .participation_record import as_counted
 from .run_context import RunContext, RunQuery
-from .site_orders import TRAINING, OrderForm
+from .site_orders import TRAINING
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,18 +49,18 @@ class TrainingQuery(RunQuery):
 
     @property
     def coarser(self) -> int:
-        return int(self.form.header["coarser"])
+        return int(self.header["coarser"])
 
     def check(self, share: Share, answer: Payload) -> None:
         partial = checked_partial(
             answer.header,
             answer.tensors,
             exponents=self._grid,
-            model=self.form.model.state,
+            model=self.model.state,
             roles=self.run.roles,
             members=self._members(share),
             # Only what a clock may close is answered before all are done.
-            all_of_them=not self.form.header.get("tells_covered", False),
+            all_of_them=not self.header.get("tells_covered", False),
             keeps_updates=self.run.algorithm.needs is Needs.EVERY_UPDATE,
         )
         self.run.limits.check(partial)
@@ -79,22 +79,22 @@ class TrainingQuery(RunQuery):
 
     def with_header(self, **more: Any) -> TrainingQuery:
         """The same, with more in its orders."""
-        return replace(self, form=replace(self.form, header={**self.form.header, **more}))
+        return replace(self, header={**self.header, **more})
 
     def repeated(self, coarser: int, answer: Payload) -> TrainingQuery:
         """The same on a coarser grid, about the clients that an answer counts."""
-        header = {**self.form.header, "coarser": coarser}
+        header = {**self.header, "coarser": coarser}
         if header.pop("tells_covered", False):
             header["counted"] = answer.header["covered"]
-        return replace(self, form=replace(self.form, header=header, variant=str(coarser)))
+        return replace(self, header=header, variant=str(coarser))
 
     @cached_property
     def _grid(self) -> Mapping[str, int]:
-        return grid(self.form.model.state, self.run.roles, self.coarser)
+        return grid(self.model.state, self.run.roles, self.coarser)
 
     def _members(self, share: Share) -> Members:
         members = self.run.membership.of(self.round_number, share)
-        if counted := self.form.header.get("counted"):
+        if counted := self.header.get("counted"):
             return members.among(unpacked(counted, len(members.mask)))
         return members
 
@@ -142,9 +142,7 @@ class TrainingPhase:
                 late = run.late.take(number)
                 run.late.expect(answers.late)
                 covered = _covered(answers, run.asked)
-                counted = run.counted.write(
-                    "counted", query.form, run.asked, answers, covered, late
-                )
+                counted = run.counted.write("counted", query, run.asked, answers, covered, late)
             by_site = self._by_site(number, answers.all)
             total = _merged([each.payload for each in answers.all])
             trained = total.weight
@@ -177,14 +175,15 @@ class TrainingPhase:
             "execution": execution_of(self.run.config),
             "oldest_checkpoint": self._oldest_checkpoint(),
         }
-        form = OrderForm(
+        return TrainingQuery(
             kind=TRAINING,
             model=model,
             round_number=model.round_number + 1,
             header=header,
             variant=str(coarser),
+            run=self.run,
+            whole=self.run.asked,
         )
-        return TrainingQuery(run=self.run, form=form, whole=self.run.asked)
 
     def _rules(self) -> Rules:
         run, participation = self.run, self.run.config.participation

@@ -208,7 +208,7 @@ class RunFolder:
         self.replace_manifest({"format": FORMAT, "run_id": self.run_id} | self.manifest() | facts)
 
     def replace_manifest(self, facts: Mapping[str, Any]) -> None:
-        """Say these facts and no others."""
+        """Write these facts and no others."""
         replace_text(self.path / "manifest.json", json.dumps(dict(facts), indent=2) + "\n")
 
     # -- what the user's code says -------------------------------------------------------------
@@ -223,7 +223,7 @@ class RunFolder:
         return path.read_text() if path.exists() else ""
 
     def forget_failure(self) -> None:
-        """The run goes on."""
+        """Remove the traceback, since the run goes on."""
         (self.path / FAILURE).unlink(missing_ok=True)
 
     def keep_output(self, event: Event) -> None:
@@ -254,23 +254,18 @@ class RunFolder:
                 line = {"round": round_number, "client": client, "tensors": digests[client]}
                 file.write(json.dumps(line) + "\n")
 
-    def _rewind_clients(self, last_round: int) -> None:
-        path = self.path / "clients.jsonl"
-        if path.exists():
-            whole = whole_lines(path)
-            kept = [line for line in whole if json.loads(line)["round"] <= last_round]
-            replace_text(path, "".join(kept))
-
     def rewind(self, last_round: int) -> list[dict[str, Any]]:
-        """Forget the metrics of rounds after `last_round`, which will be run again.
+        """Forget the metrics and clients of rounds after `last_round`, which will be run again.
 
-        Their bytes have crossed and stay in the table of traffic.
+        The bytes of those rounds have crossed and stay in the table of traffic.
         """
         self._mend_traffic()
-        self._rewind_clients(last_round)
-        rows = [row for row in self.rows() if row["round"] <= last_round]
-        replace_text(self.path / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
-        return rows
+        for path in (self.path / "clients.jsonl", self.path / "metrics.jsonl"):
+            if path.exists():
+                lines = whole_lines(path)
+                kept = [line for line in lines if json.loads(line)["round"] <= last_round]
+                replace_text(path, "".join(kept))
+        return self.rows()
 
     def write_csv(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Write the rows to metrics.csv."""

@@ -77,12 +77,12 @@ class RunDriver:
         """Continue an interrupted run in its folder. RunRefused if the config has other bits."""
         loaded = self._loaded
         with RunFolder.open(self._root, run_id) as folder:
-            loaded.take_over_execution(load_config(folder.path / "config.yaml"))
+            earlier = load_config(folder.path / "config.yaml")
+            loaded.take_over_execution(earlier)
             recorded = folder.manifest().get("identity", loaded.identity)
             # It may have died before it wrote down what `auto` means, and so before any round.
             undecided = with_execution(loaded.config, "auto", "auto")
             if recorded not in (loaded.identity, loaded.identity_of(undecided)):
-                earlier = load_config(folder.path / "config.yaml")
                 changed = "; ".join(differences(earlier, loaded.config)) or "its code or its data"
                 more = "" if changed.partition(":")[0] != ROUNDS or ";" in changed else GO_ON
                 raise RunRefused(

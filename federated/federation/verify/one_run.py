@@ -89,14 +89,13 @@ class Replayed:
 
 def check_run(run: Reading) -> Checked:
     """Check a run's folder against itself, and name the tensors where two states are at hand."""
-    return Checked(run=run, findings=tuple(_with_tensors(run, f) for f in check(run.record)))
-
-
-def _with_tensors(run: Reading, finding: Finding) -> Finding:
-    if not finding.twin:
-        return finding
-    tensors = state_differences(run.state(finding.twin), run.state(finding.file))
-    return replace(finding, tensors=tensors)
+    findings = []
+    for each in check(run.record):
+        if each.twin:
+            tensors = state_differences(run.state(each.twin), run.state(each.file))
+            each = replace(each, tensors=tensors)
+        findings.append(each)
+    return Checked(run=run, findings=tuple(findings))
 
 
 def stand(checked: Checked, tools: Tools) -> tuple[Checked, Federation | None]:
