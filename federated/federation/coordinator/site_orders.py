@@ -88,11 +88,14 @@ class OrderSender:
         for change in self._mediator.drain_changes():
             site = change.site
             self._models.pop(site, None)
-            if change.kind is ChangeKind.RETURNED:
-                self._emit("site_returned", site=site)
-                continue
-            event = "site_lost" if change.kind is ChangeKind.LOST else "site_drained"
-            self._emit(event, site=site, reason=change.reason, clients=change.clients)
+            went = {"site": site, "reason": change.reason, "clients": change.clients}
+            match change.kind:
+                case ChangeKind.LOST:
+                    self._emit("site_lost", **went)
+                case ChangeKind.DRAINED:
+                    self._emit("site_drained", **went)
+                case ChangeKind.RETURNED:
+                    self._emit("site_returned", site=site)
 
     def plan(self, meter: Meter, model: GlobalModel, judges: Judges, late: Iterable[str]) -> None:
         """Have the budget allow all that the round after this model is known to cost.

@@ -24,9 +24,9 @@ from ..events import Event
 from . import wording
 
 PLAIN_LINES = 40
-"""About how many rounds are printed where there is no terminal, however many there are,"""
+"""About how many rounds are printed where there is no terminal."""
 QUIET_S = 7.0
-"""and how long nothing is printed at most while something happens."""
+"""The longest time without a line while events come."""
 PHASES = {
     "run_started": "starting Ray",
     "cluster_ready": "reserving the gang",
@@ -112,7 +112,7 @@ class PlainLines(Display):
 def _write(stream: TextIO, *lines: str) -> None:
     """Print lines in one go: an interruption in between would leave half of one.
 
-    Clients and sites have words in them, which no terminal is to obey.
+    Clients and sites put text into them, so control characters are replaced.
     """
     stream.write("".join(f"{plain_lines(line)}\n" for line in lines))
     stream.flush()

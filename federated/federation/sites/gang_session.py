@@ -40,9 +40,9 @@ class GangSession:
         user: str,
         undo: ExitStack,
     ) -> None:
-        """`name` is what the gang is called, `user` whose it is; `undo` ends what there is."""
+        """`name` is the gang's, `user` owns it; `undo` ends what was started before."""
         self.name = name
-        """What the gang is called when it is reserved."""
+        """The gang's name when it is reserved."""
         self._user = user
         self._source = source
         self._loaded = loaded

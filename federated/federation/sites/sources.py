@@ -164,7 +164,6 @@ class RayEach(HereSource):
         """The sites that the config asks for. Raises BadFile."""
         super().__init__(config, config.sites.names)
         self._begun: LocalSites | None = None
-        self._opened: tuple[LocalSites, tuple[str, ...]] | None = None
 
     def begin(self) -> None:
         """Begin to start all of them, with as little room for objects as there may be."""
@@ -178,28 +177,23 @@ class RayEach(HereSource):
         if begun is not None and begun.store < store:
             begun.close()  # they have too little room for these data
             begun = None
-        sites = begun or self._started(store)
-        undo.callback(sites.close)
-        sites.wait()
-        there = [site for site in sites.sites() if site.name in among]
-        self._opened = sites, tuple(site.name for site in there)
+        self._sites = begun or self._started(store)
+        undo.callback(self._sites.close)
+        self._sites.wait()
+        there = [site for site in self._sites.sites() if site.name in among]
+        self._opened = [site.name for site in there]
         return there
 
     def follow(self, run: StartedRun, undo: ExitStack) -> None:
         """Bring in the sites whose runners died: that starts the next ones."""
         from .membership_watcher import Following
 
-        if self._opened is None:
-            return
-        (sites, names), mediator = self._opened, run.mediator
+        mediator = run.mediator
 
         def look(busy: Collection[str]) -> dict[str, Future[Any]]:
             out = {*busy, *mediator.sites, *mediator.excluded}
-            return {
-                site: mediator.readmit(site)
-                for site in names
-                if site not in out and sites.died(site)
-            }
+            gone = [site for site in self._opened if site not in out and self._sites.died(site)]
+            return {site: mediator.readmit(site) for site in gone}
 
         following = Following(look)
         undo.callback(following.close)
