@@ -41,32 +41,21 @@ if TYPE_CHECKING:
 _HOME = {
     "Algorithm": "core.algorithm",
     "BelowQuorum": "core.rounds.participation",
-    "ClientFailed": "errors",
-    "ConfigError": "errors",
     "Connection": "federation.remote.client",
     "Dataset": "data",
     "EvaluationResult": "federation.virtual_node",
     "Event": "federation.events",
-    "ExecutionRefused": "errors",
-    "FederatedError": "errors",
     "Federation": "federation.federation",
-    "InvalidTransition": "errors",
-    "NoUsableUpdate": "errors",
     "LocalClient": "engine.training.client",
     "NodeState": "core.lifecycle",
     "Partial": "core.sums.partial",
-    "Problem": "errors",
     "RemoteFederation": "federation.remote.client",
     "RunConfig": "config",
-    "RunRefused": "errors",
     "RunResult": "federation.runs.run_record",
     "TooFewSites": "core.rounds.participation",
-    "TrafficSpent": "errors",
     "TrainResult": "federation.virtual_node",
     "UnknownClient": "core.population.partitions.partition",
     "VirtualNode": "federation.virtual_node",
-    "WorkerNotMade": "errors",
-    "WorkersExhausted": "errors",
     "connect": "federation.remote.client",
     "load_config": "config",
     "parse_config": "config",
@@ -75,6 +64,7 @@ _HOME = {
     "register_loss": "engine.training.training_code",
     "register_model": "models",
 }
+"""The modules of the public names; `errors` has all others."""
 
 __all__ = [
     "Algorithm",
@@ -116,8 +106,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HOME:
-        return getattr(import_module(f".{_HOME[name]}", __name__), name)
+    if name in __all__:
+        return getattr(import_module(f".{_HOME.get(name, 'errors')}", __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -3,17 +3,17 @@
 FederatedError
 ├── ConfigError            bad input, found before anything is started            (exit 2)
 ├── RunRefused             the run cannot be continued or made as asked            (exit 2)
-├── CodeRefused            the user's own code is not what can travel, or be run   (exit 2)
-├── VersionsDiffer         a site's fedpilot reads the config otherwise, or not     (exit 3)
+├── CodeRefused            the user's own code cannot be sent, or be run           (exit 2)
+├── VersionsDiffer         a site's fedpilot reads the config differently          (exit 3)
 ├── TrafficSpent           a round costs more than is left of the traffic budget    (exit 3)
 ├── DataUnusable           a site's data cannot be used as its admin declared it   (exit 1)
 ├── ClientFailed           a client's training or evaluation raised                (exit 1)
 ├── NoUsableUpdate         every update of a round was refused                     (exit 1)
-├── ModelNotFinite         a round ended in a model that is no use to any other     (exit 1)
+├── ModelNotFinite         a round ended in a model that no round can mend         (exit 1)
 ├── WorkerNotMade          a worker cannot be started, and would fail again        (exit 1)
 ├── WorkersNotUp           workers have not started in time                         (exit 4)
 ├── WorkersExhausted       the same work lost its worker too often                 (exit 1)
-└── InvalidTransition      a VirtualNode was asked for what its state forbids      (exit 1)
+└── InvalidTransition      a VirtualNode's state does not allow the event          (exit 1)
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class FederatedError(Exception):
     """Root of this package's errors."""
 
     exits_with: ClassVar[int] = FAILED
-    """What a command ends with that fails by it."""
+    """The exit code of a command that it ends."""
 
 
 class ConfigError(FederatedError):
@@ -43,7 +43,7 @@ class ConfigError(FederatedError):
 
     @classmethod
     def about(cls, key: str, found: str, allowed: str) -> ConfigError:
-        """The error of one problem, which no line of a file is to blame for."""
+        """The error of one problem that belongs to no line of a file."""
         return cls([Problem(key=key, found=found, allowed=allowed)])
 
     def __str__(self) -> str:
@@ -59,7 +59,7 @@ class RunRefused(FederatedError):
 
 
 class CodeRefused(FederatedError):
-    """The user's own code is not what can travel to sites, or be run there; none of it was run."""
+    """The user's own code cannot be sent to sites, or be run there; none of it was run."""
 
     exits_with = BAD_INPUT
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +15,8 @@ from fedpilot.fabric.terminal.console import print_json
 from .options import JSON, SET
 
 if TYPE_CHECKING:
-    from ..core.population.partitions.summary import PartitionSummary
     from ..federation.federation import Federation
+    from ..federation.setup.loaded_config import LoadedConfig
 
 SHOWN_FILES = 4
 """Files of the user's own code that `check` names."""
@@ -51,51 +51,43 @@ def check(config: Path, overrides: Sequence[str], archive: Path | None, as_json:
         if archive is not None:
             _write_code(federation, config, archive)
         federation.settle_execution()
-        found = federation.describe()
-        labels = found.labels_mean
-        facts = {
-            "clients": found.number_of_clients,
-            "clients_per_round": federation.cohort_size,
-            "groups": _groups(federation),
-            "sites": list(federation.config.sites.names),
-            "samples_per_client": [found.samples_min, found.samples_median, found.samples_max],
-            "labels_per_client": None if labels is None else round(labels, 2),
-            "parameters": federation.parameters,
-            "bytes_of_updates": federation.bytes_of_updates,
-            "bytes_of_round": federation.bytes_of_round,
-            "rounds_within_budget": federation.rounds_within_budget(),
-            "identity": federation.identity,
-            "code_digest": federation.code_digest,
-            "code_digests": list(federation.code.digests),
-            "code_files": list(federation.code.files),
-            "data_digest": federation.data_digest,
-        }
+        facts = _facts(federation)
         if as_json:
             print_json({"config": federation.config.model_dump(mode="json"), **facts})
             return
         click.echo(to_yaml(federation.config), nl=False)
-        click.echo(
-            f"\n# {config} is right: {found.number_of_clients:,} clients"
-            f"{_holding(found)},\n# "
-            f"{federation.cohort_size:,} per round; {federation.parameters:,} parameters; "
-            f"identity {federation.identity[:16]}{_grouped(federation)}{_apart(federation)}"
-            f"{_kept(federation)}{_budgeted(federation)}{_code(federation)}"
-        )
+        lines = _summary(config, federation.loaded, facts)
+        click.echo("\n" + "\n".join(f"# {line}" for line in lines))
 
 
-def _holding(found: PartitionSummary) -> str:
-    """How many samples clients hold; nothing where their sites do not say."""
-    if found.samples_median is None:
-        return ""
-    span = f"{found.samples_min} to {found.samples_max}"
-    return f" of {span} samples (median {found.samples_median:g})"
+def _facts(federation: Federation) -> dict[str, Any]:
+    loaded = federation.loaded
+    found = loaded.describe()
+    labels = found.labels_mean
+    return {
+        "clients": found.number_of_clients,
+        "clients_per_round": loaded.cohort_size,
+        "groups": _groups(loaded),
+        "sites": list(loaded.config.sites.names),
+        "samples_per_client": [found.samples_min, found.samples_median, found.samples_max],
+        "labels_per_client": None if labels is None else round(labels, 2),
+        "parameters": loaded.inputs.parameters,
+        "bytes_of_updates": loaded.bytes_of_updates,
+        "bytes_of_round": loaded.inputs.costs(loaded.config).at_least,
+        "rounds_within_budget": loaded.rounds_within_budget(federation.gang.sites),
+        "identity": loaded.identity,
+        "code_digest": loaded.code.digest,
+        "code_digests": list(loaded.code.digests),
+        "code_files": list(loaded.code.files),
+        "data_digest": loaded.inputs.data_digest,
+    }
 
 
-def _groups(federation: Federation) -> dict[str, Any] | None:
-    """Who average among themselves; nothing in a star, no numbers where only the sites know."""
-    if (hierarchy := federation.config.hierarchy) is None:
+def _groups(loaded: LoadedConfig) -> dict[str, Any] | None:
+    """The groups that average by themselves; None in a star, no numbers where only sites know."""
+    if (hierarchy := loaded.config.hierarchy) is None:
         return None
-    groups = federation.groups
+    groups = loaded.inputs.data.groups
     sizes = [] if groups is None else groups.sizes.tolist()
     return {
         "by": hierarchy.groups.by,
@@ -105,53 +97,47 @@ def _groups(federation: Federation) -> dict[str, Any] | None:
     }
 
 
-def _grouped(federation: Federation) -> str:
-    """How many groups there are; nothing in a star."""
-    if (found := _groups(federation)) is None:
-        return ""
-    each = f"{found['rounds_per_group']} rounds of each to a round of the federation"
-    if found["count"] is None:
-        return f"\n# groups by {found['by']}, as the sites find them; {each}"
-    least, most = found["clients"]
-    return (
-        f"\n# {found['count']:,} groups by {found['by']}, of {least:,} to {most:,} clients: "
-        f"{each};\n# at most {found['count']:,} workers have work"
-    )
-
-
-def _apart(federation: Federation) -> str:
-    """How many sites will be started; nothing where there is one."""
-    names = federation.config.sites.names
-    return f"\n# {len(names)} sites on this machine: {', '.join(names)}" if len(names) > 1 else ""
-
-
-def _kept(federation: Federation) -> str:
-    """What it costs that an algorithm needs every update of a round; nothing where a sum does."""
+def _summary(path: Path, loaded: LoadedConfig, facts: Mapping[str, Any]) -> Iterator[str]:
+    """What a run of the config would be, line by line."""
     from fedpilot.fabric.core.text.amounts import in_bytes
 
-    if not (total := federation.bytes_of_updates):
-        return ""
-    return (
-        f"\n# `{federation.config.federation.aggregation_strategy}` keeps every update of a round: "
-        f"{federation.cohort_size:,} clients per round x "
-        f"{in_bytes(total // federation.cohort_size)} = {in_bytes(total)} of memory,\n# "
-        "up to three times while they are handed up"
-    )
-
-
-def _budgeted(federation: Federation) -> str:
-    """How far the traffic budget goes; nothing where there is none."""
-    from fedpilot.fabric.core.text.amounts import in_bytes
-
-    if (fits := federation.rounds_within_budget()) is None:
-        return ""
-    rounds, sites = federation.config.federation.rounds, len(federation.config.sites.names)
-    enough = f"all {rounds:,}" if fits == rounds else f"at most {fits:,} of {rounds:,}"
-    at = "one site" if sites == 1 else f"{sites} sites"
-    return (
-        f"\n# a round is {in_bytes(federation.bytes_of_round)} of traffic for each site: `traffic` "
-        f"is enough for {enough} rounds\n# of {at}, if nothing has to be sent twice"
-    )
+    federation, code, cohort = loaded.config.federation, loaded.code, facts["clients_per_round"]
+    least, median, most = facts["samples_per_client"]
+    holding = "" if median is None else f" of {least} to {most} samples (median {median:g})"
+    yield f"{path} is right: {facts['clients']:,} clients{holding},"
+    identity = facts["identity"][:16]
+    yield f"{cohort:,} per round; {facts['parameters']:,} parameters; identity {identity}"
+    if (groups := facts["groups"]) is not None:
+        each = f"{groups['rounds_per_group']} rounds of each to a round of the federation"
+        if (count := groups["count"]) is None:
+            yield f"groups by {groups['by']}, as the sites find them; {each}"
+        else:
+            least, most = groups["clients"]
+            yield f"{count:,} groups by {groups['by']}, of {least:,} to {most:,} clients: {each};"
+            yield f"at most {count:,} workers have work"
+    sites = facts["sites"]
+    if len(sites) > 1:
+        yield f"{len(sites)} sites on this machine: {', '.join(sites)}"
+    if total := facts["bytes_of_updates"]:
+        yield (
+            f"`{federation.aggregation_strategy}` keeps every update of a round: {cohort:,} "
+            f"clients per round x {in_bytes(total // cohort)} = {in_bytes(total)} of memory,"
+        )
+        yield "up to three times while they are handed up"
+    if (fits := facts["rounds_within_budget"]) is not None:
+        rounds = federation.rounds
+        enough = f"all {rounds:,}" if fits == rounds else f"at most {fits:,} of {rounds:,}"
+        moved = f"a round is {in_bytes(facts['bytes_of_round'])} of traffic for each site"
+        yield f"{moved}: `traffic` is enough for {enough} rounds"
+        at = "one site" if len(sites) == 1 else f"{len(sites)} sites"
+        yield f"of {at}, if nothing has to be sent twice"
+    if code.files:
+        some = ", ".join([*code.files[:SHOWN_FILES], *["..."][: len(code.files) > SHOWN_FILES]])
+        yield f"code that would go to sites: {some}"
+        yield f"  sha256 {code.archive_digest}"
+    if code.installed:
+        yield f"installed code: {', '.join(code.installed)}"
+        yield f"  sha256 {code.installed_digest}"
 
 
 def _write_code(federation: Federation, config: Path, archive: Path) -> None:
@@ -166,15 +152,3 @@ def _write_code(federation: Federation, config: Path, archive: Path) -> None:
         archive.write_bytes(code.archive)
     except OSError as error:
         fail(f"{archive} cannot be written: {error.strerror or error}", BAD_INPUT)
-
-
-def _code(federation: Federation) -> str:
-    """The user's own code, with what sites' policies list of it; nothing where none is named."""
-    code, lines = federation.code, []
-    if code.files:
-        some = ", ".join([*code.files[:SHOWN_FILES], *["..."][: len(code.files) > SHOWN_FILES]])
-        lines += [f"# code that would go to sites: {some}", f"#   sha256 {code.archive_digest}"]
-    if code.installed:
-        named = ", ".join(code.installed)
-        lines += [f"# installed code: {named}", f"#   sha256 {code.installed_digest}"]
-    return "".join(f"\n{line}" for line in lines)

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Literal
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
-from fedpilot.fabric.core.text.amounts import in_bytes
+from fedpilot.fabric.core.text.amounts import counted, in_bytes
 from fedpilot.fabric.host.machine import Load, load
 from fedpilot.fabric.ray.start import niceness
 
@@ -61,6 +61,12 @@ class CheckResult:
     found: str
     advice: str = ""
     """What to do, when there is something to do."""
+
+
+def _judged(name: str, found: str, *, warn: str = "", fail: str = "") -> CheckResult:
+    """A finding that fails or warns where there is advice for that, and is fine otherwise."""
+    status: Status = "fail" if fail else "warn" if warn else "ok"
+    return CheckResult(name=name, status=status, found=found, advice=fail or warn)
 
 
 def examine(
@@ -107,24 +113,20 @@ def ray_cluster(address: str, auth_mode: str | None, timeout_s: float) -> Iterat
 
 def unreachable(address: str, reason: str) -> CheckResult:
     """Why a run could not attach to a Ray cluster."""
-    found = f"{address}: {reason}"
     advice = "is Ray's head running there (`ray status`), and does the network let you through?"
-    return CheckResult(name="ray cluster", status="fail", found=found, advice=advice)
+    return _judged("ray cluster", f"{address}: {reason}", fail=advice)
 
 
 def reached(address: str, mode: str, report: ClusterReport) -> CheckResult:
     """What a Ray cluster offers, and how it lets one in."""
-    count = len(report.machines)
-    machines = "1 machine" if count == 1 else f"{count} machines"
+    machines = counted(len(report.machines), "machine")
     python = next((each.python for each in report.machines if each.python), "?")
     found = (
         f"{address}: {machines} with {report.cpus:g} CPU, {report.free_cpus:g} of them free; Ray "
         f"{report.ray}, Python {python}, authentication {mode}"
     )
-    if not report.free_cpus:
-        advice = "others hold all of it: a run waits for `resources.reserve_timeout`"
-        return CheckResult(name="ray cluster", status="warn", found=found, advice=advice)
-    return CheckResult(name="ray cluster", status="ok", found=found)
+    advice = "others hold all of it: a run waits for `resources.reserve_timeout`"
+    return _judged("ray cluster", found, warn="" if report.free_cpus else advice)
 
 
 def machine(report: MachineReport, here: str) -> CheckResult:
@@ -135,31 +137,30 @@ def machine(report: MachineReport, here: str) -> CheckResult:
         advice = f"install fedpilot {here} there, in the environment that Ray runs in"
         if not report.python:
             advice = "is the machine overloaded, or Ray's raylet there (`ray status`)?"
-        return CheckResult(name=name, status="fail", found=found, advice=advice)
+        return _judged(name, found, fail=advice)
     found = (
         f"{report.cpus:g} CPU, fedpilot {report.fedpilot}, load {report.load:.1f}, workers at "
         f"niceness {report.niceness}"
     )
+    advice = ""
     if report.fedpilot != here:
         advice = f"here it is fedpilot {here}: install the same version on both"
-        return CheckResult(name=name, status="warn", found=found, advice=advice)
-    if (report.niceness or 0) > 0:
+    elif (report.niceness or 0) > 0:
         advice = (
             "beside busy processes such workers hardly start: set RAY_worker_niceness=0 where its "
             "raylet is started"
         )
-        return CheckResult(name=name, status="warn", found=found, advice=advice)
-    return CheckResult(name=name, status="ok", found=found)
+    return _judged(name, found, warn=advice)
 
 
 def busyness(busy: Load) -> CheckResult:
     """How busy this host is, and how nice the workers of a private Ray would be."""
     if busy.average <= BUSY * busy.cpus:
-        return CheckResult(name="load", status="ok", found=str(busy))
+        return _judged("load", str(busy))
     advice = "others compute here: starts take minutes and rounds longer"
     if (busy.niceness or 0) > 0:
         advice += "; unset RAY_worker_niceness, or workers get next to nothing"
-    return CheckResult(name="load", status="warn", found=str(busy), advice=advice)
+    return _judged("load", str(busy), warn=advice)
 
 
 def kernels() -> CheckResult:
@@ -171,59 +172,50 @@ def kernels() -> CheckResult:
     except Exception as error:
         found = f"training code of dense layers cannot be compiled: {type(error).__name__}: {error}"
         advice = "set `training.execution: folded`, and tell us what Numba says"
-        return CheckResult(name="kernels", status="warn", found=found, advice=advice)
-    return CheckResult(name="kernels", status="ok", found=f"training code of dense layers: {found}")
+        return _judged("kernels", found, warn=advice)
+    return _judged("kernels", f"training code of dense layers: {found}")
 
 
 def python(version: tuple[int, int, int], required: str) -> CheckResult:
     """Whether this Python is one that fedpilot runs on."""
     text = ".".join(map(str, version))
-    if SpecifierSet(required).contains(text):
-        return CheckResult(name="python", status="ok", found=text)
     advice = f"install Python {required} and make a new virtual environment with it"
-    return CheckResult(name="python", status="fail", found=text, advice=advice)
+    return _judged("python", text, fail="" if SpecifierSet(required).contains(text) else advice)
 
 
 def package(requirement: Requirement, installed: str | None) -> CheckResult:
     """Whether a package that fedpilot needs is there, in a version that it works with."""
     wanted = f'pip install "{requirement.name}{requirement.specifier}"'
     if installed is None:
-        found = "not installed"
-        return CheckResult(name=requirement.name, status="fail", found=found, advice=wanted)
+        return _judged(requirement.name, "not installed", fail=wanted)
     if not requirement.specifier.contains(installed, prereleases=True):
         found = f"{installed}, and fedpilot needs {requirement.specifier}"
-        return CheckResult(name=requirement.name, status="fail", found=found, advice=wanted)
-    return CheckResult(name=requirement.name, status="ok", found=installed)
+        return _judged(requirement.name, found, fail=wanted)
+    return _judged(requirement.name, installed)
 
 
 def cpus(visible: int, quota: float | None) -> CheckResult:
     """How many CPUs workers can share; a container's quota may be less than what is visible."""
     usable = visible if quota is None else min(float(visible), quota)
     found = f"{usable:g}" if usable == visible else f"{usable:g} of {visible} (cgroup quota)"
-    if usable < visible:
-        advice = f"Ray counts {visible}; set `resources.ray.num_cpus: {max(1, int(usable))}`"
-        return CheckResult(name="cpus", status="warn", found=found, advice=advice)
-    return CheckResult(name="cpus", status="ok", found=found)
+    advice = f"Ray counts {visible}; set `resources.ray.num_cpus: {max(1, int(usable))}`"
+    return _judged("cpus", found, warn=advice if usable < visible else "")
 
 
 def memory(available: int | None) -> CheckResult:
     """Whether a private Ray and two workers fit."""
     if available is None:
-        return CheckResult(name="memory", status="ok", found="unknown (no /proc/meminfo)")
+        return _judged("memory", "unknown (no /proc/meminfo)")
     found = f"{in_bytes(available)} available"
-    if available < LEAST_MEMORY:
-        advice = "end other programs, or use fewer workers: about 600 MB for Ray, 300 MB for each"
-        return CheckResult(name="memory", status="warn", found=found, advice=advice)
-    return CheckResult(name="memory", status="ok", found=found)
+    advice = "end other programs, or use fewer workers: about 600 MB for Ray, 300 MB for each"
+    return _judged("memory", found, warn=advice if available < LEAST_MEMORY else "")
 
 
 def shared_memory(free: int | None) -> CheckResult:
     """Whether Ray's object store can live in memory."""
     found = "no /dev/shm" if free is None else f"{in_bytes(free)} free in /dev/shm"
-    if free is None or free < LEAST_SHARED_MEMORY:
-        advice = "Ray falls back to files in /tmp, which is slow; for Docker use `--shm-size=2g`"
-        return CheckResult(name="shared memory", status="warn", found=found, advice=advice)
-    return CheckResult(name="shared memory", status="ok", found=found)
+    advice = "Ray falls back to files in /tmp, which is slow; for Docker use `--shm-size=2g`"
+    return _judged("shared memory", found, warn=advice if (free or 0) < LEAST_SHARED_MEMORY else "")
 
 
 def disk(folder: Path, usage: tuple[int, int, int]) -> CheckResult:
@@ -232,12 +224,12 @@ def disk(folder: Path, usage: tuple[int, int, int]) -> CheckResult:
     found = f"{in_bytes(free)} free in {folder}"
     if free < LEAST_DISK:
         advice = "free some, or set `outputs.folder` to a folder on another disk"
-        return CheckResult(name="disk", status="warn", found=found, advice=advice)
+        return _judged("disk", found, warn=advice)
     if free < (1 - FULLEST_DISK) * total:
         found = f"{found}, over {FULLEST_DISK:.0%} full"
         advice = "beyond that Ray refuses to spill objects; free some if Ray's folder is here too"
-        return CheckResult(name="disk", status="warn", found=found, advice=advice)
-    return CheckResult(name="disk", status="ok", found=found)
+        return _judged("disk", found, warn=advice)
+    return _judged("disk", found)
 
 
 def gpus(devices: Iterable[Path], has_driver_tools: bool) -> CheckResult:
@@ -245,9 +237,8 @@ def gpus(devices: Iterable[Path], has_driver_tools: bool) -> CheckResult:
     names = [device.name for device in devices]
     if names and not has_driver_tools:
         advice = "`nvidia-smi` is not there: is the driver installed, or the container toolkit?"
-        return CheckResult(name="gpus", status="warn", found=", ".join(names), advice=advice)
-    found = ", ".join(names) or "none (runs train on CPUs)"
-    return CheckResult(name="gpus", status="ok", found=found)
+        return _judged("gpus", ", ".join(names), warn=advice)
+    return _judged("gpus", ", ".join(names) or "none (runs train on CPUs)")
 
 
 def authentication(environment: Mapping[str, str], token_exists: bool) -> CheckResult:
@@ -257,25 +248,24 @@ def authentication(environment: Mapping[str, str], token_exists: bool) -> CheckR
         environment.get("RAY_AUTH_TOKEN") or environment.get("RAY_AUTH_TOKEN_PATH")
     )
     if mode == "token" and not has_token:
-        found = "RAY_AUTH_MODE=token, and no token"
         advice = "set RAY_AUTH_TOKEN_PATH to the cluster's token file"
-        return CheckResult(name="ray authentication", status="warn", found=found, advice=advice)
+        return _judged("ray authentication", "RAY_AUTH_MODE=token, and no token", warn=advice)
     if mode is None and token_exists:
         found = "RAY_AUTH_MODE is unset, and ~/.ray/auth_token exists"
         advice = (
             "`ray start --head` then asks for tokens that `ray start --address` does not send; "
             "set RAY_AUTH_MODE to `token` or `disabled` wherever Ray is started"
         )
-        return CheckResult(name="ray authentication", status="warn", found=found, advice=advice)
+        return _judged("ray authentication", found, warn=advice)
     found = f"RAY_AUTH_MODE={mode}" if mode else "unset, and no token in ~/.ray"
-    return CheckResult(name="ray authentication", status="ok", found=found)
+    return _judged("ray authentication", found)
 
 
 def other_ray(process_names: Iterable[str]) -> CheckResult:
     """Which Ray clusters run here already."""
     counts = Counter(name for name in process_names if name in ("gcs_server", "raylet"))
     if not counts:
-        return CheckResult(name="other ray", status="ok", found="none on this host")
+        return _judged("other ray", "none on this host")
     found = ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))
     advice = "a private Ray runs beside them; `ray stop` would end them all"
     return CheckResult(name="other ray", status="ok", found=found, advice=advice)
@@ -284,34 +274,32 @@ def other_ray(process_names: Iterable[str]) -> CheckResult:
 def agent_port(taken: bool) -> CheckResult:
     """Whether the fixed port of Ray's dashboard agent is free."""
     if not taken:
-        return CheckResult(name="ray agent port", status="ok", found=f"{AGENT_PORT} is free")
+        return _judged("ray agent port", f"{AGENT_PORT} is free")
     found = f"{AGENT_PORT} is in use, most likely by another Ray"
     advice = "a private Ray starts some seconds later, since it tries that port first"
-    return CheckResult(name="ray agent port", status="warn", found=found, advice=advice)
+    return _judged("ray agent port", found, warn=advice)
 
 
 def ray_address_variable(variable: str | None, address: str | None) -> CheckResult:
     """Whether RAY_ADDRESS says something that the config does not."""
     if not variable:
-        return CheckResult(name="RAY_ADDRESS", status="ok", found="unset")
+        return _judged("RAY_ADDRESS", "unset")
     found = f"RAY_ADDRESS={variable}"
     if address == "auto":
-        return CheckResult(
-            name="RAY_ADDRESS", status="ok", found=f"{found}, used by `address: auto`"
-        )
+        return _judged("RAY_ADDRESS", f"{found}, used by `address: auto`")
     advice = "fedpilot ignores it; set `resources.ray.address: auto` to use that cluster"
-    return CheckResult(name="RAY_ADDRESS", status="warn", found=found, advice=advice)
+    return _judged("RAY_ADDRESS", found, warn=advice)
 
 
 def temporary_folder(folder: str) -> CheckResult:
     """Whether the paths of Ray's sockets below the temporary folder are short enough."""
     length = len(os.fsencode(folder.rstrip("/") + SOCKET_BELOW_TMP))
     if length <= LONGEST_SOCKET:
-        return CheckResult(name="temporary folder", status="ok", found=folder)
+        return _judged("temporary folder", folder)
     longest = LONGEST_SOCKET - len(SOCKET_BELOW_TMP)
     found = f"{folder}, too long for Ray's sockets ({length} bytes of at most {LONGEST_SOCKET})"
     advice = f"set RAY_TMPDIR to a folder whose path has at most {longest} bytes, such as /tmp"
-    return CheckResult(name="temporary folder", status="fail", found=found, advice=advice)
+    return _judged("temporary folder", found, fail=advice)
 
 
 def _installation() -> Iterator[CheckResult]:
@@ -320,9 +308,9 @@ def _installation() -> Iterator[CheckResult]:
     except metadata.PackageNotFoundError:
         found = "runs from its sources, without being installed"
         advice = "`pip install -e .` in the checkout, so that versions can be checked"
-        yield CheckResult(name="fedpilot", status="warn", found=found, advice=advice)
+        yield _judged("fedpilot", found, warn=advice)
         return
-    yield CheckResult(name="fedpilot", status="ok", found=fedpilot.version)
+    yield _judged("fedpilot", fedpilot.version)
     yield python(sys.version_info[:3], fedpilot.metadata["Requires-Python"] or "")
     for line in fedpilot.requires or ():
         requirement = Requirement(line)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
 import click
@@ -140,13 +139,7 @@ def explain(client_id: str, run_id: str | None, access: Access, as_json: bool) -
 def _ask(
     access: Access, run_id: str | None, question: Callable[[RemoteFederation], Answer]
 ) -> Answer:
-    with _nodes(access, run_id) as nodes:
-        return question(nodes)
-
-
-@contextmanager
-def _nodes(access: Access, run_id: str | None) -> Iterator[RemoteFederation]:
-    """The clients of a run at the mediator."""
+    """Ask about the clients of a run at the mediator."""
     from fedpilot.mediator.client.client import ENDED
 
     from ..federation.remote.client import RemoteFederation
@@ -160,4 +153,4 @@ def _nodes(access: Access, run_id: str | None) -> Iterator[RemoteFederation]:
                 fail(f"--run says which run is meant; at {client.address} {found}", BAD_INPUT)
             run_id = str(going[0]["run_id"])
         with RemoteFederation(client, run_id) as nodes:
-            yield nodes
+            return question(nodes)

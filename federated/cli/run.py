@@ -177,13 +177,12 @@ def _as_before(
     """
     from ..config import load_config
     from ..federation.federation import Federation
-    from ..federation.run_folder.folder import RunFolder
-    from ..federation.runs.continuing import find
+    from ..federation.run_folder.folder import RunFolder, find_run
 
     with (
         RunFolder.open(root, run_id or "")
         if parent is None
-        else RunFolder.reading(find(root, parent))
+        else RunFolder.reading(find_run(root, parent))
     ) as folder:
         saved = load_config(folder.path / "config.yaml", overrides)
         here = saved.model_copy(

@@ -1,11 +1,6 @@
-"""What a run tells whoever follows it: named events with plain fields, in the order they happen.
+"""Events of a run: named, with plain fields, in the order they happen.
 
-`run_started`, `execution_chosen`, `cluster_ready`, `gang_reserved`, `workers_starting`,
-`worker_ready`, `kernels_compiled`, `workers_differ`, `workers_ready`, `worker_lost`,
-`site_lost`, `site_drained`, `site_returned`, `site_refused`, `site_stands_out`,
-`site_passed_over`, `link_slow`, `round_started`, `clients_done`, `clients_printed`,
-`round_quorum`, `update_refused`, `grid_coarsened`, `round_finished`, `run_finished`; `waiting`
-where nothing else is said for long. docs/reference/events.md lists their fields.
+docs/reference/events.md lists them and their fields.
 """
 
 from __future__ import annotations
@@ -37,8 +32,8 @@ class Event:
 
 
 Observer = Callable[[Event], None]
-"""Called for every event, one at a time, from whichever thread it happens in; it must not wait for
-the federation, which waits for it."""
+"""Called for every event, one at a time, from the thread it happens in. The federation waits for
+it, so it must not wait for the federation."""
 
 
 Emit = Callable[..., None]
@@ -50,7 +45,7 @@ def event(name: str, **fields: Any) -> Event:
 
 
 class EventBus:
-    """Hands every event to all observers, and tells them what is waited for in silence."""
+    """Hands every event to all observers, and says what the run waits for when it is silent."""
 
     def __init__(self, observers: Sequence[Observer] = ()) -> None:
         self.observers = list(observers)

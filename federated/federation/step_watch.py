@@ -1,7 +1,7 @@
 """StepWatch: says what a run waits for while nothing else is said, so that no step is silent.
 
-A step is told of by the event `waiting` once nobody has heard anything for `QUIET_S`, and again
-after every further `QUIET_S` of silence.
+It emits the event `waiting` after `QUIET_S` without any event, and again after every further
+`QUIET_S` of silence.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from fedpilot.fabric.host.machine import load
 from fedpilot.fabric.host.patience import Patience
 
 QUIET_S = 5.0
-"""A third of what a user may be left without a word, so that a busy machine may be late with it."""
+"""A third of the longest silence that a user may see, so that a busy machine may be late."""
 BEGINS: Mapping[str, str | None] = {"round": "round_started", "mediator": None}
-"""Steps of which one follows the other under one name, and the event that begins one; None: any."""
+"""Steps that follow each other under one name, and the event that begins one; None: any event."""
 TOLD_BY_OTHERS = 1.5
-"""How much longer a step may be silent of which the sites tell themselves."""
+"""How many times longer a step may be silent if the sites tell of it themselves."""
 
 
 class StepWatch:
-    """Knows the steps that a federation is at; tells of those that are silent."""
+    """Knows the current steps of a federation, and tells of the silent ones."""
 
     def __init__(
         self, emit: Callable[..., None], *, clock: Callable[[], float] = time.monotonic
@@ -53,7 +53,7 @@ class StepWatch:
                 self._open.remove((name, patience))
 
     def heard(self, event: str, **fields: Any) -> None:
-        """Something was said: whoever follows the run knows that it goes on."""
+        """Take note of an event: it shows that the run goes on."""
         if event == "round_started":
             self._round = fields["round"]
         for name, patience in tuple(self._open):
@@ -64,7 +64,7 @@ class StepWatch:
     def _say(self, name: str, seconds: float, within_s: float | None) -> None:
         busy = load()
         about = {"round": self._round} if name == "round" else {}
-        with suppress(OSError):  # nobody reads any more, which the run itself finds out
+        with suppress(OSError):  # stdout is closed, which the run itself finds out
             self._emit(
                 "waiting",
                 step=name,

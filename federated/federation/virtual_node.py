@@ -1,8 +1,8 @@
 """VirtualNode: a client of the federation, which is only an id until it is used.
 
 It holds no resources and no data: `materialize()` (called by `train`, `evaluate` and `aggregate`)
-binds it to a warm FederatedNode at its site, where it stays until it is idle for long, the place is
-needed, or `release()`.
+binds it to a warm FederatedNode at its site, until `release()`, a long idle time, or the need for
+its place.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class NodeOwner(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainResult:
-    """What a client's training gave."""
+    """The result of a client's training."""
 
     client_id: str
     state: Mapping[str, Array]

@@ -66,7 +66,7 @@ def logs(run_id: str, follow: bool, access: Access, as_json: bool) -> None:
                 for text in parts:
                     click.echo(plain_lines(text), nl=False)
         except KeyboardInterrupt:
-            fail(f"interrupted; nothing becomes of run {run_id} by that", INTERRUPTED)
+            fail(f"interrupted; this does not affect run {run_id}", INTERRUPTED)
 
 
 @click.command()

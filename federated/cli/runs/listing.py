@@ -154,7 +154,8 @@ def _brief(path: Path) -> dict[str, Any]:
     """What lists say of a run; one that died without a word is called interrupted."""
     from ...federation.run_folder.folder import RunFolder, is_locked
 
-    manifest, rows = RunFolder(path).manifest(), RunFolder(path).rows()
+    found = RunFolder(path)
+    manifest, rows = found.manifest(), found.rows()
     last = rows[-1] if rows else {}
     status = manifest.get("status", "interrupted")
     if status == "running" and not is_locked(path):

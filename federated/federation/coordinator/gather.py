@@ -1,10 +1,10 @@
 """Gathers the sites' answers to one query about clients, until every client is answered for.
 
-Each site gets one order about its share. A site that is lost leaves its share behind: what may move
-of it goes to the others as further orders, whose answers add up with the rest; what may not waits
-for the site. So every client is in exactly one answer, whatever is lost when. A site whose answer
-does not count is asked nothing more of this query; its share is treated like that of a lost one.
-Who may be done without, and when, is decided in `core.participation`.
+Each site gets one order about its share. A lost site leaves its share behind: the clients that may
+move go to the other sites as further orders, whose answers add up with the rest; the others wait
+for the site. So every client is in exactly one answer, even if sites are lost. A site whose answer
+does not count is asked nothing more of this query, and its share is treated like that of a lost
+site. `core.rounds.participation` decides which clients a round may do without, and when.
 """
 
 from __future__ import annotations
@@ -57,15 +57,25 @@ class Part:
         return tuple(sorted((*self.stays, *self.moves), key=lambda each: each.start))
 
 
-class Query(Protocol):
+class AnswerCheck(Protocol):
+    """The part of a query that a late answer needs."""
+
+    @property
+    def round_number(self) -> int: ...
+
+    def check(self, share: Share, answer: Payload) -> None:
+        """AnswerRefused for what cannot be an answer to the order about these clients."""
+
+    def refused(self, site: str, error: Exception) -> bool:
+        """Note that an answer of a site does not count; whether it takes no further part."""
+
+
+class Query(AnswerCheck, Protocol):
     """What is asked about clients."""
 
     @property
     def name(self) -> str:
         """Such as `round 3`, for errors."""
-
-    @property
-    def round_number(self) -> int: ...
 
     def send(self, site: str, share: Share) -> Future[Payload]:
         """Send the order about these clients."""
@@ -73,13 +83,10 @@ class Query(Protocol):
     def close(self, site: str, share: Share) -> None:
         """Have that order answered with what is done of it."""
 
-    def check(self, share: Share, answer: Payload) -> None:
-        """AnswerRefused for what cannot be an answer to the order about these clients."""
-
     def covered(self, share: Share, answer: Payload) -> int:
-        """How many clients an answer covers; only asked where not everybody has to be.
+        """How many clients a checked answer covers; only asked where some may be missing.
 
-        It was checked before; AnswerRefused if it covers others than these.
+        AnswerRefused if it covers others than these.
         """
 
     def most(self, share: Share) -> int:
@@ -87,9 +94,6 @@ class Query(Protocol):
 
     def review(self, answered: Sequence[Answered]) -> Mapping[str, Exception]:
         """The sites whose answers do not count beside all the others, and why."""
-
-    def refused(self, site: str, error: Exception) -> bool:
-        """Note that an answer of a site does not count; whether it takes no further part."""
 
     def site_changed(self) -> None:
         """Sites were lost or came back."""
@@ -109,6 +113,7 @@ class Answered:
 class Unanswered:
     """An order that was not waited for any longer; its answer may still come."""
 
+    query: AnswerCheck
     part: Part
     answer: Future[Payload]
 
@@ -119,11 +124,11 @@ class Answers:
 
     all: Sequence[Answered]
     missing: Sequence[Part]
-    """Parts that nobody answered for."""
+    """Parts without an answer."""
     late: Sequence[Unanswered]
-    """Those of them whose sites may still answer."""
+    """Missing parts whose sites may still answer."""
     reason: str
-    """Why it was closed or clients were done without; empty where nothing of that happened."""
+    """Why it was closed, or clients were left out; empty if neither happened."""
 
 
 @dataclass(slots=True)
@@ -167,7 +172,7 @@ class Gather:
                 pass
         if self._reason and self._covered() < self._rules.least:
             raise BelowQuorum(self._query.name, self._covered(), self._rules.least, self._reason)
-        late = [Unanswered(each.part, answer) for answer, each in self._open.items()]
+        late = [Unanswered(self._query, each.part, answer) for answer, each in self._open.items()]
         return Answers(all=self._answered, missing=self._missing, late=late, reason=self._reason)
 
     def _is_over(self) -> bool:
@@ -301,9 +306,7 @@ class Gather:
             self._mediator.distrust(site, str(error), round_number=number)
 
     def _left_some_out(self) -> bool:
-        """Whether there are answers that do not count beside the others; who gave them is asked
-        nothing more.
-        """
+        """Leave out sites whose answers do not count beside the others; whether there were any."""
         problems = self._query.review(self._answered)
         for site, error in problems.items():
             self._leave_out(site, error)
@@ -316,7 +319,7 @@ class Gather:
         return bool(left)
 
     def _is_never_answered(self, part: Part) -> bool:
-        """Whether no site will answer for some of these clients, however long one waits."""
+        """Whether no site will ever answer for some of these clients."""
         refused = self._refused()
         if part.site not in refused:
             return False
@@ -346,7 +349,7 @@ class Gather:
                 each.done = min(told["done"], self._query.most(each.part.share))
 
     def _wait(self, seconds: float | None) -> None:
-        """Until something has happened, or so long."""
+        """Wait until something has happened, `seconds` at most."""
         try:
             act = self._happened.get(
                 timeout=LONGEST_WAIT_S if seconds is None else max(0.0, seconds)
@@ -367,7 +370,7 @@ def gather(
     clock: Callable[[], float],
     parts: Sequence[Part] | None = None,
 ) -> Answers:
-    """Ask every site about its clients, or about those of `parts`; says whom it does without."""
+    """Ask every site about its clients, or about those of `parts`; tell if some were left out."""
     asked = parts_of(mediator) if parts is None else parts
     answers = Gather(query, mediator, rules, clock).answers(asked)
     if answers.reason:
@@ -382,7 +385,7 @@ def gather(
 
 
 def parts_of(mediator: FederationMediator) -> list[Part]:
-    """Every site's clients: those that stay there whatever happens, and the others."""
+    """Every site's clients: those that have to stay there, and those that may move."""
     assignment = mediator.assignment
     if not mediator.replaces:
         return [Part(site=site, stays=share) for site, share in assignment.shares.items()]

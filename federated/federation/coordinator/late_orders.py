@@ -1,20 +1,19 @@
 """LateOrders: orders of rounds that were closed without them, until they are too late to count.
 
-They are taken into the sum of the first round that is ready to be added up after they have come.
-What counts is then a matter of the clock: it is written into the run's journal, the update itself
-too, before that sum is used. Whoever runs the round again takes it from there. A coordinator that
-dies forgets what was late and had not counted yet.
+They are taken into the sum of the first round that is added up after they have come. The clock
+decides what counts, so it is written into the run's journal, the update itself too, before that sum
+is used, and read there when the round is run again. A coordinator that dies forgets the late
+answers that had not counted yet.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from concurrent.futures import CancelledError
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from fedpilot.mediator import FederationMediator, Payload, Share
+from fedpilot.mediator import FederationMediator
 from fedpilot.mediator.errors import AnswerUnreadable
 
 from ...config.schema import Participation
@@ -30,25 +29,6 @@ from .gather import Unanswered
 FORMAT = 1
 
 
-class LateQuery(Protocol):
-    """The query that an order belonged to."""
-
-    @property
-    def round_number(self) -> int: ...
-
-    def check(self, share: Share, answer: Payload) -> None:
-        """AnswerRefused for what cannot be an answer to the order about these clients."""
-
-    def refused(self, site: str, error: Exception) -> bool:
-        """Note that an answer of a site does not count; whether it takes no further part."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Order:
-    query: LateQuery
-    order: Unanswered
-
-
 class LateOrders:
     """The late orders of a run."""
 
@@ -60,7 +40,7 @@ class LateOrders:
         self._exponent = participation.staleness_exponent
         self._mediator = mediator
         self._emit = emit
-        self._orders: list[_Order] = []
+        self._orders: list[Unanswered] = []
 
     @property
     def rounds(self) -> int:
@@ -68,26 +48,26 @@ class LateOrders:
         return self._most if self._carries else 0
 
     def sites(self) -> list[str]:
-        """Who may still hand up something, once for each order."""
-        return [each.order.part.site for each in self._orders]
+        """The sites that may still send a sum, once for each order."""
+        return [each.part.site for each in self._orders]
 
-    def expect(self, query: LateQuery, orders: Iterable[Unanswered]) -> None:
+    def expect(self, orders: Iterable[Unanswered]) -> None:
         """These were not answered when their round was closed."""
         if self._carries:
-            self._orders += [_Order(query, order) for order in orders]
+            self._orders += orders
 
     def take(self, round_number: int) -> list[Late]:
         """What has come by now of earlier rounds, one update for each; what is too old is gone."""
         sums: dict[int, list[tuple[str, Partial]]] = {}
-        open_: list[_Order] = []
+        open_: list[Unanswered] = []
         for each in self._orders:
-            of_round, site = each.query.round_number, each.order.part.site
+            of_round = each.query.round_number
             if round_number - of_round > self._most:
                 self._discard(round_number, each, "it is too late")
-            elif not each.order.answer.done():
+            elif not each.answer.done():
                 open_.append(each)
             elif (found := self._sum_of(round_number, each)) is not None:
-                sums.setdefault(of_round, []).append((site, found))
+                sums.setdefault(of_round, []).append((each.part.site, found))
         self._orders = open_
         return [
             late
@@ -130,12 +110,12 @@ class LateOrders:
             made.append(late)
         return made
 
-    def _sum_of(self, round_number: int, each: _Order) -> Partial | None:
+    def _sum_of(self, round_number: int, each: Unanswered) -> Partial | None:
         """The sum that an answer is; None if there is nothing in it, or it cannot be used."""
-        site, of_round = each.order.part.site, each.query.round_number
+        site = each.part.site
         try:
-            answer = each.order.answer.result()
-            each.query.check(each.order.part.share, answer)
+            answer = each.answer.result()
+            each.query.check(each.part.share, answer)
         except (AnswerRefused, AnswerUnreadable) as error:
             self._discard(round_number, each, str(error))
             if each.query.refused(site, error):
@@ -149,24 +129,25 @@ class LateOrders:
             return None
         found = Partial.from_wire(answer.header["partial"], answer.tensors)
         for client_id in found.refused:
-            self._emit("update_refused", round=of_round, client=client_id, reason="not finite")
+            number = each.query.round_number
+            self._emit("update_refused", round=number, client=client_id, reason="not finite")
         if found.overflowed:
             self._discard(round_number, each, f"its sum of {found.overflowed[0]} is out of range")
             return None
         return found if found.weight else None
 
-    def _discard(self, round_number: int, each: _Order, reason: str) -> None:
+    def _discard(self, round_number: int, each: Unanswered, reason: str) -> None:
         self._emit(
             "late_discarded",
             round=round_number,
             of_round=each.query.round_number,
-            site=each.order.part.site,
+            site=each.part.site,
             reason=reason,
         )
 
 
 def write_late(path: Path, late: Sequence[Late]) -> list[dict[str, Any]]:
-    """Keep late updates in a file; what the record of who counted says of them."""
+    """Keep late updates in a file; return what the participation record says of them."""
     tensors = {
         f"{number}/{name}": array
         for number, each in enumerate(late)

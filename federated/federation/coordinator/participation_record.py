@@ -1,7 +1,7 @@
-"""CountedRounds: who counted in a round, in the run's journal before anything comes of it.
+"""CountedRounds: records in the run's journal which clients counted in a round, before it is used.
 
-Only where a clock decided that. Whoever runs the round again, to resume the run or to verify it,
-takes it from here, and so are the late updates that counted, which nobody could train again.
+Only where a clock decided that. A round that is run again, to resume the run or to verify it, reads
+the record, and with it the late updates that counted, which could not be trained again.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fedpilot.fabric.host.whole_files import replacing
-
 from ...core.rounds.participation import Counted, Rules
 from ...core.sums.staleness import Late
 from ...errors import RunRefused
+from ..run_folder.folder import replace_text
 from .gather import Answers
 from .late_orders import read_late, write_late
+from .site_orders import OrderForm
 
 
 class CountedRounds:
@@ -29,22 +29,21 @@ class CountedRounds:
     def write(
         self,
         what: str,
+        query: OrderForm,
+        whole: int,
         answers: Answers,
         counted: Any,
-        *,
-        round_number: int,
-        model: str,
-        whole: int,
         late: Sequence[Late] = (),
     ) -> Counted:
-        """Write down who counted in a round that asked `whole` clients about a model."""
+        """Write down which of the `whole` clients that a round asked have counted."""
         sites: dict[str, int] = {}
         for each in answers.all:
             sites[each.part.site] = sites.get(each.part.site, 0) + each.clients
-        kept = write_late(self._late_of(round_number), late) if late else ()
+        number = query.round_number
+        kept = write_late(self._late_of(number), late) if late else ()
         made = Counted(
-            round_number=round_number,
-            model=model,
+            round_number=number,
+            model=query.model.digest,
             whole=whole,
             clients=sum(sites.values()),
             counted=counted,
@@ -52,13 +51,11 @@ class CountedRounds:
             reason=answers.reason,
             late=kept,
         )
-        path = self._path_of(what, round_number)
-        with replacing(path) as aside:
-            aside.write_text(json.dumps(made.to_json()) + "\n")
+        replace_text(self._path_of(what, number), json.dumps(made.to_json()) + "\n")
         return made
 
     def read(self, what: str, round_number: int, model: str) -> Counted | None:
-        """Who counted when this round was run before, if a clock decided that.
+        """Which clients counted when this round was run before, if a clock decided that.
 
         RunRefused if the record is spoilt, or of another model.
         """
@@ -72,7 +69,7 @@ class CountedRounds:
         found = Counted.from_json(values, str(path))
         if found.model != model:
             raise RunRefused(
-                f"{path} says who counted after model {found.model[:12]}, and this is "
+                f"{path} says which clients counted after model {found.model[:12]}, and this is "
                 f"{model[:12]}: the run before this one came to another model"
             )
         return found
@@ -91,6 +88,6 @@ class CountedRounds:
 
 
 def as_counted(counted: Counted, rules: Rules) -> Rules:
-    """The rules of a query that is repeated: exactly those who counted have to answer."""
+    """The rules of a query that is repeated: exactly the clients that counted have to answer."""
     whole = counted.clients
     return Rules(whole=whole, enough=whole, least=whole, wait_s=rules.wait_s)

@@ -16,9 +16,16 @@ from fedpilot.mediator.core.traffic import Flow
 
 from ...config.schema import RunConfig
 from ...core.rounds.stopping import Progress
+from ...core.state import digest
 from ..run_folder.folder import Checkpoint, RunFolder
 from ..run_folder.write_behind import WriteBehind
 from ..setup.global_model import GlobalModel
+
+
+def model_of(checkpoint: Checkpoint) -> GlobalModel:
+    """The global model that a checkpoint holds."""
+    model = checkpoint.model
+    return GlobalModel(checkpoint.round_number, model, checkpoint.memory, digest(model))
 
 
 class RoundLog:
@@ -29,7 +36,6 @@ class RoundLog:
         self._folder = folder
         self._identity = identity
         self._saved_round = -1
-        self.rows: list[dict[str, Any]] = []
         stopping = config.evaluation.early_stopping
         self.progress = Progress(
             metric=config.evaluation.metric,
@@ -44,8 +50,7 @@ class RoundLog:
         if checkpoint is None:
             self._folder.rewind(0)
             return None
-        self.rows = self._folder.rewind(checkpoint.round_number)
-        for row in self.rows:
+        for row in self._folder.rewind(checkpoint.round_number):
             self._judge(row)
         self._saved_round = checkpoint.round_number
         return checkpoint
@@ -67,21 +72,23 @@ class RoundLog:
             row |= {"best": self.progress.best, "best_round": self.progress.best_round}
         if is_best:
             self._writes.put(partial(self._save_model, "best", model), instead_of="best")
-        self.rows.append(row)
         self._writes.put(partial(self._folder.append_row, row))
 
     def add_clients(self, round_number: int, digests: Mapping[str, Mapping[str, str]]) -> None:
         """Record what clients' models became in a round."""
         self._writes.put(partial(self._folder.append_clients, round_number, digests))
 
-    def add_traffic(self, flows: Sequence[tuple[Flow, int]], written: Callable[[], None]) -> None:
+    def add_traffic(
+        self, flows: Sequence[tuple[Flow, int]], written: Callable[[], None] | None
+    ) -> None:
         """Record bytes that have crossed; `written` is called once they are in the folder."""
         traffic = [
             (flow.round_number, flow.site, flow.direction, flow.purpose, nbytes)
             for flow, nbytes in flows
         ]
         self._writes.put(partial(self._folder.append_traffic, traffic))
-        self._writes.put(written)
+        if written is not None:
+            self._writes.put(written)
 
     def checkpoint(self, model: GlobalModel) -> None:
         """Save all that a resume needs after this round, unless it is saved."""

@@ -1,9 +1,9 @@
-"""SiteLimits: what each site added to the rounds of a run, who was refused, and who stands out.
+"""SiteLimits: what each site added to a run's rounds, which sites were refused or stand out.
 
 An answer that cannot be right ends a site's part in the run. One that is more than the config lets
 a site add is left out of its round; the site's part in the run ends when that happens again. Every
 refusal is in the run's journal before the round's sum is used, so that a coordinator started anew
-knows who has been refused before.
+knows which sites were refused before.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from ...core.sums.contributions import (
 from ...core.sums.partial import Partial
 from ...core.sums.partial_check import LimitExceeded
 from ..events import Emit
+from ..run_folder.folder import whole_lines
 
 FORMAT = 1
 FILE = "refusals.jsonl"
@@ -59,9 +60,7 @@ class RefusedAnswer:
 
 def read_refusals(journal: Path) -> list[RefusedAnswer]:
     """The refusals of a run, in their order; a half-written last line does not count."""
-    path = journal / FILE
-    lines = path.read_text().splitlines(keepends=True) if path.exists() else []
-    told = [json.loads(line) for line in lines if line.endswith("\n")]
+    told = map(json.loads, whole_lines(journal / FILE))
     return [
         RefusedAnswer(
             round_number=each["round"],
@@ -106,7 +105,7 @@ class SiteLimits:
         robustness: Robustness,
         journal: Path,
         emit: Emit,
-        told: Callable[[str], Told] = lambda site: Told.EXACT,
+        told: Callable[[str], Told],
     ) -> None:
         """`told` says how a site's share of the samples may be shown."""
         self._limits = ContributionLimits(
@@ -115,7 +114,7 @@ class SiteLimits:
         self._journal = journal
         self._emit = emit
         self._told = told
-        self._refusals = read_refusals(journal)
+        self.refusals = read_refusals(journal)
         self._named: set[tuple[str, str]] = set()
         """Sites that were said to stand out, and by what."""
         self._judged = (0, 0)
@@ -152,14 +151,10 @@ class SiteLimits:
 
     # -- refusals ---------------------------------------------------------------------------------
 
-    def out_for_good(self) -> dict[str, str]:
-        """The sites that took no part any more before this coordinator began, and why."""
-        return out_for_good(self._refusals)
-
     def refused(self, site: str, error: Exception, round_number: int) -> bool:
         """Note that an answer of a site does not count; whether the site takes no further part."""
         again = any(
-            each.site == site and each.round_number != round_number for each in self._refusals
+            each.site == site and each.round_number != round_number for each in self.refusals
         )
         refusal = RefusedAnswer(
             round_number=round_number,
@@ -167,7 +162,7 @@ class SiteLimits:
             reason=str(error),
             quarantined=again or not isinstance(error, LimitExceeded),
         )
-        self._refusals.append(refusal)
+        self.refusals.append(refusal)
         fields = refusal.to_json()
         self._journal.mkdir(parents=True, exist_ok=True)
         with (self._journal / FILE).open("a") as file:
@@ -193,7 +188,7 @@ class SiteLimits:
             "sites": {each.site: each.shown(self._told(each.site)) for each in self._last}
         }
         left_out = {
-            each.site: each.reason for each in self._refusals if each.round_number == round_number
+            each.site: each.reason for each in self.refusals if each.round_number == round_number
         }
         return {**row, "left_out": left_out} if left_out else row
 

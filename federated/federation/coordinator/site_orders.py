@@ -1,7 +1,7 @@
 """OrderSender: sends a run's orders to its sites, each with the model that it is about.
 
-A model goes to a site once: whatever else is asked about it there names it by its digest. Every
-order is booked under its purpose. While a run goes on, the traffic budget allows each order first.
+A model goes to a site once: later orders about it name it by its digest. Every order is booked
+under its purpose. While a run goes on, the traffic budget has to allow each order first.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PURPOSES = {TRAINING: "training", EVALUATION: "evaluation"}
 """What the bytes of an order of each kind are booked under."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class OrderForm:
     """What the orders of one query have in common: they differ in the clients they are about."""
 
@@ -35,11 +35,6 @@ class OrderForm:
     header: Mapping[str, Any]
     variant: str
     """Tells apart what is asked about one model."""
-
-    @property
-    def about(self) -> dict[str, Any]:
-        """What a record of who counted says of them."""
-        return {"round_number": self.round_number, "model": self.model.digest}
 
     def order(self, share: Share, prefix: str = "") -> Payload:
         """The order about these clients, without the model's tensors."""
@@ -63,7 +58,7 @@ class OrderSender:
         self._models: dict[str, str] = {}
         """Digest of the model that each site was sent last."""
         self.meter: Meter | None = None
-        """Whom to ask before anything is sent, while a run goes on."""
+        """Asked before anything is sent, while a run with a traffic budget goes on."""
 
     def send(self, form: OrderForm, site: str, share: Share) -> Future[Payload]:
         """Send the order about these clients; its model goes along unless the site has it.
@@ -81,7 +76,7 @@ class OrderSender:
         return self._deliver(form, site, order, form.key(share))
 
     def close(self, form: OrderForm, site: str, share: Share) -> None:
-        """Have the order about these clients answered with what is done of it."""
+        """Have the site answer the order about these clients with what is done of it."""
         self._deliver(form, site, form.order(share, "close_"), f"close/{form.key(share)}")
 
     def _deliver(self, form: OrderForm, site: str, order: Payload, key: str) -> Future[Payload]:
@@ -91,15 +86,16 @@ class OrderSender:
     def tell_changes(self) -> None:
         """Say which sites went or came back; neither has any model."""
         for change in self._mediator.drain_changes():
-            self._models.pop(change.site, None)
-            went = {"site": change.site, "reason": change.reason, "clients": change.clients}
+            site = change.site
+            self._models.pop(site, None)
+            went = {"site": site, "reason": change.reason, "clients": change.clients}
             match change.kind:
                 case ChangeKind.LOST:
                     self._emit("site_lost", **went)
                 case ChangeKind.DRAINED:
                     self._emit("site_drained", **went)
                 case ChangeKind.RETURNED:
-                    self._emit("site_returned", site=change.site)
+                    self._emit("site_returned", site=site)
 
     def plan(self, meter: Meter, model: GlobalModel, judges: Judges, late: Iterable[str]) -> None:
         """Have the budget allow all that the round after this model is known to cost.

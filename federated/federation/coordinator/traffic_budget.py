@@ -1,9 +1,8 @@
-"""Meter: asks a run's traffic budget before anything of a round is sent, and keeps its books.
+"""Meter: asks a run's traffic budget before anything of a round is sent, and accounts for it.
 
-What has crossed is in the run folder's `traffic.csv`. What a round may cost at most is written to
-the journal before its first order goes out, and removed once its rows are in the table; so a run
-that was killed in between has spent that much when it is resumed. Without a limit nothing is asked
-and nothing is written.
+The run folder's `traffic.csv` has the bytes that crossed. The most that a round may cost is in the
+journal before its first order goes out, until its rows are in the table; so a run that was killed
+in between has spent that much when it is resumed. A run without a limit has no meter.
 """
 
 from __future__ import annotations
@@ -25,7 +24,6 @@ class Meter:
 
     def __init__(self, budget: Budget, costs: Costs, folder: RunFolder) -> None:
         """Count what was spent before, as the folder says."""
-        self._limited = budget.limits_anything
         self._costs = costs
         self._folder = folder
         self._use = BudgetUse(budget)
@@ -33,13 +31,7 @@ class Meter:
         """What is written down of the round that is under way, by site."""
         self._asked: dict[str, Volume] = {}
         """What its orders were granted."""
-        if self._limited:
-            self._read_back()
-
-    @property
-    def limited(self) -> bool:
-        """Whether anything is limited."""
-        return self._limited
+        self._read_back()
 
     def _read_back(self) -> None:
         lost = self._folder.round_under_way()
@@ -71,8 +63,6 @@ class Meter:
         `clients`: how many each site trains at most; `having` are the sites that have the model,
         `late` those that may still hand up something of earlier rounds, once for each.
         """
-        if not self._limited:
-            return
         wanted = self._costs.of_round(clients, having=having, judges=judges)
         overdue = [(site, self._costs.late) for site in late]
         for site, each in overdue:
@@ -88,22 +78,18 @@ class Meter:
 
         It is about training so many `clients`, or (None) about judging.
         """
-        if not self._limited:
-            return
         wanted = self._costs.of_order(with_model=with_model, clients=clients)
         self._check(f"nothing more of round {round_number} is sent", round_number, {site: wanted})
         self._grant(round_number, site, wanted)
 
     def book(self, rows: Iterable[tuple[Flow, int]]) -> None:
         """The round is over, and this has crossed for it."""
-        if self._limited:
-            self._use.settle()
-            self._use.book(rows)
+        self._use.settle()
+        self._use.book(rows)
 
     def written(self) -> None:
         """What was booked is in the run folder's table."""
-        if self._limited:
-            self._folder.forget_round_under_way()
+        self._folder.forget_round_under_way()
 
     def _check(self, what: str, round_number: int, wanted: Mapping[str, Volume]) -> None:
         totals = {site: each.total for site, each in wanted.items()}

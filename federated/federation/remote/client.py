@@ -23,7 +23,7 @@ from fedpilot.mediator.cli.access import access_of
 from fedpilot.mediator.client.client import ENDED, Document, MediatorClient
 from fedpilot.mediator.errors import QuestionFailed, RequestRefused
 
-from ...config import load_config, parse_config, to_yaml
+from ...config import to_yaml
 from ...config.schema import RunConfig
 from ...core.population.partitions.partition import UnknownClient
 from ...core.state import State
@@ -65,30 +65,25 @@ class Connection:
         overrides: Sequence[str] = (),
         run_id: str | None = None,
     ) -> RemoteFederation:
-        """Have the mediator make a federation that serves its clients; it ends when it is closed.
+        """Have the mediator make a federation that serves its clients until you close it.
 
-        Your own modules that the config names are sent along: those of the working folder, of the
-        folder of the config, and where else Python looks, but not what is installed. ConfigError
-        before anything is sent, as for a model that only this process knows. Asking again under
-        the same `run_id` gives the same.
+        Your own modules that the config names are sent along, from the working folder, the config's
+        folder and where else Python looks, but not what is installed. ConfigError before anything
+        is sent, as for a model that only this process knows. The same `run_id` gives the same
+        federation again.
         """
-        folders = import_paths(config)
-        name = "federation"
-        if isinstance(config, str | Path):
-            name = Path(config).stem
-            config = load_config(config, overrides)
-        elif not isinstance(config, RunConfig) or overrides:
-            values = config.model_dump() if isinstance(config, RunConfig) else config
-            config = parse_config(values, overrides)
-        run = check_run_id(run_id or new_run_id(config.run.name or name))
-        code = code_to_send(config, folders).archive
-        self.client.submit(run, to_yaml(config), name=name, interactive=True, code=code)
+        from ..setup.loaded_config import read_config
+
+        read, name, _ = read_config(config, overrides)
+        run = check_run_id(run_id or new_run_id(read.run.name or name))
+        code = code_to_send(read, import_paths(config)).archive
+        self.client.submit(run, to_yaml(read), name=name, interactive=True, code=code)
         return RemoteFederation(self.client, run, owned=True)
 
     def run(self, run_id: str) -> RemoteFederation:
-        """The clients of a run that goes on at the mediator; closing it leaves the run alone.
+        """The clients of a current run at the mediator; closing it leaves the run alone.
 
-        They are asked by the run's owner and by admins: others get NotPermitted.
+        Only the run's owner and admins may ask them: others get NotPermitted.
         """
         self.client.show_run(run_id)
         return RemoteFederation(self.client, run_id)
@@ -105,21 +100,15 @@ class Connection:
 
 
 class RemoteFederation:
-    """Clients by id (`federation["client_7"]`), of a run at a mediator. A VirtualNode's Registrar.
+    """Clients by id (`federation["client_7"]`) of a run at a mediator.
 
-    An `owned` one is stopped when it is closed.
+    Closing it stops an `owned` run.
     """
 
     round = 0
     """The coordinator knows the round; a client trains the one that comes next there."""
 
-    def __init__(
-        self,
-        client: MediatorClient,
-        run_id: str,
-        *,
-        owned: bool = False,
-    ) -> None:
+    def __init__(self, client: MediatorClient, run_id: str, *, owned: bool = False) -> None:
         self.run_id = run_id
         self._client = client
         self._owned = owned
@@ -150,7 +139,7 @@ class RemoteFederation:
         return self._asked(Payload(kind="node.list", header=header)).header
 
     def close(self) -> None:
-        """Let go of it, and stop the run if it was made for this; may be called twice."""
+        """Ask no more, and stop an owned run; may be called twice."""
         if self._closed:
             return
         self._closed = True
@@ -183,7 +172,7 @@ class RemoteFederation:
         return self._shown(self._ids[index])
 
     def model_or(self, model: State | None) -> tuple[str, State]:
-        """A model of the caller's with its digest; nothing stands for the global model there."""
+        """A model of the caller's with its digest; empty for the global model at the mediator."""
         from ...core.state import digest
 
         return ("", {}) if model is None else (digest(model), model)

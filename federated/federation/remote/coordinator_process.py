@@ -1,8 +1,8 @@
 """A run's coordinator at a mediator: the entry point `federated` of `fedpilot.coordinators`.
 
 Its run folder lies in the mediator's folder. It always resumes: a run that has not begun resumes at
-its first round. What a local run prints as events is told to the mediator, and what users ask about
-VirtualNodes is answered meanwhile.
+its first round. It sends the run's events to the mediator, and answers meanwhile what users ask
+about VirtualNodes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from fedpilot.mediator.errors import RequestRefused
 from fedpilot.mediator.wire.blobs.full_disk import is_full
 
 from ...core.user_code.user_errors import failure_of
-from ...errors import CodeRefused, ConfigError, FederatedError, Problem
+from ...errors import CodeRefused, ConfigError, FederatedError
 from ..events import Event, event as happened
 
 if TYPE_CHECKING:
@@ -77,17 +77,17 @@ def main(folder: Path, run: str, user_code: bool = True) -> int:
 
 
 class EventReporter:
-    """Tells the mediator of a run's events, as an observer.
+    """Sends a run's events to the mediator, as an observer.
 
-    A run that is interrupted goes on with the next coordinator, unless somebody has stopped it: so
-    whoever follows it is told what it waits for, and not that it has ended.
+    An interrupted run goes on with the next coordinator, unless a user has stopped it: so its
+    followers hear what it waits for, and not that it has ended.
     """
 
     def __init__(self, connection: MediatorConnection) -> None:
         self._connection = connection
         self._stopped = False
         self.ended = False
-        """Whether it was told how the run ended."""
+        """Whether the mediator knows how the run ended."""
 
     def __call__(self, event: Event) -> None:
         ends = event.name == "run_finished"
@@ -104,7 +104,7 @@ class EventReporter:
         self._connection.emit(happened("run_waiting", run_id=run, reason=reason).to_json())
 
     def stop(self, reason: str) -> None:
-        """Somebody wants the run to end."""
+        """End the run, as a user asks."""
         log.info("to be stopped: %s", reason)
         self._stopped = True
         os.kill(os.getpid(), signal.SIGTERM)
@@ -127,7 +127,8 @@ def _serve(
     from .query_server import Answering
 
     submitted: dict[str, Any] = json.loads((place / "submission.json").read_text())
-    _make_folder(place)
+    for name in ("checkpoints", "journal"):
+        (place / name).mkdir(exist_ok=True)
     config = load_config(place / "config.yaml", [f"outputs.folder={json.dumps(str(place.parent))}"])
     if not user_code:
         check_names_no_code(config)
@@ -159,7 +160,7 @@ def _serve(
             code=code,
         )
     try:
-        with Answering(federation, connection.questions) as answering:
+        with Answering(federation.nodes, connection.questions) as answering:
             if submitted["interactive"]:
                 federation.start()
                 answering.wait()
@@ -172,10 +173,10 @@ def _serve(
 
 @contextmanager
 def _telling_nothing_of_files(config: RunConfig) -> Iterator[None]:
-    """Say one thing of a built-in loader's files, whether they are missing, closed or others.
+    """Say the same of a built-in loader's files whether they are missing, closed or others.
 
-    The error goes to whoever submitted the run, and into a log that is shown to them. They need not
-    learn which files there are on the mediator's machine.
+    The user who submitted the run sees the error, and need not learn which files there are on the
+    mediator's machine.
     """
     from ...data import DataError
 
@@ -187,8 +188,7 @@ def _telling_nothing_of_files(config: RunConfig) -> Iterator[None]:
             raise
         found = f"`{loader}` finds nothing that it can load on the mediator's machine"
         allowed = "data that the mediator's admin has put there, or `data.from: sites`"
-        problem = Problem(key="data.options", found=found, allowed=allowed)
-        raise ConfigError([problem]) from None
+        raise ConfigError.about("data.options", found, allowed) from None
 
 
 def check_names_no_code(config: RunConfig) -> None:
@@ -212,16 +212,10 @@ def archive_in(place: Path, digest: str) -> bytes:
     return archive
 
 
-def _make_folder(place: Path) -> None:
-    """What a run folder has that was not made by a run."""
-    for name in ("checkpoints", "journal"):
-        (place / name).mkdir(exist_ok=True)
-
-
 def _tell_failure(
     connection: MediatorConnection, run: str, error: Exception, seconds: float
 ) -> None:
-    """Have whoever follows the run see why it ended before it had begun."""
+    """Tell the run's followers why it ended before it had begun."""
     failure = failure_of(error)
     ending = {"status": "failed", "failure": failure, "reason": failure}
     nothing = {"folder": None, "rounds": 0, "digest": "", "seconds": round(seconds, 3)}

@@ -1,9 +1,9 @@
 """MediatorSites: the sites of a mediator, which come and go while a run goes on.
 
-It begins once enough sites are ready. Later ones are brought in, those that come back too; one that
-drains is left in peace, one that is lost is given up even if nothing was asked of it just then. A
-run of so many sites (`sites.count`) that lacks one takes any other that is ready, unless its
-clients have to stay where they are: then it says so.
+A run begins once enough sites are ready. It brings in later ones and those that come back, drains a
+site that drains, and gives up a lost one even if no order is under way there. A run of so many
+sites (`sites.count`) that lacks one takes any other that is ready, unless its clients have to stay
+where they are: then it says so.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ from fedpilot.mediator.wire.messages import SiteStanding
 from ...config.schema import RunConfig
 from ...core.rounds.site_changes import SiteChange, chosen, moves, passed_over
 from ...prepare.user_code import UserCode, attached
+from ..run_folder.folder import replace_text
 from ..sites.membership_watcher import Following
-from ..sites.sources import Declarations, StartedRun
+from ..sites.sources import Declarations, SiteSource, StartedRun
 
 log = logging.getLogger(__name__)
 
@@ -45,8 +46,8 @@ def declarations(
 ) -> Declarations | None:
     """What the sites of a run disclose, if its data lies there; the same whenever it is asked.
 
-    It is written to `kept` the first time: who takes part in a run does not change when it goes on
-    after an interruption. ReservationRefused if too few sites hold the data set.
+    It is written to `kept` the first time, so a run that goes on after an interruption has the same
+    sites. ReservationRefused if too few sites hold the data set.
     """
     if config.data.from_ is None:
         return None
@@ -66,14 +67,12 @@ def declarations(
         raise ReservationRefused({ReservationRefused.NO_SITE: needed, **lacks})
     names = chosen(held, wanted.count, wanted.required)
     made = {site: {name: held[site][name]} for site in names}
-    aside = kept.with_name(f".{kept.name}.tmp")
-    aside.write_text(json.dumps(made))
-    aside.replace(kept)
+    replace_text(kept, json.dumps(made))
     return made
 
 
-class MediatorSites:
-    """The sites of a mediator, as a SiteSource of one run."""
+class MediatorSites(SiteSource):
+    """The sites of a mediator, for one run."""
 
     apart = True
     brings_ray = False
@@ -88,13 +87,13 @@ class MediatorSites:
         code: UserCode | None = None,
         members: Path | None = None,
     ) -> None:
-        """Those that the config of a run asks for, as far as they are ready once opened.
+        """The sites that the config asks for, as far as they are ready once opened.
 
-        `again`: its gang stood before, so that it goes on with as few sites as a gang that lost
-        some would. `declared` is what sites disclose of the data that lies there: those sites take
-        part. `members` is a file that keeps the names of those who do, for the next coordinator.
-        `code` came with the run, and goes to every site; without it, what the config names
-        is installed there.
+        `again`: the run's gang was complete before, so that it goes on with as few sites as a gang
+        that lost some. `declared` is what sites disclose of their data: those sites take part.
+        `members` is a file with the names of the current sites, for the next coordinator. `code`
+        came with the run, and goes to every site; without it, what the config names is installed
+        there.
         """
         self._config = config
         self._connection = connection
@@ -104,19 +103,11 @@ class MediatorSites:
         self._members = members
         self.names = tuple(declared or ELSEWHERE)
         self.counted = connection.drain_flows
-
-    @property
-    def least(self) -> int | None:
-        """Sites that have to hold their part of the gang; None for all."""
-        least = self._config.sites.min_sites
-        return least or 1 if self._again else least
+        self.least = (config.sites.min_sites or 1) if again else config.sites.min_sites
 
     def disclosed(self) -> Declarations:
         """What the sites disclose of the run's data set."""
         return self._declared or {}
-
-    def begin(self) -> None:
-        """Nothing: they are there, or come when they come."""
 
     def open(
         self, request: GangRequest, store: int, among: Collection[str], undo: ExitStack
@@ -149,10 +140,8 @@ class MediatorSites:
 
     def _keep(self, names: Collection[str]) -> None:
         if self._members is not None:
-            aside = self._members.with_name(f".{self._members.name}.tmp")
             try:
-                aside.write_text(json.dumps(sorted(names)))
-                aside.replace(self._members)
+                replace_text(self._members, json.dumps(sorted(names)))
             except OSError as error:
                 log.warning("the sites of this run are not written down: %s", error)
 
@@ -210,7 +199,7 @@ class MediatorSites:
         undo.callback(following.close)
 
         def changed(standing: SiteStanding | None = None) -> None:
-            # At once: the next that is heard may be that another site is lost.
+            # At once: the next news may be that another site is lost.
             mediator.leave_alone(
                 [
                     str(name)
@@ -232,6 +221,3 @@ class MediatorSites:
         if self._config.sites.count is not None and not mediator.replaces:
             return "its clients stay with the sites that they were given to"
         return ""
-
-    def close(self) -> None:
-        """Nothing: they stay where they are."""

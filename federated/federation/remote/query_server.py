@@ -1,8 +1,8 @@
-"""Answering: what users ask about the VirtualNodes of a run, answered beside its rounds.
+"""Answering: answers what users ask about the VirtualNodes of a run, beside its rounds.
 
-Questions name clients by their ids; each is answered by the site that the client belongs to. Nobody
-waits here for a site: a thread sends the order, and another answers once the site has. A question
-that takes too long fails, whatever still comes.
+A question names a client by its id, and the client's site answers it. No thread waits for a site:
+one sends the order, another answers once the site has. A question that takes too long fails, and an
+answer that comes later is dropped.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Self
 
 from fedpilot.mediator import Payload
 from fedpilot.mediator.coordinator.connection import RunQuery
-from fedpilot.mediator.federation.futures import then
+from fedpilot.mediator.federation.futures import failed, then
 
 from ...errors import FederatedError
-from ..federation import Federation
+from ..sites.node_orders import NodeOrders
 
 AT_ONCE = 8
 """Threads that send orders and write answers."""
@@ -63,11 +64,11 @@ class Answering:
 
     def __init__(
         self,
-        federation: Federation,
+        nodes: NodeOrders,
         questions: queue.Queue[RunQuery],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._federation = federation
+        self._nodes = nodes
         self._questions = questions
         self._clock = clock
         self._lock = threading.Lock()
@@ -115,66 +116,48 @@ class Answering:
         try:
             answer = self._answer_to(question.payload, open_)
         except BaseException as error:
-            self._end(open_, error=error)
-        else:
-            answer.add_done_callback(lambda done: self._later(open_, done))
+            answer = failed(error)
+        answer.add_done_callback(lambda done: self._later(open_, done.result))
 
-    def _later(self, open_: _Open, done: Future[Payload]) -> None:
-        """An answer has come, in a thread that others wait for."""
-        with suppress(RuntimeError):  # nobody answers any more
-            self._threads.submit(self._end_with, open_, done)
-
-    def _end_with(self, open_: _Open, done: Future[Payload]) -> None:
-        try:
-            answer = done.result()
-        except BaseException as error:
-            self._end(open_, error=error)
-        else:
-            self._end(open_, answer)
+    def _later(self, open_: _Open, answer: Callable[[], Payload]) -> None:
+        """Answer in another thread: the one that calls this must not wait."""
+        with suppress(RuntimeError):  # the threads have ended
+            self._threads.submit(self._end, open_, answer)
 
     def _end_overdue(self) -> None:
         now = self._clock()
         with self._lock:
             overdue = [each for each in self._open if each.ends <= now]
         for each in overdue:
-            self._threads.submit(self._end_late, each)
+            self._later(each, each.so_far or partial(_not_answered, each.question.payload.kind))
 
-    def _end_late(self, open_: _Open) -> None:
-        if open_.so_far is not None:
-            self._end(open_, open_.so_far())
-            return
-        kind = open_.question.payload.kind
-        waited = TELL_S if kind in TELLS else WORK_S
-        told = f"the site has not answered `{kind}` within {waited:g} s"
-        self._end(open_, error=NotAnswered(told))
-
-    def _end(
-        self, open_: _Open, answer: Payload | None = None, error: BaseException | None = None
-    ) -> None:
+    def _end(self, open_: _Open, answer: Callable[[], Payload]) -> None:
         """Answer a question, or say why not, unless that was done."""
         with self._lock:
             if open_ not in self._open:
                 return
             self._open.discard(open_)
-        if answer is not None:
-            try:
-                open_.question.answer(answer)
-                return
-            except Exception as failure:
-                log.exception("an answer to %s cannot be given", open_.question.payload.kind)
-                error = failure
-        self._fail(open_.question, error or NotAnswered("nobody knows an answer"))
+        question = open_.question
+        try:
+            found = answer()
+        except BaseException as error:
+            self._fail(question, error)
+            return
+        try:
+            question.answer(found)
+        except Exception as error:
+            log.exception("an answer to %s cannot be given", question.payload.kind)
+            self._fail(question, error)
 
     def _fail(self, question: RunQuery, error: BaseException) -> None:
         try:
             question.fail(error)
         except Exception:
-            log.exception("nobody can be told that %s failed", question.payload.kind)
+            log.exception("the failure of %s cannot be told", question.payload.kind)
 
     def _answer_to(self, asked: Payload, open_: _Open) -> Future[Payload]:
-        if asked.kind == "node.list":
-            return self._list(asked, open_)
         kinds: Mapping[str, Callable[[Payload], Future[Payload]]] = {
+            "node.list": partial(self._list, open_),
             "node.show": self._show,
             "node.materialize": self._pass_on,
             "node.release": self._pass_on,
@@ -184,27 +167,26 @@ class Answering:
         }
         if asked.kind not in kinds:
             raise FederatedError(
-                f"a run is asked for {', '.join(sorted([*kinds, 'node.list']))}; found "
-                f"{asked.kind[:80]!r}"
+                f"a run is asked for {', '.join(sorted(kinds))}; found {asked.kind[:80]!r}"
             )
         return kinds[asked.kind](asked)
 
     # -- kinds ------------------------------------------------------------------------------------
 
-    def _list(self, asked: Payload, open_: _Open) -> Future[Payload]:
-        federation, header = self._federation, asked.header
+    def _list(self, open_: _Open, asked: Payload) -> Future[Payload]:
+        nodes, header = self._nodes, asked.header
         first = max(0, int(header.get("first", 0)))
         count = max(0, min(MOST_LISTED, int(header.get("count", 100))))
         wanted = str(header.get("site", ""))
-        population = range(len(federation))
-        there = population if not wanted else [i for i in population if self._site(i) == wanted]
+        population = range(len(nodes))
+        there = population if not wanted else [i for i in population if nodes.site_of(i) == wanted]
         listed = there[first : first + count]
         answer: Future[Payload] = Future()
-        shown = {index: federation.ask_shown(index) for index in listed}
+        shown = {index: nodes.ask_shown(index) for index in listed}
 
         def made() -> Payload:
-            nodes = [self._list_entry(index, each) for index, each in shown.items()]
-            return Payload(kind="nodes", header={"total": len(there), "nodes": nodes})
+            found = [self._list_entry(index, each) for index, each in shown.items()]
+            return Payload(kind="nodes", header={"total": len(there), "nodes": found})
 
         left = iter(range(len(shown) - 1, -1, -1))
 
@@ -222,38 +204,32 @@ class Answering:
     def _list_entry(self, index: int, shown: Future[Mapping[str, Any]]) -> dict[str, Any]:
         """A node in a list; of one whose site does not say, where it belongs."""
         told = shown.done() and not shown.cancelled() and shown.exception() is None
-        return {
-            "id": self._federation.client_id(index),
-            "index": index,
-            "site": self._site(index),
-            "state": shown.result()["state"] if told else NOT_TOLD,
-        }
+        return {**self._place_of(index), "state": shown.result()["state"] if told else NOT_TOLD}
 
     def _show(self, asked: Payload) -> Future[Payload]:
         index = self._index(asked)
 
         def node(shown: Mapping[str, Any]) -> Payload:
-            known = {
-                "id": self._federation.client_id(index),
-                "index": index,
-                "site": self._site(index),
-                "assignment": self._federation.explain_assignment(index),
-            }
-            return Payload(kind="node", header={**shown, **known})
+            why = {"assignment": self._nodes.explain_assignment(index)}
+            return Payload(kind="node", header={**shown, **self._place_of(index), **why})
 
-        return then(self._federation.ask_shown(index), node)
+        return then(self._nodes.ask_shown(index), node)
+
+    def _place_of(self, index: int) -> dict[str, Any]:
+        nodes = self._nodes
+        return {"id": nodes.client_id(index), "index": index, "site": nodes.site_of(index)}
 
     def _train(self, asked: Payload) -> Future[Payload]:
-        return self._with_model(asked, round=self._federation.round + 1)
+        return self._with_model(asked, round=self._nodes.round + 1)
 
     def _with_model(self, asked: Payload, **more: Any) -> Future[Payload]:
         """The asker's model, or the run's own where none came along."""
-        key, state = self._federation.model_or(asked.tensors or None)
+        key, state = self._nodes.model_or(asked.tensors or None)
         more = {"model": key, **more}
         return self._pass_on(Payload(kind=asked.kind, header=asked.header, tensors=state), **more)
 
     def _aggregate(self, asked: Payload) -> Future[Payload]:
-        key, state = self._federation.model_or(None)
+        key, state = self._nodes.model_or(None)
         weights = asked.header.get("weights")
         if not isinstance(weights, list) or not weights:
             raise FederatedError("an aggregation needs the weights of the models that came along")
@@ -265,10 +241,12 @@ class Answering:
     def _pass_on(self, asked: Payload, **header: Any) -> Future[Payload]:
         index = self._index(asked)
         order = Payload(kind=asked.kind, header={"client": index, **header}, tensors=asked.tensors)
-        return self._federation.ask_node(index, order)
+        return self._nodes.ask_node(index, order)
 
     def _index(self, asked: Payload) -> int:
-        return self._federation[str(asked.header.get("client", ""))].index
+        return self._nodes.index_of(str(asked.header.get("client", "")))
 
-    def _site(self, index: int) -> str:
-        return self._federation.site_of(index)
+
+def _not_answered(kind: str) -> Payload:
+    waited = TELL_S if kind in TELLS else WORK_S
+    raise NotAnswered(f"the site has not answered `{kind}` within {waited:g} s")

@@ -1,7 +1,7 @@
 """A run at a mediator as `fedpilot run` and `fedpilot runs attach` show it: as one that is local.
 
-The config is checked here before anything is sent. Whoever follows sees every event once, over
-broken connections too, and may leave at any time: the run goes on.
+The config is checked here before anything is sent. A follower sees every event once, even over
+broken connections, and may leave at any time: the run goes on.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def follow(access: Access, run: str, *, as_json: bool, after: int = 0) -> int:
 
 
 def _detached(access: Access, run: str, reason: str) -> Event:
-    """Nobody here follows a run any more, which goes on, and how to follow it again."""
+    """The event of a run that goes on and is not followed any more, with how to follow it again."""
     attach = access.step("runs", "attach", run)
     return event("run_detached", run_id=run, reason=reason, attach=attach)
 

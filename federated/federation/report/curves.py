@@ -14,7 +14,7 @@ INK, ACCENT, SECOND, FAINT = "#1f2933", "#0b7285", "#e8590c", "#cbd2d9"
 
 
 def prepare() -> None:
-    """Import what `draw` needs beside whatever goes on, since that takes longer than to draw."""
+    """Import what `draw` needs in a thread, since that takes longer than to draw."""
     importing = threading.Thread(target=_import, name="curves", daemon=True)
     importing.start()
 

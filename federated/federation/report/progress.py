@@ -6,9 +6,10 @@ import itertools
 import json
 import statistics
 import sys
+from abc import ABC, abstractmethod
 from collections import deque
 from datetime import datetime
-from typing import Any, Protocol, Self, TextIO
+from typing import Any, Self, TextIO
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -23,19 +24,30 @@ from ..events import Event
 from . import wording
 
 PLAIN_LINES = 40
-"""About how many rounds are printed where there is no terminal, however many there are,"""
+"""About how many rounds are printed where there is no terminal."""
 QUIET_S = 7.0
-"""and how long nothing is printed at most while something happens."""
+"""The longest time without a line while events come."""
+PHASES = {
+    "run_started": "starting Ray",
+    "cluster_ready": "reserving the gang",
+    "gang_reserved": "starting workers",
+    "workers_ready": "training the first round",
+}
+"""What happens after an event, before the first round has ended."""
 
 
-class Display(Protocol):
-    """Something that follows a run's events while it is open."""
+class Display(ABC):
+    """Shows a run's events while it is open."""
 
-    def __call__(self, event: Event) -> None: ...
+    @abstractmethod
+    def __call__(self, event: Event) -> None:
+        """Show an event, if it is worth that."""
 
-    def __enter__(self) -> Self: ...
+    def __enter__(self) -> Self:
+        return self
 
-    def __exit__(self, *_: object) -> None: ...
+    def __exit__(self, *_: object) -> None:
+        return None
 
 
 def display_for(stream: TextIO, *, as_json: bool) -> Display:
@@ -50,17 +62,7 @@ def display_for(stream: TextIO, *, as_json: bool) -> Display:
     )
 
 
-class _Closing:
-    """A context manager that has nothing to end."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        return None
-
-
-class JsonLines(_Closing):
+class JsonLines(Display):
     """One JSON object per event and line."""
 
     def __init__(self, stream: TextIO = sys.stdout) -> None:
@@ -71,7 +73,7 @@ class JsonLines(_Closing):
         _write(self._stream, json.dumps(event.to_json()))
 
 
-class PlainLines(_Closing):
+class PlainLines(Display):
     """Lines for logs and pipes: the start, some of the rounds, everything unusual, the end."""
 
     def __init__(self, stream: TextIO = sys.stdout) -> None:
@@ -110,13 +112,13 @@ class PlainLines(_Closing):
 def _write(stream: TextIO, *lines: str) -> None:
     """Print lines in one go: an interruption in between would leave half of one.
 
-    Clients and sites have words in them, which no terminal is to obey.
+    Clients and sites put text into them, so control characters are replaced.
     """
     stream.write("".join(f"{plain_lines(line)}\n" for line in lines))
     stream.flush()
 
 
-class LiveDisplay:
+class LiveDisplay(Display):
     """A bar, the course of the accuracy, speed and time left, redrawn in place."""
 
     def __init__(self, console: Console) -> None:
@@ -147,17 +149,11 @@ class LiveDisplay:
     def __call__(self, event: Event) -> None:
         """Take an event into the picture."""
         fields = event.fields
+        self._phase = PHASES.get(event.name, self._phase)
         match event.name:
             case "run_started":
                 self._print(*wording.headline(fields))
                 self._rounds = fields["rounds"]
-                self._phase = "starting Ray"
-            case "cluster_ready":
-                self._phase = "reserving the gang"
-            case "gang_reserved":
-                self._phase = "starting workers"
-            case "workers_ready":
-                self._phase = "training the first round"
             case "round_started":
                 self._clients = (0, self._clients[1])
             case "clients_done":

@@ -1,4 +1,4 @@
-"""TensorBoard event files of a run, for those who follow many runs side by side."""
+"""TensorBoard event files of a run, to compare many runs side by side."""
 
 from __future__ import annotations
 

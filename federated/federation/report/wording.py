@@ -27,7 +27,7 @@ def sparkline(values: Sequence[float], width: int = 24) -> str:
 
 
 def span(least: int | None, median: float | None, most: int | None) -> str:
-    """How many samples clients hold; None where nobody says."""
+    """How many samples clients hold; None where sites do not say."""
     if least is None or median is None or most is None:
         return "sites do not say how many samples"
     if least == most:
@@ -61,9 +61,7 @@ def rate(per_second: float) -> str:
 def clients_line(fields: Mapping[str, Any], rounds: int) -> str:
     """How far a long round is, from `clients_done`."""
     width = len(str(rounds))
-    site = fields.get("site", ALONE)
-    where = f" at {site}" if site != ALONE else ""
-    done = f"{fields['done']:,} of {counted(fields['of'], 'client')}{where} trained"
+    done = f"{fields['done']:,} of {counted(fields['of'], 'client')}{_site(fields, 'at')} trained"
     return f"round {fields['round']:>{width}}/{rounds}  {done}"
 
 
@@ -96,6 +94,17 @@ WAITS_FOR: Mapping[str, str] = {
 """What the steps are called that `waiting` names."""
 
 
+PLAIN: Mapping[str, str] = {
+    "site_stands_out": "round {round}: site {site} stands out: {reason}",
+    "site_passed_over": "site {site} is ready and not taken into the run: {reason}",
+    "site_returned": "site {site} takes part from now on",
+    "run_waiting": "run {run_id} waits: {reason}",
+    "late_discarded": "round {round}: what {site} has of round {of_round} does not count: {reason}",
+    "update_refused": "round {round}: {client} refused, {reason}",
+}
+"""Events whose line only has their fields in it."""
+
+
 def waiting(fields: Mapping[str, Any]) -> str:
     """What is waited for, how long by now, and how busy this machine is."""
     what = WAITS_FOR.get(fields["step"], fields["step"]).format_map(fields)
@@ -104,13 +113,17 @@ def waiting(fields: Mapping[str, Any]) -> str:
 
 def workers_starting(fields: Mapping[str, Any]) -> str:
     """How many workers are up, and what keeps the others."""
-    site = fields.get("site", ALONE)
-    where = f" at {site}" if site != ALONE else ""
-    up = f"{fields['up']} of {counted(fields['of'], 'worker')}{where} up"
+    up = f"{fields['up']} of {counted(fields['of'], 'worker')}{_site(fields, 'at')} up"
     busy = f"; {_busy(fields)}" if "load" in fields else ""
     nice = fields.get("niceness", 0)
     advice = "; RAY_worker_niceness=0 where its raylet starts would help" if nice > 0 else ""
     return f"  waiting  for workers: {up}, {_so_far(fields)}{busy}{advice}"
+
+
+def _site(fields: Mapping[str, Any], word: str) -> str:
+    """Which site it is about; nothing where there is only one."""
+    site = fields.get("site", ALONE)
+    return "" if site == ALONE else f" {word} {site}"
 
 
 def _so_far(fields: Mapping[str, Any]) -> str:
@@ -156,9 +169,8 @@ def remark(name: str, fields: Mapping[str, Any]) -> str | None:
             return f"worker {fields['worker']} is unlike others, and so may be its bits: {what}"
         case "worker_lost":
             again = f"; trains again: {', '.join(fields['held'])}" if fields["held"] else ""
-            site = fields.get("site", ALONE)
-            where = f" of {site}" if site != ALONE else ""
-            return f"worker {fields['worker']}{where} was lost ({fields['reason']}){again}"
+            worker = f"worker {fields['worker']}{_site(fields, 'of')}"
+            return f"{worker} was lost ({fields['reason']}){again}"
         case "site_lost" | "site_drained":
             moved = fields["clients"]
             clients = f"; {counted(moved, 'client')} moved to other sites" if moved else ""
@@ -176,14 +188,6 @@ def remark(name: str, fields: Mapping[str, Any]) -> str | None:
             kept = "; it takes no further part" if fields["quarantined"] else ""
             what = f"what site {fields['site']} hands up does not count"
             return f"round {fields['round']}: {what}: {fields['reason']}{kept}"
-        case "site_stands_out":
-            return f"round {fields['round']}: site {fields['site']} stands out: {fields['reason']}"
-        case "site_passed_over":
-            return f"site {fields['site']} is ready and not taken into the run: {fields['reason']}"
-        case "site_returned":
-            return f"site {fields['site']} takes part from now on"
-        case "run_waiting":
-            return f"run {fields['run_id']} waits: {fields['reason']}"
         case "round_quorum" if fields["clients"] < fields["of"]:
             counts = f"{fields['clients']} of {counted(fields['of'], 'client')}"
             return f"round {fields['round']}: closed with {counts}: {fields['reason']}"
@@ -191,14 +195,11 @@ def remark(name: str, fields: Mapping[str, Any]) -> str | None:
             sites, clients = ", ".join(fields["sites"]), counted(fields["clients"], "client")
             of = f"round {fields['of_round']}"
             return f"round {fields['round']}: {clients} of {of} counted late, from {sites}"
-        case "late_discarded":
-            what = f"what {fields['site']} has of round {fields['of_round']}"
-            return f"round {fields['round']}: {what} does not count: {fields['reason']}"
-        case "update_refused":
-            return f"round {fields['round']}: {fields['client']} refused, {fields['reason']}"
         case "grid_coarsened":
             tensors = ", ".join(fields["tensors"])
             return f"round {fields['round']}: sum of {tensors} out of range, repeated more coarsely"
+        case name if name in PLAIN:
+            return PLAIN[name].format_map(fields)
     return None
 
 

@@ -102,7 +102,7 @@ class RunFolder:
     ) -> Self:
         """Make the folder of a new run and lock it; RunRefused if there is one already.
 
-        `fill` puts in what the run begins with. Before that is whole, nobody takes it for a run.
+        `fill` puts in what the run begins with. The folder counts as a run once that is whole.
         """
         path = root / check_run_id(run_id)
         try:
@@ -117,7 +117,7 @@ class RunFolder:
         folder._take_lock()
         try:
             fill(folder)
-            _replace(path / "config.yaml", config_yaml)
+            replace_text(path / "config.yaml", config_yaml)
         except BaseException:
             folder.discard()
             raise
@@ -125,24 +125,18 @@ class RunFolder:
 
     def write_config(self, config_yaml: str) -> None:
         """Replace the resolved configuration, when more of it has been resolved."""
-        _replace(self.path / "config.yaml", config_yaml)
+        replace_text(self.path / "config.yaml", config_yaml)
 
     @classmethod
     def open(cls, root: Path, run_id: str) -> Self:
         """Lock the folder of an earlier run; RunRefused if there is none, or it is running."""
         path = root / check_run_id(run_id)
         if not (path / "config.yaml").is_file():
-            known = ", ".join(list_runs(root)[-5:]) or "none"
-            raise RunRefused(f"no run {run_id!r} in {root}; the latest there: {known}")
+            raise RunRefused(f"no run {run_id!r} in {root}; the latest there: {_latest(root)}")
         folder = cls(path)
         folder._take_lock()
         try:
-            written = folder.manifest().get("format", FORMAT)
-            if written != FORMAT:
-                raise RunRefused(
-                    f"{path} has format {written}, this fedpilot reads {FORMAT}: "
-                    "continue it with the version that made it"
-                )
+            folder.known_manifest()
         except BaseException:
             folder.close()
             raise
@@ -150,7 +144,7 @@ class RunFolder:
 
     @classmethod
     def locked(cls, path: Path) -> Self:
-        """Keep a run from being run or read, whatever its format. RunRefused if it is."""
+        """Keep a run of any format from being run or read. RunRefused if it is."""
         folder = cls(path)
         folder._take_lock()
         return folder
@@ -199,19 +193,29 @@ class RunFolder:
         path = self.path / "manifest.json"
         return json.loads(path.read_text()) if path.exists() else {}
 
+    def known_manifest(self) -> dict[str, Any]:
+        """The same; RunRefused for a folder of another format."""
+        found = self.manifest()
+        if (written := found.get("format", FORMAT)) != FORMAT:
+            raise RunRefused(
+                f"{self.path} has format {written}, this fedpilot reads {FORMAT}: use the version "
+                "of fedpilot that made it"
+            )
+        return found
+
     def update_manifest(self, **facts: Any) -> None:
         """Add or replace facts."""
         self.replace_manifest({"format": FORMAT, "run_id": self.run_id} | self.manifest() | facts)
 
     def replace_manifest(self, facts: Mapping[str, Any]) -> None:
-        """Say these facts and no others."""
-        _replace(self.path / "manifest.json", json.dumps(dict(facts), indent=2) + "\n")
+        """Write these facts and no others."""
+        replace_text(self.path / "manifest.json", json.dumps(dict(facts), indent=2) + "\n")
 
     # -- what the user's code says -------------------------------------------------------------
 
     def write_failure(self, trace: str) -> None:
         """Keep the traceback of what ended the run."""
-        _replace(self.path / FAILURE, trace if trace.endswith("\n") else f"{trace}\n")
+        replace_text(self.path / FAILURE, trace if trace.endswith("\n") else f"{trace}\n")
 
     def failure(self) -> str:
         """The traceback of what ended the run; empty if nothing of the kind did."""
@@ -219,7 +223,7 @@ class RunFolder:
         return path.read_text() if path.exists() else ""
 
     def forget_failure(self) -> None:
-        """The run goes on."""
+        """Remove the traceback, since the run goes on."""
         (self.path / FAILURE).unlink(missing_ok=True)
 
     def keep_output(self, event: Event) -> None:
@@ -236,9 +240,7 @@ class RunFolder:
 
     def rows(self) -> list[dict[str, Any]]:
         """The metrics of the rounds so far; a half-written last line does not count."""
-        path = self.path / "metrics.jsonl"
-        lines = path.read_text().splitlines(keepends=True) if path.exists() else []
-        return [json.loads(line) for line in lines if line.endswith("\n")]
+        return [json.loads(line) for line in whole_lines(self.path / "metrics.jsonl")]
 
     def append_row(self, row: Mapping[str, Any]) -> None:
         """Add a round's metrics."""
@@ -252,32 +254,25 @@ class RunFolder:
                 line = {"round": round_number, "client": client, "tensors": digests[client]}
                 file.write(json.dumps(line) + "\n")
 
-    def _rewind_clients(self, last_round: int) -> None:
-        path = self.path / "clients.jsonl"
-        if path.exists():
-            whole = [
-                line for line in path.read_text().splitlines(keepends=True) if line[-1] == "\n"
-            ]
-            kept = [line for line in whole if json.loads(line)["round"] <= last_round]
-            _replace(path, "".join(kept))
-
     def rewind(self, last_round: int) -> list[dict[str, Any]]:
-        """Forget the metrics of rounds after `last_round`, which will be run again.
+        """Forget the metrics and clients of rounds after `last_round`, which will be run again.
 
-        Their bytes have crossed and stay in the table of traffic.
+        The bytes of those rounds have crossed and stay in the table of traffic.
         """
         self._mend_traffic()
-        self._rewind_clients(last_round)
-        rows = [row for row in self.rows() if row["round"] <= last_round]
-        _replace(self.path / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
-        return rows
+        for path in (self.path / "clients.jsonl", self.path / "metrics.jsonl"):
+            if path.exists():
+                lines = whole_lines(path)
+                kept = [line for line in lines if json.loads(line)["round"] <= last_round]
+                replace_text(path, "".join(kept))
+        return self.rows()
 
-    def write_csv(self) -> None:
-        """Write metrics.csv from the rows."""
+    def write_csv(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Write the rows to metrics.csv."""
         with replacing(self.path / "metrics.csv") as aside, aside.open("w", newline="") as file:
             writer = csv.DictWriter(file, METRIC_COLUMNS, extrasaction="ignore")
             writer.writeheader()
-            writer.writerows(self.rows())
+            writer.writerows(rows)
 
     def append_traffic(self, rows: Iterable[Sequence[object]]) -> None:
         """Add bytes per (round, site, direction, purpose)."""
@@ -308,17 +303,17 @@ class RunFolder:
             header = ",".join(TRAFFIC_COLUMNS)
             whole = [
                 line[:-1].rstrip("\r")
-                for line in path.read_text().splitlines(keepends=True)
-                if line[-1] == "\n" and line.count(",") == len(TRAFFIC_COLUMNS) - 1
+                for line in whole_lines(path)
+                if line.count(",") == len(TRAFFIC_COLUMNS) - 1
             ]
-            _replace(path, "\n".join([header, *whole[1:], ""]))
+            replace_text(path, "\n".join([header, *whole[1:], ""]))
 
     def write_round_under_way(
         self, round_number: int, sites: Mapping[str, Mapping[str, int]]
     ) -> None:
         """Say what a round may cost each site at most, by direction, before its orders go out."""
         told = {"format": FORMAT, "round": round_number, "sites": sites}
-        _replace(self._under_way, json.dumps(told) + "\n")
+        replace_text(self._under_way, json.dumps(told) + "\n")
 
     def round_under_way(self) -> tuple[int, dict[str, dict[str, int]]] | None:
         """The round that was under way when a process was killed, and what it may have cost."""
@@ -372,6 +367,12 @@ class RunFolder:
         return sorted(int(m[1]) for p in found if (m := re.fullmatch(r"round-(\d+)", p.stem)))
 
 
+def whole_lines(path: Path) -> list[str]:
+    """The lines of a file, if it is there, but for a last one that was cut short."""
+    lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+    return [line for line in lines if line.endswith("\n")]
+
+
 def read_checkpoint(path: Path) -> Checkpoint:
     """A checkpoint's content; RunRefused if the file is none."""
     header, tensors = read_tensors(path)
@@ -393,10 +394,24 @@ def list_runs(root: Path) -> list[str]:
     return [path.name for path in sorted(runs, key=lambda p: (_started(p), p.name))]
 
 
+def find_run(root: Path, run: str) -> Path:
+    """The folder of a run, by its id in `root` or by its path; RunRefused if there is none."""
+    for path in (root / run, Path(run)):
+        if any((path / name).is_file() for name in ("config.yaml", "metrics.jsonl")):
+            return path.resolve()
+    raise RunRefused(
+        f"no run {run!r} in {root}, and no such run folder; the latest there: {_latest(root)}"
+    )
+
+
+def _latest(root: Path) -> str:
+    return ", ".join(list_runs(root)[-5:]) or "none"
+
+
 def remove_run(root: Path, run_id: str) -> None:
     """Remove a run's folder; RunRefused for one that is not there, or that runs now.
 
-    Whoever is killed amid it leaves no half of a run: what is still to go has another name.
+    The folder is renamed first, so a kill leaves no half of a run.
     """
     path = root / check_run_id(run_id)
     if not (path / "config.yaml").is_file():
@@ -421,7 +436,8 @@ def check_run_id(run_id: str) -> str:
     return run_id
 
 
-def _replace(path: Path, text: str) -> None:
+def replace_text(path: Path, text: str) -> None:
+    """Write a file whole: a kill leaves the old one or the new one."""
     with replacing(path) as aside:
         aside.write_text(text)
 
@@ -429,13 +445,10 @@ def _replace(path: Path, text: str) -> None:
 def is_locked(path: Path) -> bool:
     """Whether some process is running this run now."""
     try:
-        handle = os.open(path / ".lock", os.O_RDWR)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+        with RunFolder(path) as folder:
+            folder._take_lock(os.O_RDWR)
+    except RunRefused:
         return True
-    finally:
-        os.close(handle)
+    except OSError:
+        pass  # no run has begun there
     return False

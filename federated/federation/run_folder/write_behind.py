@@ -1,8 +1,8 @@
 """WriteBehind: writes a run's files in order, behind its rounds, so that no round waits for a disk.
 
-What is written only saves work after a crash, so it may lag: what has not been written yet is done
-again by `--resume`, to the same bits. Short rounds are written several at a time, and of a file
-that each of them replaces only the newest version is.
+The files only save work after a crash, so they may lag: `--resume` repeats the rounds that were not
+written yet, to the same bits. Short rounds are written several at a time, and a file that each
+round replaces is written once.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 
 PACE_S = 0.2
-"""What waits is written that long after the last time at the soonest: the work that a crash costs.
+"""The least time from one write to the next, and so the work that a crash costs.
 
 Writing every round of a few milliseconds would take a tenth of a small machine from training.
 """
@@ -23,7 +23,7 @@ STALLED_S = 600.0
 
 
 class WriteBehind:
-    """A thread that writes; what goes wrong there is raised by the next call."""
+    """A thread that writes; the next call raises what failed there."""
 
     def __init__(self) -> None:
         self._waiting: list[tuple[str | None, Callable[[], None]]] = []

@@ -1,8 +1,8 @@
 """Begins a new run where an earlier one stands, so that it ends as one run of that length would.
 
-`federation.rounds` is the total, and all of what decides a result that may differ from the earlier
-run. The new run gets a copy of all that the next round needs: the model and the server's memory,
-the rows, of which the stopping state is made, what clients keep, who counted, and which sites were
+`federation.rounds` is the total, and the only deciding key that may differ from the earlier run.
+The new run gets a copy of all that the next round needs: the model and the server's memory, the
+rows, which give the stopping state, what clients keep, which clients counted, and which sites were
 refused. So the earlier run may be removed.
 """
 
@@ -20,20 +20,20 @@ from ...config.schema import RunConfig
 from ...errors import RunRefused
 from ...site.client_states import ClientStates
 from ..coordinator.site_limits import FILE as REFUSALS
-from ..run_folder.folder import FORMAT, Checkpoint, RunFolder
+from ..run_folder.folder import Checkpoint, RunFolder
 
 ROUNDS = "federation.rounds"
 JUDGED = ("accuracy", "loss")
 BEST = ("best", "best_round")
 CLIENTS = ".clients.sqlite"
 COPIED = (REFUSALS, "round-*", "*.data.json")
-"""Of the journal: what was refused, who counted where a clock decided that, and of which content
-the declared data was."""
+"""Of the journal: what was refused, which clients counted where a clock decided that, and the
+content of the declared data."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parent:
-    """An earlier run, which nobody runs meanwhile."""
+    """An earlier run, whose folder is locked."""
 
     folder: RunFolder
     config: RunConfig
@@ -43,11 +43,7 @@ class Parent:
     @classmethod
     def of(cls, folder: RunFolder) -> Self:
         """RunRefused for a run that has not ended a round, or of another format."""
-        manifest, config = folder.manifest(), load_config(folder.path / "config.yaml")
-        if manifest.get("format", FORMAT) != FORMAT:
-            raise RunRefused(
-                f"{folder.path} has format {manifest['format']}, this fedpilot reads {FORMAT}"
-            )
+        manifest, config = folder.known_manifest(), load_config(folder.path / "config.yaml")
         checkpoint = folder.load_checkpoint()
         if checkpoint is None:
             raise RunRefused(f"run {folder.run_id} has ended no round: there is nothing to go on")
@@ -99,14 +95,6 @@ class Parent:
                 states.copy(folder.journal / file.name)
             with closing(ClientStates(folder.journal / file.name)) as copied:
                 copied.forget_after(done)
-
-
-def find(root: Path, run: str) -> Path:
-    """The folder of an earlier run, given by its path or by its id; RunRefused if there is none."""
-    for path in (Path(run), root / run):
-        if (path / "config.yaml").is_file():
-            return path.resolve()
-    raise RunRefused(f"no run {run!r} in {root}, and no folder of a run of that name")
 
 
 def with_rounds(config: RunConfig, other: RunConfig) -> RunConfig:

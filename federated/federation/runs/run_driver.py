@@ -1,18 +1,15 @@
 """RunDriver: takes a run from its folder to its result, whether it is new, continued or resumed.
 
-However a run ends, its record says how. One that never got its gang leaves what there was before.
+The record always says how a run ended. A run that never got its gang leaves the folder as it was.
 """
 
 from __future__ import annotations
 
-import os
-import platform
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -22,17 +19,18 @@ from fedpilot.mediator.wire.blobs.full_disk import is_full
 from ...algorithms import algorithm_of
 from ...config import differences, load_config, to_yaml, with_execution
 from ...core.proof.environment_diff import Facts
-from ...core.state import digest
 from ...core.user_code.user_errors import failure_of, trace_of
 from ...errors import RunRefused
 from ...prepare.gang_request import set_aside
-from ..coordinator.coordinator import Coordinator, Finished
+from ..coordinator.coordinator import Coordinator
+from ..coordinator.round_log import model_of
+from ..coordinator.run_context import RunContext
 from ..events import EventBus
-from ..run_folder.folder import RunFolder, new_run_id
+from ..run_folder.folder import RunFolder, find_run, new_run_id
 from ..setup.global_model import CurrentModel, GlobalModel
 from ..setup.loaded_config import LoadedConfig
 from ..sites.gang_session import GangSession
-from .continuing import ROUNDS, Parent, find
+from .continuing import ROUNDS, Parent
 from .run_record import RunAttempt, RunResult
 
 GO_ON = "; a new run can go on to more rounds: `fedpilot run --from`"
@@ -50,7 +48,7 @@ class RunDriver:
         *,
         name: str,
     ) -> None:
-        """`name` is what runs are called whose config has no other."""
+        """`name` is for runs whose config has no other."""
         self._loaded = loaded
         self._gang = gang
         self._model = model
@@ -60,58 +58,58 @@ class RunDriver:
     def begin(self, run_id: str | None, *, progress: bool) -> RunResult:
         """Run all rounds in a new run folder."""
         config = self._loaded.config
-        folder = RunFolder.create(self._root, self._id_or_new(run_id), to_yaml(config))
-        with folder, self._showing(progress):
-            return self._run(folder, resumed=False)
+        with RunFolder.create(self._root, self._id_or_new(run_id), to_yaml(config)) as folder:
+            return self._run(folder, progress, resumed=False)
 
     def continue_from(self, earlier: str, run_id: str | None, *, progress: bool) -> RunResult:
         """Run what an earlier run lacks, in a folder of its own. RunRefused if it does not fit."""
         loaded, run_id = self._loaded, self._id_or_new(run_id)
-        with RunFolder.reading(find(self._root, earlier)) as reading:
+        with RunFolder.reading(find_run(self._root, earlier)) as reading:
             parent = Parent.of(reading)
             loaded.take_over_execution(parent.config)
             parent.check(loaded.config, loaded.identity_of)
             hand_on = partial(parent.hand_on, loaded.config, loaded.identity)
             folder = RunFolder.create(self._root, run_id, to_yaml(loaded.config), hand_on)
-        with folder, self._showing(progress):
-            return self._run(folder, resumed=True, parent=parent)
+        with folder:
+            return self._run(folder, progress, resumed=True, parent=parent)
 
     def resume(self, run_id: str, *, progress: bool) -> RunResult:
         """Continue an interrupted run in its folder. RunRefused if the config has other bits."""
         loaded = self._loaded
         with RunFolder.open(self._root, run_id) as folder:
-            loaded.take_over_execution(load_config(folder.path / "config.yaml"))
+            earlier = load_config(folder.path / "config.yaml")
+            loaded.take_over_execution(earlier)
             recorded = folder.manifest().get("identity", loaded.identity)
             # It may have died before it wrote down what `auto` means, and so before any round.
             undecided = with_execution(loaded.config, "auto", "auto")
             if recorded not in (loaded.identity, loaded.identity_of(undecided)):
-                earlier = load_config(folder.path / "config.yaml")
                 changed = "; ".join(differences(earlier, loaded.config)) or "its code or its data"
                 more = "" if changed.partition(":")[0] != ROUNDS or ";" in changed else GO_ON
                 raise RunRefused(
                     f"run {run_id} cannot be continued, since this changed: {changed}{more}"
                 )
-            with self._showing(progress):
-                if folder.manifest().get("status") == "finished":
-                    return self._finished_before(folder)
-                return self._run(folder, resumed=True)
+            return self._run(folder, progress, resumed=True)
 
     def coordinator(self, folder: RunFolder) -> Coordinator:
-        """Who runs the rounds and keeps their record in `folder`. FederatedError without a gang."""
+        """The coordinator of the rounds, with its record in `folder`.
+
+        FederatedError without a gang.
+        """
         config, inputs = self._loaded.config, self._loaded.inputs
-        return Coordinator(
-            config,
+        run = RunContext(
+            config=config,
             roles=inputs.roles,
             algorithm=algorithm_of(config.federation),
             mediator=self._gang.running("the federation is not running"),
             folder=folder,
-            identity=self._loaded.identity,
             emit=self._events.emit,
-            cohort=(inputs.cohort_size, inputs.enough),
-            membership=self._loaded.population.membership(),
+            asked=inputs.cohort_size,
+            enough=inputs.enough,
+            membership=self._loaded.membership(),
             test_samples=len(inputs.data.test_y),
             told=inputs.told_of,
         )
+        return Coordinator(run, self._loaded.identity)
 
     @property
     def _root(self) -> Path:
@@ -120,35 +118,27 @@ class RunDriver:
     def _id_or_new(self, run_id: str | None) -> str:
         return run_id or new_run_id(self._loaded.config.run.name or self._name)
 
-    def _finished_before(self, folder: RunFolder) -> RunResult:
-        """A finished run resumed: it stays as it is, and nothing is started."""
-        result = RunAttempt(folder, self._events.emit).finished_before()
-        if (last := folder.load_checkpoint()) is not None:
-            self._model.now = GlobalModel(last.round_number, last.model, last.memory, result.digest)
-        return result
-
-    @contextmanager
-    def _showing(self, progress: bool) -> Iterator[None]:
-        """Within it, show on stdout what happens, if that is wanted."""
-        if not progress:
-            yield
-            return
-        from ..report.progress import display_for
-
-        with display_for(sys.stdout, as_json=False) as display, self._events.observed_by(display):
-            yield
-
-    def _run(self, folder: RunFolder, *, resumed: bool, parent: Parent | None = None) -> RunResult:
+    def _run(
+        self, folder: RunFolder, progress: bool, *, resumed: bool, parent: Parent | None = None
+    ) -> RunResult:
         started = time.perf_counter()
         events, outputs = self._events, self._loaded.config.outputs
-        record = RunAttempt(folder, events.emit)
-        self._gang.name = folder.run_id
-        status, failure, began = "failed", "", False
-        finished: Finished | None = None
+        record = RunAttempt(folder, self._loaded, events.emit)
+        status, failure, reason, began = "failed", "", "", False
         with ExitStack() as undo:
+            if progress:
+                from ..report.progress import display_for
+
+                display = undo.enter_context(display_for(sys.stdout, as_json=False))
+                undo.enter_context(events.observed_by(display))
+            if folder.manifest().get("status") == "finished":
+                if (last := folder.load_checkpoint()) is not None:
+                    self._model.now = model_of(last)
+                return record.finished_before()
+            self._gang.name = folder.run_id
             try:
                 with events.step("loading"):
-                    self._say_started(record, parent)
+                    record.started(parent)
                 if outputs.tensorboard:
                     from ..report.tensorboard import TensorBoardWriter
 
@@ -162,7 +152,7 @@ class RunDriver:
                 folder.forget_failure()
                 with events.step("round"):
                     before = folder.manifest() if parent is None else parent.manifest
-                    finished = self._rounds(folder, resumed, before.get("workers", ()))
+                    reason = self._rounds(folder, resumed, before.get("workers", ()))
                 status = "finished"
             except BaseException as error:
                 if is_interruption(error):
@@ -175,49 +165,26 @@ class RunDriver:
                         folder.write_failure(trace)
                 raise
             finally:
-                seconds = round(time.perf_counter() - started, 3)
                 ending = {
                     "status": status,
                     "failure": failure,
-                    "reason": failure if finished is None else finished.reason,
+                    "reason": reason or failure,
                     "rounds": self._model.now.round_number,
                     "digest": self._model.now.digest,
-                    "seconds": seconds,
+                    "seconds": round(time.perf_counter() - started, 3),
                 }
                 if began:
-                    metric = self._loaded.config.evaluation.metric
                     with events.step("ending"):
-                        record.ended(ending, curves=outputs.curves, metric=metric)
+                        record.ended(ending)
                 else:
                     record.never_began(ending)
-        return record.result(finished, seconds)
+        return record.result()
 
-    def _say_started(self, record: RunAttempt, parent: Parent | None) -> None:
-        from ...engine.training.modules import environment
-
-        loaded, inputs = self._loaded, self._loaded.inputs
-        versions = {"fedpilot": version("fedpilot"), "python": platform.python_version()}
-        record.started(
-            loaded.config,
-            loaded.population.describe(),
-            clients_per_round=loaded.population.cohort_size,
-            parameters=inputs.parameters,
-            facts={
-                "identity": loaded.identity,
-                "data_digest": inputs.data_digest,
-                "code_digest": loaded.code.digest,
-                "initial_model": digest(inputs.initial),
-                "versions": {**environment(), **versions},
-                "cpus": os.cpu_count(),
-                "search": list(loaded.paths),
-                **({} if parent is None else {"parent": parent.facts}),
-            },
-        )
-
-    def _rounds(self, folder: RunFolder, resumed: bool, before: Sequence[Facts]) -> Finished:
+    def _rounds(self, folder: RunFolder, resumed: bool, before: Sequence[Facts]) -> str:
+        """Run the rounds; why they ended."""
         coordinator = self.coordinator(folder)
         if resumed:
-            self._gang.compare_workers(before)
+            self._gang.relay.compare_workers(before)
         initial = self._loaded.inputs.initial
         begin = coordinator.recovered if resumed else coordinator.first
         self._model.now = begin(initial)

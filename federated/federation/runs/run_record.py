@@ -1,21 +1,24 @@
-"""RunAttempt: what a run says of itself, to its folder first and then to whoever follows it."""
+"""RunAttempt: what a run says of itself, first to its folder and then to its observers."""
 
 from __future__ import annotations
 
 import math
+import os
+import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from ...config.schema import RunConfig
-from ...core.population.partitions.summary import PartitionSummary
+from ...core.state import digest
 from ...errors import RunRefused
-from ..coordinator.coordinator import Finished
 from ..events import Emit
 from ..report.curves import draw, prepare
 from ..run_folder.folder import RunFolder
+from ..setup.loaded_config import LoadedConfig
+from .continuing import Parent
 
 SUBMITTED = "submitted"
 """The status of a run that a mediator has taken and that was never begun."""
@@ -54,31 +57,37 @@ class RunResult:
 class RunAttempt:
     """The record of one attempt at a run, new or resumed."""
 
-    def __init__(self, folder: RunFolder, emit: Emit) -> None:
+    def __init__(self, folder: RunFolder, loaded: LoadedConfig, emit: Emit) -> None:
         self._folder = folder
+        self._loaded = loaded
         self._emit = emit
         self._earlier = folder.manifest()
         """What an earlier attempt left; empty for a new run."""
 
-    def started(
-        self,
-        config: RunConfig,
-        population: PartitionSummary,
-        *,
-        clients_per_round: int,
-        parameters: int,
-        facts: Mapping[str, Any],
-    ) -> None:
-        """Say what is about to run; `facts` go into the manifest only."""
+    def started(self, parent: Parent | None) -> None:
+        """Say what is about to run, and which run it continues from, if any."""
+        from ...engine.training.modules import environment
+
+        loaded, config, inputs = self._loaded, self._loaded.config, self._loaded.inputs
+        population = loaded.describe()
         if config.outputs.curves:
             prepare()
         now, resumed = _now(), self._earlier.get("status", SUBMITTED) != SUBMITTED
+        versions = {"fedpilot": version("fedpilot"), "python": platform.python_version()}
+        origin = {} if parent is None else {"parent": parent.facts}
         self._folder.update_manifest(
             status="running",
             started=self._earlier.get("started", now),
             resumed=[*self._earlier.get("resumed", []), *([now] if resumed else [])],
             random_seed=config.run.random_seed,
-            **facts,
+            identity=loaded.identity,
+            data_digest=inputs.data_digest,
+            code_digest=loaded.code.digest,
+            initial_model=digest(inputs.initial),
+            versions={**environment(), **versions},
+            cpus=os.cpu_count(),
+            search=list(loaded.paths),
+            **origin,
         )
         labels, data = population.labels_mean, config.data
         span = [population.samples_min, population.samples_median, population.samples_max]
@@ -87,27 +96,27 @@ class RunAttempt:
             run_id=self._folder.run_id,
             folder=str(self._folder.path),
             resumed=resumed,
-            parent=facts.get("parent"),
+            parent=origin.get("parent"),
             rounds=config.federation.rounds,
             clients=population.number_of_clients,
-            clients_per_round=clients_per_round,
+            clients_per_round=loaded.cohort_size,
             samples_per_client=span,
             labels_per_client=None if labels is None else round(labels, 2),
             model=config.model.model_type,
-            parameters=parameters,
+            parameters=inputs.parameters,
             dataset=data.dataset if data.from_ else data.dataset_type,
             distribution="at sites" if data.from_ else data.data_distribution_kind,
         )
 
-    def ended(self, ending: Mapping[str, Any], *, curves: bool, metric: str) -> None:
+    def ended(self, ending: Mapping[str, Any]) -> None:
         """Say how it ended: in the manifest first; the picture can wait."""
         self._folder.update_manifest(ended=_now(), **ending)
-        rows = self._folder.rows()
+        rows, config = self._folder.rows(), self._loaded.config
         try:
-            self._folder.write_csv()
-            if curves and rows:
-                picture = self._folder.path / "curves.png"
-                draw(rows, picture, title=self._folder.run_id, metric=metric)
+            self._folder.write_csv(rows)
+            if config.outputs.curves and rows:
+                picture, title = self._folder.path / "curves.png", self._folder.run_id
+                draw(rows, picture, title=title, metric=config.evaluation.metric)
         finally:
             self._say_ended(ending, rows)
 
@@ -122,10 +131,15 @@ class RunAttempt:
 
     def finished_before(self) -> RunResult:
         """Say again how a finished run ended, and touch nothing."""
-        rows, manifest = self._folder.rows(), self._earlier
+        result = self.result()
+        self._say_ended({name: self._earlier[name] for name in ENDING}, result.rows)
+        return result
+
+    def result(self) -> RunResult:
+        """How the run ended, as its folder says; RunRefused where that is not whole."""
+        rows, manifest = self._folder.rows(), self._folder.manifest()
         if not rows or not manifest.keys() >= set(ENDING):
             raise RunRefused(f"run {self._folder.run_id} is finished, but its record is not whole")
-        self._say_ended({name: manifest[name] for name in ENDING}, rows)
         return RunResult(
             run_id=self._folder.run_id,
             folder=self._folder.path,
@@ -136,20 +150,6 @@ class RunAttempt:
             best=rows[-1].get("best", math.nan),
             seconds=manifest["seconds"],
             rows=rows,
-        )
-
-    def result(self, finished: Finished, seconds: float) -> RunResult:
-        """How it ended, for the caller."""
-        return RunResult(
-            run_id=self._folder.run_id,
-            folder=self._folder.path,
-            rounds=finished.model.round_number,
-            reason=finished.reason,
-            digest=finished.model.digest,
-            best_round=finished.progress.best_round,
-            best=finished.progress.best,
-            seconds=seconds,
-            rows=finished.rows,
         )
 
     def _say_ended(self, ending: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> None:

@@ -1,29 +1,128 @@
-"""EventRelay: tells a run's observers what its sites and their workers say, and what follows of it.
+"""EventRelay: passes on to a run's observers what its sites and their workers say.
 
-Sites say it from many threads. What is not believed, or said too often, goes no further.
+Sites say it from many threads, at the start and later. What is not believed, or said too often, is
+dropped. Workers are compared as they come up.
 """
 
 from __future__ import annotations
 
+import logging
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
+from typing import Any
 
 from fedpilot.mediator import Payload
 from fedpilot.mediator.core.links import LinkUse, LinkWatch
 
-from ...core.proof.environment_diff import Difference, Facts
+from ...core.proof.environment_diff import Difference, Facts, Likeness, differing
+from ...core.rounds.site_events import Allowance, NotBelieved, believed
+from ...errors import RunRefused
 from ..events import Emit
-from .event_filter import Hearing
-from .workforce import Workforce
+
+PER_S, AT_ONCE = 20.0, 2_000.0
+"""Events of one site; all its workers may come up at once."""
+SAID_EVERY_S = 60.0
+"""How often it is logged that a site says too much."""
+
+log = logging.getLogger(__name__)
+
+
+class Hearing:
+    """Filters the events of all sites of a run; from any thread."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._allowances: dict[str, Allowance] = {}
+        self._dropped: dict[str, tuple[float, int]] = {}
+        """When that was logged last, and how many were dropped since."""
+
+    def fields(self, happened: Payload) -> Mapping[str, Any] | None:
+        """The fields to pass on; None if the event is dropped, which the log says.
+
+        The mediator has put the name of the site into its header.
+        """
+        site, now = str(happened.header["site"]), self._clock()
+        with self._lock:
+            if site not in self._allowances:
+                self._allowances[site] = Allowance(PER_S, AT_ONCE, now)
+            if not self._allowances[site].takes(now):
+                self._drop(site, now)
+                return None
+        try:
+            return believed(happened.kind, happened.header)
+        except NotBelieved as error:
+            log.warning("what site %s says is not believed: %s", site, error)
+            return None
+
+    def _drop(self, site: str, now: float) -> None:
+        said, dropped = self._dropped.get(site, (now - SAID_EVERY_S, 0))
+        dropped += 1
+        if now - said >= SAID_EVERY_S:
+            log.warning("site %s says too much: %d of its events are dropped", site, dropped)
+            said, dropped = now, 0
+        self._dropped[site] = said, dropped
+
+
+class Workforce:
+    """The workers of a run, by what they say of themselves, and how they differ.
+
+    Workers come up while others read this.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._told: dict[tuple[str, int], Facts] = {}
+        self._likeness = Likeness()
+
+    def joined(self, told: Facts) -> tuple[Difference, ...]:
+        """A worker has come up, with its `site` and its number there; what is new about it."""
+        site, number = told["site"], told["worker"]
+        with self._lock:
+            self._told[site, number] = told
+            return self._likeness.joined(f"{site}/{number}", told)
+
+    def remembered(self, told: Facts) -> tuple[Difference, ...]:
+        """The same of a worker that the run had before it was interrupted."""
+        with self._lock:
+            return self._likeness.joined(_before(told), told)
+
+    def all(self) -> list[dict[str, Any]]:
+        """What each has said, in the order in which they came."""
+        with self._lock:
+            return [dict(told) for told in self._told.values()]
+
+    def check_alike(self, before: Sequence[Facts] = ()) -> None:
+        """RunRefused if they differ from each other, or from those of `before`."""
+        there: Mapping[str, Facts] = {
+            f"{told['site']}/{told['worker']}": told for told in self.all()
+        }
+        if found := differing({**there, **{_before(told): told for told in before}}):
+            raise RunRefused(
+                f"with `run.reproducible: strict` all workers have to be alike, and they differ in "
+                f"{found}; leave out machines that are unlike the others, or say `warn`"
+            )
+
+    def forget(self) -> None:
+        """Forget workers that have ended, but not what they were like."""
+        with self._lock:
+            self._told.clear()
+
+
+def _before(told: Facts) -> str:
+    return f"{told.get('site')}/{told.get('worker')} before"
 
 
 class EventRelay:
     """Of one federation."""
 
-    def __init__(self, emit: Emit) -> None:
+    def __init__(self, emit: Emit, *, strict: bool) -> None:
+        """`strict`: workers must be alike."""
         self._emit = emit
+        self._strict = strict
         self._hearing = Hearing()
         self.workforce = Workforce()
         self._compiling: set[tuple[str, str]] = set()
@@ -49,9 +148,12 @@ class EventRelay:
         """Made for one start: names a link whose transfers hold rounds of so many bytes up."""
         return partial(self._say_slow, LinkWatch(round_bytes))
 
-    def compare_workers(self, before: Sequence[Facts], *, strict: bool) -> None:
-        """With each other and those of `before`; RunRefused where they must be alike."""
-        if strict:
+    def compare_workers(self, before: Sequence[Facts] = ()) -> None:
+        """Compare workers with each other and with those of `before`.
+
+        RunRefused if they differ and must be alike.
+        """
+        if self._strict:
             self.workforce.check_alike(before)
             return
         for each in before:

@@ -1,7 +1,7 @@
 """GangSession: reserves a federation's gang at its sites and starts the workers, once; ends both.
 
-Whoever needs the workers first starts it. What was begun is undone where the start fails, and where
-somebody closes it meanwhile.
+The first call that needs the workers starts it. If the start fails, or another thread closes the
+session meanwhile, what was begun is undone.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from typing import Any
 from fedpilot.mediator import FederationMediator, GangRequest, Payload, Site
 
 from ...config.telling import told
-from ...core.proof.environment_diff import Facts
 from ...errors import FederatedError
 from ...prepare.gang_request import gang_request, object_store_bytes
 from ..events import EventBus
@@ -41,28 +40,25 @@ class GangSession:
         user: str,
         undo: ExitStack,
     ) -> None:
-        """`name` is what the gang is called, `user` whose it is; `undo` ends what there is."""
+        """`name` is the gang's, `user` owns it; `undo` ends what was started before."""
         self.name = name
-        """What the gang is called when it is reserved."""
+        """The gang's name when it is reserved."""
         self._user = user
         self._source = source
         self._loaded = loaded
         self._model = model
         self._events = events
-        self._relay = EventRelay(events.emit)
+        strict = loaded.config.run.reproducible == "strict"
+        self.relay = EventRelay(events.emit, strict=strict)
         self._life = Lifetime(undo)
-        self._mediator: FederationMediator | None = None
-
-    @property
-    def mediator(self) -> FederationMediator | None:
-        """Whom to give orders for the sites; None unless the gang is at work."""
-        return self._mediator
+        self.mediator: FederationMediator | None = None
+        """Takes orders for the sites; None unless the gang is at work."""
 
     def running(self, otherwise: str) -> FederationMediator:
-        """The same; FederatedError with these words unless the gang is at work."""
-        if self._mediator is None:
+        """The mediator; FederatedError with these words unless the gang is at work."""
+        if self.mediator is None:
             raise FederatedError(otherwise)
-        return self._mediator
+        return self.mediator
 
     @property
     def closing(self) -> bool:
@@ -71,27 +67,24 @@ class GangSession:
 
     @property
     def sites(self) -> tuple[str, ...]:
-        """Those that clients may be assigned to."""
+        """The sites that clients may be assigned to."""
         return self._loaded.among(self._source.names)
 
     @property
     def workers(self) -> list[dict[str, Any]]:
         """What every worker said of itself when it came up; nothing before `start`."""
-        return self._relay.workforce.all()
+        return self.relay.workforce.all()
 
     def start(self) -> None:
         """Reserve the gang and start its workers; does nothing if they are there."""
-        self._life.start(self._begin)
+        self._life.start(self._start)
 
     def close(self) -> None:
         """End the workers, give the gang back, end what the sites were started with."""
         self._life.close()
 
-    def _begin(self, undo: ExitStack) -> None:
-        self._mediator = self._start(undo)
-
-    def _start(self, undo: ExitStack) -> FederationMediator:
-        loaded, events, relay = self._loaded, self._events, self._relay
+    def _start(self, undo: ExitStack) -> None:
+        loaded, events, relay = self._loaded, self._events, self.relay
         started = time.perf_counter()
 
         def seconds() -> float:
@@ -119,7 +112,7 @@ class GangSession:
         self._life.check()
         with events.step("workers", config.resources.start_timeout, told_by_others=True):
             mediator.start(WORKLOAD, specs, relay.happened)
-        self.compare_workers()
+        relay.compare_workers()
         events.emit("workers_ready", workers=len(self.workers), seconds=seconds())
         self._life.check()
         run = StartedRun(
@@ -130,12 +123,12 @@ class GangSession:
             link_used=relay.link_use(loaded.inputs.costs(config).of_a_site),
         )
         self._source.follow(run, undo)
-        return mediator
+        self.mediator = mediator
 
     def _opened(self, request: GangRequest, undo: ExitStack) -> Sequence[Site]:
         """The sites that are there; they end with the gang."""
         loaded, config = self._loaded, self._loaded.config
-        store = object_store_bytes(loaded.inputs) + loaded.population.bytes_of_updates
+        store = object_store_bytes(loaded.inputs) + loaded.bytes_of_updates
         step, within_s = "sites", config.participation.wait_for_sites_s
         if self._source.brings_ray:
             step, within_s = "ray", config.resources.start_timeout
@@ -154,16 +147,8 @@ class GangSession:
         )
 
     def _forget_mediator(self) -> None:
-        self._mediator = None
-        self._relay.workforce.forget()
-
-    def compare_workers(self, before: Sequence[Facts] = ()) -> None:
-        """Compare them with each other and with those of `before`.
-
-        RunRefused if they differ and `run.reproducible` is strict.
-        """
-        strict = self._loaded.config.run.reproducible == "strict"
-        self._relay.compare_workers(before, strict=strict)
+        self.mediator = None
+        self.relay.workforce.forget()
 
     def spec_of(self, site: str) -> Payload:
         """What a site is told of the federation. UnionError if it has none of the run's data."""

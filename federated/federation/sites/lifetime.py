@@ -1,9 +1,9 @@
-"""Lifetime: the one state of what is started when it is needed, and closed once, from any thread.
+"""Lifetime: the state of a thing that is started when it is needed, and closed once, by any thread.
 
     new -> starting -> started -> closed
 
-A start that fails leads back to `new`. What is closed while it starts is undone by the thread that
-starts it, and `close` returns when that is over: nothing is left then.
+A start that fails leads back to `new`. If it is closed while it starts, the starting thread undoes
+the start, and `close` returns once nothing is left.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Lifetime:
         return self._closing
 
     def start(self, begin: Callable[[ExitStack], None]) -> None:
-        """Have `begin` start it, unless it is started; whoever else starts it is waited for.
+        """Have `begin` start it, unless it is started; wait for another thread that starts it.
 
         FederatedError if it is closed, or is closed meanwhile: then all that `begin` has put on
         the stack is undone.
@@ -71,7 +71,7 @@ class Lifetime:
                 self._changed.notify_all()
 
     def check(self) -> None:
-        """FederatedError if it is closed, or is to be: whoever starts it asks now and then."""
+        """FederatedError if it is closed, or is to be; the start has to call this now and then."""
         if self._closing:
             raise FederatedError("the federation is closed; make another one")
 

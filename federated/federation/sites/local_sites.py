@@ -1,8 +1,8 @@
 """LocalSites: several sites on this machine, each a Ray cluster of its own behind a runner.
 
-They share the machine out evenly unless the config says what each has. They end with the process
-that started them, however it ends: its connection to them is their lease. A runner that dies is the
-loss of its site until the next one is started, which happens within a budget.
+They share the machine evenly unless the config says what each has. They end with the process that
+started them, even if it is killed: its connection to them is their lease. When a runner dies, its
+site is lost until the next one is started, which happens within a budget.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from concurrent.futures import Future
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from fedpilot.fabric import (
     FixedSizeNode,
@@ -94,7 +94,7 @@ class LocalSites:
                     blob_limit_bytes=LARGEST_BLOB,
                     transient=True,
                     data=(data or {}).get(name, {}),
-                    asks_policy=False,  # whoever runs this is the admin
+                    asks_policy=False,  # the user of this process is the admin
                     orphan_s=ORPHAN_S,
                     workload=WORKLOAD,
                 )
@@ -117,7 +117,7 @@ class LocalSites:
             return process
 
     def died(self, site: str) -> bool:
-        """Whether a site waits for somebody to ask for it again, since its runner has died."""
+        """Whether a site's runner has died, so that the site has to be brought in again."""
         return self._links[site].died
 
     def wait(self) -> None:
@@ -150,12 +150,6 @@ class LocalSites:
         deadline = time.monotonic() + END_S
         for process in self._processes:
             process.end(max(0.0, deadline - time.monotonic()))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def _each(config: RunConfig) -> RayChoice:

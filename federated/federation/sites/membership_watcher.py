@@ -1,4 +1,4 @@
-"""Following: a thread that looks at a run's sites whenever one changes, and now and then."""
+"""Following: a thread that looks at a run's sites when one changes, and every few seconds."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from fedpilot.mediator import Payload
 log = logging.getLogger(__name__)
 
 LOOK_S = 5.0
-"""How often sites are looked at where nothing was said of them."""
+"""How often it looks at sites without any news."""
 AGAIN_S = 10.0
-"""After a site could not be brought in."""
+"""How long it leaves a site alone that could not be brought in."""
 
 Look = Callable[[Collection[str]], dict[str, Future[Any]]]
-"""Does what has to be done about sites now, but for those that something is being done about; the
-futures of what takes time, by site."""
+"""Acts on sites, but not on the busy ones, which it is given; the futures of what takes time, by
+site."""
 
 
 class Following:
@@ -33,13 +33,13 @@ class Following:
         self._news.set()
         self._closed = False
         self._busy: dict[str, float] = {}
-        """Sites that something is done about, and until when they are left alone."""
+        """Busy sites, and until when they are left alone."""
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="sites", daemon=True)
         self._thread.start()
 
     def wake(self) -> None:
-        """Look soon: something may have changed."""
+        """Look soon."""
         self._news.set()
 
     def hear(self, site: str, payload: Payload | None) -> None:

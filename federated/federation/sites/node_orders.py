@@ -8,26 +8,64 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from fedpilot.mediator import Payload
 from fedpilot.mediator.federation.futures import then
 
 from ...core.lifecycle import NodeState
 from ...core.proof.node_check import check_node
+from ...core.state import State, digest
 from ...core.sums.amounts import AnswerRefused
+from ...errors import FederatedError
 from ..setup.global_model import CurrentModel
 from ..setup.loaded_config import LoadedConfig, execution_of
 from .gang_session import GangSession
 
 
 class NodeOrders:
-    """Orders to the VirtualNodes of one federation."""
+    """Orders to the VirtualNodes of one federation, by their places in the population."""
 
     def __init__(self, gang: GangSession, loaded: LoadedConfig, model: CurrentModel) -> None:
         self._gang = gang
         self._loaded = loaded
         self._model = model
 
-    def send(self, index: int, order: Payload) -> Future[Payload]:
+    def __len__(self) -> int:
+        """The population."""
+        return self._loaded.inputs.population
+
+    def client_id(self, index: int) -> str:
+        """The id of the client at a place in the population."""
+        return self._loaded.inputs.data.partition.client_id(index)
+
+    def index_of(self, client_id: str) -> int:
+        """A client's place in the population; UnknownClient (a KeyError) if there is none."""
+        return self._loaded.inputs.data.partition.index_of(client_id)
+
+    @property
+    def round(self) -> int:
+        """Rounds that the global model has seen."""
+        return self._model.now.round_number
+
+    def model_or(self, model: State | None) -> tuple[str, State]:
+        """The digest and the tensors of `model`, or of the global model.
+
+        FederatedError for a state that has other tensors than the federation's model.
+        """
+        if model is None:
+            return self._model.now.digest, self._model.now.state
+        initial = self._loaded.inputs.initial
+        for name in sorted(initial.keys() | model.keys()):
+            wanted, found = _kind(initial.get(name)), _kind(model.get(name))
+            if wanted != found:
+                raise FederatedError(
+                    f"this is not the state of the federation's model: {name!r} is {found}, "
+                    f"wanted {wanted}"
+                )
+        return digest(model), model
+
+    def ask_node(self, index: int, order: Payload) -> Future[Payload]:
         """Send a client's order to its site; the gang is started if needed."""
         self._gang.start()
         mediator = self._gang.running("the federation is closed")
@@ -35,7 +73,7 @@ class NodeOrders:
         return mediator.deliver_to_client(
             index,
             replace(order, header=header),
-            round_number=self._model.now.round_number,
+            round_number=self.round,
             purpose="node",
             problem_of=partial(self._problem_of, order.kind),
         )
@@ -48,7 +86,11 @@ class NodeOrders:
             return str(error)
         return ""
 
-    def show(self, index: int) -> Future[Mapping[str, Any]]:
+    def show(self, index: int) -> Mapping[str, Any]:
+        """What is known of a client's node; starts nothing."""
+        return self.ask_shown(index).result()
+
+    def ask_shown(self, index: int) -> Future[Mapping[str, Any]]:
         """What is known of a client's node, once its site has told it; starts nothing."""
         if self._gang.mediator is None:
             nothing: Future[Mapping[str, Any]] = Future()
@@ -57,13 +99,13 @@ class NodeOrders:
                     "state": str(NodeState.VIRTUAL),
                     "worker": "",
                     "reason": "the federation is not running",
-                    "samples": self._loaded.population.samples_of(index),
+                    "samples": self._loaded.samples_of(index),
                     "trail": [],
                 }
             )
             return nothing
         order = Payload(kind="node.show", header={"client": index})
-        return then(self.send(index, order), lambda node: node.header)
+        return then(self.ask_node(index, order), lambda node: node.header)
 
     def site_of(self, index: int) -> str:
         """The site that a client belongs to; empty before the gang is reserved."""
@@ -76,3 +118,12 @@ class NodeOrders:
             return "not assigned until the gang is reserved"
         assignment = mediator.assignment
         return f"{assignment.site_of(index)}, since {assignment.explain(index)}"
+
+
+def _kind(array: object) -> str:
+    """What an entry of a state is, in words."""
+    if array is None:
+        return "nothing"
+    if not isinstance(array, np.ndarray):
+        return f"no NumPy array but {type(array).__name__}"
+    return f"{array.dtype} of shape {array.shape}"

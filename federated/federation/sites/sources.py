@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from fedpilot.fabric import VirtualClusterManager
 from fedpilot.mediator import (
@@ -25,7 +25,7 @@ from fedpilot.mediator.core.links import LinkUse
 from fedpilot.mediator.core.traffic import Flow
 
 from ...config.schema import RunConfig
-from ...errors import ConfigError, Problem
+from ...errors import ConfigError
 from ...prepare.gang_request import SMALLEST_OBJECT_STORE, begin_ray, enter_ray
 
 if TYPE_CHECKING:
@@ -33,63 +33,57 @@ if TYPE_CHECKING:
 
     from .local_sites import LocalSites
 
-PassedOver = Callable[[str, str], None]
-"""Told a site that is ready and not taken into a run that lacks one, and why."""
 Declarations = Mapping[str, Mapping[str, Any]]
 """What sites declare or disclose of their data sets, by site and data set."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartedRun:
-    """A run whose workers are up, and whom its sites' source tells what."""
+    """A run whose workers are up, and what its source of sites tells it."""
 
     mediator: FederationMediator
     spec_of: Callable[[str], Payload]
     """What a site is told of the federation."""
     round_number: Callable[[], int]
-    passed: PassedOver
-    """Told who is not taken in."""
+    passed: Callable[[str, str], None]
+    """Told a site that is ready and not taken into a run that lacks one, and why."""
     link_used: Callable[[LinkUse], None]
     """Told how long models and sums take over a site's link."""
 
 
-class SiteSource(Protocol):
-    """Who provides the sites of a federation, which closes it when it ends."""
+class SiteSource:
+    """Provides the sites of a federation, which closes it when it ends."""
 
-    apart: bool
+    apart = False
     """Whether sites are other processes, which load for themselves what the config names."""
-
-    brings_ray: bool
+    brings_ray = True
     """Whether `open` waits for Ray, within `resources.start_timeout`, and not for sites."""
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Who may take part; of a mediator's without data of their own, known once opened."""
-
-    @property
-    def least(self) -> int | None:
-        """Sites that have to hold their part of the gang; None for all."""
-
-    @property
-    def counted(self) -> Callable[[], list[tuple[Flow, int]]] | None:
-        """Who takes out the bytes counted on the wire since it last did; None without a wire."""
+    names: tuple[str, ...]
+    """The sites that may take part; those of a mediator without data are known once opened."""
+    least: int | None
+    """Sites that have to hold their part of the gang; None for all."""
+    counted: Callable[[], list[tuple[Flow, int]]] | None = None
+    """Takes out the bytes counted on the wire since it last did; None without a wire."""
 
     def disclosed(self) -> Declarations:
         """What sites disclose of the run's data set. ConfigError if none is known to declare it."""
+        raise NotImplementedError
 
     def begin(self) -> None:
-        """Begin to start what takes long, for those who will open it at once."""
+        """Begin to start what takes long, where `open` will be called at once."""
 
     def open(
         self, request: GangRequest, store: int, among: Collection[str], undo: ExitStack
     ) -> Sequence[Site]:
-        """The sites that are there, of those `among`; what they need is ended by `undo`.
+        """The sites that are there, of those `among`; `undo` ends what they need.
 
         `request` is what a site will be asked to hold, `store` the bytes for objects that it needs.
         """
+        raise NotImplementedError
 
     def told(self, spec: Payload) -> Payload:
         """What a site is told of the federation, with what only this source knows."""
+        return spec
 
     def follow(self, run: StartedRun, undo: ExitStack) -> None:
         """From now on have a run's mediator follow sites that come and go, until `undo`."""
@@ -98,12 +92,8 @@ class SiteSource(Protocol):
         """End what was begun and not opened; may be called twice."""
 
 
-class HereSource:
-    """What sites on this machine have in common: they are the config's, and stay to the end."""
-
-    apart = False
-    brings_ray = True
-    counted = None
+class HereSource(SiteSource):
+    """The sites on this machine: they are the config's, and stay to the end."""
 
     def __init__(self, config: RunConfig, names: Sequence[str]) -> None:
         """`names` stand for those that the config asks for. Raises BadFile."""
@@ -116,27 +106,16 @@ class HereSource:
     def disclosed(self) -> Declarations:
         """What the sites of this machine disclose of their data. ConfigError if none declares."""
         if not self.data_at:
-            raise ConfigError(
-                [
-                    Problem(
-                        key="data.from",
-                        found="`sites`, and no site is known that declares data",
-                        allowed="a run at a mediator (`fedpilot run --mediator`), whose sites do; "
-                        "or `sites.site_files`",
-                    )
-                ]
+            raise ConfigError.about(
+                "data.from",
+                found="`sites`, and no site is known that declares data",
+                allowed="a run at a mediator (`fedpilot run --mediator`), whose sites do; or "
+                "`sites.site_files`",
             )
         from ...prepare.inputs.data_at_sites import disclosed_by
 
         wanted = self.config.data.dataset or ""
         return {site: disclosed_by(data, wanted) for site, data in self.data_at.items()}
-
-    def told(self, spec: Payload) -> Payload:
-        """What a site is told of the federation: nothing more."""
-        return spec
-
-    def follow(self, run: StartedRun, undo: ExitStack) -> None:
-        """Nothing: they live and end with this process."""
 
 
 class OneRay(HereSource):
@@ -151,7 +130,7 @@ class OneRay(HereSource):
         self._begun: RayCluster | None = None
 
     def begin(self) -> None:
-        """Begin to start the private Ray, if the config wants one."""
+        """Begin to start the private Ray, if the config asks for one."""
         if self._cluster is None:
             self._begun = begin_ray(self.config)
 
@@ -185,7 +164,6 @@ class RayEach(HereSource):
         """The sites that the config asks for. Raises BadFile."""
         super().__init__(config, config.sites.names)
         self._begun: LocalSites | None = None
-        self._opened: tuple[LocalSites, tuple[str, ...]] | None = None
 
     def begin(self) -> None:
         """Begin to start all of them, with as little room for objects as there may be."""
@@ -199,28 +177,23 @@ class RayEach(HereSource):
         if begun is not None and begun.store < store:
             begun.close()  # they have too little room for these data
             begun = None
-        sites = begun or self._started(store)
-        undo.callback(sites.close)
-        sites.wait()
-        there = [site for site in sites.sites() if site.name in among]
-        self._opened = sites, tuple(site.name for site in there)
+        self._sites = begun or self._started(store)
+        undo.callback(self._sites.close)
+        self._sites.wait()
+        there = [site for site in self._sites.sites() if site.name in among]
+        self._opened = [site.name for site in there]
         return there
 
     def follow(self, run: StartedRun, undo: ExitStack) -> None:
-        """From now on bring in the sites whose runners died: that starts the next ones."""
+        """Bring in the sites whose runners died: that starts the next ones."""
         from .membership_watcher import Following
 
-        if self._opened is None:
-            return
-        (sites, names), mediator = self._opened, run.mediator
+        mediator = run.mediator
 
         def look(busy: Collection[str]) -> dict[str, Future[Any]]:
             out = {*busy, *mediator.sites, *mediator.excluded}
-            return {
-                site: mediator.readmit(site)
-                for site in names
-                if site not in out and sites.died(site)
-            }
+            gone = [site for site in self._opened if site not in out and self._sites.died(site)]
+            return {site: mediator.readmit(site) for site in gone}
 
         following = Following(look)
         undo.callback(following.close)
@@ -251,7 +224,7 @@ def sites_here(
 ) -> OneRay | RayEach:
     """The sites of a config on this machine; `names` and `cluster` ask for parts of this process.
 
-    Several sites have a Ray each, unless somebody says what Ray to use. Raises BadFile.
+    Several sites have a Ray each, unless an argument says what Ray to use. Raises BadFile.
     """
     if cluster is None and names is None and len(config.sites.names) > 1:
         return RayEach(config)

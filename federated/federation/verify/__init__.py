@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from .one_run import Replay
-from .report import TextReport, document
+from .report import ProgressLine, TextReport, document
 from .stage import Tools
-from .telling import ProgressLine
 from .verifying import Verification, verify
 
 __all__ = ["ProgressLine", "Replay", "TextReport", "Tools", "Verification", "document", "verify"]

@@ -46,7 +46,7 @@ class Checked:
     run: Reading
     findings: tuple[Finding, ...]
     standing: Reproducibility | None = None
-    """Whether it could be trained again here; None if nobody asked."""
+    """Whether it could be trained again here; None if that was not asked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +62,7 @@ class Departure:
     clients: ClientComparison | None
     """Recorded clients against those trained again; None if they were not recorded."""
     confirmed_by: tuple[str, ...]
-    """Files that hold the model as it was trained again, whatever the row says."""
+    """Files that hold the model as it was trained again, even if the row says otherwise."""
 
     @property
     def model_differs(self) -> bool:
@@ -89,14 +89,13 @@ class Replayed:
 
 def check_run(run: Reading) -> Checked:
     """Check a run's folder against itself, and name the tensors where two states are at hand."""
-    return Checked(run=run, findings=tuple(_with_tensors(run, f) for f in check(run.record)))
-
-
-def _with_tensors(run: Reading, finding: Finding) -> Finding:
-    if not finding.twin:
-        return finding
-    tensors = state_differences(run.state(finding.twin), run.state(finding.file))
-    return replace(finding, tensors=tensors)
+    findings = []
+    for each in check(run.record):
+        if each.twin:
+            tensors = state_differences(run.state(each.twin), run.state(each.file))
+            each = replace(each, tensors=tensors)
+        findings.append(each)
+    return Checked(run=run, findings=tuple(findings))
 
 
 def stand(checked: Checked, tools: Tools) -> tuple[Checked, Federation | None]:
@@ -148,24 +147,20 @@ def _replayed(checked: Checked, stage: Stage, start: ReplayStart) -> Replayed:
     digests = record.digests()
     located: list[Finding] = []
     environment = environment_differences(run.environment, stage.environment)
-    while stage.model.round_number < record.rounds:
+    departure, number = None, start.round_number
+    while departure is None and number < record.rounds:
         before = stage.model
         row, model = stage.next_round(record.rounds)
         number = model.round_number
         metrics = exact_differences(record.row(number), row)
         if model.digest != digests.get(number) or metrics:
             departure = _departure(run, stage, before, model, metrics)
-            return Replayed(
-                start=start.round_number,
-                last=number,
-                departure=departure,
-                environment=environment,
-                findings=tuple(located),
-            )
-        located += _located(checked, model)
+        else:
+            located += _located(checked, model)
     return Replayed(
         start=start.round_number,
-        last=record.rounds,
+        last=number,
+        departure=departure,
         environment=environment,
         findings=tuple(located),
     )
@@ -181,20 +176,19 @@ def _departure(
     number = model.round_number
     recorded = run.record.digests().get(number, "")
     differs = recorded != model.digest
+    tensors: tuple[TensorDifference, ...] | None = ()
+    if differs:
+        kept = run.state_of_round(number)
+        tensors = None if kept is None else state_differences(kept, model.state)
     holding = [f for f in run.record.files if (f.round_number, f.digest) == (number, model.digest)]
     return Departure(
         round_number=number,
         models=(recorded, model.digest),
         metrics=metrics,
-        tensors=_against_recorded(run, model) if differs else (),
+        tensors=tensors,
         clients=_clients(run, stage, before, number) if differs else None,
         confirmed_by=tuple(file.name for file in holding) if differs else (),
     )
-
-
-def _against_recorded(run: Reading, model: GlobalModel) -> tuple[TensorDifference, ...] | None:
-    recorded = run.state_of_round(model.round_number)
-    return None if recorded is None else state_differences(recorded, model.state)
 
 
 def _located(checked: Checked, model: GlobalModel) -> list[Finding]:

@@ -17,7 +17,7 @@ from ...core.rounds.stopping import Progress
 from ...core.state import State, digest
 from ...engine.tensor_files import read_tensors
 from ...errors import ConfigError, RunRefused
-from ..run_folder.folder import FORMAT, RunFolder, list_runs, read_checkpoint
+from ..run_folder.folder import RunFolder, read_checkpoint
 
 CLIENTS = "clients.jsonl"
 CONFIG = "config.yaml"
@@ -55,7 +55,7 @@ class Reading:
         return sorted((self.path / "journal").glob("*.clients.sqlite*"))
 
     def who_counted(self) -> list[Path]:
-        """The files that say who counted in a round where a clock decided it, and what was late."""
+        """The files that say which clients counted where a clock decided it, and what was late."""
         return sorted((self.path / "journal").glob("round-*"))
 
     def state(self, file: str) -> State:
@@ -78,17 +78,6 @@ class Reading:
         return read_clients(path, round_number) if path.exists() else {}
 
 
-def find(folder: Path, run: str) -> Path:
-    """The folder of a run: its id in `folder`, or a path. RunRefused if there is none."""
-    for path in (folder / run, Path(run)):
-        if (path / CONFIG).is_file() or (path / ROWS).is_file():
-            return path.resolve()
-    known = ", ".join(list_runs(folder)[-5:]) or "none"
-    raise RunRefused(
-        f"no run {run!r} in {folder}, nor such a run folder; the latest there: {known}"
-    )
-
-
 @contextmanager
 def reading(path: Path, name: str, overrides: Sequence[str] = ()) -> Iterator[Reading]:
     """Read a run folder and keep the run from being continued meanwhile; RunRefused if it runs.
@@ -107,42 +96,34 @@ def reading(path: Path, name: str, overrides: Sequence[str] = ()) -> Iterator[Re
 
 def _read(folder: RunFolder, name: str) -> Reading:
     unreadable: list[tuple[str, str]] = []
-    manifest = _manifest(folder, unreadable)
-    written = manifest.get("format", FORMAT)
-    if written != FORMAT:
-        raise RunRefused(
-            f"{folder.path} has format {written}, this fedpilot reads {FORMAT}: "
-            "verify it with the version that made it"
-        )
-    config = _config(folder.path / CONFIG, unreadable)
+
+    @contextmanager
+    def noting(file: str, *kinds: type[Exception]) -> Iterator[None]:
+        try:
+            yield
+        except kinds as error:
+            unreadable.append((file, str(error)))
+
+    manifest: dict[str, Any] = {}
+    config = table = None
+    with noting(MANIFEST, ValueError):
+        manifest = folder.known_manifest()
+        if not manifest:
+            unreadable.append((MANIFEST, "it is not there"))
+    with noting(CONFIG, ConfigError, OSError):
+        config = load_config(folder.path / CONFIG)
+    rows = tuple(_rows(folder.path / ROWS, unreadable))
+    with noting(TABLE, csv.Error):
+        table = _table(folder.path / TABLE)
     record = Record(
-        rows=tuple(_rows(folder.path / ROWS, unreadable)),
+        rows=rows,
         manifest=manifest,
         files=tuple(_state_files(folder.path)),
-        table=_table(folder.path / TABLE, unreadable),
+        table=table,
         unreadable=tuple(unreadable),
         progress=None if config is None else Progress(metric=config.evaluation.metric),
     )
     return Reading(name=name, path=folder.path, record=record, config=config)
-
-
-def _manifest(folder: RunFolder, unreadable: list[tuple[str, str]]) -> dict[str, Any]:
-    try:
-        found = folder.manifest()
-    except ValueError as error:
-        unreadable.append((MANIFEST, str(error)))
-        return {}
-    if not found:
-        unreadable.append((MANIFEST, "it is not there"))
-    return found
-
-
-def _config(path: Path, unreadable: list[tuple[str, str]]) -> RunConfig | None:
-    try:
-        return load_config(path)
-    except (ConfigError, OSError) as error:
-        unreadable.append((CONFIG, str(error)))
-        return None
 
 
 def _rows(path: Path, unreadable: list[tuple[str, str]]) -> Iterator[dict[str, Any]]:
@@ -169,18 +150,14 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
                 yield number, line
 
 
-def _table(path: Path, unreadable: list[tuple[str, str]]) -> tuple[dict[str, str], ...] | None:
+def _table(path: Path) -> tuple[dict[str, str], ...] | None:
     if not path.exists():
         return None
-    try:
-        with path.open(encoding="utf-8", errors="replace", newline="") as file:
-            return tuple(
-                {name: value or "" for name, value in line.items() if name is not None}
-                for line in csv.DictReader(file)
-            )
-    except csv.Error as error:
-        unreadable.append((TABLE, str(error)))
-        return None
+    with path.open(encoding="utf-8", errors="replace", newline="") as file:
+        return tuple(
+            {name: value or "" for name, value in line.items() if name is not None}
+            for line in csv.DictReader(file)
+        )
 
 
 def _state_files(path: Path) -> Iterator[StateFile]:
@@ -215,7 +192,7 @@ def _state_file(path: Path, file: Path) -> StateFile:
 
 
 def read_clients(path: Path, round_number: int) -> dict[str, ClientFacts]:
-    """What `clients.jsonl` says of a round, by client; a later line replaces an earlier one.
+    """What `clients.jsonl` says of a round, by client; the last line about a client counts.
 
     Lines are `{"round": 3, "client": "client_7", "tensors": {"0.weight": "<16 hex digits>"}}`, and
     may tell the client's `samples`. RunRefused names a line that is none.

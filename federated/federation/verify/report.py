@@ -1,11 +1,14 @@
-"""How an answer of `verify` reads: text for people, one JSON document for scripts."""
+"""What `verify` prints: text for people, one JSON document for scripts, and its progress."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TextIO
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any, Self, TextIO
 
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -19,11 +22,15 @@ from .one_run import Checked, Departure, Replayed
 from .two_runs import Localised
 from .verifying import Verification
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
 GOOD, BAD, ASIDE = "✓", "✗", "!"
 TENSORS_SHOWN = 10
 TENSORS_OF_A_CLIENT = 3
 INDENT = 12
 """Columns before what belongs to a line."""
+LINES_APART_S = 10.0
 PIPE_WIDTH = 120
 """Columns where there is no terminal to ask."""
 
@@ -68,7 +75,7 @@ class TextReport:
         self._names.append(checked.run.name)
         status = record.manifest.get("status", "unknown")
         if status == "running":
-            status = "interrupted"  # nobody runs it, or it could not be read
+            status = "interrupted"  # no process runs it, or it could not be read
         rounds = counted(record.rounds, "round")
         self._console.print(Text(f"run {checked.run.name}: {status}, {rounds}", style="bold"))
         if not checked.findings:
@@ -176,20 +183,26 @@ class TextReport:
     # -- tables -------------------------------------------------------------------------------
 
     def _metrics(self, metrics: Mapping[str, tuple[Any, Any]], sides: tuple[str, str]) -> None:
-        if metrics:
-            table = _Indented("metric", *sides)
-            for name, (one, other) in metrics.items():
-                table.add_row(name, str(one), str(other))
-            self._console.print(table.table)
+        rows = [(name, str(one), str(other)) for name, (one, other) in metrics.items()]
+        self._table(("metric", *sides), rows)
 
     def _tensors(self, tensors: Sequence[TensorDifference]) -> None:
-        if tensors:
-            table = _Indented("tensor", "elements", "by at most", "")
-            for difference in tensors[:TENSORS_SHOWN]:
-                table.add_row(*_cells(difference))
-            if (more := len(tensors) - TENSORS_SHOWN) > 0:
-                table.add_row(f"and {more:,} more")
-            self._console.print(table.table)
+        rows: list[Sequence[str]] = [_cells(each) for each in tensors[:TENSORS_SHOWN]]
+        if (more := len(tensors) - TENSORS_SHOWN) > 0:
+            rows.append([f"and {more:,} more"])
+        self._table(("tensor", "elements", "by at most", ""), rows)
+
+    def _table(self, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        """Print rows, if there are any, under the line that they belong to."""
+        if not rows:
+            return
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+        table.add_column("", width=INDENT - 2)
+        for name in columns:
+            table.add_column(name, overflow="fold")
+        for cells in rows:
+            table.add_row("", *(Text(cell) for cell in cells))
+        self._console.print(table)
 
     def _client_table(self, clients: ClientComparison, sides: tuple[str, str]) -> None:
         for name, alone in zip(sides, (clients.only_first, clients.only_second), strict=True):
@@ -211,43 +224,23 @@ class TextReport:
         )
         more = "" if len(shown) == differing else f"; the first {len(shown)}"
         self._line("", "clients", f"{text}{more}:")
-        if not shown:
-            return
-        table = _Indented("client", "samples", "tensor", "elements", "by at most", "")
+        rows: list[Sequence[str]] = []
         for client in shown:
             samples = list(dict.fromkeys(str(s) for s in client.samples if s is not None))
             ranked = sorted(client.tensors, key=lambda tensor: -(tensor.largest or 0.0))
-            rows = [_cells(tensor) for tensor in ranked[:TENSORS_OF_A_CLIENT]] or [("", "", "", "")]
+            cells = [_cells(tensor) for tensor in ranked[:TENSORS_OF_A_CLIENT]]
             if (rest := len(ranked) - TENSORS_OF_A_CLIENT) > 0:
-                rows.append((f"and {rest} more", "", "", ""))
-            for index, row in enumerate(rows):
-                first = (client.client, " -> ".join(samples)) if index == 0 else ("", "")
-                table.add_row(*first, *row)
-        self._console.print(table.table)
-
-
-class _Indented:
-    """A table whose first column is empty, so that it stands under what it belongs to."""
-
-    def __init__(self, *columns: str) -> None:
-        self.table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-        self.table.add_column("", width=INDENT - 2)
-        for name in columns:
-            self.table.add_column(name, overflow="fold")
-
-    def add_row(self, *cells: str) -> None:
-        """Add a row; rich's markup means nothing in it."""
-        self.table.add_row("", *(Text(cell) for cell in cells))
+                cells.append((f"and {rest} more", "", "", ""))
+            rows.append((client.client, " -> ".join(samples), *(cells[0] if cells else ())))
+            rows += [("", "", *row) for row in cells[1:]]
+        self._table(("client", "samples", "tensor", "elements", "by at most", ""), rows)
 
 
 def _cells(difference: TensorDifference) -> tuple[str, str, str, str]:
-    count = (
-        ""
-        if difference.differing is None
-        else f"{difference.differing:,} of {difference.elements:,}"
-    )
-    largest = "" if difference.largest is None else f"{difference.largest:.3g}"
-    return difference.name, count, largest, difference.remark
+    count, largest = difference.differing, difference.largest
+    elements = "" if count is None else f"{count:,} of {difference.elements:,}"
+    at_most = "" if largest is None else f"{largest:.3g}"
+    return difference.name, elements, at_most, difference.remark
 
 
 def _some(names: Sequence[str], most: int) -> str:
@@ -306,18 +299,31 @@ def summary(outcome: Verification) -> str:
 
 def document(outcome: Verification, clients: int, exit_code: int) -> dict[str, Any]:
     """The answer as JSON values; all keys are always there."""
+    replayed, compared, localised = outcome.replayed, outcome.comparison, outcome.localised
     return {
         "runs": [checked.run.name for checked in outcome.checks],
         "summary": summary(outcome),
         "exit_code": exit_code,
         "checks": [_check_json(checked) for checked in outcome.checks],
-        "replay": None if outcome.replayed is None else _replay_json(outcome.replayed, clients),
-        "comparison": (
-            None if outcome.comparison is None else _comparison_json(outcome.comparison)
-        ),
-        "round": None if outcome.localised is None else _round_json(outcome.localised, clients),
+        "replay": replayed and _replay_json(replayed, clients),
+        "comparison": compared and {**_fields(compared), "agree": compared.agree},
+        "round": localised and _with_clients(localised, clients),
         "failure": None if outcome.failure is None else str(outcome.failure),
     }
+
+
+def _fields(record: DataclassInstance) -> dict[str, Any]:
+    """A record's fields as JSON values; `round_number` is called `round`."""
+    return asdict(record, dict_factory=_renamed)
+
+
+def _renamed(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    return {"round" if name == "round_number" else name: value for name, value in pairs}
+
+
+def _with_clients(found: Departure | Localised, most: int) -> dict[str, Any]:
+    shown = found.clients and _clients_json(found.clients, most)
+    return {**_fields(replace(found, clients=None)), "clients": shown}
 
 
 def _check_json(checked: Checked) -> dict[str, Any]:
@@ -337,14 +343,7 @@ def _check_json(checked: Checked) -> dict[str, Any]:
 
 
 def _finding_json(finding: Finding) -> dict[str, Any]:
-    return {
-        "kind": str(finding.kind),
-        "file": finding.file,
-        "round": finding.round_number,
-        "text": finding.text,
-        "twin": finding.twin or None,
-        "tensors": _tensors_json(finding.tensors),
-    }
+    return {**_fields(finding), "twin": finding.twin or None}
 
 
 def _replay_json(replayed: Replayed, clients: int) -> dict[str, Any]:
@@ -353,44 +352,9 @@ def _replay_json(replayed: Replayed, clients: int) -> dict[str, Any]:
         "from_round": replayed.start,
         "to_round": replayed.last,
         "not_done": replayed.not_done or None,
-        "environment": _pairs(replayed.environment),
+        "environment": dict(replayed.environment),
         "findings": [_finding_json(finding) for finding in replayed.findings],
-        "departure": departure
-        and {
-            "round": departure.round_number,
-            "models": list(departure.models),
-            "metrics": _pairs(departure.metrics),
-            "confirmed_by": list(departure.confirmed_by),
-            "tensors": None if departure.tensors is None else _tensors_json(departure.tensors),
-            "clients": departure.clients and _clients_json(departure.clients, clients),
-        },
-    }
-
-
-def _comparison_json(compared: Comparison) -> dict[str, Any]:
-    return {
-        "verdict": str(compared.verdict),
-        "agree": compared.agree,
-        "rounds": list(compared.rounds),
-        "same_until": compared.same_until,
-        "round": compared.round_number,
-        "metrics": _pairs(compared.metrics),
-        "same_identity": compared.same_identity,
-        "keys": list(compared.keys),
-        "code_differs": compared.code_differs,
-        "data_differs": compared.data_differs,
-        "environment": _pairs(compared.environment),
-    }
-
-
-def _round_json(found: Localised, clients: int) -> dict[str, Any]:
-    return {
-        "round": found.round_number,
-        "sides": list(found.sides),
-        "reproduced": dict(found.reproduced),
-        "tensors": None if found.tensors is None else _tensors_json(found.tensors),
-        "clients": found.clients and _clients_json(found.clients, clients),
-        "notes": list(found.notes),
+        "departure": departure and _with_clients(departure, clients),
     }
 
 
@@ -402,29 +366,46 @@ def _clients_json(found: ClientComparison, most: int) -> dict[str, Any]:
         "only_first_count": len(found.only_first),
         "only_second": list(found.only_second[:most]),
         "only_second_count": len(found.only_second),
-        "shown": [
-            {
-                "client": each.client,
-                "samples": list(each.samples),
-                "tensors": _tensors_json(each.tensors),
-            }
-            for each in found.differing[:most]
-        ],
+        "shown": [_fields(each) for each in found.differing[:most]],
     }
 
 
-def _tensors_json(tensors: Iterable[TensorDifference]) -> list[dict[str, Any]]:
-    return [
-        {
-            "name": each.name,
-            "elements": each.elements,
-            "differing": each.differing,
-            "largest": each.largest,
-            "remark": each.remark,
-        }
-        for each in tensors
-    ]
+class ProgressLine:
+    """How far training again has come: a bar on a terminal, elsewhere a line now and then."""
 
+    def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
+        self._console = Console(file=stream, highlight=False)
+        self._clock = clock
+        self._told = clock()
+        self._bar: Progress | None = None
 
-def _pairs(pairs: Mapping[str, tuple[Any, Any]]) -> dict[str, list[Any]]:
-    return {name: list(pair) for name, pair in pairs.items()}
+    def __call__(self, what: str, done: int, of: int) -> None:
+        """Take note of how far it is; `of` is 0 where that is not known."""
+        if self._console.is_interactive and not self._console.is_dumb_terminal:
+            self._draw(what, done, of)
+        elif self._clock() - self._told >= LINES_APART_S:
+            self._told = self._clock()
+            self._console.print(f"{what}: {done} of {of}" if of else what)
+
+    def _draw(self, what: str, done: int, of: int) -> None:
+        if self._bar is None:
+            columns = (TextColumn("… {task.description}"), BarColumn(32), MofNCompleteColumn())
+            self._bar = Progress(
+                *columns, TimeElapsedColumn(), console=self._console, transient=True
+            )
+            self._bar.add_task(what)
+            self._bar.start()
+        task = self._bar.task_ids[0]
+        self._bar.update(task, description=what, completed=done, total=of or None)
+
+    def pause(self) -> None:
+        """Take the bar away until there is more to tell."""
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.pause()

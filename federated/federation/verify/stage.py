@@ -16,6 +16,7 @@ from ...core.proof.run_check import Reproducibility, standing
 from ...core.state import digest
 from ...errors import ConfigError, FederatedError
 from ..coordinator.coordinator import Coordinator
+from ..coordinator.round_log import model_of
 from ..federation import Federation
 from ..run_folder.folder import RunFolder, read_checkpoint
 from ..setup.global_model import GlobalModel
@@ -35,7 +36,7 @@ Hold = Callable[[], AbstractContextManager[object]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tools:
-    """How to make federations, and whom to tell what they do."""
+    """How to make federations, and how to tell what they do."""
 
     make: MakeFederation
     tell: Tell
@@ -87,7 +88,7 @@ def federation_of(run: Reading, make: MakeFederation) -> tuple[Federation | None
 def starts(run: Reading, other: Reading | None = None) -> list[ReplayStart]:
     """Where a replay of a run may begin, earliest first: only models that are what rows say.
 
-    The checkpoints of another run count where nobody remembers more than the model.
+    The checkpoints of another run count where neither server nor clients have a memory.
     """
     found = [ReplayStart(round_number=0), *_checkpoints(run, own=True)]
     if other is not None and run.is_stateless and other.is_stateless:
@@ -115,7 +116,7 @@ class Stage:
     @property
     def environment(self) -> list[dict[str, Any]]:
         """What the workers say of themselves."""
-        return self._federation.workers
+        return self._federation.gang.workers
 
     def stand_at(self, model: GlobalModel) -> None:
         self.model = model
@@ -138,8 +139,8 @@ class Stage:
                 raise Departed(run.name, model.round_number)
 
     def cohort(self) -> list[str]:
-        """Who trains the next round."""
-        return self._federation.cohort(self.model.round_number + 1)
+        """The clients that train in the next round."""
+        return self._federation.loaded.cohort(self.model.round_number + 1)
 
     def clients(self, ids: Sequence[str]) -> Iterator[TrainResult]:
         """Train clients of the next round, each by itself, which gives what the round gives."""
@@ -159,8 +160,14 @@ def staged(
 ) -> Iterator[Stage]:
     """Start a run's federation, standing at the start; everything is ended and removed after it."""
     with ExitStack() as undo:
-        scratch = RunFolder(Path(undo.enter_context(_scratch())))
-        undo.enter_context(_held(tools.hold, federation.close))
+        aside = tempfile.TemporaryDirectory(prefix="fedpilot-verify-", ignore_cleanup_errors=True)
+        scratch = RunFolder(Path(undo.enter_context(aside)))
+
+        @undo.callback
+        def close() -> None:
+            with tools.hold():
+                federation.close()
+
         scratch.journal.mkdir()
         if start.checkpoint is not None and start.own:
             for memory in run.client_states():
@@ -171,21 +178,5 @@ def staged(
         federation.start()
         stage = Stage(federation, federation.coordinator(scratch), tools.tell)
         if start.checkpoint is not None:
-            found = read_checkpoint(start.checkpoint)
-            stage.stand_at(
-                GlobalModel(found.round_number, found.model, found.memory, digest(found.model))
-            )
+            stage.stand_at(model_of(read_checkpoint(start.checkpoint)))
         yield stage
-
-
-def _scratch() -> tempfile.TemporaryDirectory[str]:
-    return tempfile.TemporaryDirectory(prefix="fedpilot-verify-", ignore_cleanup_errors=True)
-
-
-@contextmanager
-def _held(hold: Hold, close: Callable[[], None]) -> Iterator[None]:
-    try:
-        yield
-    finally:
-        with hold():
-            close()

@@ -1,9 +1,9 @@
 """Verifies two runs: where they part, and which clients and tensors of that round differ.
 
 Both agree on the model before that round. It is taken from a checkpoint or trained again, and then
-its clients are trained one by one under each run's config. What the runs recorded of their clients
-takes the place of training. Two runs of one identity differ in nothing that could be trained
-differently: there training tells which of the two this machine reproduces.
+the round's clients are trained one by one under each run's config, unless the runs recorded them.
+Two runs of one identity would be trained alike: there training tells which of the two this machine
+reproduces.
 """
 
 from __future__ import annotations
@@ -81,48 +81,48 @@ def localise(
 
     Differences of `measured` clients are measured where training gives both models.
     """
-    number = comparison.round_number or 0
-    search = _Search(_Side(first), _Side(second), number, how, measured, tools)
+    sides, number = (_Side(first), _Side(second)), comparison.round_number or 0
+    search = _Search(sides, number, how, measured, tools)
     if number == 0:
         return search.initial()
     return search.identical() if comparison.same_identity else search.different()
 
 
+@dataclass(slots=True)
 class _Search:
     """Looks into one round of two runs."""
 
-    def __init__(
-        self, first: _Side, second: _Side, number: int, how: Replay, measured: int, tools: Tools
-    ) -> None:
-        self._sides = (first, second)
-        self._number = number
-        self._how = how
-        self._measured = measured
-        self._tools = tools
-        self._notes: list[str] = []
-        self._before: GlobalModel | None = None
-        """The model before the round, once it was at hand."""
-        for side in self._sides if number else ():
-            side.after = side.run.state_of_round(number)
+    sides: tuple[_Side, _Side]
+    number: int
+    how: Replay
+    measured: int
+    tools: Tools
+    notes: list[str] = field(default_factory=list)
+    before: GlobalModel | None = None
+    """The model before the round, once it was at hand."""
+
+    def __post_init__(self) -> None:
+        for side in self.sides if self.number else ():
+            side.after = side.run.state_of_round(self.number)
             try:
-                side.recorded = side.run.clients(number)
+                side.recorded = side.run.clients(self.number)
             except RunRefused as error:
-                self._notes.append(str(error))
+                self.notes.append(str(error))
             self._count_recorded(side)
 
     def _count_recorded(self, side: _Side) -> None:
         """Say so if an interruption kept the run from recording all clients of the round."""
-        row = side.run.record.row(self._number)
+        row = side.run.record.row(self.number)
         of = row.get("clients", 0) + row.get("refused", 0)
         if 0 < len(side.recorded) < of:
             name, count = side.run.name, len(side.recorded)
-            self._notes.append(f"{name} recorded {count} of the {of} clients of this round")
+            self.notes.append(f"{name} recorded {count} of the {of} clients of this round")
 
     # -- the three cases ----------------------------------------------------------------------
 
     def initial(self) -> Localised:
         """They part before the first round: their initial models are not the same."""
-        for side in self._sides:
+        for side in self.sides:
             if self._opened(side) and side.federation is not None:
                 made = side.federation.state
                 side.reproduced = digest(made) == side.run.record.digests()[0]
@@ -131,25 +131,25 @@ class _Search:
 
     def identical(self) -> Localised:
         """They part although nothing that decides was different: which one is it here?"""
-        first, second = self._sides
+        first, second = self.sides
         clients, sides = None, self._names()
         if first.recorded and second.recorded:
             clients = compare_clients(first.recorded, second.recorded)
-        if self._how is not Replay.NONE and self._opened(first):
+        if self.how is not Replay.NONE and self._opened(first):
             try:
                 with self._before_the_round(first) as stage:
-                    self._step(stage, *self._sides)
-                    told = [s for s in self._sides if s.recorded and not s.reproduced]
+                    self._step(stage, *self.sides)
+                    told = [s for s in self.sides if s.recorded and not s.reproduced]
                     if told and clients is None:
                         here = {r.client_id: facts_of(r) for r in stage.clients(stage.cohort())}
                         clients = compare_clients(told[0].recorded, here)
                         sides = (f"{told[0].run.name} (as recorded)", "trained here")
             except Departed as error:
                 first.reproduced = second.reproduced = False
-                self._notes.append(str(error))
+                self.notes.append(str(error))
         if clients is None:
-            silent = " and ".join(side.run.name for side in self._sides if not side.recorded)
-            self._notes.append(
+            silent = " and ".join(side.run.name for side in self.sides if not side.recorded)
+            self.notes.append(
                 f"which clients differ is not known: {silent} recorded no digests of clients "
                 "(`outputs.client_digests: true` does)"
             )
@@ -157,20 +157,20 @@ class _Search:
 
     def different(self) -> Localised:
         """They part since something that decides was different."""
-        first, second = self._sides
+        first, second = self.sides
         if first.recorded and second.recorded:
             return self._found(compare_clients(first.recorded, second.recorded))
-        if self._how is Replay.NONE:
-            self._notes.append("which clients differ is not known: nothing was trained again")
+        if self.how is Replay.NONE:
+            self.notes.append("which clients differ is not known: nothing was trained again")
             return self._found(None)
-        configs = [side.run.config for side in self._sides]
+        configs = [side.run.config for side in self.sides]
         if any(each is not None and each.hierarchy is not None for each in configs):
-            self._notes.append(
+            self.notes.append(
                 "which clients differ is not known: those of groups (`topology: hierarchical`) "
                 "train from their group's model, and are not trained one by one"
             )
             return self._found(None)
-        opened = [self._opened(side) for side in self._sides]
+        opened = [self._opened(side) for side in self.sides]
         if not all(opened):
             return self._found(None)
         with tempfile.TemporaryDirectory(prefix="fedpilot-verify-") as folder:
@@ -178,8 +178,9 @@ class _Search:
 
     def _trained(self, spill: _Spill) -> ClientComparison | None:
         """Train the clients of both cohorts under each config, unless they were recorded."""
-        first, second = self._sides
-        cohorts = [self._cohort(side) for side in self._sides]
+        first, second = self.sides
+        made = [side.federation for side in self.sides if side.federation is not None]
+        cohorts = [federation.loaded.cohort(self.number) for federation in made]
         common = [client for client in cohorts[0] if client in set(cohorts[1])]
         alone = [{c: ClientFacts(samples=None, fingerprints={}) for c in each} for each in cohorts]
         measured: dict[str, tuple[TensorDifference, ...]] = {}
@@ -192,7 +193,7 @@ class _Search:
         def other(result: TrainResult) -> None:
             client = result.client_id
             theirs[client] = facts_of(result)
-            if theirs[client] != ours.get(client) and len(measured) < self._measured:
+            if theirs[client] != ours.get(client) and len(measured) < self.measured:
                 kept = spill.get(client)
                 if kept is not None:
                     measured[client] = state_differences(kept, result.state)
@@ -201,12 +202,12 @@ class _Search:
             self._train(first, common, one)
             self._train(second, common, other)
         except Departed as error:
-            next(s for s in self._sides if s.run.name == error.name).reproduced = False
-            self._notes.append(f"{error}, so that round {self._number} cannot be looked into")
+            next(s for s in self.sides if s.run.name == error.name).reproduced = False
+            self.notes.append(f"{error}, so that round {self.number} cannot be looked into")
             return None
-        for side in self._sides:
+        for side in self.sides:
             if side.reproduced is False:
-                self._notes.append(
+                self.notes.append(
                     f"the clients of {side.run.name} are as trained here, not as they were trained"
                 )
         found = compare_clients(
@@ -234,70 +235,66 @@ class _Search:
 
     def _opened(self, side: _Side) -> bool:
         """Make a run's federation; not if code or data are not what they were."""
-        federation, standing = federation_of(side.run, self._tools.make)
+        federation, standing = federation_of(side.run, self.tools.make)
         if standing.reproducible:
             side.federation = federation
             return True
         reasons = "; ".join(standing.reasons)
-        self._notes.append(f"{side.run.name} cannot be trained again here: {reasons}")
+        self.notes.append(f"{side.run.name} cannot be trained again here: {reasons}")
         return False
 
     @contextmanager
     def _before_the_round(self, side: _Side) -> Iterator[Stage]:
         """A run's federation, started, standing at the model that both had before the round."""
         assert side.federation is not None
-        known, target = self._before, self._number - 1
+        known, target = self.before, self.number - 1
         start = self._start(side, target)
         if known is not None and not known.memory and side.run.is_stateless:
             start = ReplayStart(round_number=0)
         else:
             known = None
-        with staged(side.run, side.federation, start, self._tools) as stage:
+        with staged(side.run, side.federation, start, self.tools) as stage:
             changed = environment_differences(side.run.environment, stage.environment)
             for name, (then, now) in changed.items():
-                self._notes.append(f"{side.run.name} was trained with {name} {then}, here {now}")
+                self.notes.append(f"{side.run.name} was trained with {name} {then}, here {now}")
             if known is not None:
                 stage.stand_at(known)
             stage.replay(side.run, target)
-            self._before = stage.model
+            self.before = stage.model
             yield stage
 
     def _start(self, side: _Side, target: int) -> ReplayStart:
-        other = next(each for each in self._sides if each is not side)
+        other = next(each for each in self.sides if each is not side)
         found = [s for s in starts(side.run, other.run) if s.round_number <= target]
-        return found[0] if self._how is Replay.ALL else found[-1]
+        return found[0] if self.how is Replay.ALL else found[-1]
 
     def _step(self, stage: Stage, *sides: _Side) -> None:
         """Train the round as a whole, see which runs had this model, and stand before it again."""
         before = stage.model
-        _, model = stage.next_round(self._number)
+        _, model = stage.next_round(self.number)
         stage.stand_at(before)
         for side in sides:
-            side.reproduced = side.run.record.digests().get(self._number) == model.digest
+            side.reproduced = side.run.record.digests().get(self.number) == model.digest
             side.after = model.state if side.reproduced else side.after
 
-    def _cohort(self, side: _Side) -> Sequence[str]:
-        assert side.federation is not None
-        return side.federation.cohort(self._number)
-
     def _names(self) -> tuple[str, str]:
-        one, other = (f"{s.run.name}{' (as recorded)' * bool(s.recorded)}" for s in self._sides)
+        one, other = (f"{s.run.name}{' (as recorded)' * bool(s.recorded)}" for s in self.sides)
         return one, other
 
     def _found(
         self, clients: ClientComparison | None, sides: tuple[str, str] | None = None
     ) -> Localised:
-        first, second = self._sides
+        first, second = self.sides
         tensors = None
         if first.after is not None and second.after is not None:
             tensors = state_differences(first.after, second.after)
         return Localised(
-            round_number=self._number,
+            round_number=self.number,
             sides=sides or self._names(),
             clients=clients,
             tensors=tensors,
-            reproduced={side.run.name: side.reproduced for side in self._sides},
-            notes=tuple(dict.fromkeys(self._notes)),
+            reproduced={side.run.name: side.reproduced for side in self.sides},
+            notes=tuple(dict.fromkeys(self.notes)),
         )
 
 

@@ -12,8 +12,9 @@ from fedpilot.mediator import MediatorError
 
 from ...core.proof.run_comparison import Comparison
 from ...errors import FederatedError, RunRefused
+from ..run_folder.folder import find_run
 from .one_run import Checked, Replay, Replayed, check_run, replay_run, stand
-from .reading import Reading, find, reading
+from .reading import Reading, reading
 from .stage import Tools
 from .two_runs import Localised, compare_runs, localise
 
@@ -62,7 +63,7 @@ def verify(
 
     Differences of `measured` clients are measured. `overrides` say where to train again.
     """
-    paths = [find(folder, run) for run in runs]
+    paths = [find_run(folder, run) for run in runs]
     if len(set(paths)) < len(paths):
         raise RunRefused(f"both are {paths[0]}")
     names = [path.name for path in paths]

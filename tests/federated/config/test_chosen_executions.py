@@ -41,7 +41,7 @@ def test_auto_is_settled_before_sites_start_and_written_down(lab: Lab) -> None:
 def test_sites_and_workers_are_told_what_was_settled(lab: Lab) -> None:
     with lab.federation(**AUTO, training__batch_size=11) as federation:
         federation.start()
-        told = federation.spec_of("local").header["config"]["training"]
+        told = federation.gang.spec_of("local").header["config"]["training"]
     assert (told["execution"], told["chunk_size"]) == ("compiled", COHORT)
     assert not {"execution_model", "execution_reason"} & set(told), "what only explains stays here"
 

@@ -75,7 +75,7 @@ def test_the_population_is_what_sites_declare(
     federation = hospitals.two(disclose)
     assert list(federation) == names
     assert [federation[name].index for name in names] == list(range(5))
-    assert federation.start().explain_assignment(3) == (
+    assert federation.start().nodes.explain_assignment(3) == (
         "west, since its data is at site west and may not move"
     )
 
@@ -116,7 +116,7 @@ def test_movable_clients_that_all_sites_hold_are_there_once(
     federation = hospitals.federation(*sections, federation__clients_per_round=2)
     assert list(federation) == list(EAST)
     result = federation.run()
-    assert federation.explain_assignment(0).startswith("east, since strategy 'capacity'")
+    assert federation.nodes.explain_assignment(0).startswith("east, since strategy 'capacity'")
     alone = site_data.column(tmp_path / "alone", EAST, disclose={"ids": "exact"})
     apart = hospitals.federation(alone, federation__clients_per_round=2).run()
     assert apart.digest == result.digest
@@ -164,11 +164,11 @@ def test_a_run_is_resumed_only_with_the_content_that_it_had(
 
 def test_whoever_coordinates_has_no_samples(hospitals: Hospitals) -> None:
     federation = hospitals.two()
-    data = federation._loaded.inputs.data
+    data = federation.loaded.inputs.data
     assert not data.x.any()
     with pytest.raises(NotHere, match="east/client_2"):
         data.partition.indices(2)
-    assert federation.show(2)["samples"] is None
+    assert federation.nodes.show(2)["samples"] is None
     assert federation.describe().samples_min is None
 
 
@@ -252,5 +252,5 @@ def test_sites_without_the_data_set_take_no_part(hospitals: Hospitals, tmp_path:
     config = site_data.config(files, tmp_path / "runs", federation__clients_per_round=3)
     with Federation(config, cluster=cluster) as federation:
         federation.run()
-        assert federation._gang.mediator is not None
-        assert federation._gang.mediator.sites == ("site_1",)
+        assert federation.gang.mediator is not None
+        assert federation.gang.mediator.sites == ("site_1",)

@@ -27,7 +27,7 @@ from fedpilot.federated.errors import DataUnusable
 
 def test_groups_by_label_hold_those_with_most_of_it(lab: Lab) -> None:
     federation = lab.federation(**by_groups(hierarchy__groups={"by": "label"}))
-    groups, data = federation.groups, federation._loaded.inputs.data
+    groups, data = federation.loaded.inputs.data.groups, federation.loaded.inputs.data
     assert groups is not None
     assert groups.names == ("label 0", "label 1", "label 2")
     for group in range(3):
@@ -63,7 +63,7 @@ def with_data(lab: Lab, data: dict[str, Any], **keys: Any) -> Federation:
 def test_groups_by_a_column_of_the_data(lab: Lab, tmp_path: Path) -> None:
     rule = {"by": "column", "column": "hospital"}
     with with_data(lab, hospitals(tmp_path), hierarchy__groups=rule) as federation:
-        groups = federation.groups
+        groups = federation.loaded.inputs.data.groups
         assert groups is not None
         assert groups.names == ("east", "north", "west")
         assert [groups.of(number).tolist() for number in range(3)] == [[2, 3, 4, 5], [0, 1], [6, 7]]

@@ -260,7 +260,7 @@ def test_some_of_each_group_train(keys: dict[str, Any], clients: int, lab: Lab) 
     result = federation.run()
     assert [row["clients"] for row in result.rows] == [clients] * 2
     assert federation.cohort_size == clients
-    assert clients <= len(federation.cohort(1)) <= 2 * clients
+    assert clients <= len(federation.loaded.cohort(1)) <= 2 * clients
 
 
 def test_judging_at_the_sites_asks_everybody(lab: Lab) -> None:

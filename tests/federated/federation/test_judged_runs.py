@@ -63,7 +63,7 @@ def test_the_best_model_is_that_of_the_best_round(metric: str, lab: Lab) -> None
 
 def judged(federation: Federation, clients: list[str]) -> tuple[int, int, float]:
     """Samples, right answers and mean loss of the global model on these clients."""
-    data = federation._loaded.inputs.data
+    data = federation.loaded.inputs.data
     rows = np.concatenate(
         [data.partition.indices(data.partition.index_of(client)) for client in clients]
     )
@@ -107,7 +107,7 @@ def test_models_are_judged_at_the_sites(evaluation: dict[str, Any], lab: Lab) ->
 def test_models_are_judged_on_the_test_set_of_the_coordinator(lab: Lab) -> None:
     with lab.federation(evaluation__batch_size=7) as federation:
         result = federation.run()
-        data = federation._loaded.inputs.data
+        data = federation.loaded.inputs.data
         with torch.no_grad():
             outputs = federation.module().eval()(torch.from_numpy(np.array(data.test_x)))
     right = int((outputs.argmax(1).numpy() == data.test_y).sum())

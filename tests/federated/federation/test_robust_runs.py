@@ -243,7 +243,7 @@ def test_a_round_is_what_its_clients_train_combined(strategy: str, code: str, la
     keys = {"model__model_type": f"{code}:WithBatchNorm", "federation__rounds": 1}
     with lab.federation(strategy, **keys) as federation:
         start = {name: array.copy() for name, array in federation.state.items()}
-        trained = [federation[client_id].train() for client_id in federation.cohort(1)]
+        trained = [federation[client_id].train() for client_id in federation.loaded.cohort(1)]
         federation.run()
         after = federation.state
     for name, old in start.items():
@@ -319,7 +319,7 @@ def test_what_memory_cannot_hold_is_refused(
     each = (6 * 3 + 3) * 4
     costs = "fedpilot.federated.prepare.costs.machine_memory"
     monkeypatch.setattr(costs, lambda: 4 * COHORT * each)
-    assert lab.federation(strategy).bytes_of_updates == COHORT * each
+    assert lab.federation(strategy).loaded.bytes_of_updates == COHORT * each
     monkeypatch.setattr(costs, lambda: 4 * COHORT * each - 1)
     with pytest.raises(ConfigError) as caught:
         lab.federation(strategy)
@@ -327,7 +327,7 @@ def test_what_memory_cannot_hold_is_refused(
     assert problem.key == "federation.aggregation_strategy"
     assert "7 clients of 84 B are 588 B" in problem.found
     assert f"at most {COHORT - 1} clients per round" in problem.allowed
-    assert lab.federation("fedavg").bytes_of_updates == 0
+    assert lab.federation("fedavg").loaded.bytes_of_updates == 0
 
 
 @pytest.mark.parametrize(

@@ -236,7 +236,7 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 def host_of(node: Any, federation: Federation, cluster: FakeCluster) -> str:
-    number = federation.show(node.index)["worker"].removeprefix("worker ")
+    number = federation.nodes.show(node.index)["worker"].removeprefix("worker ")
     workers = [worker.name for group in cluster.groups() for worker in group.workers]
     return next(name for name in reversed(workers) if name.split("/")[-2] == number)
 
@@ -294,7 +294,7 @@ def test_a_node_that_waits_for_its_turn_is_not_idle(lab: Lab, user_code: str) ->
     clock = ManualClock()
     with lab.federation(**{"model__model_type": f"{user_code}:Slow", **ALONE}) as federation:
         federation.start()
-        workload = federation._gang.mediator._sites["local"]._workload  # type: ignore[union-attr]
+        workload = federation.gang.mediator._sites["local"]._workload  # type: ignore[union-attr]
         workload._hosting._clock = clock
         nodes = [federation[f"client_{i}"].materialize() for i in range(5)]
         asked = [ask(node, "node.train") for node in nodes]
@@ -308,10 +308,10 @@ def test_a_node_that_waits_for_its_turn_is_not_idle(lab: Lab, user_code: str) ->
 
 def ask(node: Any, kind: str) -> Any:
     """The future of what a node was asked; the order is delivered by the time this returns."""
-    federation = node._federation
-    key, state = federation.model_or(None)
+    nodes = node._federation
+    key, state = nodes.model_or(None)
     header = {"client": node.index, "model": key, "round": 1}
-    return federation.ask_node(node.index, Payload(kind=kind, header=header, tensors=state))
+    return nodes.ask_node(node.index, Payload(kind=kind, header=header, tensors=state))
 
 
 def test_a_node_may_be_released_while_its_training_waits(lab: Lab, user_code: str) -> None:

@@ -380,7 +380,7 @@ def one_by_one(patch: pytest.MonkeyPatch) -> None:
 
 
 def trains(federation: Federation, client_id: str) -> bool:
-    data = federation._loaded.inputs.data
+    data = federation.loaded.inputs.data
     return bool(data.x[data.partition.indices(data.partition.index_of(client_id))].max() <= 3.0)
 
 

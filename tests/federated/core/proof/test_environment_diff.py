@@ -164,8 +164,8 @@ def test_a_site_that_comes_later_is_told_what_its_workers_have_to_be(
     lab: Lab, machines: Machines
 ) -> None:
     federation = lab.federation(run__reproducible="strict")
-    assert "like" not in federation.spec_of("local").header
-    spec = federation.start().spec_of("local")
+    assert "like" not in federation.gang.spec_of("local").header
+    spec = federation.start().gang.spec_of("local")
     assert spec.header["like"]["cpu_kind"] == "znver4"
     machines.kinds = ["icelake"]
     manager = VirtualClusterManager(FakeCluster([fake_machine("b", CPU=8)]))

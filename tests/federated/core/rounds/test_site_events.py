@@ -16,7 +16,7 @@ from fedpilot.federated.core.rounds.site_events import (
     NotBelieved,
     believed,
 )
-from fedpilot.federated.federation.sites.event_filter import AT_ONCE, SAID_EVERY_S, Hearing
+from fedpilot.federated.federation.sites.event_relay import AT_ONCE, SAID_EVERY_S, Hearing
 from fedpilot.mediator import Payload
 
 READY = {"site": "rome", "worker": 1, "pid": 7, "host": "h", "torch": "2.4", "threads": 1}

@@ -42,7 +42,7 @@ def test_a_run_ends_before_the_round_that_its_budget_does_not_allow(
 ) -> None:
     most = FIRST + 2 * LATER - 1
     with lab.federation(**{f"traffic__{limit}": most}) as federation:
-        assert federation.rounds_within_budget() == 2
+        assert federation.loaded.rounds_within_budget(federation.gang.sites) == 2
         with pytest.raises(TrafficSpent, match=rf"round 3 is not begun: .*traffic\.{limit}"):
             federation.run(run_id="r")
     assert len(federation_rows(lab, "r")) == 2
@@ -68,7 +68,7 @@ def test_a_budget_that_is_enough_to_the_byte_changes_nothing(
 ) -> None:
     whole = FIRST + (ROUNDS - 1) * LATER
     with lab.federation(traffic__run_bytes=whole, traffic__round_bytes="336B") as federation:
-        assert federation.rounds_within_budget() == ROUNDS
+        assert federation.loaded.rounds_within_budget(federation.gang.sites) == ROUNDS
         result = federation.run()
     assert result.digest == reference.digest
     assert not (result.folder / "journal" / "traffic.json").exists()
@@ -207,12 +207,3 @@ def test_what_is_late_is_in_the_plan(tmp_path: Path) -> None:
         meter.plan(1, {"a": 1}, having=(), judges=Judges.NOBODY, late=("b",))
         with pytest.raises(TrafficSpent, match="60 more were wanted"):
             meter.plan(2, {"a": 1}, having=(), judges=Judges.ONE, late=("b",))
-
-
-def test_without_limits_nothing_is_asked_or_written(tmp_path: Path) -> None:
-    with folder(tmp_path) as run:
-        meter = Meter(Budget(), COSTS, run)
-        meter.plan(1, {"a": 1}, having=(), judges=Judges.ONE, late=())
-        meter.ask(1, "a", with_model=True, clients=10**9)
-        assert not meter.limited
-        assert run.round_under_way() is None

@@ -179,7 +179,7 @@ class Lateness:
     def expect(self, site: str, round_number: int = 3) -> Future[Payload]:
         answer: Future[Payload] = Future()
         part = Part(site=site, stays=(range(4),))
-        self.orders.expect(Asked(round_number), [Unanswered(part, answer)])
+        self.orders.expect([Unanswered(Asked(round_number), part, answer)])
         return answer
 
     def reasons(self) -> list[str]:

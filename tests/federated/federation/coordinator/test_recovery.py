@@ -141,8 +141,8 @@ def returning(federation: Federation, site: str) -> Callable[[Event], None]:
 
     def bring() -> None:
         ShakySite.sites[site].gone = False
-        assert federation._gang.mediator is not None
-        federation._gang.mediator.readmit(site).result(60)
+        assert federation.gang.mediator is not None
+        federation.gang.mediator.readmit(site).result(60)
 
     def observer(event: Event) -> None:
         if event.name == "site_lost" and event.fields["site"] == site:
@@ -172,7 +172,7 @@ def test_a_site_that_returns_is_given_work_back_bit_by_bit(
     def stepping(self: Coordinator, model: GlobalModel) -> Any:
         if model.round_number == 3:
             ShakySite.sites["west"].gone = False
-            self._mediator.readmit("west").result(60)
+            self._run.mediator.readmit("west").result(60)
         return step(self, model)
 
     monkeypatch.setattr(Coordinator, "step", stepping)
@@ -196,7 +196,7 @@ def test_a_site_that_is_drained_is_not_said_to_be_lost(
 
     def stepping(self: Coordinator, model: GlobalModel) -> Any:
         if model.round_number == 1:
-            self._mediator.drain("west", "drain by alice", round_number=2).result(60)
+            self._run.mediator.drain("west", "drain by alice", round_number=2).result(60)
         return step(self, model)
 
     monkeypatch.setattr(Coordinator, "step", stepping)

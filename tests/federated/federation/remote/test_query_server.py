@@ -27,14 +27,9 @@ SOON_S = 60.0
 SHOWN = {"state": "materialized", "worker": "", "reason": "", "samples": 3, "trail": []}
 
 
-@dataclass(frozen=True)
-class Node:
-    index: int
-
-
 @dataclass
 class Nodes:
-    """A federation of ten clients: the even ones are at site `quick`, the odd ones at `silent`."""
+    """Ten clients: the even ones are at site `quick`, the odd ones at `silent`."""
 
     round: int = 4
     orders: list[tuple[int, Payload]] = field(default_factory=list)
@@ -43,10 +38,10 @@ class Nodes:
     def __len__(self) -> int:
         return 10
 
-    def __getitem__(self, client_id: str) -> Node:
+    def index_of(self, client_id: str) -> int:
         if not client_id.isdecimal():
             raise UnknownClient(client_id, "0 to 9")
-        return Node(int(client_id))
+        return int(client_id)
 
     def client_id(self, index: int) -> str:
         return str(index)

@@ -172,7 +172,7 @@ def test_the_csv_has_a_row_per_round_and_gaps_where_nothing_was_measured(tmp_pat
     with made(tmp_path) as folder:
         folder.append_row({"round": 1, "loss": None, "clients": 3, "something": "else"})
         folder.append_row({"round": 2, "loss": 0.5, "accuracy": 0.25, "clients": 3})
-        folder.write_csv()
+        folder.write_csv(folder.rows())
         with (folder.path / "metrics.csv").open(newline="") as file:
             rows = list(csv.DictReader(file))
     assert [(r["round"], r["accuracy"], r["loss"]) for r in rows] == [

@@ -109,7 +109,7 @@ def test_a_federation_that_is_closed_while_it_starts_holds_nothing(lab: Lab, mom
         if happened.name == moment:
             closing.append(threading.Thread(target=federation.close))
             closing[0].start()
-            eventually(lambda: federation._gang.closing, SOON_S, "it is being closed")
+            eventually(lambda: federation.gang.closing, SOON_S, "it is being closed")
 
     log = Log()
     federation = Federation(lab.config(), observers=[log, observer], cluster=cluster)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from fedpilot.federated.federation.sites.workforce import Workforce
+from fedpilot.federated.federation.sites.event_relay import Workforce
 
 MANY = 2_000
 

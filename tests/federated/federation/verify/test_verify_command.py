@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from federations import ROUNDS
 from fedpilot.cli import main
-from fedpilot.federated.federation.verify.telling import ProgressLine
+from fedpilot.federated.federation.verify.report import ProgressLine
 from records import Archive, edit_manifest, flip
 
 

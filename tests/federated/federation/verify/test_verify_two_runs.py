@@ -148,7 +148,7 @@ RECORDED: dict[str, Any] = {"outputs__client_digests": True}
 def nudged(archive: Archive, base: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A client of round 3, of which a run of the same identity has another last bit."""
     with archive.make(archive.config()) as federation:
-        client = federation.cohort(3)[2]
+        client = federation.loaded.cohort(3)[2]
     with monkeypatch.context() as patch:
         nudging(patch, 3, int(client.rpartition("_")[2]))
         archive.record("nudged", **RECORDED)

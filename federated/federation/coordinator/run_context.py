@@ -1,0 +1,84 @@
+"""RunContext: what the phases of a run's rounds share; RunQuery: what their queries have in common.
+
+Training and evaluation ask the same sites, under the same limits, and write into the same journal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import cached_property
+
+from fedpilot.mediator import FederationMediator, Payload, Share
+
+from ...config.schema import RunConfig
+from ...core.algorithm import Algorithm
+from ...core.population.cohort_members import Membership
+from ...core.population.federated_data.declarations import Told
+from ...core.state import Roles
+from ..events import Emit
+from ..run_folder.folder import RunFolder
+from .late_orders import LateOrders
+from .participation_record import CountedRounds
+from .site_limits import SiteLimits
+from .site_orders import OrderForm, OrderSender
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunContext:
+    """One attempt at a run: its config and clients, its sites, its folder."""
+
+    config: RunConfig
+    roles: Roles
+    algorithm: Algorithm
+    mediator: FederationMediator
+    folder: RunFolder
+    emit: Emit
+    asked: int
+    """Clients that a round asks."""
+    enough: int
+    """Clients that are enough for a round."""
+    membership: Membership
+    """Which clients a share of a round stands for."""
+    test_samples: int
+    """Samples of the coordinator's own test set."""
+    told: Callable[[str], Told]
+    """How a site's part of the samples may be told."""
+
+    @cached_property
+    def limits(self) -> SiteLimits:
+        return SiteLimits(self.config.robustness, self.folder.journal, self.emit, self.told)
+
+    @cached_property
+    def late(self) -> LateOrders:
+        return LateOrders(self.config.participation, self.mediator, self.emit)
+
+    @cached_property
+    def orders(self) -> OrderSender:
+        return OrderSender(self.mediator, self.emit, self.asked)
+
+    @cached_property
+    def counted(self) -> CountedRounds:
+        return CountedRounds(self.folder.journal)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunQuery(OrderForm):
+    """A query of a run's sites, about clients or the coordinator's test set."""
+
+    run: RunContext
+    whole: int
+    """Clients that it is about; 1 for the test set."""
+
+    def send(self, site: str, share: Share) -> Future[Payload]:
+        return self.run.orders.send(self, site, share)
+
+    def close(self, site: str, share: Share) -> None:
+        self.run.orders.close(self, site, share)
+
+    def refused(self, site: str, error: Exception) -> bool:
+        return self.run.limits.refused(site, error, self.round_number)
+
+    def site_changed(self) -> None:
+        self.run.orders.tell_changes()
