@@ -135,7 +135,7 @@ class Coordinator:
         Sites that were refused repeatedly take no part in what is left of the run either.
         """
         for site, reason in self._limits.out_for_good().items():
-            self._mediator.distrust(site, reason)
+            self._mediator.membership.distrust(site, reason)
         checkpoint = self._log.read_back()
         if checkpoint is None:
             return self.first(initial)
@@ -145,7 +145,7 @@ class Coordinator:
 
     def run(self, model: GlobalModel, moved: Callable[[GlobalModel], None]) -> Finished:
         """Run what is left of the rounds; `moved` is told every new model."""
-        wire, needs = self._mediator.counts_on_the_wire, self._algorithm.needs
+        wire, needs = self._mediator.orders.counts_on_the_wire, self._algorithm.needs
         costs = Costs.of(model.state, self._roles, needs, on_the_wire=wire)
         meter = self._orders.meter = Meter(budget_of(self._config), costs, self._folder)
         with self._log.writing():
@@ -179,7 +179,7 @@ class Coordinator:
     def step(self, model: GlobalModel) -> tuple[dict[str, Any], GlobalModel]:
         """Train and judge one round, and record nothing of it: its row and its model."""
         number, of = model.round_number + 1, self._config.federation.rounds
-        self._mediator.rebalance(GIVEN_BACK, round_number=number)
+        self._mediator.membership.rebalance(GIVEN_BACK, round_number=number)
         self._orders.tell_changes()
         self._emit("round_started", round=number, of=of)
         started = time.perf_counter()
@@ -233,7 +233,7 @@ class Coordinator:
 
     def _book_traffic(self, meter: Meter) -> None:
         """Record what has crossed since the last time."""
-        flows = self._mediator.drain_traffic()
+        flows = self._mediator.orders.drain_traffic()
         meter.book(flows)
         self._log.add_traffic(flows, meter.written)
 

@@ -143,7 +143,7 @@ class EvaluationPhase:
         samples = np.array([self.test_samples])
         query = self._query(model, {"on": "test"}, 1, lambda share: samples)
         wait_s = self.config.participation.wait_for_sites_s
-        part = Part(site=next(iter(self.mediator.sites), ""), moves=(range(1),))
+        part = Part(site=next(iter(self.mediator.membership.sites), ""), moves=(range(1),))
         return self._gathered(query, Rules(whole=1, enough=1, least=1, wait_s=wait_s), [part])
 
     def _query(
@@ -171,7 +171,10 @@ class EvaluationPhase:
 
     def _judges(self) -> int:
         """How many clients judge a model at the sites."""
-        evaluation, population = self.config.evaluation, self.mediator.assignment.population
+        evaluation, population = (
+            self.config.evaluation,
+            self.mediator.membership.assignment.population,
+        )
         match evaluation.clients:
             case "sampled":
                 return self.asked

@@ -215,7 +215,7 @@ class RayEach(HereSource):
         (sites, names), mediator = self._opened, run.mediator
 
         def look(busy: Collection[str]) -> dict[str, Future[Any]]:
-            out = {*busy, *mediator.sites, *mediator.excluded}
+            out = {*busy, *mediator.membership.sites, *mediator.membership.excluded}
             return {
                 site: mediator.readmit(site)
                 for site in names
@@ -224,7 +224,7 @@ class RayEach(HereSource):
 
         following = Following(look)
         undo.callback(following.close)
-        undo.enter_context(mediator.heard_by(following.hear))
+        undo.enter_context(mediator.events.heard_by(following.hear))
 
     def _started(self, store: int) -> LocalSites:
         from .local_sites import LocalSites

@@ -89,8 +89,8 @@ class Run:
         self.mediator = FederationMediator(found, replacement=replaces)
         undo.callback(self.mediator.close)
         self.mediator.reserve(REQUEST, min_sites=source.least)
-        self.mediator.assign(12)
-        specs = {site: Payload(kind="spec") for site in self.mediator.sites}
+        self.mediator.membership.assign(12)
+        specs = {site: Payload(kind="spec") for site in self.mediator.membership.sites}
         self.mediator.start("w", specs, lambda _: None)
         self.passed: Mapping[str, str] = {}
         run = StartedRun(
@@ -104,7 +104,9 @@ class Run:
 
     def has(self, *sites: str) -> None:
         """Wait until these are its sites."""
-        eventually(lambda: set(self.mediator.sites) == set(sites), SOON_S, f"it has {sites}")
+        eventually(
+            lambda: set(self.mediator.membership.sites) == set(sites), SOON_S, f"it has {sites}"
+        )
 
 
 @pytest.fixture
@@ -141,10 +143,13 @@ def test_a_run_goes_on_after_a_restart_with_the_sites_that_it_had(
         connection.set("bergen", SiteState.READY)
 
         def replaced() -> bool:
-            return len(run.mediator.sites) == 3 and "tokyo" not in run.mediator.sites
+            return (
+                len(run.mediator.membership.sites) == 3
+                and "tokyo" not in run.mediator.membership.sites
+            )
 
         eventually(replaced, SOON_S, "another site is in the place of tokyo")
-        had = set(run.mediator.sites)
+        had = set(run.mediator.membership.sites)
         eventually(lambda: had == set(run_members(members)), SOON_S, "that is written down")
     connection.set("tokyo", SiteState.READY)
     Run(connection, members, undo, again=True).has(*had)
@@ -172,7 +177,7 @@ def test_a_site_that_clients_may_not_move_to_is_told_why_it_is_not_taken(
     connection.set("tokyo", SiteState.LOST)
     eventually(lambda: "bergen" in run.passed, SOON_S, "it is said")
     assert run.passed == {"bergen": "its clients stay with the sites that they were given to"}
-    assert set(run.mediator.sites) == {"oslo", "paris"}
+    assert set(run.mediator.membership.sites) == {"oslo", "paris"}
 
 
 def run_members(path: Path) -> list[str]:
