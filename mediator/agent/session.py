@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
 import grpc.aio
@@ -41,6 +41,18 @@ LONGEST_LEASE_S = 3_600.0
 """So long a gang is held at most for a mediator that never comes back."""
 MOST_NAMED = 100
 """Unknown fields that are logged in one session."""
+
+
+async def until_one_ends(*doing: Coroutine[Any, Any, None]) -> list[asyncio.Task[None]]:
+    """Run coroutines side by side until one ends, and cancel the rest. Those that ended."""
+    tasks = [asyncio.create_task(each) for each in doing]
+    try:
+        ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for each in tasks:
+            each.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    return [each for each in tasks if each in ended]
 
 
 class SessionHost(Protocol):
@@ -133,27 +145,18 @@ class AgentSession:
         if not welcome.HasField("welcome"):
             raise BadMessage(f"{welcome.WhichOneof('content')} came where a welcome was due")
         self._begin(welcome.welcome)
-        doing = [
-            asyncio.create_task(each)
-            for each in (
-                self._write_all(),
-                self._read_all(),
-                self._beat_on(),
-                self._listen(),
-                self._leave(),
-            )
-        ]
-        try:
-            ended, _ = await asyncio.wait(doing, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for each in doing:
-                each.cancel()
-            await asyncio.gather(*doing, return_exceptions=True)
+        ended = await until_one_ends(
+            self._write_all(),
+            self._read_all(),
+            self._beat_on(),
+            self._listen(),
+            self._leave(),
+        )
         # The mediator's last word counts for more than that nothing can be written any more.
-        for each in sorted(ended, key=doing.index, reverse=True):
+        for each in reversed(ended):
             if (error := each.exception()) is not None and isinstance(error, SiteDismissed):
                 raise error
-        for each in sorted(ended, key=doing.index):
+        for each in ended:
             each.result()
 
     def _begin(self, welcome: pb.Welcome) -> None:

@@ -81,7 +81,7 @@ class Token:
             authority = certificate.public_bytes(serialization.Encoding.PEM).decode()
             token = cls(
                 site=check_name(site),
-                address=_checked_address(address),
+                address=checked_address(address),
                 secret=str(secret),
                 authority=authority,
             )
@@ -100,7 +100,7 @@ def digest_of(secret: str) -> str:
     return hashlib.sha256(secret.encode(errors="replace")).hexdigest()
 
 
-def _checked_address(address: str) -> str:
+def checked_address(address: str) -> str:
     found = _ADDRESS.fullmatch(address)
     if not found or not 0 < int(found[1]) < 65536:
         raise IdentityError(f"wanted HOST:PORT of the mediator, found {address[:80]!r}")
