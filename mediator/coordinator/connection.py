@@ -116,7 +116,8 @@ class MediatorConnection:
         self._board = SiteBoard()
         self.wait_for_sites = self._board.wait_for
         self._ledger = TrafficLedger()
-        self._on_link: Callable[[LinkUse], None] = lambda use: None
+        self.on_link_use: Callable[[LinkUse], None] = lambda use: None
+        """Called about once a second with how blobs used the sites' links."""
         self._on_stop: Callable[[str], None] = lambda reason: None
         self._stop_reason: str | None = None
         self._over = ""
@@ -162,10 +163,6 @@ class MediatorConnection:
     def on_site_change(self, callback: Callable[[SiteStanding], None]) -> None:
         """Call this with each site that changes from now on; it must not wait for an answer."""
         self._board.on_change = callback
-
-    def on_link_use(self, callback: Callable[[LinkUse], None]) -> None:
-        """Call this about once a second with how blobs used the sites' links."""
-        self._on_link = callback
 
     # -- the run ----------------------------------------------------------------------------------
 
@@ -290,7 +287,7 @@ class MediatorConnection:
                             Flow(each.round, each.site, direction, each.purpose), each.bytes
                         )
                 for used in message.bytes.links:
-                    self._on_link(LinkUse(used.round, used.site, used.bytes, used.seconds))
+                    self.on_link_use(LinkUse(used.round, used.site, used.bytes, used.seconds))
 
     def _take_answer(self, answer: pb.SiteAnswer) -> None:
         id = order_id(answer.answer.id)
@@ -382,9 +379,6 @@ class SiteLink:
 
     def listen(self, notify: Notify) -> None:
         self._connection.listen(self._site, notify)
-
-    def close(self) -> None:
-        """Does nothing, since all sites share the connection."""
 
 
 def _settle(future: Future[Payload], made: Payload | BaseException) -> None:

@@ -28,16 +28,11 @@ class InProcessSite:
     def __init__(
         self, name: str, manager: VirtualClusterManager, context: SiteContext | None = None
     ) -> None:
-        self._name = name
+        self.name = name
         self._context = context or SiteContext(name=name)
         self._manager = manager
         self._gang: Gang | None = None
         self._workload: SiteWorkload | None = None
-
-    @property
-    def name(self) -> str:
-        """How the site is called."""
-        return self._name
 
     def prepare(self, request: GangRequest) -> Future[Answer]:
         """Reserve the vnodes as one virtual cluster of fixed size."""
@@ -52,12 +47,12 @@ class InProcessSite:
         try:
             self._gang = self._manager.reserve(
                 VirtualCluster(fixed_size_nodes=(group,)),
-                name=joined_name(request.name, self._name),
+                name=joined_name(request.name, self.name),
                 timeout_s=request.timeout_s,
             )
         except FabricError as error:
-            return refusal(self._name, error)
-        return Promise(self._name, len(self._gang.vnodes))
+            return refusal(self.name, error)
+        return Promise(self.name, len(self._gang.vnodes))
 
     def commit(self) -> Future[None]:
         """Nothing to do: in this process a promise cannot lapse."""

@@ -35,20 +35,15 @@ class LinkedSite:
     """A site behind a link."""
 
     def __init__(self, name: str, link: Link) -> None:
-        self._name = name
+        self.name = name
         self._link = link
-
-    @property
-    def name(self) -> str:
-        """How the site is called."""
-        return self._name
 
     def prepare(self, request: GangRequest) -> Future[Answer]:
         """Reserve under a lease that ends by itself unless `commit` follows."""
         gang = Payload(kind="gang", header=request.to_json())
         return then(
             self._link.ask("prepare", gang, key="prepare"),
-            lambda answer: promised(self._name, answer, request),
+            lambda answer: promised(self.name, answer, request),
         )
 
     def commit(self) -> Future[None]:

@@ -22,17 +22,17 @@ from .acts import LocalAct, acts_of
 from .certificates import (
     DAY_S,
     SKEW_S,
-    Subject,
+    Identity,
     certify,
     certify_itself,
     check_hosts,
     check_name,
     day,
     how_to_replace,
-    identity_of,
     key_of_request,
     key_text,
     new_key,
+    new_serial,
     read_certificate,
     read_key,
 )
@@ -221,22 +221,22 @@ class Authority:
                 f"the authority in {self._folder} ended on {day(self.expires_at)}; "
                 "make a new one, and issue all certificates anew"
             )
-        subject = Subject(
+        subject = Identity(
             name=check_name(name),
             role=role,
+            serial=new_serial(),
             hosts=check_hosts(hosts, role),
             begins_at=max(now - SKEW_S, self._certificate.not_valid_before_utc.timestamp()),
-            expires_at=min(now + valid_s, self.expires_at),
+            expires_at=float(int(min(now + valid_s, self.expires_at))),  # whole in certificates
         )
         text = certify(subject, key, self._certificate, self._key)
-        made = identity_of(read_certificate(text, "what was just signed"))
         entry = Issued(
-            serial=made.serial,
+            serial=subject.serial,
             name=name,
             role=role,
             hosts=subject.hosts,
             issued_at=now,
-            expires_at=made.expires_at,
+            expires_at=subject.expires_at,
         )
         self._index.change(lambda _: [entry])
         return text

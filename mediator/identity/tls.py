@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Protocol
 
 import grpc
 
 from ..core.rules.roles import Role
-from .certificates import identity_of, read_certificate
+from .certificates import Identity, identity_of, read_certificate
 from .credentials import Credentials
 from .errors import IdentityError, PeerRefused
 
+Peer = Identity
+"""The caller, as its certificate says, which the authority has signed.
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Peer:
-    """Who calls, as its certificate says, which the authority has signed."""
-
-    name: str
-    role: Role
-    serial: str
-    expires_at: float
-    """Epoch seconds; gRPC looks at it only when a connection is made."""
+gRPC checks `expires_at` only when a connection is made.
+"""
 
 
 class Context(Protocol):
@@ -33,9 +27,9 @@ class Context(Protocol):
 
 
 def peer_of(context: Context) -> Peer:
-    """Who calls; PeerRefused where no certificate was shown that says so.
+    """The caller; PeerRefused unless it has shown a certificate of a federation.
 
-    Whether the certificate was revoked is not looked at: `Authority.objection` tells.
+    `Authority.objection` tells whether the certificate was revoked.
     """
     shown = list(context.auth_context().get("x509_pem_cert", ()))
     if len(shown) != 1:
@@ -46,7 +40,7 @@ def peer_of(context: Context) -> Peer:
         raise PeerRefused(f"the client certificate is not of a federation: {error}") from error
     if found.role is Role.MEDIATOR:
         raise PeerRefused(f"the certificate of {found.name} is a mediator's, not a client's")
-    return Peer(name=found.name, role=found.role, serial=found.serial, expires_at=found.expires_at)
+    return found
 
 
 def client_credentials(credentials: Credentials) -> grpc.ChannelCredentials:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple, NewType
 
 from google.protobuf.message import DecodeError, Message
@@ -72,11 +72,7 @@ class Capacity:
     machines: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "total": dict(self.total),
-            "free": dict(self.free),
-            "machines": self.machines,
-        }
+        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

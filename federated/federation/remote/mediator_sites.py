@@ -223,7 +223,7 @@ class MediatorSites:
             )
             following.wake()
 
-        self._connection.on_link_use(run.link_used)
+        self._connection.on_link_use = run.link_used
         self._connection.on_site_change(changed)
         # Also of sites that are lost though their agents are there.
         undo.enter_context(mediator.events.heard_by(following.hear))

@@ -26,8 +26,8 @@ from ...proto import federation_pb2 as pb
 from ...wire.blobs.blob import Blob
 from ...wire.blobs.references import Keeping
 from ...wire.failures import error_of
-from ...wire.messages import BadMessage, blob_message, payload_of
-from ...wire.payloads import BadPayload, header_json, write
+from ...wire.messages import BadMessage, blob_message, done_message, payload_of
+from ...wire.payloads import BadPayload, header_json
 from ...workload import Notify, Payload
 from .client import LISTENS_S, RunnerClient
 from .deaths import AT_ITS_START, Deaths, place_of
@@ -78,17 +78,13 @@ class OrderTensors:
                 if blob is not None and self.keeping.keep_again(blob.digest):
                     return blob
             tensors = Payload(kind=payload.kind, tensors=payload.tensors)
-            order = self.keeping.keep(lambda store: pb.Order(blob=_written(tensors, store)))
-            self._last = payload.tensors, Blob(order.blob.digest, order.blob.size)
-            return order.blob
+            done = self.keeping.keep(lambda store: done_message(tensors, store))
+            self._last = payload.tensors, Blob(done.blob.digest, done.blob.size)
+            return done.blob
 
     def done(self, order: pb.Order) -> None:
         if order.blob.digest:
             self.keeping.let_go(order.blob.digest)
-
-
-def _written(payload: Payload, store: Any) -> pb.Blob | None:
-    return blob_message(write(payload, store)[1])
 
 
 @dataclass(slots=True)

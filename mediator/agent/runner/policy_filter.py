@@ -32,6 +32,7 @@ class PolicedSite:
     ) -> None:
         """`policy` is a file; None for the default policy."""
         self._site = site
+        self.name = site.name
         self._context = context
         self._file = policy
         self._load = load
@@ -41,10 +42,6 @@ class PolicedSite:
         self._workload: SiteWorkload | None = None
         self._wants: Wants | None = None
         """What the checked run wants."""
-
-    @property
-    def name(self) -> str:
-        return self._site.name
 
     def check(self, workload: str, spec: Payload) -> Future[None]:
         """Judge what the spec wants, then let the site check it. PolicyRefused."""

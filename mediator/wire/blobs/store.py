@@ -120,7 +120,7 @@ class BlobStore:
         """Take a file of this file system into the store; without `blob` it is hashed first."""
         blob = blob or Blob(digest_of(path), path.stat().st_size)
         with self._lock:
-            self.make_room(blob, beside=path)
+            self._make_room(blob.size, f"blob {blob.digest}", beside=path)
             self._complete(path, blob)
         return blob
 
@@ -130,13 +130,8 @@ class BlobStore:
         with self._lock:
             return not self._pins[digest] and remove_unused(path)
 
-    def make_room(self, blob: Blob, *, beside: Path | None = None) -> None:
-        """Remove unpinned blobs until it fits; NoRoom if it cannot. `beside` is not counted."""
-        with self._lock:
-            self._make_room(blob.size, f"blob {blob.digest}", beside=beside)
-
     def make_room_for(self, nbytes: int) -> None:
-        """The same for bytes whose digest is not known yet."""
+        """Remove unpinned blobs until so many bytes fit; NoRoom if they cannot."""
         with self._lock:
             self._make_room(nbytes, "a new blob", beside=None)
 
@@ -235,6 +230,7 @@ class BlobStore:
         return sorted(found, key=lambda each: (each[1].st_mtime_ns, each[0]))
 
     def _make_room(self, needed: int, what: str, *, beside: Path | None) -> None:
+        """`beside` is a file that is not counted."""
         if needed > self.limit_bytes:
             raise NoRoom(
                 f"{what} has {needed} bytes and {self.folder} may hold {self.limit_bytes}:"

@@ -235,7 +235,7 @@ def test_changes_events_bytes_and_a_stop_are_passed_on(
     mediator.say.put(pb.ToCoordinator(happened=pb.SiteHappened(site="paris", happened=happened)))
     flow = pb.FlowBytes(round=1, site="paris", direction="to_site", purpose="training", bytes=9)
     used: list[LinkUse] = []
-    connection.on_link_use(used.append)
+    connection.on_link_use = used.append
     took = pb.LinkSeconds(round=1, site="paris", bytes=9, seconds=2.5)
     mediator.say.put(pb.ToCoordinator(bytes=pb.Bytes(flows=[flow], links=[took])))
     mediator.say.put(pb.ToCoordinator(stop=pb.Stop(reason="by otto")))

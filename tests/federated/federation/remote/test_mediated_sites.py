@@ -48,7 +48,7 @@ class Connection:
     def __init__(self, **states: SiteState) -> None:
         self.sites: dict[SiteName, SiteStanding] = {}
         self.changed: Callable[[SiteStanding], None] = lambda _: None
-        self.link_use: Any = None
+        self.on_link_use: Any = None
         for name, state in states.items():
             self.set(name, state)
 
@@ -62,9 +62,6 @@ class Connection:
 
     def on_site_change(self, callback: Callable[[SiteStanding], None]) -> None:
         self.changed = callback
-
-    def on_link_use(self, callback: Any) -> None:
-        self.link_use = callback
 
     def link(self, name: str) -> Link:
         return Link()
