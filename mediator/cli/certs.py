@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -221,7 +222,7 @@ def list_(folder: Path, as_json: bool) -> None:
         authority = Authority.open(folder)
         now, issued = time.time(), authority.issued()
         if as_json:
-            entries = [_entry(each, now) for each in issued]
+            entries = [{**asdict(each), "state": each.state(now)} for each in issued]
             ends = {"expires_at": authority.expires_at}
             print_json({"authority": ends, "certificates": entries})
             return
@@ -339,19 +340,6 @@ def _document(made: Credentials, where: Path) -> dict[str, Any]:
         "hosts": list(found.hosts),
         "expires_at": found.expires_at,
         "credentials": str(where),
-    }
-
-
-def _entry(issued: Issued, now: float) -> dict[str, Any]:
-    return {
-        "serial": issued.serial,
-        "name": issued.name,
-        "role": issued.role,
-        "hosts": list(issued.hosts),
-        "state": issued.state(now),
-        "issued_at": issued.issued_at,
-        "expires_at": issued.expires_at,
-        "revoked_at": issued.revoked_at,
     }
 
 

@@ -234,7 +234,7 @@ def _way_in(
     known = home.joined()
     if known is not None and known[0] != site:
         raise BadHome(f"{home.folder} is of the site {known[0]}, not of {site}")
-    address = access.profile().address if access else mediator or (known[1] if known else None)
+    address = access.chosen().address if access else mediator or (known[1] if known else None)
     if known is None and token is None and access is None:
         raise click.UsageError(
             f"{site} has not joined yet: it needs a token, which an admin gets by "

@@ -127,10 +127,8 @@ class OrderTransfers:
                     raise SiteLost(self._site, str(error)) from error
                 await asyncio.sleep(AGAIN_S)
 
-    async def bring(self, id: OrderId, blob: Blob | None, round_number: int) -> None:
+    async def bring(self, id: OrderId, blob: Blob, round_number: int) -> None:
         """Upload an answer's blob. PolicyRefused, TransferRefused."""
-        if blob is None:
-            return
         self._pin(id, blob.digest)
         self._charge(id, Direction.FROM_SITE, blob, round_number)
         self._kept[id].brought = blob.digest

@@ -62,15 +62,7 @@ class Runner:
             BlobStore(settings.blobs, settings.blob_limit_bytes), discard=settings.transient
         )
         self._part = RunParticipation(settings.site, self._site, self._notify)
-        self._server = RunnerServer(
-            folder,
-            self,
-            run=settings.run,
-            site=settings.site,
-            lease_s=settings.lease_s,
-            orphan_s=settings.orphan_s,
-            clock=time.monotonic,
-        )
+        self._server = RunnerServer(folder, self, settings, time.monotonic)
 
     def run(self) -> None:
         with Interruptions() as interruptions:
@@ -185,7 +177,7 @@ class Runner:
         return PolicedSite(site, context, settings.policy) if settings.asks_policy else site
 
     def _import_workload(self) -> None:
-        """Import the expected workload while Ray starts; whoever asks for it says what is wrong."""
+        """Import the expected workload while Ray starts."""
         installed = entry_points(group=ENTRY_POINTS)
         if self._settings.workload not in installed.names:
             return

@@ -33,7 +33,9 @@ class FakeRunner:
     def __init__(self, folder: Path, lease_s: float = 0.0, orphan_s: float = 60.0) -> None:
         folder.mkdir(parents=True)
         blobs = folder / "blobs"
-        settings = RunnerSettings(run="r", site="paris", blobs=blobs, lease_s=lease_s)
+        settings = RunnerSettings(
+            run="r", site="paris", blobs=blobs, lease_s=lease_s, orphan_s=orphan_s
+        )
         (folder / SETTINGS).write_text(json.dumps(settings.to_json()))
         self.folder = folder
         self.clock = ManualClock(1000.0)
@@ -45,15 +47,7 @@ class FakeRunner:
         """What an order is answered with; None to leave it at work."""
         self.lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT)
         fcntl.flock(self.lock, fcntl.LOCK_EX)
-        self.server = RunnerServer(
-            folder,
-            self,
-            run="r",
-            site="paris",
-            lease_s=lease_s,
-            orphan_s=orphan_s,
-            clock=self.clock,
-        )
+        self.server = RunnerServer(folder, self, settings, self.clock)
         self.server.open()
 
     def work(self, order: pb.Order) -> None:
