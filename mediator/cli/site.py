@@ -17,8 +17,7 @@ from fedpilot.fabric.terminal.commands import CommandGroup, exit_codes, fail, in
 from fedpilot.fabric.terminal.console import Spinner, display, print_json
 
 from .access import JSON, Access, ask, asking, plain, with_mediator
-from .join import join
-from .policy import policy
+from .join import join, policy
 
 if TYPE_CHECKING:
     from ..client.client import Document, MediatorClient

@@ -11,11 +11,12 @@ import fcntl
 import json
 import logging
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,7 +25,6 @@ from typing import Any, Self
 from pydantic import ConfigDict, TypeAdapter, with_config
 
 from ...wire.local_socket import NO_FORK_HANDLERS, RUNNER_SOCKET
-from .endings import how_it_ended, oom_kills
 from .errors import BadSettings, RunnerExists
 
 log = logging.getLogger(__name__)
@@ -37,6 +37,8 @@ LOG_LINES, LOG_BYTES = 8, 16 << 10
 POLL_S = 0.02
 END_S = 5.0
 """How long a process that was killed may take until it is gone."""
+SYSTEM = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup"), Path("/proc/vmstat")
+_COUNT = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
 STANDING = ("site", "ray", "blobs", "folder", "data", "asks_policy", "policy")
 """The settings that the site's admin has a say in: with other ones it is another runner."""
 
@@ -299,3 +301,45 @@ def _pid_in(folder: Path) -> int | None:
         pid = int((folder / LOCK).read_text())
         return pid if pid > 1 else None  # others stand for groups of processes, or all
     return None
+
+
+# -- how it ended -----------------------------------------------------------------------------
+
+
+def oom_kills() -> int:
+    """How many processes the kernel has killed for lack of memory, in our control group if told.
+
+    The kernel counts them only in all, so the count is read at a process's start and at its end.
+    """
+    root, own, whole = SYSTEM
+    for path in (*_of_group(root, own), whole):
+        with suppress(OSError):
+            if found := _COUNT.search(path.read_text()):
+                return int(found[1])
+    return 0
+
+
+def _of_group(root: Path, own: Path) -> Iterable[Path]:
+    """The files with the count of our own control group: of version 2, and of version 1."""
+    with suppress(OSError, ValueError):
+        for line in own.read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            if not controllers:
+                yield root / path.lstrip("/") / "memory.events"
+            elif "memory" in controllers.split(","):
+                yield root / "memory" / path.lstrip("/") / "memory.oom_control"
+
+
+def how_it_ended(code: int | None, *, out_of_memory: bool = False) -> str:
+    """How a process ended, as in `was killed by SIGKILL`; `code` is None if it is unknown."""
+    if code is None:
+        return "ended without a word"
+    if code >= 0:
+        return f"ended with exit code {code}"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    if out_of_memory and -code == signal.SIGKILL:
+        return f"was killed by {name}: the machine was out of memory"
+    return f"was killed by {name}"

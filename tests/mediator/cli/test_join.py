@@ -22,8 +22,7 @@ from click.testing import CliRunner
 
 import mediators
 from fake_mediator import FakeMediator, fake_mediator
-from fedpilot.mediator.cli.join import join
-from fedpilot.mediator.cli.policy import policy
+from fedpilot.mediator.cli.join import join, policy
 from fedpilot.mediator.cli.profile import profile
 from fedpilot.mediator.identity import Credentials, Token
 from fedpilot.mediator.proto import federation_pb2 as pb
