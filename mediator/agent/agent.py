@@ -1,7 +1,7 @@
 """SiteAgent: represents one site at its mediator, and reconnects after every broken link.
 
-It dials out and opens no port. It is one event loop in one process, without Ray and tensors, which
-belong to runners and to the probe.
+It dials out and opens no port. Its one event loop handles neither Ray nor tensors: runners and the
+probe do.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class SiteFacts:
     """HOST:PORT."""
     ray: RayChoice
     environment: Mapping[str, str]
-    """What a command needs to reach the site's Ray, beside its address."""
+    """What a command needs to reach the site's Ray, besides its address."""
     data: Mapping[str, Declaration]
     data_json: str
     """What of it leaves the site."""
@@ -296,7 +296,7 @@ class SiteAgent:
     # -- what work asks ---------------------------------------------------------------------------
 
     def trouble(self) -> str:
-        """Why the site cannot be worked with: its Ray cluster, or its disk."""
+        """Why the site cannot work, its Ray cluster or its disk; empty if it can."""
         return self._watch.look.trouble or self._disk_trouble
 
     def environment(self) -> Mapping[str, str]:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ..client.client import MediatorClient, SiteCommandOutcome
 
 SPECS = {"cluster": "--json-spec", "job": "--virtual-cluster"}
-"""What takes the spec of a file that is here, and not at the site."""
+"""The option that takes a spec's content, since its file is here and not at the site."""
 IN_CONTACT = ("ready", "cordoned", "draining")
 AT_ONCE = 32
 
@@ -53,7 +53,7 @@ class SiteCommandOptions:
 
 
 def parse(group: str, arguments: Sequence[str]) -> SiteCommandOptions:
-    """Take the options about sites and the mediator out of a command line. UsageError."""
+    """Split the options about sites and the mediator from a command line. UsageError."""
     told: dict[str, list[str]] = {
         name: [] for name in ("--site", "--mediator", "--credentials", "--profile")
     }
@@ -126,7 +126,6 @@ def at_sites(arguments: Sequence[str]) -> None:
 
 
 def _one(asked: SiteCommandOptions) -> int:
-    """Ask one site, and pass on what it answers."""
     site = asked.sites[0]
     with asked.access.open() as client, Spinner(f"asking {site}"):
         outcome = client.run_at_site(site, [asked.group, *asked.arguments])
@@ -135,7 +134,7 @@ def _one(asked: SiteCommandOptions) -> int:
 
 
 def _several(asked: SiteCommandOptions) -> int:
-    """Ask several sites side by side; the gravest of their codes."""
+    """Ask several sites side by side; the highest of their exit codes."""
     with asked.access.open() as client, Spinner("asking the sites"):
         sites = asked.sites or _all(client)
         if not sites:
@@ -170,7 +169,7 @@ def _all(client: MediatorClient) -> tuple[str, ...]:
 
 
 def _settled(future: Any) -> SiteCommandOutcome:
-    """How it ended at a site, one that could not be asked among them."""
+    """A site's outcome; an exit code and a message for a site that could not be asked."""
     from ..client.client import SiteCommandOutcome
 
     try:
@@ -182,7 +181,6 @@ def _settled(future: Any) -> SiteCommandOutcome:
 
 
 def _document(outcome: SiteCommandOutcome) -> dict[str, Any]:
-    """A site's answer in a document of several."""
     answer: Any = None
     with suppress(ValueError):
         answer = json.loads(outcome.out)

@@ -191,10 +191,13 @@ def join(
             address, shown = _way_in(there, site, mediator, text, access)
             # What can fail here fails before a token is used up.
             data_json = _surveyed(there, site_file, data, settings)
+            joins = not isinstance(shown, Credentials)
             if not isinstance(shown, Credentials):
-                shown = _joined(there, site, address, shown, access)
-                say("joined", site=site, mediator=address, home=str(there.folder))
+                shown = _joined(site, shown, access)
+                shown.write(there.credentials_folder)
             there.write_mediator(site, address)
+            if joins:
+                say("joined", site=site, mediator=address, home=str(there.folder))
             facts = SiteFacts(
                 name=site,
                 mediator=address,
@@ -269,9 +272,7 @@ def _surveyed(
     return json.dumps(found, allow_nan=False)
 
 
-def _joined(
-    home: SiteHome, site: SiteName, mediator: str, token: Token | None, access: Access | None
-) -> Credentials:
+def _joined(site: SiteName, token: Token | None, access: Access | None) -> Credentials:
     """The site's first credentials, or new ones, for a token that is used up."""
     from ..agent.membership.joining import join as join_by, token_for
 
@@ -281,9 +282,7 @@ def _joined(
         with access.open() as client:
             text, _ = client.make_token(site, valid_s=TOKEN_S)
         token = token_for(site, text)
-    made = asyncio.run(join_by(token, site))
-    home.write_joined(site, mediator, made)
-    return made
+    return asyncio.run(join_by(token, site))
 
 
 def _watch(

@@ -1,4 +1,4 @@
-"""LinkedSite: a site in another process, near or far; what it is asked travels as payloads."""
+"""LinkedSite: a site in another process, near or far, which gets its orders as payloads."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ LONGEST_WHY = 2_000
 
 
 class Link(Protocol):
-    """The way to a site's part of a run that lives in another process, near or far."""
+    """The connection to a site's part of a run in another process, near or far."""
 
     def ask(
         self, verb: str, payload: Payload, *, key: str, round_number: int = 0, purpose: str = ""
     ) -> Future[Payload]:
-        """Send it; the answer. The same key again is the same question, and is worked on once.
+        """Send an order; the future of its answer. Orders with the same key are worked on once.
 
-        Fails with SiteLost once the site is given up, with an error of the fabric, the mediator or
-        the workload as it was raised there, or with WorkFailed where that has no class here.
+        Fails with SiteLost once the site is given up, with the site's own error of the fabric, the
+        mediator or the workload, or with WorkFailed where that has no class here.
         """
 
     def listen(self, notify: Notify) -> None:
-        """Tell this one from now on what happens at the site."""
+        """From now on, pass the site's events to this callback."""
 
 
 class LinkedSite:
@@ -76,7 +76,7 @@ class LinkedSite:
 
 
 def promised(site: str, answer: Payload, request: GangRequest) -> Answer:
-    """What a site has answered to a request; a promise that it cannot have made is a refusal."""
+    """A site's answer to a request; an impossible promise counts as a refusal."""
     most = request.at_most if request.workers is None else request.workers
     match answer.kind:
         case "promised":

@@ -27,7 +27,7 @@ from ..errors import AnswerUnreadable, RunnersSpent, SiteUnreachable
 
 
 class ChangeKind(StrEnum):
-    """What became of a site."""
+    """How a site's membership changed."""
 
     LOST = "lost"
     DRAINED = "drained"
@@ -57,7 +57,7 @@ class SiteMembership:
         replacement: bool,
         tell: Callable[[str], None],
     ) -> None:
-        """`tell` gets each site that something has changed for; it is not called under our lock."""
+        """`tell` gets each site that changed; it is called without the lock."""
         self._known = tuple(sites)
         self._strategy = strategy
         self.replacement = replacement
@@ -71,7 +71,7 @@ class SiteMembership:
         self._gone: dict[str, str] = {}
         """Why each site that was lost or drained takes no part."""
         self._returning: set[str] = set()
-        """Sites that may be owed clients since they came back."""
+        """Returned sites that may still lack clients."""
         self._left_alone: frozenset[str] = frozenset()
         """Sites that get nothing new."""
         self._spent: dict[str, str] = {}

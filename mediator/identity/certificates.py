@@ -1,8 +1,8 @@
-"""What a certificate of the federation says, how it is made, and how it is read.
+"""Makes and reads the certificates of a federation.
 
 The subject's common name is the holder's name, its organizational unit the role. Keys are of the
-curve P-256. A server's certificate serves no client and a client's no server, so that no site can
-pass for the mediator. Everything in PEM is text.
+curve P-256. A certificate is good for a server or for a client, so that no site can pass for the
+mediator. PEM is text.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .errors import CertificateExpired, IdentityError
 
 DAY_S = 86_400.0
 SKEW_S = 300.0
-"""A certificate is valid from so long before it was issued on: clocks differ."""
+"""A certificate becomes valid so long before it is issued, since clocks differ."""
 LARGEST_PEM = 16 << 10
 """Characters; what is longer is not read."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,62}")
@@ -59,7 +59,7 @@ class Identity:
 
 
 def how_to_replace(name: str, role: Role) -> str:
-    """What leads to a new certificate where the old one is of no use any more, in words."""
+    """How to get a new certificate in the place of a useless one, in words."""
     if role is Role.SITE:
         return (
             f"an admin makes a token by `fedpilot site token {name}`; "
@@ -140,9 +140,9 @@ def request_for(key: ec.EllipticCurvePrivateKey, name: str) -> str:
 
 
 def key_of_request(text: str) -> ec.EllipticCurvePublicKey:
-    """The key in a request, which has to be signed with it. What else it claims is not looked at.
+    """The key in a request that is signed with it; all other claims are ignored.
 
-    IdentityError for anything else; the text may come from anybody.
+    IdentityError for anything else: the text may come from anybody.
     """
     try:
         request = x509.load_pem_x509_csr(_bounded(text, "the request"))

@@ -1,4 +1,4 @@
-"""What gRPC needs of credentials, and what it knows of who calls. The only part that knows gRPC."""
+"""gRPC's form of credentials, and the identity of its callers. The only module that knows gRPC."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ gRPC checks `expires_at` only when a connection is made.
 
 
 class Context(Protocol):
-    """What of a call's context is needed; those of `grpc` and of `grpc.aio` both have it."""
+    """The part of a call's context that is needed; `grpc` and `grpc.aio` both have it."""
 
     def auth_context(self) -> Mapping[str, Iterable[bytes]]:
         """What the transport knows of the peer."""
@@ -44,7 +44,7 @@ def peer_of(context: Context) -> Peer:
 
 
 def client_credentials(credentials: Credentials) -> grpc.ChannelCredentials:
-    """For a channel on which both sides show who they are."""
+    """For a channel on which both sides show certificates."""
     return grpc.ssl_channel_credentials(
         root_certificates=credentials.authority.encode(),
         private_key=credentials.key.encode(),
@@ -53,14 +53,14 @@ def client_credentials(credentials: Credentials) -> grpc.ChannelCredentials:
 
 
 def joining_credentials(authority: str) -> grpc.ChannelCredentials:
-    """For a channel of who has only a token: the server alone shows who it is."""
+    """For a channel of a site with only a token: only the server shows a certificate."""
     return grpc.ssl_channel_credentials(root_certificates=authority.encode())
 
 
 def server_credentials(
     credentials: Credentials, *, require_clients: bool = True
 ) -> grpc.ServerCredentials:
-    """For a port whose callers need a certificate of the authority, or, to join, none."""
+    """For a port whose callers need a certificate of the authority or, to join, none."""
     return grpc.ssl_server_credentials(
         [(credentials.key.encode(), credentials.certificate.encode())],
         root_certificates=credentials.authority.encode() if require_clients else None,

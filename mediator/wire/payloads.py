@@ -1,8 +1,8 @@
-"""What a Payload looks like on a wire: a JSON header, and a safetensors file for its tensors.
+"""A Payload on a wire: a JSON header, and a safetensors file for its tensors.
 
-Nothing is believed of what comes: its sizes, names, types and places are checked before anything
-is allocated for it, and what is wrong is named. Arrays that are read are read-only views of the
-file. Equal tensors make equal bytes, those of the safetensors library itself.
+`read` checks all sizes, names, types and offsets before it allocates anything, and names what is
+wrong. The arrays that it returns are read-only views of the file. Equal tensors make equal bytes,
+the same as the safetensors library's.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ DTYPES: Mapping[str, np.dtype[Any]] = {
         ("BOOL", "|b1"),
     )
 }
-"""What numpy and safetensors both know, in the order that a file's tensors lie in: the wide ones
-first, so that all are aligned."""
+"""The types of numpy and of safetensors, in the order of a file's tensors: wide ones first, so that
+all are aligned."""
 _RANK = {dtype: rank for rank, dtype in enumerate(DTYPES.values())}
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 _LENGTH = struct.Struct("<Q")
@@ -112,7 +112,7 @@ def header_json(header: Mapping[str, Any]) -> str:
 
 
 def _plain(name: str, array: npt.ArrayLike) -> npt.NDArray[Any]:
-    """The array in little endian; its bytes are only copied where they are not so already."""
+    """The array in little endian, copied only if it is in another byte order."""
     found = np.asarray(array)
     dtype = found.dtype.newbyteorder("<")
     if dtype not in _RANK:
@@ -217,7 +217,7 @@ def _places(text: bytes, space: int) -> dict[str, tuple[np.dtype[Any], tuple[int
 
 
 def _entry(name: str, entry: Any) -> tuple[np.dtype[Any], tuple[int, ...], tuple[int, int]]:
-    """What the header says of one tensor, if it makes sense by itself."""
+    """The type, shape and offsets in one tensor's entry. BadPayload."""
     if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
         raise BadPayload(f"tensor {name!r} needs a dtype, a shape and data_offsets, nothing else")
     dtype = DTYPES.get(entry["dtype"]) if isinstance(entry["dtype"], str) else None
@@ -250,7 +250,7 @@ def _sizes(found: Any) -> bool:
 
 
 def _check_name(name: str) -> None:
-    """BadPayload unless it is plain text that means no file, wherever it is written to."""
+    """BadPayload unless it is plain text and no path."""
     if not 1 <= len(name) <= LONGEST_NAME:
         raise BadPayload(
             f"a tensor's name has 1 to {LONGEST_NAME} characters, not {len(name)}: {_short(name)}"
@@ -265,7 +265,6 @@ def _check_name(name: str) -> None:
 
 
 def _json_object(what: str, text: str | bytes, largest: int) -> dict[str, Any]:
-    """Parse JSON that a stranger wrote."""
     size = len(text)
     if size > largest:
         raise BadPayload(f"{what} has {size} bytes of JSON, over {largest}")
@@ -304,5 +303,5 @@ def _known() -> str:
 
 
 def _short(found: Any) -> str:
-    """How a refusal shows what a stranger sent."""
+    """A value from outside, shortened for an error."""
     return _BRIEF.repr(found) if not isinstance(found, str) else ascii(found[:_LONGEST_SHOWN])

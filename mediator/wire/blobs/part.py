@@ -1,4 +1,4 @@
-"""PartialBlob: the bytes of a blob that are there so far, and the rest as it comes."""
+"""PartialBlob: the bytes of a blob so far, and the rest as it arrives."""
 
 from __future__ import annotations
 
@@ -28,10 +28,9 @@ class PartialBlob:
         complete: Callable[[], Path],
         left: Callable[[], None],
     ) -> None:
-        """Go on with an open, locked file; read what is there.
+        """Continue an open, locked file; reads what is there.
 
-        `complete` gives the file the blob's name; `left` is called once nobody writes here any
-        more.
+        `complete` gives the file the blob's name; `left` is called at the end of writing.
         """
         self.blob = blob
         self._path, self._file = path, file
@@ -89,7 +88,7 @@ class PartialBlob:
         )
 
     def close(self) -> None:
-        """Leave what is there to whoever goes on; may be called twice."""
+        """Leave the part to the next writer; may be called twice."""
         with self._lock:
             if not self.closed:
                 self._close()

@@ -1,8 +1,7 @@
 """BlobClient: a site's end of Fetch, Offer and Push, which gets a blob through or says why not.
 
-A stream that makes no progress is broken, and one that broke is tried again within a budget. A
-transfer may take as long as it goes on: its deadline is that of silence. What came before a break
-is not sent again.
+A stalled stream counts as broken, and a broken one is retried within a budget, from where it broke.
+A transfer has no deadline while bytes still cross.
 """
 
 from __future__ import annotations
@@ -43,10 +42,9 @@ _REFUSED = frozenset(
         grpc.StatusCode.UNIMPLEMENTED,
     }
 )
-"""To ask again would change nothing, unless the other side is only busy. All others mean that the
-link or the other side broke."""
+"""Codes of a refusal, which no retry changes; with other codes the link or the peer broke."""
 _MANY_RPCS = "concurrent rpc limit exceeded"
-"""What gRPC itself says where a server has as many calls as it takes, of whomever."""
+"""The beginning of gRPC's own refusal when a server has its most calls."""
 Once = Callable[[Book], Awaitable[None]]
 """One attempt at a transfer, which books the bytes that cross."""
 
@@ -60,7 +58,7 @@ class TransferFailed(MediatorError):
 
 
 def busy(error: grpc.aio.AioRpcError) -> bool:
-    """Whether the other side has too many calls, or no room, now: that says nothing of the blob."""
+    """Whether the other side has too many calls or no room now; that says nothing of the blob."""
     code, said = error.code(), (error.details() or "").lower()
     not_now = (TOO_MANY_CALLS, NO_ROOM_NOW)
     return (code is grpc.StatusCode.UNAVAILABLE and said.startswith(not_now)) or (
@@ -118,11 +116,11 @@ class BlobClient:
         self._uploads: dict[str, asyncio.Lock] = {}
 
     def use(self, stub: BlobStub) -> None:
-        """Ask over this one from now on; what is under way on the one before goes on there."""
+        """Use this stub from now on; open streams continue on the old one."""
         self._stub = stub
 
     async def download(self, blob: Blob) -> Path:
-        """The path of a blob, which is fetched unless it is there; at once for all who ask.
+        """The path of a blob, fetched unless it is there; callers share one download.
 
         Pin it before, if it has to stay. Raises TransferRefused, TransferFailed, NoRoom.
         """

@@ -235,7 +235,8 @@ def test_an_expired_certificate_is_said_before_anything_is_dialled(
     old = office.mediator.authority.issue("paris", Role.SITE, now=time.time() - 100, valid_s=10)
     home = SiteHome(tmp_path)
     with home.locked():
-        home.write_joined(SiteName("paris"), "127.0.0.1:1", old)
+        old.write(home.credentials_folder)
+        home.write_mediator(SiteName("paris"), "127.0.0.1:1")
     result = invoke("--home", str(tmp_path))
     assert result.exit_code == 2
     assert "ended on" in result.output

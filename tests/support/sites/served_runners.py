@@ -19,10 +19,10 @@ from fedpilot.mediator.agent.runner.process import (
 )
 from fedpilot.mediator.agent.runner.server import RunnerServer
 from fedpilot.mediator.proto import federation_pb2 as pb
-from fedpilot.mediator.wire.blobs.references import Keeping
 from fedpilot.mediator.wire.blobs.store import BlobStore
 from fedpilot.mediator.wire.failures import told
-from fedpilot.mediator.wire.messages import done_message, payload_of
+from fedpilot.mediator.wire.messages import payload_of
+from fedpilot.mediator.wire.references import Keeping
 
 SOON_S = 60.0
 
@@ -56,7 +56,7 @@ class FakeRunner:
             return
         try:
             made = self.make(payload_of(order, self.keeping.store))
-            done = self.keeping.keep(lambda store: done_message(made, store))
+            done = self.keeping.keep(made)
         except Exception as error:
             self.server.answer(pb.Answer(id=order.id, failure=told(error)))
         else:
