@@ -120,7 +120,7 @@ def run(
                     as_json=as_json,
                 )
             )
-    if access.asked.mediator or access.asked.profile or detach or share:
+    if access.mediator or access.profile or detach or share:
         raise click.UsageError(
             "--folder is a place here, --mediator and --profile are elsewhere."
             if folder

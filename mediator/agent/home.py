@@ -1,12 +1,12 @@
-"""SiteHome: the folder in which an agent keeps what outlives it; one agent works in it at a time.
+"""SiteHome: the folder with an agent's state; one agent works in it at a time.
 
     credentials/   ca.pem, cert.pem, key.pem
     site.json      the mediator's address and the site's name
-    secret         what noise in disclosed numbers is drawn from
-    machines.json  the Ray cluster's, when it was looked at last
+    secret         the seed of the noise in disclosed numbers
+    machines.json  the Ray cluster's machines at the last look
     traffic.json   bytes by day and round, for the policy
     blobs/         models and updates, by digest
-    runs/<run>/    a run's runner, and what it keeps here
+    runs/<run>/    a run's runner and its files
 
 Names that came over a wire are checked before they become names of files.
 """
@@ -22,7 +22,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from ..identity import Credentials
 from ..identity.files import SECRET, write_text
 from ..wire.messages import BadMessage, RunId, SiteName, check_run, check_site
 from .errors import BadHome, HomeBusy
@@ -43,7 +42,7 @@ class SiteHome:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Make the folder and keep other agents out of it; HomeBusy if there is one."""
+        """Make the folder and lock it; HomeBusy if another agent works in it."""
         for each in (self.folder, self.blobs, self.runs):
             each.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(self.folder / "agent.lock", os.O_RDWR | os.O_CREAT, 0o600)
@@ -81,12 +80,8 @@ class SiteHome:
         except (KeyError, BadMessage) as error:
             raise BadHome(f"{path} is damaged: {error}") from error
 
-    def write_joined(self, site: SiteName, mediator: str, credentials: Credentials) -> None:
-        """Save what joining returned, last the address, with which the site has joined."""
-        credentials.write(self.credentials_folder)
-        self.write_mediator(site, mediator)
-
     def write_mediator(self, site: SiteName, mediator: str) -> None:
+        """Save the mediator's address, which marks the site as joined: credentials come first."""
         text = json.dumps({"format": FORMAT, "site": site, "mediator": mediator})
         write_text(self.folder / "site.json", text, SECRET)
 
@@ -98,7 +93,7 @@ class SiteHome:
         return bytes.fromhex(path.read_text().strip())
 
     def machines(self) -> frozenset[str]:
-        """Ids of the Ray machines that were there when an agent looked last."""
+        """Ids of the Ray machines at an agent's last look."""
         with suppress(FileNotFoundError, ValueError, TypeError):
             return frozenset(map(str, json.loads((self.folder / "machines.json").read_text())))
         return frozenset()

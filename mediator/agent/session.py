@@ -1,8 +1,7 @@
 """One session with the mediator, from Hello to its end.
 
-The agent dials and speaks first. Messages are numbered in both directions. A repeated or missing
-number ends the session, and so does silence, unless blobs cross the link meanwhile. A session keeps
-nothing but unsent messages, so that orders survive it.
+The agent dials and speaks first. A repeated or missing message number ends the session, and so does
+silence unless blobs cross the link. A session keeps only unsent messages, so orders survive it.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
 import grpc.aio
@@ -33,14 +32,26 @@ from .text import mediator_said
 log = logging.getLogger(__name__)
 
 MOST_EVENTS = 1_000
-"""Messages that wait to be sent; events beyond that are dropped."""
+"""Messages that may wait to be sent; events beyond that are dropped."""
 MOST_WAITING = 2 * MOST_HELD
-"""Messages that wait to be sent; a mediator that reads none of so many is left."""
+"""Messages that may wait to be sent; beyond that the agent leaves the mediator."""
 LEAST_HEARTBEAT_S, MOST_HEARTBEAT_S = 0.05, 60.0
 LONGEST_LEASE_S = 3_600.0
-"""So long a gang is held at most for a mediator that never comes back."""
+"""The longest that a site holds a gang for a mediator that never comes back."""
 MOST_NAMED = 100
 """Unknown fields that are logged in one session."""
+
+
+async def until_one_ends(*doing: Coroutine[Any, Any, None]) -> list[asyncio.Task[None]]:
+    """Run coroutines side by side until one ends, and cancel the rest. Those that ended."""
+    tasks = [asyncio.create_task(each) for each in doing]
+    try:
+        ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for each in tasks:
+            each.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    return [each for each in tasks if each in ended]
 
 
 class SessionHost(Protocol):
@@ -95,18 +106,18 @@ class AgentSession:
         self._beat.set()
 
     def moved(self) -> None:
-        """Bytes of a blob have crossed the link: the mediator is there, however late its words."""
+        """Bytes of a blob have crossed the link, so the mediator is there."""
         self._heard_at = self._clock()
 
     def leave(self) -> None:
-        """End it, so that another one can begin."""
+        """End the session, so that another one can begin."""
         self._left.set()
 
     async def run(self) -> None:
-        """Converse until it ends, which is always by an error.
+        """Converse until the session ends, always by an error.
 
-        SiteDismissed where there is no use in another session, SessionLeft after `leave`;
-        SessionBroken otherwise.
+        SiteDismissed if the mediator wants no other session, SessionLeft after `leave`, else
+        SessionBroken.
         """
         try:
             await self._converse()
@@ -133,27 +144,18 @@ class AgentSession:
         if not welcome.HasField("welcome"):
             raise BadMessage(f"{welcome.WhichOneof('content')} came where a welcome was due")
         self._begin(welcome.welcome)
-        doing = [
-            asyncio.create_task(each)
-            for each in (
-                self._write_all(),
-                self._read_all(),
-                self._beat_on(),
-                self._listen(),
-                self._leave(),
-            )
-        ]
-        try:
-            ended, _ = await asyncio.wait(doing, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for each in doing:
-                each.cancel()
-            await asyncio.gather(*doing, return_exceptions=True)
-        # The mediator's last word counts for more than that nothing can be written any more.
-        for each in sorted(ended, key=doing.index, reverse=True):
+        ended = await until_one_ends(
+            self._write_all(),
+            self._read_all(),
+            self._beat_on(),
+            self._listen(),
+            self._leave(),
+        )
+        # A final farewell explains more than the failed writes that follow it.
+        for each in reversed(ended):
             if (error := each.exception()) is not None and isinstance(error, SiteDismissed):
                 raise error
-        for each in sorted(ended, key=doing.index):
+        for each in ended:
             each.result()
 
     def _begin(self, welcome: pb.Welcome) -> None:
@@ -241,7 +243,7 @@ class AgentSession:
         raise SessionLeft("another session is begun")
 
     async def _listen(self) -> None:
-        """Break the session when nothing came for too long: every heartbeat is answered."""
+        """Break a silent session: the mediator answers every heartbeat."""
         settings = self._settings
         patience = max(settings.silent_s, settings.silent_heartbeats * self._heartbeat_s)
         while (silent := self._clock() - self._heard_at) < patience:

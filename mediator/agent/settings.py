@@ -14,37 +14,37 @@ class AgentSettings:
     welcome_s: float = 15.0
     """How long the first answer in a session may take."""
     silent_heartbeats: float = 5.0
-    """A session in which nothing came for so many heartbeats is broken off."""
+    """A session that is silent for so many heartbeats is ended."""
     silent_s: float = 8.0
     """And never earlier than that."""
     first_pause_s: float = 0.2
     """Before the second attempt to connect; doubles up to the longest."""
     longest_pause_s: float = 10.0
     holding_pause_s: float = 2.0
-    """The longest pause while runs are held here, which somebody waits for."""
+    """The longest pause while the site holds runs, which wait for it."""
 
     watch_s: float = 2.0
     """How often the Ray cluster is looked at."""
     health_s: float = 5.0
     """How long its head may take to answer."""
     first_look_s: float = 15.0
-    """How long the mediator is not spoken to while nothing good is known of the Ray cluster."""
+    """How long the first session waits for a Ray cluster that works."""
     looks: int = 2
-    """So many looks in a row have to fail before the cluster is in trouble."""
+    """Failed looks in a row after which the cluster is in trouble."""
     probe_silent_s: float = 20.0
-    """A probe that reports nothing for so long is started anew."""
+    """A probe that is silent for so long is restarted."""
 
     orphan_s: float = 600.0
     """How long runners go on without an agent, while their leases last."""
     lease_s: float = 60.0
-    """The lease of runners before a mediator has said another."""
+    """The lease of runners until a mediator sets another."""
     lapse_grace_s: float = 10.0
-    """A runner that is still there so long after its lease has lapsed is killed."""
+    """A runner that still lives so long after its lease has lapsed is killed."""
     runner_start_s: float = 60.0
     runner_end_s: float = 20.0
     """How long a runner may take to give everything back before it is killed."""
     restarts: RestartSettings = field(default_factory=RestartSettings)
-    """How often the runner of a run is started again that has died."""
+    """How often a run's runner is restarted after it died."""
 
     blob_bytes: int = 64 << 30
     """Room for blobs in the home folder."""
@@ -59,9 +59,9 @@ class AgentSettings:
     survey_s: float = 600.0
     """How long reading the declared data sets may take."""
     keep_s: float = 7 * 86_400.0
-    """How long the files of a run are kept that has ended here, so that it can be resumed."""
+    """How long the files of an ended run are kept, so that it can be resumed."""
     expiry_warning_s: float = 14 * 86_400.0
-    """So long before its end a certificate that cannot be renewed is spoken of in any case."""
+    """So long before a certificate's end, every failed renewal is reported."""
 
 
 def pause_s(settings: AgentSettings, failures: int, *, holding: bool, chance: float) -> float:

@@ -1,11 +1,11 @@
-"""Words that cross the line: what a mediator says, for the site's log; what the site may say."""
+"""Text that crosses the line: a mediator's, for the site's log; and errors without site paths."""
 
 from __future__ import annotations
 
 from fedpilot.fabric.core.text.plain_text import one_line
 
 LONGEST = 500
-"""Characters of what a mediator says that are shown."""
+"""Characters of a mediator's text that are shown."""
 
 
 def mediator_said(text: str, otherwise: str = "it gave no reason") -> str:

@@ -1,6 +1,6 @@
-"""What the commands that ask a mediator share: how they are told which one, and how they print.
+"""What commands that ask a mediator share: the options that name it, and how answers print.
 
-What is asked for goes to stdout, as text or as one JSON document; everything else to stderr.
+Answers go to stdout, as text or as one JSON document; everything else goes to stderr.
 """
 
 from __future__ import annotations
@@ -29,25 +29,18 @@ JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON, no text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Access:
-    """Which mediator a command line means."""
+class Access(ConnectionOptions):
+    """The mediator that a command line means."""
 
-    asked: ConnectionOptions
-
-    @property
-    def on_purpose(self) -> bool:
-        """Whether the command line or FEDPILOT_PROFILE names a mediator."""
-        return self.asked.on_purpose
-
-    def profile_or_none(self) -> Profile | None:
+    def chosen_or_none(self) -> Profile | None:
         """The profile that counts, if there is any. ProfileError, BadFile."""
         from ..client import profile_file
 
-        return choose(profile_file.read(profile_file.config_folder()), self.asked)
+        return choose(profile_file.read(profile_file.config_folder()), self)
 
-    def profile(self) -> Profile:
+    def chosen(self) -> Profile:
         """The profile that counts; ProfileError says how to give one."""
-        found = self.profile_or_none()
+        found = self.chosen_or_none()
         if found is None:
             raise ProfileError(
                 "no mediator is named: give --mediator HOST:PORT and --credentials DIR, or "
@@ -60,16 +53,16 @@ class Access:
         from ..client.client import MediatorClient
         from ..identity import Credentials
 
-        profile = self.profile()
+        profile = self.chosen()
         return MediatorClient(
             profile.address, Credentials.read(profile.credentials), on_cut=_tell_cut
         )
 
     def step(self, *words: str) -> str:
-        """A command that leads on, with the options that lead to the same mediator."""
+        """The next command for the user, with the options that name the same mediator."""
         options: list[str] = []
         for name in ("mediator", "credentials", "profile"):
-            if value := getattr(self.asked, name):
+            if value := getattr(self, name):
                 options += [f"--{name}", value]
         return shlex.join(["fedpilot", *words, *options])
 
@@ -110,12 +103,10 @@ def with_mediator(command: Command) -> Command:
 def access_of(mediator: str | None, credentials: str | None, profile: str | None) -> Access:
     """What the options say, together with the environment."""
     return Access(
-        asked=ConnectionOptions(
-            mediator=mediator or "",
-            credentials=credentials or "",
-            profile=profile or "",
-            variable="" if mediator or profile else os.environ.get("FEDPILOT_PROFILE", ""),
-        )
+        mediator=mediator or "",
+        credentials=credentials or "",
+        profile=profile or "",
+        variable="" if mediator or profile else os.environ.get("FEDPILOT_PROFILE", ""),
     )
 
 
@@ -127,7 +118,7 @@ def ask(access: Access, question: Callable[[MediatorClient], Answer]) -> Answer:
 
 @contextmanager
 def asking(access: Access) -> Iterator[MediatorClient]:
-    """A client while a terminal says whom it asks."""
+    """A client, while the terminal shows which mediator it asks."""
     from fedpilot.fabric.terminal.console import spinner
 
     with access.open() as client, spinner(f"asking the mediator at {client.address}"):

@@ -1,7 +1,7 @@
 """`fedpilot cluster` and `fedpilot job` at other Ray clusters: beside the agents of sites.
 
-The command line is what it would be at the site, with `--site NAME` or `--all-sites` in it. Where
-one site is asked, its answer is passed on as it is; the answers of several are told apart.
+The command line is the one for that site, with `--site NAME` or `--all-sites` added. One site's
+answer is printed as it is; the answers of several sites are labelled.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ..client.client import MediatorClient, SiteCommandOutcome
 
 SPECS = {"cluster": "--json-spec", "job": "--virtual-cluster"}
-"""What takes the spec of a file that is here, and not at the site."""
+"""The option that takes a spec's content, since its file is here and not at the site."""
 IN_CONTACT = ("ready", "cordoned", "draining")
 AT_ONCE = 32
 
@@ -44,9 +44,7 @@ class SiteCommandOptions:
     """Those after the group, without the options that are about the mediator."""
     sites: tuple[str, ...]
     """Empty for all."""
-    mediator: str | None = None
-    credentials: str | None = None
-    profile: str | None = None
+    access: Access
 
     @property
     def as_json(self) -> bool:
@@ -55,7 +53,7 @@ class SiteCommandOptions:
 
 
 def parse(group: str, arguments: Sequence[str]) -> SiteCommandOptions:
-    """Take the options about sites and the mediator out of a command line. UsageError."""
+    """Split the options about sites and the mediator from a command line. UsageError."""
     told: dict[str, list[str]] = {
         name: [] for name in ("--site", "--mediator", "--credentials", "--profile")
     }
@@ -85,14 +83,15 @@ def parse(group: str, arguments: Sequence[str]) -> SiteCommandOptions:
     sent = (*_with_spec(group, kept), *arguments[len(mine) :])
     if why := objection(sent):
         raise click.UsageError(f"{why}.")
-    one = {name: values[-1] if values else None for name, values in told.items()}
+    mediator, credentials, profile = (
+        told[name][-1] if told[name] else None
+        for name in ("--mediator", "--credentials", "--profile")
+    )
     return SiteCommandOptions(
         group=group,
         arguments=sent,
         sites=tuple(dict.fromkeys(told["--site"])),
-        mediator=one["--mediator"],
-        credentials=one["--credentials"],
-        profile=one["--profile"],
+        access=access_of(mediator, credentials, profile),
     )
 
 
@@ -121,23 +120,21 @@ def at_sites(arguments: Sequence[str]) -> None:
     """Run a command about clusters or jobs at sites."""
     with exit_codes():
         asked = parse(arguments[0], arguments[1:])
-        access = access_of(asked.mediator, asked.credentials, asked.profile)
-        code = _one(access, asked) if len(asked.sites) == 1 else _several(access, asked)
+        code = _one(asked) if len(asked.sites) == 1 else _several(asked)
     sys.exit(code)
 
 
-def _one(access: Access, asked: SiteCommandOptions) -> int:
-    """Ask one site, and pass on what it answers."""
+def _one(asked: SiteCommandOptions) -> int:
     site = asked.sites[0]
-    with access.open() as client, spinner(f"asking {site}"):
+    with asked.access.open() as client, spinner(f"asking {site}"):
         outcome = client.run_at_site(site, [asked.group, *asked.arguments])
     _pass_on(outcome)
     return outcome.exit_code
 
 
-def _several(access: Access, asked: SiteCommandOptions) -> int:
-    """Ask several sites side by side; the gravest of their codes."""
-    with access.open() as client, spinner("asking the sites"):
+def _several(asked: SiteCommandOptions) -> int:
+    """Ask several sites side by side; the highest of their exit codes."""
+    with asked.access.open() as client, spinner("asking the sites"):
         sites = asked.sites or _all(client)
         if not sites:
             fail("no site is in contact; see `fedpilot site list`", UNREACHABLE)
@@ -171,7 +168,7 @@ def _all(client: MediatorClient) -> tuple[str, ...]:
 
 
 def _settled(future: Any) -> SiteCommandOutcome:
-    """How it ended at a site, one that could not be asked among them."""
+    """A site's outcome; an exit code and a message for a site that could not be asked."""
     from ..client.client import SiteCommandOutcome
 
     try:
@@ -183,7 +180,6 @@ def _settled(future: Any) -> SiteCommandOutcome:
 
 
 def _document(outcome: SiteCommandOutcome) -> dict[str, Any]:
-    """A site's answer in a document of several."""
     answer: Any = None
     with suppress(ValueError):
         answer = json.loads(outcome.out)

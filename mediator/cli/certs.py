@@ -1,7 +1,7 @@
 """The commands about certificates: `fedpilot certs`. Thin: parse, ask the authority, print.
 
-They work on the authority's folder, with or without a mediator, which sees a change at once. Who
-did what stays there, for the audit log.
+They work on the authority's folder, with or without a mediator, and record each act there for the
+mediator's audit log. A running mediator sees a change at once.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -25,12 +26,11 @@ if TYPE_CHECKING:
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 MEDIATOR = "mediator"
-"""What the certificate of the mediator itself is called."""
+"""The name in the mediator's own certificate."""
 DAY_S = 86_400.0
 
 
 def _with_folder(command: Command) -> Command:
-    """Add what all of these commands take."""
     for option in (
         click.option("--json", "as_json", is_flag=True, help="Print one JSON document, no text."),
         click.option(
@@ -50,7 +50,7 @@ def _with_folder(command: Command) -> Command:
 
 @contextmanager
 def _audited(folder: Path, command: str, **facts: str) -> Iterator[None]:
-    """Write down who does this and what becomes of it, where there is an authority."""
+    """Record the account, the act and its outcome, if the folder holds an authority."""
     from ..identity.acts import LocalAct, account, record
     from ..identity.authority import AUTHORITY
 
@@ -199,10 +199,7 @@ def issue(
         out.mkdir(mode=0o700, parents=True, exist_ok=True)  # before anything is issued
         made = authority.issue(name, Role(role), hosts, now=time.time(), valid_s=days * DAY_S)
         made.write(out)
-        if as_json:
-            print_json(_document(made, out))
-            return
-        _tell(made, out)
+        _tell(made, out, as_json)
 
 
 @certs.command("list")
@@ -221,7 +218,7 @@ def list_(folder: Path, as_json: bool) -> None:
         authority = Authority.open(folder)
         now, issued = time.time(), authority.issued()
         if as_json:
-            entries = [_entry(each, now) for each in issued]
+            entries = [{**asdict(each), "state": each.state(now)} for each in issued]
             ends = {"expires_at": authority.expires_at}
             print_json({"authority": ends, "certificates": entries})
             return
@@ -322,11 +319,8 @@ def rotate(
             hosts=hosts or None,
         )
         made.write(out)
-        if as_json:
-            print_json(_document(made, out))
-            return
-        _tell(made, out)
-        if overlap_days:
+        _tell(made, out, as_json)
+        if overlap_days and not as_json:
             click.echo(f"those before it stay good for {overlap_days:g} days")
 
 
@@ -342,22 +336,12 @@ def _document(made: Credentials, where: Path) -> dict[str, Any]:
     }
 
 
-def _entry(issued: Issued, now: float) -> dict[str, Any]:
-    return {
-        "serial": issued.serial,
-        "name": issued.name,
-        "role": issued.role,
-        "hosts": list(issued.hosts),
-        "state": issued.state(now),
-        "issued_at": issued.issued_at,
-        "expires_at": issued.expires_at,
-        "revoked_at": issued.revoked_at,
-    }
-
-
-def _tell(made: Credentials, where: Path) -> None:
+def _tell(made: Credentials, where: Path, as_json: bool = False) -> None:
     from ..identity.certificates import day
 
+    if as_json:
+        print_json(_document(made, where))
+        return
     found = made.identity
     hosts = f", at {', '.join(found.hosts)}" if found.hosts else ""
     click.echo(f"made the certificate of {found.name} ({found.role}{hosts}) in {where}")

@@ -1,4 +1,4 @@
-"""Has a machine compile what workers need, beside a site's agent and before the first run comes."""
+"""Compiles workers' code beside a site's agent, before the first run arrives."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from pathlib import Path
 
 COMMAND = (sys.executable, "-m", "fedpilot", "doctor", "--warm")
 ENDED_S = 10.0
-"""How long it may take to end when the agent ends."""
+"""How long it may take to end with the agent."""
 
 
 def mark() -> Path:
     """The file that `fedpilot doctor --warm` leaves in the user's cache, for each installation.
 
-    Numba keeps compiled code by the path of its source, so a second installation begins cold.
+    Numba caches compiled code by its source's path, so each installation compiles its own.
     """
     place = hashlib.sha256(os.path.realpath(__file__).encode()).hexdigest()[:12]
     base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
@@ -30,7 +30,7 @@ def mark() -> Path:
 def compile_ahead(
     undo: ExitStack, command: Sequence[str] = COMMAND
 ) -> subprocess.Popen[bytes] | None:
-    """Begin to compile in a process of low priority, unless that was done; `undo` ends it."""
+    """Compile in a process of low priority, unless that was done before; `undo` ends it."""
     if mark().exists():
         return None
     polite = ["nice", "-n", "10"] if shutil.which("nice") else []

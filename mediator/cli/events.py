@@ -91,7 +91,6 @@ def events(access: Access, follow: bool, most: int, after: int, audit: bool, as_
 
 
 def _print_audit(access: Access, most: int, *, as_json: bool) -> None:
-    """The acts, the latest last."""
     acts = ask(access, lambda client: client.list_audit(most)) if most else []
     if as_json:
         print_json({"acts": acts})

@@ -1,21 +1,21 @@
-"""The command of a site's own admin: `fedpilot site join`.
+"""The commands of a site's own admin: `fedpilot site join` and `fedpilot site policy`.
 
-It works at the site, on its own files; the mediator has no part in it but to be dialled. All that
-can fail at the site is tried before a token is used up.
+They work at the site, on the site's own files. `join` dials the mediator, and tries all that can
+fail at the site before it uses up a token. Its events go to stdout, the agent's log to stderr.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
+import logging
 import os
-import random
-import re
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,14 +23,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fedpilot.fabric.host.exit_codes import INTERRUPTED
-from fedpilot.fabric.terminal.commands import exit_codes
+from fedpilot.fabric.terminal.commands import CommandGroup, exit_codes
+from fedpilot.fabric.terminal.console import print_json
+from fedpilot.fabric.terminal.layout import timestamp
 
-from .access import Access, access_of
-from .join_output import log_to_stderr, sayer
+from .access import JSON, Access, access_of
 
 if TYPE_CHECKING:
-    from ..agent.agent import SiteAgent
     from ..agent.home import SiteHome
+    from ..agent.scans.ray_watchdog import Watch
     from ..agent.settings import AgentSettings
     from ..core.rules.disclosure import Declaration
     from ..identity import Credentials, Token
@@ -40,21 +41,22 @@ PRIVATE = "private"
 """In the place of a Ray address: every run gets a Ray of its own on this machine."""
 TOKEN_S = 600.0
 """How long a token is good that is used at once."""
-_ADDRESS = re.compile(r"(?:[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\]):([0-9]{1,5})")
-
-
-class HostPort(click.ParamType[str]):
-    """HOST:PORT."""
-
-    name = "HOST:PORT"
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> str:
-        """The address itself, if it is one."""
-        found = _ADDRESS.fullmatch(str(value))
-        if not found or not 0 < int(found[1]) < 65536:
-            self.fail(f"wanted HOST:PORT of the mediator, found {str(value)[:80]!r}", param, ctx)
-        return str(value)
-
+_TEXTS = {
+    "joined": "site {site} has joined the mediator at {mediator}; its folder is {home}",
+    "connected": "connected to the mediator at {mediator}{held}",
+    "disconnected": "the session has ended and is begun anew: {reason}",
+    "ray_in_trouble": "the Ray cluster cannot be worked with: {reason}",
+    "ray_is_back": "the Ray cluster at {address} can be worked with; machines: {machines}",
+    "disk_in_trouble": "no work is taken: {reason}",
+    "disk_has_room": "the disk has room again",
+    "runner_adopted": "the runner of {run} (pid {pid}) is taken over",
+    "runner_ended": "the runner of {run} has ended: {reason}",
+    "runners_left": "left running for the next `site join`: {runs}; they end by themselves when "
+    "their leases of {lease_s:g} s are over",
+    "certificate_renewed": "the certificate of this site was renewed; it is good until {until}",
+    "certificate_not_renewed": "the certificate of this site ends in {days} days, and is not "
+    "renewed: {reason}; the last resort is a token, by `fedpilot site token`",
+}
 
 _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 SITE_FILE = click.option(
@@ -69,16 +71,12 @@ POLICY = click.option(
     type=_FILE,
     help="policy.yaml: who may do what here. Read anew whenever it is asked.",
 )
-JSON = click.option(
-    "--json", "as_json", is_flag=True, help="Print JSON, no text: one object per event."
-)
 
 
 @click.command()
 @click.option(
     "--mediator",
     metavar="HOST:PORT",
-    type=HostPort(),
     help="Where sites dial to. Remembered: needed the first time only.",
 )
 @click.option(
@@ -117,7 +115,7 @@ JSON = click.option(
     help="When this is ended, end the runs' parts at this site too, instead of leaving them to "
     "the next `site join`.",
 )
-@JSON
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, no text: one object per event.")
 def join(
     mediator: str | None,
     profile: str | None,
@@ -154,10 +152,14 @@ def join(
     if mediator and profile:
         raise click.UsageError("--mediator and --profile both say where to go; give one of them.")
     with exit_codes():
+        from ..agent.agent import SiteAgent, SiteFacts
         from ..agent.home import SiteHome
+        from ..agent.runner.process import RayChoice
         from ..agent.settings import AgentSettings
         from ..agent.site_config.site_files import read_policy, read_site_file
         from ..errors import BadRequest
+        from ..identity import Credentials
+        from ..identity.tokens import checked_address
         from ..wire.messages import BadMessage, check_site
         from ..wire.transfer import keep_freed_memory
         from .compiling import compile_ahead
@@ -166,42 +168,56 @@ def join(
             site = check_site(name)
         except BadMessage as error:
             raise BadRequest(str(error)) from error
+        if mediator:
+            checked_address(mediator)
         data = read_site_file(site_file)
         read_policy(policy)
         folder = home or Path.home() / ".fedpilot" / "sites" / site
-        say = sayer(as_json)
-        log_to_stderr()
+        say = _sayer(as_json)
+        logging.basicConfig(
+            level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s"
+        )
+        logging.getLogger("asyncio").setLevel(logging.WARNING)
         text = token_file.read_text() if token_file else token
         access = access_of(None, None, profile) if profile else None
         settings = AgentSettings()
+        auth_mode = ray_auth_mode or os.environ.get("RAY_AUTH_MODE") or "disabled"
+        ray = RayChoice()
+        if ray_address != PRIVATE:
+            ray = RayChoice(address=ray_address, auth_mode=auth_mode)
         with ExitStack() as undo:
             there = SiteHome(folder.absolute())
             undo.enter_context(there.locked())
-            way = _way_in(there, site, mediator, text, access)
+            address, shown = _way_in(there, site, mediator, text, access)
             # What can fail here fails before a token is used up.
-            documents = _surveyed(there, site_file, data, settings)
-            credentials = way.credentials or _joined(way, there, site, access, say)
-            there.write_mediator(site, way.mediator)
-            agent = _agent(
-                there, site, way.mediator, credentials, settings,
-                ray=(ray_address, ray_auth_mode), data=(data, documents), policy=policy, say=say,
-            )  # fmt: skip
+            data_json = _surveyed(there, site_file, data, settings)
+            joins = not isinstance(shown, Credentials)
+            if not isinstance(shown, Credentials):
+                shown = _joined(site, shown, access)
+                shown.write(there.credentials_folder)
+            there.write_mediator(site, address)
+            if joins:
+                say("joined", site=site, mediator=address, home=str(there.folder))
+            facts = SiteFacts(
+                name=site,
+                mediator=address,
+                ray=ray,
+                environment={"RAY_AUTH_MODE": auth_mode},
+                data=data,
+                data_json=data_json,
+                policy=None if policy is None else policy.absolute(),
+                version=version("fedpilot"),
+            )
+            watch = _watch(ray.address, facts.environment, settings, there)
             keep_freed_memory()
             compile_ahead(undo)
-            code = asyncio.run(_until_ended(lambda: agent.run(release=release)))
+
+            async def work() -> None:
+                agent = SiteAgent(facts, there, watch, shown, settings, say=say)
+                await agent.run(release=release)
+
+            code = asyncio.run(_until_ended(work))
     sys.exit(code)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Way:
-    """What leads a site to its mediator."""
-
-    mediator: str
-    """HOST:PORT."""
-    credentials: Credentials | None = None
-    """None where it has to join first."""
-    token: Token | None = None
-    """What it joins with; without one, an admin's profile asks for it."""
 
 
 def _way_in(
@@ -210,8 +226,11 @@ def _way_in(
     mediator: str | None,
     token: str | None,
     access: Access | None,
-) -> _Way:
-    """What leads to the mediator, as far as it is known here: nobody is asked."""
+) -> tuple[str, Credentials | Token | None]:
+    """The mediator's HOST:PORT, and what the site shows there; asks no mediator.
+
+    The site shows its credentials or, to join, a token; None if a profile has to ask for a token.
+    """
     from ..agent.errors import BadHome
     from ..agent.membership.joining import token_for
     from ..identity import Credentials
@@ -219,7 +238,7 @@ def _way_in(
     known = home.joined()
     if known is not None and known[0] != site:
         raise BadHome(f"{home.folder} is of the site {known[0]}, not of {site}")
-    address = access.profile().address if access else mediator or (known[1] if known else None)
+    address = access.chosen().address if access else mediator or (known[1] if known else None)
     if known is None and token is None and access is None:
         raise click.UsageError(
             f"{site} has not joined yet: it needs a token, which an admin gets by "
@@ -228,118 +247,84 @@ def _way_in(
         )
     if address is None:
         raise click.UsageError("the first time it needs --mediator HOST:PORT.")
-    if known is not None and token is None:
-        credentials = Credentials.read(home.credentials_folder)
-        credentials.identity.check(time.time())
-        return _Way(mediator=address, credentials=credentials)
-    return _Way(mediator=address, token=None if token is None else token_for(site, token))
+    if token is not None:
+        return address, token_for(site, token)
+    if known is None:
+        return address, None
+    credentials = Credentials.read(home.credentials_folder)
+    credentials.identity.check(time.time())
+    return address, credentials
 
 
 def _surveyed(
     home: SiteHome,
     site_file: Path | None,
-    data: dict[str, Declaration],
+    data: Mapping[str, Declaration],
     settings: AgentSettings,
-) -> dict[str, Any]:
-    """What leaves the site of its data sets, by name. SurveyFailed if one cannot be read."""
+) -> str:
+    """What leaves the site of its data sets, as JSON. SurveyFailed if one cannot be read."""
     from ..agent.scans.data_scan import surveyed
 
     secret = home.secret()
     if site_file is None or not data:
-        return {}
-    return dict(asyncio.run(surveyed(site_file, secret, settings.survey_s)))
+        return ""
+    found = asyncio.run(surveyed(site_file, secret, settings.survey_s))
+    return json.dumps(found, allow_nan=False)
 
 
-def _joined(
-    way: _Way,
-    home: SiteHome,
-    site: SiteName,
-    access: Access | None,
-    say: Callable[..., None],
-) -> Credentials:
+def _joined(site: SiteName, token: Token | None, access: Access | None) -> Credentials:
     """The site's first credentials, or new ones, for a token that is used up."""
     from ..agent.membership.joining import join as join_by, token_for
 
-    token = way.token
     if token is None:
         if access is None:
             raise RuntimeError("a site without credentials joins with a token or by a profile")
         with access.open() as client:
             text, _ = client.make_token(site, valid_s=TOKEN_S)
         token = token_for(site, text)
-    made = asyncio.run(join_by(token, site))
-    home.write_joined(site, way.mediator, made)
-    say("joined", site=site, mediator=way.mediator, home=str(home.folder))
-    return made
+    return asyncio.run(join_by(token, site))
 
 
-def _agent(
-    home: SiteHome,
-    site: SiteName,
-    address: str,
-    credentials: Credentials,
-    settings: AgentSettings,
-    *,
-    ray: tuple[str, str | None],
-    data: tuple[dict[str, Declaration], dict[str, Any]],
-    policy: Path | None,
-    say: Callable[..., None],
-) -> SiteAgent:
-    """The agent, with all that it needs; `data` is what is declared, and what leaves of it."""
-    from ..agent.agent import SiteAgent, SiteFacts, told_data
-    from ..agent.runner.process import RayChoice
+def _watch(
+    address: str | None, environment: Mapping[str, str], settings: AgentSettings, home: SiteHome
+) -> Watch:
+    """What looks at the site's Ray; None for a private one."""
     from ..agent.scans.ray_watchdog import PrivateRay, Watchdog
 
-    ray_address, auth_mode = ray
-    declared, documents = data
-    mode = auth_mode or os.environ.get("RAY_AUTH_MODE") or "disabled"
-    environment = {"RAY_AUTH_MODE": mode}
-    private = ray_address == PRIVATE
-    watch = (
-        PrivateRay()
-        if private
-        else Watchdog(
-            lambda: _resolved(ray_address),
-            environment,
-            settings,
-            time.monotonic,
-            home.machines(),
-        )
-    )
-    return SiteAgent(
-        SiteFacts(
-            name=site,
-            mediator=address,
-            ray=RayChoice() if private else RayChoice(address=ray_address, auth_mode=mode),
-            environment=environment,
-            data=declared,
-            data_json=told_data(documents),
-            policy=None if policy is None else policy.absolute(),
-            version=version("fedpilot"),
-        ),
-        home,
-        watch,
-        credentials,
-        settings,
-        say=say,
-        clock=time.monotonic,
-        wall_clock=time.time,
-        chance=random.random,
-    )
+    if address is None:
+        return PrivateRay()
+
+    def resolve() -> str:
+        if address != "auto":
+            return address
+        from fedpilot.fabric.ray.connection import address_of_this_machine
+
+        return address_of_this_machine()
+
+    return Watchdog(resolve, environment, settings, time.monotonic, home.machines())
 
 
-def _resolved(address: str) -> str:
-    """Where the control plane of the site's Ray is now."""
-    if address != "auto":
-        return address
-    from fedpilot.fabric.ray.connection import address_of_this_machine
+def _sayer(as_json: bool) -> Callable[..., None]:
+    """Prints events on stdout: an object per line, or a sentence."""
 
-    return address_of_this_machine()
+    def say(event: str, /, **fields: Any) -> None:
+        if as_json:
+            moment = datetime.now(UTC).isoformat(timespec="milliseconds")
+            line = json.dumps({"event": event, "time": moment, **fields})
+        else:
+            shown = {k: ", ".join(v) if isinstance(v, list) else v for k, v in fields.items()}
+            shown["held"] = f", holding {fields['orders']} orders" if fields.get("orders") else ""
+            if "expires_at" in fields:
+                shown["until"] = timestamp(fields["expires_at"])
+            line = _TEXTS[event].format(**shown)
+        click.echo(line)
+
+    return say
 
 
-async def _until_ended(run: Callable[[], Any]) -> int:
-    """Run until Ctrl-C or SIGTERM, and then in order to the end."""
-    doing = asyncio.ensure_future(run())
+async def _until_ended(work: Callable[[], Any]) -> int:
+    """Work until Ctrl-C or SIGTERM, and then in order to the end."""
+    doing = asyncio.ensure_future(work())
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, doing.cancel)
@@ -348,3 +333,49 @@ async def _until_ended(run: Callable[[], Any]) -> int:
     except asyncio.CancelledError:
         return INTERRUPTED
     return 0
+
+
+# -- the site's own files -------------------------------------------------------------------------
+
+
+@click.group(cls=CommandGroup)
+def policy() -> None:
+    """Check what this site declares and allows, before anybody relies on it."""
+
+
+@policy.command()
+@POLICY
+@SITE_FILE
+@JSON
+def check(policy: Path | None, site_file: Path | None, as_json: bool) -> None:
+    """Say what the files allow, or all that is wrong with them.
+
+    \b
+    Examples:
+      fedpilot site policy check --policy policy.yaml
+      fedpilot site policy check --policy policy.yaml --site-file site.yaml --json
+
+    \b
+    Exit codes: 0 they are right; 2 something is wrong in them.
+    """
+    with exit_codes():
+        from ..agent.site_config.site_files import read_policy, read_site_file
+
+        found, data = read_policy(policy), read_site_file(site_file)
+        unruled = sorted(set(data) - set(found.datasets))
+        unknown = sorted(set(found.datasets) - set(data)) if site_file else []
+        if as_json:
+            document = {
+                "policy": found.to_json(),
+                "datasets": {name: each.to_json() for name, each in data.items()},
+                "without_rule": unruled,
+                "not_declared": unknown,
+            }
+            print_json(document)
+            return
+        for line in found.in_words():
+            click.echo(line)
+        for name in unruled:
+            click.echo(f"data set {name} has no rule: nobody may train on it")
+        for name in unknown:
+            click.echo(f"data set {name} has a rule, and is not declared in {site_file}")

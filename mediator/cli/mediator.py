@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -26,22 +26,13 @@ if TYPE_CHECKING:
     from ..server import Mediator, ServerSettings
 
 
-class Size(click.ParamType[int]):
-    """Bytes, such as 20GB."""
-
-    name = "size"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """The bytes that a text says."""
-        if isinstance(value, int):
-            return value
-        found = bytes_of(str(value))
-        if found is None:
-            self.fail(f"found {value!r}; allowed is {SIZE_IN_WORDS}", param, ctx)
-        return found
+def _size(text: str) -> int:
+    found = bytes_of(text)
+    if found is None:
+        raise click.BadParameter(f"found {text!r}; allowed is {SIZE_IN_WORDS}")
+    return found
 
 
-SIZE = Size()
 LISTEN, JOIN_PORT = "127.0.0.1:7461", 7462
 CONNECTIONS, PER_ADDRESS = 4_096, 1_024
 
@@ -134,7 +125,7 @@ def mediator() -> None:
 @click.option(
     "--keep-size",
     metavar="SIZE",
-    type=SIZE,
+    type=_size,
     help="Keep the newest finished runs whose folders have so many bytes together, such as 20GB.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON line when it is ready.")

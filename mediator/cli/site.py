@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -18,8 +18,7 @@ from fedpilot.fabric.terminal.commands import CommandGroup, exit_codes, fail, in
 from fedpilot.fabric.terminal.console import display, print_json, spinner
 
 from .access import JSON, Access, ask, asking, with_mediator
-from .join import join
-from .policy import policy
+from .join import join, policy
 
 if TYPE_CHECKING:
     from ..client.client import Document, MediatorClient
@@ -322,24 +321,26 @@ def top(interval_s: float, once: bool, access: Access, as_json: bool) -> None:
     with exit_codes(), access.open() as client:
         try:
             with interruptions():
-                if as_json or once or not sys.stdout.isatty():
-                    _top_once(client, interval_s, as_json)
+                if as_json:
+                    print_json({"sites": next(_looks(client, interval_s))})
+                elif once or not sys.stdout.isatty():
+                    from .tables import site_top
+
+                    display(site_top(next(_looks(client, interval_s))))
                 else:
                     _top_live(client, interval_s)
         except KeyboardInterrupt:
             sys.exit(INTERRUPTED)
 
 
-def _top_once(client: MediatorClient, interval_s: float, as_json: bool) -> None:
+def _looks(client: MediatorClient, interval_s: float) -> Iterator[list[Document]]:
+    """The sites at every interval, with the speeds since the look before."""
     before, looked_at = client.list_sites(), time.monotonic()
-    time.sleep(interval_s)
-    sites, seconds = client.list_sites(), time.monotonic() - looked_at
-    if as_json:
-        print_json({"sites": [_with_speed(each, before, seconds) for each in sites]})
-        return
-    from .tables import site_top
-
-    display(site_top(sites, before, seconds))
+    while True:
+        time.sleep(interval_s)
+        sites, now = client.list_sites(), time.monotonic()
+        yield [_with_speed(each, before, now - looked_at) for each in sites]
+        before, looked_at = sites, now
 
 
 def _with_speed(found: Document, before: Sequence[Document], seconds: float) -> Document:
@@ -361,10 +362,7 @@ def _top_live(client: MediatorClient, interval_s: float) -> None:
 
     from .tables import site_top
 
-    before, looked_at = client.list_sites(), time.monotonic()
-    with Live(site_top(before, (), 0.0), console=stdout_console(), auto_refresh=False) as live:
-        while True:
-            time.sleep(interval_s)
-            sites, now = client.list_sites(), time.monotonic()
-            live.update(site_top(sites, before, now - looked_at), refresh=True)
-            before, looked_at = sites, now
+    first = site_top(client.list_sites())
+    with Live(first, console=stdout_console(), auto_refresh=False) as live:
+        for sites in _looks(client, interval_s):
+            live.update(site_top(sites), refresh=True)

@@ -1,7 +1,6 @@
-"""What `site` and `runs` print of a mediator's answers: all as a table, one of them in detail.
+"""Tables and details that `site` and `runs` print of a mediator's answers.
 
-The answers come from elsewhere: a key that is missing is a dash, and no text reaches the terminal
-with anything in it that it would obey.
+The answers come from outside: a missing key prints as a dash, and texts lose control characters.
 """
 
 from __future__ import annotations
@@ -76,31 +75,26 @@ def _site_facts(site: Document, now: float) -> Iterator[tuple[str, str]]:
     )
 
 
-def site_top(
-    sites: Sequence[Document], before: Sequence[Document], seconds: float
-) -> RenderableType:
-    """How busy each site is, and what crossed its boundary since a look that long before."""
-    earlier = {each.get("name"): _mapping(each, "bytes") for each in before}
+def site_top(sites: Sequence[Document]) -> RenderableType:
+    """How busy each site is, and how fast bytes cross its boundary."""
     numbers = ("machines", "in use", "runs", "to site", "from site")
     shown = ruled("name", "state", *numbers, right=numbers)
     for site in sites:
-        now, then = _mapping(site, "bytes"), earlier.get(site.get("name"), {})
         shown.add_row(
             Text(_text(site, "name"), "bold"),
             marked(SITES, _text(site, "state")),
             _machines(site),
             _in_use(site),
             str(len(_list(site, "runs"))),
-            _speed(now, then, "to_site", seconds),
-            _speed(now, then, "from_site", seconds),
+            _speed(site, "to_site"),
+            _speed(site, "from_site"),
         )
     return shown
 
 
-def _speed(now: Document, then: Document, direction: str, seconds: float) -> str:
-    if direction not in now or direction not in then or seconds <= 0:
-        return DASH
-    return f"{in_bytes(max(0.0, (now[direction] - then[direction]) / seconds))}/s"
+def _speed(site: Document, direction: str) -> str:
+    speed = _mapping(site, "bytes_per_second").get(direction)
+    return DASH if speed is None else f"{in_bytes(speed)}/s"
 
 
 def _machines(site: Document) -> str:
@@ -108,7 +102,7 @@ def _machines(site: Document) -> str:
 
 
 def _free(site: Document) -> str:
-    """What is free of what there is, CPUs and GPUs only: it is one column."""
+    """Free and total amounts of CPUs and GPUs, for one column."""
     total, free = _resources(site, "total"), _resources(site, "free")
     some = [name for name in ordered(total) if name in ("CPU", "GPU")]
     parts = [
@@ -128,7 +122,7 @@ def _in_use(site: Document) -> str:
 
 
 def _resources(site: Document, which: str) -> dict[str, float]:
-    """Amounts that a user asks for; Ray counts other things as well."""
+    """The resources that users ask for, without Ray's internal ones."""
     found = _mapping(_mapping(site, "capacity"), which)
     return {
         plain_line(name): float(value)
@@ -192,7 +186,6 @@ def run_details(
 
 
 def _added_lines(run: Document) -> list[str]:
-    """What each site added to the last round."""
     sites = run.get("sites")
     if not isinstance(sites, dict) or len(sites) < 2:
         return []
@@ -205,7 +198,6 @@ def _added_lines(run: Document) -> list[str]:
 
 
 def _refused_lines(run: Document) -> list[str]:
-    """The answers that did not count, and of whom."""
     refused = run.get("refused")
     return [
         f"{each.get('site')} in round {each.get('round')}: {each.get('reason')}"

@@ -1,8 +1,7 @@
 """MediatorConnection: a coordinator's end of its conversation with the mediator, for threads.
 
-Each order gives a future of its answer. A broken conversation is not resumed: its owner is told
-once, and ends. The mediator, or its successor, starts the coordinator again, which asks again
-under the same keys.
+Each order gives a future of its answer. A broken conversation is not resumed: its owner ends, the
+mediator restarts the coordinator, and that asks again under the same keys.
 """
 
 from __future__ import annotations
@@ -29,7 +28,6 @@ from ..errors import AnswerUnreadable, MediatorError, MediatorUnreachable
 from ..federation.futures import failed
 from ..proto import federation_pb2 as pb
 from ..wire.blobs.blob import LARGEST_BLOB
-from ..wire.blobs.references import Keeping
 from ..wire.blobs.store import BlobStore
 from ..wire.failures import error_of, told
 from ..wire.local_socket import COORDINATORS_SOCKET, LOCAL_OPTIONS, local_address
@@ -46,6 +44,7 @@ from ..wire.messages import (
     standing_of,
 )
 from ..wire.payloads import BadPayload, read
+from ..wire.references import Keeping
 from ..wire.rpc import COORDINATOR, Stub
 from ..workload import Notify, Payload
 from .reply_blobs import ReplyBlobs
@@ -54,16 +53,16 @@ from .site_board import SiteBoard
 log = logging.getLogger(__name__)
 
 CONNECT_S = 30.0
-"""How long the mediator may take to take the conversation up."""
+"""How long the mediator may take to answer."""
 MOST_UNSENT = 10_000
-"""Messages that may wait; whoever sends more waits for them."""
+"""Messages that may wait to be sent; a further one blocks its sender."""
 SEND_S = 60.0
-"""How long one may wait to be sent."""
+"""How long a sender blocks at most."""
 JOIN_S = 5.0
 ALIVE_S = 15.0
 """How often the mediator hears that this process lives."""
 LONGEST_HAPPENED = 64 << 10
-"""Characters in which a site says that something happened; honest ones need some hundreds."""
+"""Characters of a site's event; honest ones need some hundreds."""
 
 
 def terminate_this_process(reason: str) -> None:
@@ -83,9 +82,9 @@ class RunQuery:
 
 @dataclass(slots=True)
 class _Waiting:
-    """Those who wait for the answer to an order that was sent.
+    """The futures that wait for the answer to one order.
 
-    A conversation that breaks ends this process, so nothing is ever sent twice here.
+    Nothing is sent twice here, since a broken conversation ends this process.
     """
 
     order: pb.Order
@@ -116,7 +115,8 @@ class MediatorConnection:
         self._board = SiteBoard()
         self.wait_for_sites = self._board.wait_for
         self._ledger = TrafficLedger()
-        self._on_link: Callable[[LinkUse], None] = lambda use: None
+        self.on_link_use: Callable[[LinkUse], None] = lambda use: None
+        """Called about once a second with how blobs used the sites' links."""
         self._on_stop: Callable[[str], None] = lambda reason: None
         self._stop_reason: str | None = None
         self._over = ""
@@ -163,10 +163,6 @@ class MediatorConnection:
         """Call this with each site that changes from now on; it must not wait for an answer."""
         self._board.on_change = callback
 
-    def on_link_use(self, callback: Callable[[LinkUse], None]) -> None:
-        """Call this about once a second with how blobs used the sites' links."""
-        self._on_link = callback
-
     # -- the run ----------------------------------------------------------------------------------
 
     def emit(self, event: Mapping[str, Any]) -> None:
@@ -174,7 +170,7 @@ class MediatorConnection:
         self._put(pb.FromCoordinator(event_json=json.dumps(event)))
 
     def on_stop(self, callback: Callable[[str], None]) -> None:
-        """Call this when the user wants the run to end, with the reason; at once if that was so."""
+        """Call this with the reason when the user stops the run; at once if that has happened."""
         with self._lock:
             self._on_stop, reason = callback, self._stop_reason
         if reason is not None:
@@ -191,7 +187,7 @@ class MediatorConnection:
         self._closed.set()
         with suppress(queue.Full):
             self._outgoing.put(None, timeout=JOIN_S)
-        # A mediator that never answered has nobody to end the call.
+        # A mediator that never answered will not end the call.
         if self._board.told.is_set() and threading.current_thread() is not self._reader:
             self._reader.join(JOIN_S)
         self._undo.close()
@@ -238,9 +234,9 @@ class MediatorConnection:
             self._listening[site] = notify
 
     def _live(self) -> None:
-        """The thread that says that this process lives, whatever the others do."""
+        """The thread that tells the mediator that this process lives."""
         while not self._closed.wait(ALIVE_S) and not self._over:
-            with suppress(queue.Full):  # whoever has so much to say lives
+            with suppress(queue.Full):  # a full queue proves as much
                 self._outgoing.put_nowait(pb.FromCoordinator(alive=pb.Alive()))
 
     def _put(self, message: pb.FromCoordinator) -> None:
@@ -290,7 +286,7 @@ class MediatorConnection:
                             Flow(each.round, each.site, direction, each.purpose), each.bytes
                         )
                 for used in message.bytes.links:
-                    self._on_link(LinkUse(used.round, used.site, used.bytes, used.seconds))
+                    self.on_link_use(LinkUse(used.round, used.site, used.bytes, used.seconds))
 
     def _take_answer(self, answer: pb.SiteAnswer) -> None:
         id = order_id(answer.answer.id)
@@ -319,15 +315,15 @@ class MediatorConnection:
             return
         found = happened.happened
         if len(found.header_json) > LONGEST_HAPPENED:
-            log.warning("site %s says too much at once: that is left out", happened.site)
+            log.warning("an event of site %s is too long, and is dropped", happened.site)
             return
         try:
             notify(read(found.kind, found.header_json, None))
         except BadPayload as error:
-            log.warning("what site %s says cannot be read: %s", happened.site, error)
+            log.warning("an event of site %s cannot be read: %s", happened.site, error)
         except Exception:
-            # Whatever a site says, the conversation is that of all sites.
-            log.exception("nobody could listen to what site %s says", happened.site)
+            # All sites share the conversation: one bad event must not end it.
+            log.exception("an event of site %s could not be handled", happened.site)
 
     def _take_request(self, request: pb.Request) -> None:
         id = request.id
@@ -349,7 +345,7 @@ class MediatorConnection:
         self.questions.put(RunQuery(payload, answer, fail))
 
     def _end(self, reason: str) -> None:
-        """Fail whoever waits, once: the conversation has ended."""
+        """Fail all open orders, once: the conversation has ended."""
         with self._lock:
             if self._over:
                 return
@@ -382,9 +378,6 @@ class SiteLink:
 
     def listen(self, notify: Notify) -> None:
         self._connection.listen(self._site, notify)
-
-    def close(self) -> None:
-        """Does nothing, since all sites share the connection."""
 
 
 def _settle(future: Future[Payload], made: Payload | BaseException) -> None:

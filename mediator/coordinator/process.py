@@ -1,7 +1,7 @@
 """A run's coordinator as a process: `python -m fedpilot.mediator.coordinator.process FOLDER RUN`.
 
-An entry point (group `fedpilot.coordinators`) says what it does, which the mediator does not know.
-It ends when its stdin closes, whose other end only the mediator has.
+An entry point (group `fedpilot.coordinators`) decides what it does. It ends when its stdin closes,
+whose other end only the mediator has.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ code that is not fedpilot's own; gives the exit code."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Find out what a coordinator does, and do it. Its exit code."""
+    """Run the coordinator of a kind; its exit code."""
     parser = argparse.ArgumentParser(prog="fedpilot.mediator.coordinator.process")
     parser.add_argument("folder", type=Path, help="of the mediator")
     parser.add_argument("run", help="its id")

@@ -1,7 +1,7 @@
 """ReplyBlobs: the tensors of a coordinator's replies to users, kept until the mediator has them.
 
-The mediator reads a reply's blob soon after the reply. So only the latest blobs stay, and fewer of
-them if they are large.
+The mediator reads a reply's blob soon after the reply, so only the latest blobs stay, fewer if they
+are large.
 """
 
 from __future__ import annotations
@@ -10,14 +10,13 @@ import threading
 from collections import deque
 
 from ..proto import federation_pb2 as pb
-from ..wire.blobs.references import Keeping
-from ..wire.messages import done_message
+from ..wire.references import Keeping
 from ..workload import Payload
 
 MOST, MOST_BYTES = 64, 1 << 30
 """Replies whose blobs stay, and bytes of them."""
 FEWEST = 16
-"""Replies whose blobs stay, however large they are."""
+"""Replies whose blobs stay at any size."""
 
 
 class ReplyBlobs:
@@ -30,7 +29,7 @@ class ReplyBlobs:
 
     def keep(self, payload: Payload) -> pb.Done:
         """Write a reply's blob, and keep it for the mediator to read."""
-        done = self._keeping.keep(lambda store: done_message(payload, store))
+        done = self._keeping.keep(payload)
         if done.blob.digest:
             over: list[str] = []
             with self._lock:

@@ -1,4 +1,4 @@
-"""SiteBoard: the sites as a coordinator knows them, for threads that wait for enough of them."""
+"""SiteBoard: the sites that a coordinator knows, and threads that wait for enough of them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class SiteBoard:
         self._changed = threading.Condition()
         self._over = ""
         self.told = threading.Event()
-        """Set once the sites are known, or never will be."""
+        """Set once the sites are known, or the connection has ended."""
         self.on_change: Callable[[SiteStanding], None] = lambda standing: None
         """Called with each site that changes after that; it must not wait for an answer."""
 
@@ -43,7 +43,7 @@ class SiteBoard:
         self.told.set()
 
     def end(self, reason: str) -> None:
-        """Refuse whoever waits: the connection to the mediator has ended."""
+        """Fail all waiting threads: the connection to the mediator has ended."""
         with self._changed:
             self._over = reason
             self._changed.notify_all()
@@ -57,11 +57,10 @@ class SiteBoard:
         among: Collection[str] = (),
         settled: bool = False,
     ) -> tuple[SiteStanding, ...]:
-        """The sites that take new work, once they are enough and the required ones among them.
+        """The sites that take new work, once there are enough and the required ones are among them.
 
-        `among` leaves all others out. `settled` waits for those too that may be ready in a moment,
-        as all are that a mediator knows when it is started again. ReservationRefused, with what is
-        wrong, after the timeout.
+        `among` leaves all others out. `settled` also waits for sites that may soon be ready, as all
+        are after a restart of the mediator. ReservationRefused, with reasons, after the timeout.
         """
         deadline = time.monotonic() + timeout_s
         with self._changed:

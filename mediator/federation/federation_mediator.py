@@ -1,27 +1,36 @@
-"""FederationMediator: connects the sites of one federation and owns what is reserved there.
+"""FederationMediator: reserves a gang at the sites of one federation, starts its workload there,
+and releases both.
 
-Sites may be lost and come back while it works. What a lost site was doing is up to whoever waits
-for that. A site that came back is reserved, checked and started anew before it counts again.
+Sites may be lost and come back meanwhile. A site that comes back reserves, checks and starts again
+before it counts. A site whose runner dies at the start starts another one, until that works or the
+site is given up.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future, wait
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from typing import Self
 
-from ..core.assignment import Assignment, Share
-from ..core.reservation import Promise, SiteQuorum
+from ..core.reservation import Answer, Promise, SiteQuorum
 from ..core.traffic import Flow
-from ..errors import AnswerUnreadable, RaysUnusable, ReservationRefused, SiteUnreachable
+from ..errors import (
+    AnswerUnreadable,
+    MediatorError,
+    RaysUnusable,
+    ReservationRefused,
+    RunnerDied,
+    RunnersSpent,
+    SiteUnreachable,
+)
 from ..workload import Notify, Payload
+from .futures import done, failed, followed, then
 from .gang_reservation import reserve_gang
-from .membership import Change, SiteMembership
-from .order_router import OrderRouter, ProblemOf, no_problem
+from .membership import SiteMembership
+from .order_router import OrderRouter
 from .site import GangRequest, Site
-from .site_events import Hear, SiteEvents
-from .startup import Startup
+from .site_events import SiteEvents
 
 RELEASE_S = 30.0
 """How long `close` waits for the sites; what they still hold then ends with its lease."""
@@ -38,20 +47,29 @@ class FederationMediator:
         replacement: bool = True,
         counted: Callable[[], list[tuple[Flow, int]]] | None = None,
     ) -> None:
-        """`replacement`: a lost site's clients belong to others; otherwise they wait for it.
+        """`replacement`: other sites get a lost site's clients; otherwise they wait for it.
 
-        `counted` gives the bytes since its last call where somebody counts them on the wire; left
-        out, the bytes of the tensors are counted here.
+        `counted` gives the bytes on the wire since its last call; without it the mediator counts
+        the bytes of the tensors.
         """
         self._sites = {site.name: site for site in sites}
-        self._events = SiteEvents()
-        self._membership = SiteMembership(
-            self._sites, strategy=assignment, replacement=replacement, tell=self._events.tell
+        self._request: GangRequest | None = None
+        """What a site that comes back has to reserve; None while there is no gang."""
+        self._started: tuple[str, Mapping[str, Payload], Notify] | None = None
+        self.events = SiteEvents()
+        """Tells listeners what happens at the sites."""
+        self.membership = SiteMembership(
+            self._sites, strategy=assignment, replacement=replacement, tell=self.events.tell
         )
-        self._startup = Startup(self._sites, self._membership, self._events)
-        self._orders = OrderRouter(self._sites, self._membership, counted)
+        """The sites that take part, and each site's clients."""
+        self.orders = OrderRouter(self._sites, self.membership, counted)
+        """Carries orders to the sites, and counts their bytes."""
 
-    # -- the gang ---------------------------------------------------------------------------------
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def reserve(
         self,
@@ -62,12 +80,12 @@ class FederationMediator:
     ) -> Mapping[str, Promise]:
         """Reserve the gang on every site or, once `min_sites` have promised, on those.
 
-        As many have to remain while it works, and the required ones; where `min_sites` is left
-        out, all have to promise and one has to remain. Raises ReservationRefused, with nothing
+        As many sites must remain while the gang works, the required ones among them. Without
+        `min_sites` all must promise and one must remain. Raises ReservationRefused, with nothing
         left reserved anywhere.
         """
         enough = len(self._sites) if min_sites is None else min_sites
-        self._membership.require(
+        self.membership.require(
             SiteQuorum(to_begin=enough, to_go_on=min_sites or 1, required=frozenset(required))
         )
         try:
@@ -78,24 +96,17 @@ class FederationMediator:
         if not outcome.granted:
             refused = RaysUnusable if outcome.unreachable else ReservationRefused
             raise refused(outcome.refusals)
-        self._startup.request = request
-        self._membership.form(outcome.promises)
+        self._request = request
+        self.membership.form(outcome.promises)
         return outcome.promises
-
-    def start(self, workload: str, specs: Mapping[str, Payload], notify: Notify) -> None:
-        """Check the workload at every site, then start it at every site.
-
-        A site that is lost meanwhile is done without if enough remain.
-        """
-        self._startup.start(workload, specs, notify)
 
     def close(self) -> None:
         """Release everything at every site; may be called twice.
 
-        What a site that is out of reach still holds ends with its lease.
+        What an unreachable site still holds ends with its lease.
         """
-        self._startup.end()
-        self._membership.end()
+        self._request = self._started = None
+        self.membership.end()
         releasing: list[Future[None]] = []
         with ExitStack() as asking:
             for site in list(self._sites.values()):
@@ -105,178 +116,102 @@ class FederationMediator:
             if error is not None and not isinstance(error, SiteUnreachable):
                 raise error
 
-    def __enter__(self) -> Self:
-        return self
+    # -- the workload -----------------------------------------------------------------------------
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def start(self, workload: str, specs: Mapping[str, Payload], notify: Notify) -> None:
+        """Check the workload at every site, then start it at every site.
 
-    # -- sites ------------------------------------------------------------------------------------
-
-    @property
-    def closed(self) -> bool:
-        """Whether it has ended, and takes no order any more."""
-        return self._membership.closed
-
-    @property
-    def sites(self) -> tuple[str, ...]:
-        """The sites that hold a part of the gang; before there is one, all."""
-        return self._membership.sites
-
-    @property
-    def promises(self) -> Mapping[str, Promise]:
-        """What each site holds."""
-        return self._membership.promises
-
-    @property
-    def distrusted(self) -> Mapping[str, str]:
-        """The sites whose answers cannot be believed, and why."""
-        return self._membership.distrusted
-
-    @property
-    def excluded(self) -> Mapping[str, str]:
-        """The sites that take no part any more in this run, and why."""
-        return self._membership.excluded
-
-    def lacking(self) -> str | None:
-        """What keeps a gang from working, in words: too few sites, or a required one."""
-        return self._membership.lacking()
-
-    def hopeless(self) -> bool:
-        """Whether no site that may return could make up a gang."""
-        return self._membership.hopeless()
-
-    def why_gone(self, site: str) -> str:
-        """Why a site takes no part; empty if it does, or never did."""
-        return self._membership.why_gone(site)
-
-    def lose(self, site: str, reason: str, *, round_number: int = 0) -> None:
-        """Go on without a site; does nothing if that is so already.
-
-        Its clients that may move belong to others from `round_number` on. What it is at work on
-        is left to whoever waits for that.
+        Goes on without sites that are lost meanwhile, if enough remain.
         """
-        self._membership.remove(site, reason, round_number)
+        self._started = workload, specs, notify
+        sites, membership = self._sites, self.membership
+        there = [site for site in specs if site in membership.promises]
+        died = self._each({site: sites[site].check(workload, specs[site]) for site in there})
+        there = [site for site in there if site in membership.promises]
+        telling = {site: self.events.notifier(site, notify) for site in there}
+        died |= self._each({site: sites[site].start(telling[site]) for site in there})
+        for site, error in died.items():
+            if membership.too_few_to_begin():
+                self._begin_again(site, error)
 
-    def distrust(self, site: str, reason: str, *, round_number: int = 0) -> None:
-        """Go on without a site for good: what it answers cannot be believed."""
-        self._membership.distrust(site, reason, round_number)
+    def _each(self, answers: Mapping[str, Future[None]]) -> dict[str, RunnerDied]:
+        """Wait for all answers; the sites whose runners died, and can be started again.
 
-    def give_up(
-        self, site: str, error: SiteUnreachable | AnswerUnreadable, *, round_number: int = 0
-    ) -> None:
-        """Go on without a site that failed so: for good where it cannot be believed, or where its
-        processes died too often.
+        Any other loss that leaves too few sites is raised.
         """
-        self._membership.give_up(site, error, round_number)
+        died: dict[str, RunnerDied] = {}
+        for site, answer in answers.items():
+            try:
+                answer.result()
+            except (SiteUnreachable, AnswerUnreadable) as error:
+                self.membership.give_up(site, error)
+                if isinstance(error, RunnerDied) and self.membership.may_start(site):
+                    died[site] = error
+                elif self.membership.too_few_to_begin():
+                    raise
+        return died
 
-    def drain(self, site: str, reason: str, *, round_number: int = 0) -> Future[None]:
-        """Have a site finish what it is at work on, and no more; the end of its release."""
-        return self._orders.drain(site, reason, round_number)
+    def _begin_again(self, site: str, error: SiteUnreachable) -> None:
+        """Have a site whose runner died start another one, until that works or is given up."""
+        while True:
+            try:
+                self.readmit(site).result()
+                return
+            except RunnersSpent:
+                raise
+            except RunnerDied as again:
+                error = again
+            except ReservationRefused:
+                raise error from None
 
     def add(self, site: Site, spec: Payload) -> None:
         """Know one more site, which `readmit` can then bring in."""
         self._sites[site.name] = site
-        self._membership.know(site.name)
-        self._startup.add(site.name, spec)
+        self.membership.know(site.name)
+        if self._started is not None:
+            workload, specs, notify = self._started
+            self._started = workload, {**specs, site.name: spec}, notify
 
     def readmit(self, site: str) -> Future[Promise]:
-        """Have a site that is not there reserve, check and start; it counts once that is done.
+        """Have an absent site reserve, check and start; the site counts once that is done.
 
-        Asked of one that is there, it changes nothing. Fails with why it cannot be, and then the
-        site holds nothing.
+        Changes nothing for a site that takes part already. When the future fails, its error says
+        why, and the site holds nothing.
         """
-        return self._startup.readmit(site)
+        promised = self.membership.promises.get(site)
+        if promised is not None:
+            return done(lambda: promised)
+        if (why := self.membership.excluded.get(site)) is not None:
+            return failed(ReservationRefused({site: why}))
+        if self._request is None or self._started is None:
+            raise RuntimeError("a site comes back to a federation that has been started")
+        workload, specs, notify = self._started
+        there = self._sites[site]
+        future: Future[Promise] = Future()
 
-    def returned(self, site: str, promise: Promise) -> None:
-        """A site holds its part of the gang again, and its workload has been started there."""
-        self._membership.restore(site, promise)
+        def commit(answer: Answer) -> Future[Promise]:
+            if not isinstance(answer, Promise):
+                reason = "no answer" if answer is None else answer.reason
+                raise ReservationRefused({site: reason})
+            return then(there.commit(), lambda _: answer)
 
-    def leave_alone(self, sites: Collection[str]) -> None:
-        """Have these sites, and no others, keep what they have and get nothing new."""
-        self._membership.leave_alone(sites)
+        def check(promise: Promise) -> Future[Promise]:
+            return then(there.check(workload, specs[site]), lambda _: promise)
 
-    def drain_changes(self) -> list[Change]:
-        """The sites that went or came back since the last time, in that order."""
-        return self._membership.drain_changes()
+        def start(promise: Promise) -> Future[Promise]:
+            return then(there.start(self.events.notifier(site, notify)), lambda _: promise)
 
-    def heard_by(self, hear: Hear) -> AbstractContextManager[None]:
-        """Tell somebody what happens at sites, from whichever thread it happens in."""
-        return self._events.heard_by(hear)
+        def ended(started: Future[Promise]) -> None:
+            error = started.exception()
+            if error is None and self._request is not None:
+                self.membership.restore(site, started.result())
+                future.set_result(started.result())
+            else:
+                there.release()
+                if isinstance(error, RunnersSpent):
+                    self.membership.spend(site, error.reason)
+                future.set_exception(error or MediatorError("the federation has ended meanwhile"))
 
-    # -- clients ----------------------------------------------------------------------------------
-
-    def assign(
-        self, population: int, pinned: Mapping[str, Sequence[range]] | None = None
-    ) -> Assignment:
-        """Give every client of the population its site; `pinned` ones to where their data is."""
-        return self._membership.assign(population, pinned)
-
-    @property
-    def assignment(self) -> Assignment:
-        """Every client's site; `assign` comes first."""
-        return self._membership.assignment
-
-    @property
-    def replaces(self) -> bool:
-        """Whether a lost site's clients that may move belong to others."""
-        return self._membership.replacement
-
-    def rebalance(self, at_most: float, *, round_number: int = 0) -> None:
-        """Give sites that came back a part of what they lack: at most that of all who may move."""
-        self._membership.rebalance(at_most, round_number)
-
-    def share_out(self, share: Share, *, without: Collection[str] = ()) -> dict[str, Share]:
-        """Deal clients out to the sites that are there, in proportion to their vnodes.
-
-        Nothing is dealt out where all of those are left alone or among `without`.
-        """
-        return self._membership.share_out(share, without)
-
-    # -- orders -----------------------------------------------------------------------------------
-
-    def deliver(
-        self,
-        site: str,
-        order: Payload,
-        *,
-        round_number: int = 0,
-        purpose: str,
-        key: str | None = None,
-    ) -> Future[Payload]:
-        """Send an order to a site; the future of its answer. Both are booked as traffic.
-
-        Orders with the same `key` are one order, whoever sends it again; without one it is new.
-        A site that is lost meanwhile gets none: the future fails with SiteLost. One that drains
-        does while it is at work, and is released after that.
-        """
-        return self._orders.deliver(
-            site, order, round_number=round_number, purpose=purpose, key=key
-        )
-
-    def deliver_to_client(
-        self,
-        index: int,
-        order: Payload,
-        *,
-        round_number: int = 0,
-        purpose: str,
-        problem_of: ProblemOf = no_problem,
-    ) -> Future[Payload]:
-        """Send an order to the site that a client belongs to.
-
-        If that site is lost and the client may move, the order goes to its next site. So it does
-        where `problem_of` says what is wrong with an answer: that site is not believed any more.
-        """
-        return self._orders.deliver_to_client(
-            index, order, round_number=round_number, purpose=purpose, problem_of=problem_of
-        )
-
-    @property
-    def counts_on_the_wire(self) -> bool:
-        """Whether bytes are counted on the wire, headers and all, and not by their tensors."""
-        return self._orders.counts_on_the_wire
-
-    def drain_traffic(self) -> list[tuple[Flow, int]]:
-        """Bytes to and from the sites since the last time, by flow, sorted."""
-        return self._orders.drain_traffic()
+        steps = followed(there.prepare(self._request), commit)
+        followed(followed(steps, check), start).add_done_callback(ended)
+        return future

@@ -1,9 +1,10 @@
-"""Futures made of calls and of other futures; each of them ends, whatever fails."""
+"""Futures made of calls and of other futures; each of them ends, also after a failure."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
 Params = ParamSpec("Params")
@@ -20,6 +21,16 @@ def done(act: Callable[Params, First], *args: Params.args, **named: Params.kwarg
     future: Future[First] = Future()
     future.set_result(result)
     return future
+
+
+def in_future(act: Callable[Params, First]) -> Callable[Params, Future[First]]:
+    """Have a function give the future of what it returned or raised."""
+
+    @wraps(act)
+    def acted(*args: Params.args, **named: Params.kwargs) -> Future[First]:
+        return done(act, *args, **named)
+
+    return acted
 
 
 def failed(error: BaseException) -> Future[Any]:

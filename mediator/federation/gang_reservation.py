@@ -1,6 +1,6 @@
-"""Reserves a gang: asks the sites what the two-phase conversation of the core wants to know.
+"""Reserves a gang: carries the core's two-phase conversation to the sites.
 
-A site that fails to answer refuses by that.
+A site that fails to answer counts as refusing.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from .site import GangRequest, Site
 log = logging.getLogger(__name__)
 
 ANSWER_S = 120.0
-"""How much longer than the reservation itself a site may take to answer: it starts a process and
-attaches to its Ray before it waits for room. One that is out of reach is lost long before that."""
+"""How much longer than the reservation itself a site may take: it starts a process and attaches to
+its Ray before it waits for room. An unreachable site is lost long before that."""
 
 
 def reserve_gang(

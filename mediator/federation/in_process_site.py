@@ -18,7 +18,7 @@ from fedpilot.fabric.core.text.names import joined_name
 from ..core.reservation import Answer, Promise
 from ..errors import SiteUnreachable
 from ..workload import Notify, Payload, SiteContext, SiteWorkload, load_workload
-from .futures import done, failed
+from .futures import failed, in_future
 from .site import GangRequest, refusal
 
 
@@ -28,22 +28,15 @@ class InProcessSite:
     def __init__(
         self, name: str, manager: VirtualClusterManager, context: SiteContext | None = None
     ) -> None:
-        self._name = name
+        self.name = name
         self._context = context or SiteContext(name=name)
         self._manager = manager
         self._gang: Gang | None = None
         self._workload: SiteWorkload | None = None
 
-    @property
-    def name(self) -> str:
-        """How the site is called."""
-        return self._name
-
-    def prepare(self, request: GangRequest) -> Future[Answer]:
+    @in_future
+    def prepare(self, request: GangRequest) -> Answer:
         """Reserve the vnodes as one virtual cluster of fixed size."""
-        return done(self._reserve, request)
-
-    def _reserve(self, request: GangRequest) -> Answer:
         node = FixedSizeNode(resources=request.resources)
         workers = request.workers
         if workers is None:
@@ -52,22 +45,20 @@ class InProcessSite:
         try:
             self._gang = self._manager.reserve(
                 VirtualCluster(fixed_size_nodes=(group,)),
-                name=joined_name(request.name, self._name),
+                name=joined_name(request.name, self.name),
                 timeout_s=request.timeout_s,
             )
         except FabricError as error:
-            return refusal(self._name, error)
-        return Promise(self._name, len(self._gang.vnodes))
+            return refusal(self.name, error)
+        return Promise(self.name, len(self._gang.vnodes))
 
-    def commit(self) -> Future[None]:
+    @in_future
+    def commit(self) -> None:
         """Nothing to do: in this process a promise cannot lapse."""
-        return done(lambda: None)
 
-    def release(self) -> Future[None]:
+    @in_future
+    def release(self) -> None:
         """End the workload, then give the gang back."""
-        return done(self._release)
-
-    def _release(self) -> None:
         gang, self._gang = self._gang, None
         with ExitStack() as releasing:
             if gang is not None:
@@ -75,19 +66,15 @@ class InProcessSite:
             if self._workload is not None:
                 releasing.callback(self._workload.stop)
 
-    def check(self, workload: str, spec: Payload) -> Future[None]:
+    @in_future
+    def check(self, workload: str, spec: Payload) -> None:
         """Load the workload and let it check its spec."""
-        return done(self._check, workload, spec)
-
-    def _check(self, workload: str, spec: Payload) -> None:
         self._workload = load_workload(workload)
         self._workload.prepare(spec, self._context)
 
-    def start(self, notify: Notify) -> Future[None]:
+    @in_future
+    def start(self, notify: Notify) -> None:
         """Start the workload on the gang."""
-        return done(self._start, notify)
-
-    def _start(self, notify: Notify) -> None:
         if self._workload is None or self._gang is None:
             raise RuntimeError("a site is checked and reserved before its workload starts")
         self._workload.start(self._gang, notify)

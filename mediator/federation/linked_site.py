@@ -1,4 +1,4 @@
-"""LinkedSite: a site in another process, near or far; what it is asked travels as payloads."""
+"""LinkedSite: a site in another process, near or far, which gets its orders as payloads."""
 
 from __future__ import annotations
 
@@ -16,39 +16,34 @@ LONGEST_WHY = 2_000
 
 
 class Link(Protocol):
-    """The way to a site's part of a run that lives in another process, near or far."""
+    """The connection to a site's part of a run in another process, near or far."""
 
     def ask(
         self, verb: str, payload: Payload, *, key: str, round_number: int = 0, purpose: str = ""
     ) -> Future[Payload]:
-        """Send it; the answer. The same key again is the same question, and is worked on once.
+        """Send an order; the future of its answer. Orders with the same key are worked on once.
 
-        Fails with SiteLost once the site is given up, with an error of the fabric, the mediator or
-        the workload as it was raised there, or with WorkFailed where that has no class here.
+        Fails with SiteLost once the site is given up, with the site's own error of the fabric, the
+        mediator or the workload, or with WorkFailed where that has no class here.
         """
 
     def listen(self, notify: Notify) -> None:
-        """Tell this one from now on what happens at the site."""
+        """From now on, pass the site's events to this callback."""
 
 
 class LinkedSite:
     """A site behind a link."""
 
     def __init__(self, name: str, link: Link) -> None:
-        self._name = name
+        self.name = name
         self._link = link
-
-    @property
-    def name(self) -> str:
-        """How the site is called."""
-        return self._name
 
     def prepare(self, request: GangRequest) -> Future[Answer]:
         """Reserve under a lease that ends by itself unless `commit` follows."""
         gang = Payload(kind="gang", header=request.to_json())
         return then(
             self._link.ask("prepare", gang, key="prepare"),
-            lambda answer: promised(self._name, answer, request),
+            lambda answer: promised(self.name, answer, request),
         )
 
     def commit(self) -> Future[None]:
@@ -81,7 +76,7 @@ class LinkedSite:
 
 
 def promised(site: str, answer: Payload, request: GangRequest) -> Answer:
-    """What a site has answered to a request; a promise that it cannot have made is a refusal."""
+    """A site's answer to a request; an impossible promise counts as a refusal."""
     most = request.at_most if request.workers is None else request.workers
     match answer.kind:
         case "promised":

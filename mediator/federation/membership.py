@@ -1,7 +1,7 @@
-"""SiteMembership: which sites take part in a federation, and whose clients are whose meanwhile.
+"""SiteMembership: which sites take part in a federation, and which clients each site has.
 
-A lost site's clients that may move belong to others at once. A site that came back is given clients
-bit by bit.
+Other sites get a lost site's movable clients at once. A site that came back gets clients bit by
+bit.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ..errors import AnswerUnreadable, RunnersSpent, SiteUnreachable
 
 
 class ChangeKind(StrEnum):
-    """What became of a site."""
+    """How a site's membership changed."""
 
     LOST = "lost"
     DRAINED = "drained"
@@ -56,10 +56,11 @@ class SiteMembership:
         replacement: bool,
         tell: Callable[[str], None],
     ) -> None:
-        """`tell` gets each site that something has changed for; it is not called under our lock."""
+        """`tell` gets each site that changed; it is called without the lock."""
         self._known = tuple(sites)
         self._strategy = strategy
         self.replacement = replacement
+        """Whether other sites get a lost site's clients that may move."""
         self._tell = tell
         self._lock = threading.Lock()
         self._quorum = SiteQuorum(to_begin=len(self._known))
@@ -69,7 +70,7 @@ class SiteMembership:
         self._gone: dict[str, str] = {}
         """Why each site that was lost or drained takes no part."""
         self._returning: set[str] = set()
-        """Sites that may be owed clients since they came back."""
+        """Returned sites that may still lack clients."""
         self._left_alone: frozenset[str] = frozenset()
         """Sites that get nothing new."""
         self._spent: dict[str, str] = {}
@@ -80,6 +81,7 @@ class SiteMembership:
         self.promises: Mapping[str, Promise] = {}
         """What each site holds; replaced as a whole."""
         self.closed = False
+        """Whether the federation has ended, and takes no orders any more."""
 
     # -- the gang ---------------------------------------------------------------------------------
 
@@ -113,7 +115,7 @@ class SiteMembership:
         return {**self._spent, **self.distrusted}
 
     def lacking(self) -> str | None:
-        """What keeps the gang from working, in words."""
+        """What keeps the gang from working, in words: too few sites, or a required one."""
         if not self._formed:
             return None
         return self._quorum.lacking(self.promises, known=self._known, gone=self._gone)
@@ -142,9 +144,18 @@ class SiteMembership:
     # -- sites that go and come back --------------------------------------------------------------
 
     def remove(
-        self, site: str, reason: str, round_number: int, kind: ChangeKind = ChangeKind.LOST
+        self,
+        site: str,
+        reason: str,
+        *,
+        round_number: int = 0,
+        kind: ChangeKind = ChangeKind.LOST,
     ) -> None:
-        """Go on without a site; does nothing if that is so already."""
+        """Go on without a site; does nothing if it is gone already.
+
+        Other sites get its clients that may move from `round_number` on. The orders that it is at
+        work on are left to their callers.
+        """
         with self._lock:
             if site not in self.promises:
                 return
@@ -166,21 +177,24 @@ class SiteMembership:
             self._changes.append(change)
         self._tell(site)
 
-    def distrust(self, site: str, reason: str, round_number: int) -> None:
+    def distrust(self, site: str, reason: str, *, round_number: int = 0) -> None:
         """Go on without a site for good: what it answers cannot be believed."""
         self.distrusted[site] = reason
-        self.remove(site, reason, round_number)
+        self.remove(site, reason, round_number=round_number)
 
     def give_up(
-        self, site: str, error: SiteUnreachable | AnswerUnreadable, round_number: int = 0
+        self, site: str, error: SiteUnreachable | AnswerUnreadable, *, round_number: int = 0
     ) -> None:
-        """Go on without a site that failed with this error, for good where the error says so."""
+        """Go on without a site that failed with this error.
+
+        For good if its answers cannot be believed, or if its processes died too often.
+        """
         if isinstance(error, RunnersSpent):
             self._spent[site] = error.reason
         if isinstance(error, SiteUnreachable):
-            self.remove(site, error.reason, round_number)
+            self.remove(site, error.reason, round_number=round_number)
         else:
-            self.distrust(site, str(error), round_number)
+            self.distrust(site, str(error), round_number=round_number)
 
     def spend(self, site: str, reason: str) -> None:
         """Exclude a site that takes no part: the run's processes died there too often."""
@@ -220,13 +234,15 @@ class SiteMembership:
             raise RuntimeError("clients are assigned once the gang is reserved")
         return self._assignment
 
-    def assign(self, population: int, pinned: Mapping[str, Sequence[range]] | None) -> Assignment:
-        """Give every client of the population its site."""
+    def assign(
+        self, population: int, pinned: Mapping[str, Sequence[range]] | None = None
+    ) -> Assignment:
+        """Give every client of the population its site; `pinned` ones the site of their data."""
         self._assignment = assign(self._strategy, population, self._capacities(), pinned)
         return self._assignment
 
-    def rebalance(self, at_most: float, round_number: int) -> None:
-        """Give sites that came back a part of what they lack: at most that of all who may move."""
+    def rebalance(self, at_most: float, *, round_number: int = 0) -> None:
+        """Give returned sites some of the clients they lack: at most that part of all movable."""
         with self._lock:
             for site in sorted(self._returning - self._left_alone):
                 before = self.assignment
@@ -236,8 +252,11 @@ class SiteMembership:
                 if self._assignment is before:
                     self._returning.discard(site)
 
-    def share_out(self, share: Share, without: Collection[str]) -> dict[str, Share]:
-        """Deal clients out to the sites that may get something new."""
+    def share_out(self, share: Share, *, without: Collection[str] = ()) -> dict[str, Share]:
+        """Deal clients out to sites in proportion to their vnodes; empty if none may get any.
+
+        Sites that are left alone, or among `without`, get nothing.
+        """
         if not (open_ := [each for each in self._open_capacities() if each.name not in without]):
             return {}
         return {site: its for site, its in shared_out(share, open_).items() if its}

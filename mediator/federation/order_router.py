@@ -47,9 +47,19 @@ class OrderRouter:
         self._traffic_lock = threading.Lock()
 
     def deliver(
-        self, site: str, order: Payload, *, round_number: int, purpose: str, key: str | None
+        self,
+        site: str,
+        order: Payload,
+        *,
+        round_number: int = 0,
+        purpose: str,
+        key: str | None = None,
     ) -> Future[Payload]:
-        """Send an order to a site; the future of its answer. Both are booked as traffic."""
+        """Send an order to a site; the future of its answer. Both are booked as traffic.
+
+        Orders with the same `key` are one order; an order without a key is new. The future fails
+        with SiteLost for a site that takes no orders.
+        """
         back = Flow(round_number, site, Direction.FROM_SITE, purpose)
         booked: Future[Payload] = Future()
 
@@ -84,9 +94,19 @@ class OrderRouter:
         return self._membership.absence(site)
 
     def deliver_to_client(
-        self, index: int, order: Payload, *, round_number: int, purpose: str, problem_of: ProblemOf
+        self,
+        index: int,
+        order: Payload,
+        *,
+        round_number: int = 0,
+        purpose: str,
+        problem_of: ProblemOf = no_problem,
     ) -> Future[Payload]:
-        """Send an order to a client's site; to its next site where that one is lost or lies."""
+        """Send an order to the site that a client belongs to.
+
+        If that site is lost, or `problem_of` finds something wrong with its answer, the order goes
+        to the client's next site, provided that the client may move.
+        """
         membership = self._membership
         site = membership.assignment.site_of(index)
         future: Future[Payload] = Future()
@@ -97,7 +117,7 @@ class OrderRouter:
                 if problem := problem_of(found):
                     raise AnswerUnreadable(site, "AnswerRefused", problem)
             except (SiteUnreachable, AnswerUnreadable) as error:
-                membership.give_up(site, error, round_number)
+                membership.give_up(site, error, round_number=round_number)
                 try:
                     stays = membership.assignment.site_of(index) == site
                     if stays or membership.lacking() is not None:
@@ -118,15 +138,15 @@ class OrderRouter:
             else:
                 future.set_result(found)
 
-        answer = self.deliver(site, order, round_number=round_number, purpose=purpose, key=None)
+        answer = self.deliver(site, order, round_number=round_number, purpose=purpose)
         answer.add_done_callback(ended)
         return future
 
-    def drain(self, site: str, reason: str, round_number: int) -> Future[None]:
-        """Have a site finish what it is at work on, and no more; the end of its release."""
+    def drain(self, site: str, reason: str, *, round_number: int = 0) -> Future[None]:
+        """Have a site finish its open orders and no more; the future of its release."""
         with self._lock:
             drained = self._draining.setdefault(site, Future())
-        self._membership.remove(site, reason, round_number, ChangeKind.DRAINED)
+        self._membership.remove(site, reason, round_number=round_number, kind=ChangeKind.DRAINED)
         self._release_if_drained(site)
         return drained
 
@@ -140,7 +160,7 @@ class OrderRouter:
 
     @property
     def counts_on_the_wire(self) -> bool:
-        """Whether somebody else counts the bytes."""
+        """Whether bytes are counted on the wire, headers and all, and not by their tensors."""
         return self._counted is not None
 
     def drain_traffic(self) -> list[tuple[Flow, int]]:

@@ -1,6 +1,6 @@
-"""Site: one Ray cluster of a federation, and what it is asked to reserve.
+"""Site: one Ray cluster of a federation, and the gang request that it gets.
 
-Whatever takes time answers with a future, so that sites work side by side.
+Slow calls return futures, so that sites work side by side.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class GangRequest:
     policy: SchedulingPolicy = SchedulingPolicy.SPREAD
     timeout_s: float = 60.0
     lease_s: float = 60.0
-    """A promise that is not committed within so long ends by itself."""
+    """An uncommitted promise ends by itself after so long."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -56,15 +56,15 @@ class Site(Protocol):
         """Give back what was promised or committed, with everything on it."""
 
     def check(self, workload: str, spec: Payload) -> Future[None]:
-        """Load a workload and let it check its spec; fails with what is wrong with it."""
+        """Load a workload and let it check its spec; fails with the problem found."""
 
     def start(self, notify: Notify) -> Future[None]:
         """Start the checked workload on the committed vnodes."""
 
     def deliver(self, order: Payload, key: str, purpose: str) -> Future[Payload]:
-        """Have the workload do something; asked again with the same key, it is done once."""
+        """Give the workload an order, which is worked on once per key."""
 
 
 def refusal(site: str, error: FabricError) -> Refusal:
-    """What a site says that could not reserve its part."""
+    """The refusal of a site that could not reserve its part."""
     return Refusal(site, str(error), unreachable=error.exits_with == UNREACHABLE)

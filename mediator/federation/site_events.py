@@ -9,7 +9,7 @@ from dataclasses import replace
 from ..workload import Notify, Payload
 
 Hear = Callable[[str, Payload | None], None]
-"""Gets a site and what happened there; None if the site was lost or came back. It must not wait."""
+"""Gets a site and its event; None if the site was lost or came back. It must not block."""
 
 
 class SiteEvents:
@@ -28,14 +28,14 @@ class SiteEvents:
             self._hearers = [each for each in self._hearers if each is not hear]
 
     def tell(self, site: str, payload: Payload | None = None) -> None:
-        """Tell all listeners of something that happened at a site."""
+        """Pass an event of a site to all listeners."""
         for hear in self._hearers:
             hear(site, payload)
 
     def notifier(self, site: str, notify: Notify) -> Notify:
         """The callback of one site: its events go to `notify`, then to the listeners.
 
-        The site's name in an event is ours, whatever the site has put there.
+        It overwrites the site's name in the event.
         """
 
         def told(payload: Payload) -> None:

@@ -1,8 +1,7 @@
-"""What was done by hand in an authority's folder, and by which account of its machine.
+"""What accounts of the authority's machine did by hand in its folder: a line of JSON for every act.
 
-`fedpilot certs` writes it, a mediator that uses the folder shows it in its audit log. A file beside
-the certificates, since it has to be there without a mediator as well: a line of JSON for every act,
-which nothing is ever taken from.
+`fedpilot certs` appends to the file, with or without a mediator. A mediator that uses the folder
+shows it in its audit log.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from .errors import IdentityError
 
 ACTS = "acts.jsonl"
 LONGEST = 1_000
-"""Characters of what is told of an act."""
+"""Characters of each text of an act."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +37,7 @@ class LocalAct:
 
 
 def account() -> str:
-    """Who runs this process, by name where it has one."""
+    """The account of this process, by name if it has one."""
     try:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
@@ -54,7 +53,7 @@ def record(folder: Path, act: LocalAct) -> None:
     descriptor = os.open(folder / ACTS, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600)
     try:
         owner = folder.stat()
-        with suppress(PermissionError):  # one who is not root cannot give it away, nor needs to
+        with suppress(PermissionError):  # only root can give it away, and only root needs to
             os.fchown(descriptor, owner.st_uid, owner.st_gid)
         first = not os.fstat(descriptor).st_size
         os.write(descriptor, json.dumps(shown).encode() + b"\n")
@@ -66,9 +65,9 @@ def record(folder: Path, act: LocalAct) -> None:
 
 
 def acts_of(folder: Path, last: int) -> tuple[LocalAct, ...]:
-    """The last acts in a folder, the oldest of them first. IdentityError for a damaged file.
+    """The last acts in a folder, the oldest first. IdentityError for a damaged file.
 
-    A last line without its end is not there yet.
+    An unfinished last line does not count yet.
     """
     try:
         text = (folder / ACTS).read_bytes()

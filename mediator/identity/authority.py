@@ -1,9 +1,8 @@
 """Authority: the small certificate authority of one mediator, a folder.
 
-`ca.pem` is for everybody, `ca.key` for its owner only, `issued.jsonl` tells what was issued and
-revoked, `acts.jsonl` who did that by hand. `server` holds the mediator's own credentials. Nothing
-is handed out before it is in the index, and what is not in the index is refused as if it were
-revoked.
+`ca.pem` is public, `ca.key` for its owner only. `issued.jsonl` is the index of what was issued and
+revoked, `acts.jsonl` says who did that by hand, `server` holds the mediator's own credentials. A
+certificate is in the index before it is handed out; one that is not in the index is refused.
 """
 
 from __future__ import annotations
@@ -22,17 +21,17 @@ from .acts import LocalAct, acts_of
 from .certificates import (
     DAY_S,
     SKEW_S,
-    Subject,
+    Identity,
     certify,
     certify_itself,
     check_hosts,
     check_name,
     day,
     how_to_replace,
-    identity_of,
     key_of_request,
     key_text,
     new_key,
+    new_serial,
     read_certificate,
     read_key,
 )
@@ -47,9 +46,9 @@ VALID_S = 365 * DAY_S
 OVERLAP_S = 7 * DAY_S
 """How long a certificate stays good beside the one that takes its place."""
 MOST_RENEWALS = 8
-"""Certificates of one name and role in a third of a life: replies get lost, but not so many."""
+"""Certificates of one name and role in a third of a life; more would not be lost replies."""
 RENEWED_WITHIN = 1 / 3
-"""Of a life: what is counted. Renewals fall into the last third of one."""
+"""The part of a life in which they count; renewals fall into the last third of one."""
 
 
 class Authority:
@@ -115,11 +114,11 @@ class Authority:
 
     @property
     def expires_at(self) -> float:
-        """When nothing that it signed is believed any more."""
+        """When its own certificate ends, and with it all that it signed."""
         return self._certificate.not_valid_after_utc.timestamp()
 
     def acts(self, last: int) -> tuple[LocalAct, ...]:
-        """The last of what was done by hand in its folder, the oldest of them first."""
+        """The last acts by hand in its folder, the oldest first."""
         return acts_of(self._folder, last)
 
     # -- issuing ----------------------------------------------------------------------------------
@@ -145,9 +144,9 @@ class Authority:
         return self._issue(name, role, (), key_of_request(request), now, valid_s)
 
     def renew(self, serial: str, request: str, *, now: float) -> str:
-        """A certificate like one that was issued, for the key of a request; that one stays good.
+        """A certificate like an issued one, which stays good, for the key of a request.
 
-        RenewalRefused where it would not last longer, or that was done too often.
+        RenewalRefused if it would not last longer, or after too many renewals.
         """
         key, last = key_of_request(request), self._index.entries().get(serial)
         if last is None:
@@ -180,10 +179,10 @@ class Authority:
         valid_s: float = VALID_S,
         hosts: Iterable[str] | None = None,
     ) -> Credentials:
-        """New credentials for a name or serial number; those before are refused after a while.
+        """New credentials for a name or serial number; the old ones are refused after `overlap_s`.
 
-        The new ones have the same name, role and, unless others are given, hosts. One that is
-        revoked cannot be rotated, one that has expired can.
+        They have the same name, role and, unless given, hosts. An expired certificate can be
+        rotated, a revoked one cannot.
         """
         found = [each for each in self._matching(which) if each.revoked_at is None]
         if not found:
@@ -221,22 +220,22 @@ class Authority:
                 f"the authority in {self._folder} ended on {day(self.expires_at)}; "
                 "make a new one, and issue all certificates anew"
             )
-        subject = Subject(
+        subject = Identity(
             name=check_name(name),
             role=role,
+            serial=new_serial(),
             hosts=check_hosts(hosts, role),
             begins_at=max(now - SKEW_S, self._certificate.not_valid_before_utc.timestamp()),
-            expires_at=min(now + valid_s, self.expires_at),
+            expires_at=float(int(min(now + valid_s, self.expires_at))),  # whole in certificates
         )
         text = certify(subject, key, self._certificate, self._key)
-        made = identity_of(read_certificate(text, "what was just signed"))
         entry = Issued(
-            serial=made.serial,
+            serial=subject.serial,
             name=name,
             role=role,
             hosts=subject.hosts,
             issued_at=now,
-            expires_at=made.expires_at,
+            expires_at=subject.expires_at,
         )
         self._index.change(lambda _: [entry])
         return text

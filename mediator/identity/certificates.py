@@ -1,8 +1,8 @@
-"""What a certificate of the federation says, how it is made, and how it is read.
+"""Makes and reads the certificates of a federation.
 
 The subject's common name is the holder's name, its organizational unit the role. Keys are of the
-curve P-256. A server's certificate serves no client and a client's no server, so that no site can
-pass for the mediator. Everything in PEM is text.
+curve P-256. A certificate is good for a server or for a client, so that no site can pass for the
+mediator. PEM is text.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .errors import CertificateExpired, IdentityError
 
 DAY_S = 86_400.0
 SKEW_S = 300.0
-"""A certificate is valid from so long before it was issued on: clocks differ."""
+"""A certificate becomes valid so long before it is issued, since clocks differ."""
 LARGEST_PEM = 16 << 10
 """Characters; what is longer is not read."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,62}")
@@ -58,19 +58,8 @@ class Identity:
             )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
-    """What a new certificate is to say."""
-
-    name: str
-    role: Role
-    hosts: tuple[str, ...]
-    begins_at: float
-    expires_at: float
-
-
 def how_to_replace(name: str, role: Role) -> str:
-    """What leads to a new certificate where the old one is of no use any more, in words."""
+    """How to get a new certificate in the place of a useless one, in words."""
     if role is Role.SITE:
         return (
             f"an admin makes a token by `fedpilot site token {name}`; "
@@ -151,9 +140,9 @@ def request_for(key: ec.EllipticCurvePrivateKey, name: str) -> str:
 
 
 def key_of_request(text: str) -> ec.EllipticCurvePublicKey:
-    """The key in a request, which has to be signed with it. What else it claims is not looked at.
+    """The key in a request that is signed with it; all other claims are ignored.
 
-    IdentityError for anything else; the text may come from anybody.
+    IdentityError for anything else: the text may come from anybody.
     """
     try:
         request = x509.load_pem_x509_csr(_bounded(text, "the request"))
@@ -175,7 +164,7 @@ def certify_itself(key: ec.EllipticCurvePrivateKey, name: str, now: float, valid
     """The certificate of an authority, in PEM: it signs others, but no further authorities."""
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     builder = (
-        _begun(subject, subject, key.public_key(), now - SKEW_S, now + valid_s)
+        _begun(subject, subject, new_serial(), key.public_key(), now - SKEW_S, now + valid_s)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(_usage(signs_certificates=True), critical=True)
     )
@@ -183,7 +172,7 @@ def certify_itself(key: ec.EllipticCurvePrivateKey, name: str, now: float, valid
 
 
 def certify(
-    subject: Subject,
+    subject: Identity,
     key: ec.EllipticCurvePublicKey,
     authority: x509.Certificate,
     authority_key: ec.EllipticCurvePrivateKey,
@@ -199,7 +188,7 @@ def certify(
     purpose = ExtendedKeyUsageOID.SERVER_AUTH if serves else ExtendedKeyUsageOID.CLIENT_AUTH
     signer = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key())
     builder = (
-        _begun(name, authority.subject, key, subject.begins_at, subject.expires_at)
+        _begun(name, authority.subject, subject.serial, key, subject.begins_at, subject.expires_at)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(signs_certificates=False), critical=True)
         .add_extension(x509.ExtendedKeyUsage([purpose]), critical=True)
@@ -247,6 +236,11 @@ def is_signed_by(certificate: x509.Certificate, authority: x509.Certificate) -> 
     return True
 
 
+def new_serial() -> str:
+    """A random serial number."""
+    return serial_text(x509.random_serial_number())
+
+
 def serial_text(serial: int) -> str:
     """A serial number as 40 hexadecimal digits."""
     return f"{serial:040x}"
@@ -255,6 +249,7 @@ def serial_text(serial: int) -> str:
 def _begun(
     subject: x509.Name,
     issuer: x509.Name,
+    serial: str,
     key: ec.EllipticCurvePublicKey,
     begins_at: float,
     expires_at: float,
@@ -264,7 +259,7 @@ def _begun(
         .subject_name(subject)
         .issuer_name(issuer)
         .public_key(key)
-        .serial_number(x509.random_serial_number())
+        .serial_number(int(serial, 16))
         .not_valid_before(_moment(begins_at))
         .not_valid_after(_moment(expires_at))
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)

@@ -1,7 +1,7 @@
-"""Whether this machine's clock is before the certificates that it is to believe.
+"""Tells whether this machine's clock is before the certificates that it must check.
 
-TLS takes a certificate that is not valid yet for a forged one, and gRPC says neither: whoever waits
-for the connection is told "Deadline Exceeded".
+TLS treats a certificate that is not valid yet like a forged one, and gRPC reports only "Deadline
+Exceeded".
 """
 
 from __future__ import annotations

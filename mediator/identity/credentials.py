@@ -1,4 +1,4 @@
-"""Credentials: what a process shows, and whom it believes; a folder of three files.
+"""Credentials: a process's certificate and key, and the authority that it trusts; three files.
 
 `ca.pem` is the authority's certificate, `cert.pem` the holder's, `key.pem` the holder's key, which
 only its owner may read.
@@ -37,9 +37,9 @@ class Credentials:
     def checked(
         cls, authority: str, certificate: str, key: str, where: str = "what was given"
     ) -> Credentials:
-        """Credentials that belong together, or IdentityError; `where` says in it where they are.
+        """Credentials that belong together, or IdentityError, which names `where` they are.
 
-        Whether their time is over is not looked at: `identity.check(now)` does that.
+        `identity.check(now)` checks their dates.
         """
         signer = read_certificate(authority, f"{AUTHORITY} of {where}")
         found = read_certificate(certificate, f"{CERTIFICATE} of {where}")
@@ -97,5 +97,5 @@ class Credentials:
 
 
 def has_credentials(folder: Path) -> bool:
-    """Whether something would be overwritten there."""
+    """Whether the folder holds any credentials."""
     return any((folder / name).exists() for name in (AUTHORITY, CERTIFICATE, KEY))

@@ -1,4 +1,4 @@
-"""What can be wrong with who somebody says to be.
+"""What can go wrong with certificates, credentials and tokens.
 
 IdentityError               a folder, a certificate or a name is not what is wanted     (exit 2)
 ├── NoSuchCertificate       nothing was issued under that name or serial number         (exit 2)
@@ -6,7 +6,7 @@ IdentityError               a folder, a certificate or a name is not what is wan
 ├── TokenMalformed          the text is no join token                                   (exit 2)
 ├── TokenRefused            the token is unknown, used, or too old                      (exit 3)
 ├── RenewalRefused          a certificate is not renewed, and why                       (exit 3)
-└── PeerRefused             who calls has shown no certificate that says who it is      (exit 3)
+└── PeerRefused             the caller has shown no valid certificate                   (exit 3)
 """
 
 from __future__ import annotations
@@ -47,6 +47,6 @@ class RenewalRefused(IdentityError):
 
 
 class PeerRefused(IdentityError):
-    """Who calls has shown no certificate that says who it is, or one that does not count."""
+    """The caller has shown no certificate, or one that does not count."""
 
     exits_with = REFUSED

@@ -1,9 +1,8 @@
 """CertificateIndex: what an authority has issued and revoked, a file beside the authority's key.
 
-A line of JSON for every change, the last line of a serial number wins. It is a file, not a table
-of the mediator's database: it has to be there wherever the key can sign, so that nothing is signed
-that could not be revoked, with or without a mediator, and whatever database that has. A line is on
-disk before a certificate is handed out. Several processes may write; readers see a change at once.
+A line of JSON for every change; the last line of a serial number wins. It is a file, not a table of
+the mediator's database, so that everything that the key signs can be revoked. A line is on disk
+before a certificate is handed out. Several processes may write; readers see a change at once.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ class Issued:
     issued_at: float
     expires_at: float
     revoked_at: float | None = None
-    """From then on it is refused; it lies ahead while its successor is brought to its place."""
+    """From then on it is refused; in the future while its successor is being installed."""
 
     def state(self, now: float) -> str:
         """valid, expired or revoked."""
@@ -77,10 +76,10 @@ class CertificateIndex:
             return self._read()
 
     def change(self, decide: Callable[[Mapping[str, Issued]], Iterable[Issued]]) -> None:
-        """Write what is decided on what there is, while nobody else writes."""
+        """Write the entries that `decide` makes of the present ones, under the file's lock."""
         with self._lock, self._writing() as descriptor:
             lines = [_line(asdict(each)) for each in decide(self._read())]
-            # The rest of a line whose writer died in the middle: nobody was told of it.
+            # Drops the rest of a line whose writer died: its certificate was not handed out.
             os.ftruncate(descriptor, self._read_bytes)
             os.pwrite(descriptor, b"".join(lines), self._read_bytes)
             os.fsync(descriptor)
@@ -105,7 +104,7 @@ class CertificateIndex:
             os.close(descriptor)
 
     def _read(self) -> dict[str, Issued]:
-        """Read what is new; a last line without its end is not there yet."""
+        """Read the new lines; an unfinished last line does not count yet."""
         with self._path.open("rb") as file:
             found = os.fstat(file.fileno())
             if found.st_ino != self._file_id or found.st_size < self._read_bytes:

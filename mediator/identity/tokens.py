@@ -1,8 +1,8 @@
-"""Token: what an admin hands to a site's admin, so that the site can join once.
+"""Token: with it a site's admin joins the site to a mediator, once.
 
-It carries a secret, which the mediator keeps only the hash of, and the authority's certificate, by
-which the agent knows the mediator before it has anything of its own. As text it is `fp1.` and
-base64: a JSON array, a newline, the certificate in DER, and four bytes that tell a damaged copy.
+It carries a secret, of which the mediator keeps only the hash, and the authority's certificate, by
+which the agent recognizes the mediator. As text it is `fp1.` and base64: a JSON array, a newline,
+the certificate in DER, and a checksum of four bytes.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from .errors import IdentityError, TokenMalformed
 
 PREFIX = "fp1."
 LONGEST = 4096
-"""Characters of a token; what is longer is not looked at."""
+"""Characters of a token; longer texts are refused."""
 _ADDRESS = re.compile(r"(?:[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\]):([0-9]{1,5})")
 _HINT = "copy all of what `fedpilot site token` printed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Token:
-    """One invitation. `str` gives what is handed over."""
+    """One invitation; `str` gives its text."""
 
     site: str
     address: str
@@ -81,7 +81,7 @@ class Token:
             authority = certificate.public_bytes(serialization.Encoding.PEM).decode()
             token = cls(
                 site=check_name(site),
-                address=_checked_address(address),
+                address=checked_address(address),
                 secret=str(secret),
                 authority=authority,
             )
@@ -100,7 +100,7 @@ def digest_of(secret: str) -> str:
     return hashlib.sha256(secret.encode(errors="replace")).hexdigest()
 
 
-def _checked_address(address: str) -> str:
+def checked_address(address: str) -> str:
     found = _ADDRESS.fullmatch(address)
     if not found or not 0 < int(found[1]) < 65536:
         raise IdentityError(f"wanted HOST:PORT of the mediator, found {address[:80]!r}")

@@ -1,13 +1,8 @@
-"""Errors on a wire: which, in what words, and what makes them again; never a pickle.
+"""Errors on a wire: their class, message and arguments as JSON; never a pickle.
 
-Only error classes of our own packages, which are loaded on the receiving side, are made again, from
-JSON values and from records of such values that stand beside them. All others are WorkFailed.
-
-The name of a class on the wire is not where it is defined: a module that moves keeps the name that
-it had (`NAMED`), so that peers of another version still make its errors again.
-
-A site is asked, and may say anything: an error in the name of another site is not believed, and no
-text of an error does anything to the terminal or the log that shows it.
+The receiver rebuilds an error if its class is one of ours and is loaded; all others are WorkFailed.
+A module that moved keeps its name on the wire (`NAMED`), for peers of other versions. A site may
+send anything: an error in another site's name is not believed, and texts lose control characters.
 """
 
 from __future__ import annotations
@@ -44,19 +39,19 @@ NAMED = {
     "fedpilot.mediator.wire.transfer.client": "fedpilot.mediator.transfer.client",
     "fedpilot.mediator.wire.transfer.pieces": "fedpilot.mediator.transfer.pieces",
 }
-"""Names on the wire of what has moved since: modules, and single classes (`module:name`)."""
+"""Names on the wire of modules, and of single classes (`module:name`), that have moved since."""
 _MOVED_TO = {name: module for module, name in NAMED.items()}
 LONGEST_TEXT = 4_000
-"""Characters of a message that are passed on; the last ones, where a traceback says what it is."""
+"""Characters of a message that are passed on: the last ones, where a traceback names the error."""
 LARGEST_ARGS = 64 << 10
-"""Bytes of what makes an error again; one that needs more is told in words."""
+"""Bytes of an error's arguments; an error with more is sent as text only."""
 RECORD = "record"
 BROKEN = frozenset({errno.EROFS, errno.EIO})
-"""What a disk says that cannot be used: the work may be done elsewhere, as with a full one."""
+"""Errors of a broken disk: another site may do the work, as with a full disk."""
 
 
 def machine_trouble(site: str, error: BaseException) -> BaseException:
-    """SiteLost in the place of an error that is of a machine's disk, and not of the work on it."""
+    """SiteLost in the place of an error of a machine's disk; other errors as they are."""
     if is_full(error):
         said = error.strerror if isinstance(error, OSError) else type(error).__name__
         return SiteLost(site, f"its disk is full: {said}")  # where that is, its own log says
@@ -86,13 +81,13 @@ def told(error: BaseException) -> pb.Failure:
 
 
 def error_of(site: str, failure: pb.Failure) -> Exception:
-    """The error that a site told of, as itself if that can be made again here."""
+    """A site's error, of its own class if that can be rebuilt here."""
     cls = _named(failure.kind)
     if cls is not None and issubclass(cls, Exception) and len(failure.args_json) > 0:
         try:
             values = json.loads(failure.args_json[:LARGEST_ARGS])
             made = cls(*(_made(value) for value in values))
-            str(made)  # what cannot even say what it is was made of something else
+            str(made)  # fails for wrong arguments
         except Exception:
             return _failed(site, failure)
         if (named := getattr(made, "site", site)) != site:

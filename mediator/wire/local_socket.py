@@ -14,21 +14,21 @@ RUNNER_SOCKET = "runner.sock"
 LONGEST_PATH = 100
 """Bytes; Linux takes 107 as the name of a socket."""
 LARGEST_LOCAL_MESSAGE = 32 << 20
-"""Bytes: what came from outside (`rpc.LARGEST_MESSAGE`) fits, with what is put round it.
+"""Bytes: fits `rpc.LARGEST_MESSAGE` and its envelope.
 
-A message that does not fit ends a coordinator or a runner, and each that is started in its place.
+A larger message would end a coordinator or a runner, and each of its successors.
 """
 LOCAL_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.max_receive_message_length", LARGEST_LOCAL_MESSAGE),
     ("grpc.max_send_message_length", LARGEST_LOCAL_MESSAGE),
     ("grpc.use_local_subchannel_pool", 1),
 )
-"""Each channel has a connection of its own, and does not wait after the failure of another."""
+"""Each channel has its own connection, and does not wait after the failure of another."""
 NO_FORK_HANDLERS = {"GRPC_ENABLE_FORK_SUPPORT": "0"}
 """The environment of a process that forks beside gRPC's threads, as Ray and users' code do.
 
-gRPC reads it when it is imported. Its own handlers would stop at each fork, or write to stderr that
-they could not. What is forked must not use the channels and servers of its parent.
+gRPC reads it at its import. Its own handlers would block at each fork, or complain on stderr. A
+forked process must not use its parent's channels and servers.
 """
 
 

@@ -1,15 +1,14 @@
-"""What both ends of the wire agree on: its number, the names on it, and records as messages.
+"""What both ends of the wire agree on: the protocol's number, names, and records as messages.
 
-The number of the protocol is said first in every conversation; one that is not spoken here is
-refused by name. Fields that are not known are ignored, and can be named. Names are checked before
-they are used for anything: they may become names of files.
+Every conversation begins with the number; a number that is not spoken here is refused. Unknown
+fields are ignored, and can be listed. Names are checked first, since they may become file names.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple, NewType
 
 from google.protobuf.message import DecodeError, Message
@@ -72,11 +71,7 @@ class Capacity:
     machines: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "total": dict(self.total),
-            "free": dict(self.free),
-            "machines": self.machines,
-        }
+        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +90,7 @@ class SiteStanding:
 
 
 def check_protocol(found: int, *, here: str, there: str) -> None:
-    """ProtocolRefused unless a peer's number is understood; says who has to be upgraded."""
+    """ProtocolRefused unless a peer's number is understood; it names the side to upgrade."""
     if OLDEST_PROTOCOL <= found <= PROTOCOL:
         return
     older = f" to {PROTOCOL}" if OLDEST_PROTOCOL < PROTOCOL else ""
@@ -114,7 +109,7 @@ def parsed(kind: type[Message], data: bytes) -> Any:
 
 
 def unknown_fields(message: Message) -> tuple[str, ...]:
-    """Some of the fields that a newer peer sent and this version does not know, as `Hello.17`."""
+    """Some of a newer peer's fields that this version does not know, as `Hello.17`."""
     kind, strange = message.DESCRIPTOR.name, UnknownFieldSet(message)
     some = range(min(len(strange), MOST_NAMED))
     found = {f"{kind}.{strange[index].field_number}" for index in some}
@@ -136,7 +131,7 @@ class Numbering:
         return self._last
 
     def check(self, number: int) -> None:
-        """BadMessage unless a message that came is the next one: none repeated, none left out."""
+        """BadMessage unless this is the next message: none repeated, none left out."""
         if number != self._last + 1:
             what = "repeats an earlier message" if number <= self._last else "leaves messages out"
             raise BadMessage(f"message number {number} came after {self._last}: it {what}")
@@ -184,7 +179,7 @@ def id_message(order: OrderId) -> pb.OrderId:
 
 
 def blob_of(found: pb.Blob) -> Blob | None:
-    """The blob that a message names, None where it names none; BadMessage for an impossible one."""
+    """The blob that a message names, or None; BadMessage for an impossible one."""
     if not found.digest:
         return None
     try:
@@ -199,7 +194,7 @@ def blob_message(blob: Blob | None) -> pb.Blob | None:
 
 
 def capacity_of(found: pb.Capacity) -> Capacity:
-    """A site's capacity; BadMessage where it is none."""
+    """A site's capacity. BadMessage for an impossible one."""
     if len(found.total) > 256 or len(found.free) > 256:
         raise BadMessage("a capacity names more than 256 resources")
     for resources in (found.total, found.free):
@@ -250,7 +245,7 @@ def check_order(order: pb.Order) -> OrderId:
 
 
 def done_message(payload: Payload, blobs: BlobStore) -> pb.Done:
-    """What was made as a message; its tensors become a blob of the store, which is to be pinned."""
+    """A payload as a message; its tensors become a blob of the store, which the caller pins."""
     header, blob = write(payload, blobs)
     return pb.Done(kind=payload.kind, header_json=header, blob=blob_message(blob))
 

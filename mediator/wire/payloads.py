@@ -1,8 +1,8 @@
-"""What a Payload looks like on a wire: a JSON header, and a safetensors file for its tensors.
+"""A Payload on a wire: a JSON header, and a safetensors file for its tensors.
 
-Nothing is believed of what comes: its sizes, names, types and places are checked before anything
-is allocated for it, and what is wrong is named. Arrays that are read are read-only views of the
-file. Equal tensors make equal bytes, those of the safetensors library itself.
+`read` checks all sizes, names, types and offsets before it allocates anything, and names what is
+wrong. The arrays that it returns are read-only views of the file. Equal tensors make equal bytes,
+the same as the safetensors library's.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import reprlib
 import struct
 import tempfile
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +28,12 @@ from ..workload import Payload
 from .blobs.blob import Blob
 from .blobs.store import BlobStore
 
+LARGEST_HEADER = 4 << 20
+"""Bytes of a payload's JSON header."""
+LARGEST_INDEX = 4 << 20
+"""Bytes of the header of a tensor file. Python takes up to 20 times that to read it."""
+MOST_TENSORS = 65_536
+LONGEST_NAME = 512
 DTYPES: Mapping[str, np.dtype[Any]] = {
     name: np.dtype(code)
     for name, code in (
@@ -46,8 +51,8 @@ DTYPES: Mapping[str, np.dtype[Any]] = {
         ("BOOL", "|b1"),
     )
 }
-"""What numpy and safetensors both know, in the order that a file's tensors lie in: the wide ones
-first, so that all are aligned."""
+"""The types of numpy and of safetensors, in the order of a file's tensors: wide ones first, so that
+all are aligned."""
 _RANK = {dtype: rank for rank, dtype in enumerate(DTYPES.values())}
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 _LENGTH = struct.Struct("<Q")
@@ -63,37 +68,20 @@ class BadPayload(MediatorError):
     """A payload that does not hold what it should; the text names what was wrong."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PayloadLimits:
-    """What is refused as too large."""
-
-    largest_header: int = 4 << 20
-    """Bytes of a payload's JSON header."""
-    largest_index: int = 4 << 20
-    """Bytes of the header of a tensor file. Python takes up to 20 times that to read it."""
-    most_tensors: int = 65_536
-    longest_name: int = 512
-
-
-LIMITS = PayloadLimits()
-
-
 # -- writing --------------------------------------------------------------------------------------
 
 
-def write(
-    payload: Payload, to: BlobStore | Path, limits: PayloadLimits = LIMITS
-) -> tuple[str, Blob | None]:
+def write(payload: Payload, to: BlobStore | Path) -> tuple[str, Blob | None]:
     """The header as JSON, and the blob that the tensors were written to, if there are any.
 
     Raises BadPayload if a reader would refuse it, and NoRoom if the store has not.
     """
-    header = header_json(payload.header, limits)
+    header = header_json(payload.header)
     if not payload.tensors:
         return header, None
     arrays = {name: _little_endian(name, array) for name, array in payload.tensors.items()}
     order = sorted(arrays, key=lambda name: (_RANK[arrays[name].dtype], name))
-    head = _index(arrays, order, limits)
+    head = _index(arrays, order)
     folder = to if isinstance(to, Path) else to.folder
     if isinstance(to, BlobStore):
         to.make_room_for(len(head) + sum(array.nbytes for array in arrays.values()))
@@ -111,20 +99,20 @@ def write(
     return header, blob
 
 
-def header_json(header: Mapping[str, Any], limits: PayloadLimits = LIMITS) -> str:
+def header_json(header: Mapping[str, Any]) -> str:
     """A header's JSON text; BadPayload if it holds anything else than finite JSON values."""
     try:
         text = json.dumps(dict(header), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
         size = len(text.encode())
     except (TypeError, ValueError, RecursionError) as error:
         raise BadPayload(f"the header cannot be written as JSON: {error}") from error
-    if size > limits.largest_header:
-        raise BadPayload(f"the header has {size} bytes of JSON, over {limits.largest_header}")
+    if size > LARGEST_HEADER:
+        raise BadPayload(f"the header has {size} bytes of JSON, over {LARGEST_HEADER}")
     return text
 
 
 def _little_endian(name: str, array: npt.ArrayLike) -> npt.NDArray[Any]:
-    """The array in little endian; its bytes are only copied where they are not so already."""
+    """The array in little endian, copied only if it is in another byte order."""
     found = np.asarray(array)
     dtype = found.dtype.newbyteorder("<")
     if dtype not in _RANK:
@@ -132,15 +120,13 @@ def _little_endian(name: str, array: npt.ArrayLike) -> npt.NDArray[Any]:
     return found.astype(dtype, copy=False)
 
 
-def _index(
-    arrays: Mapping[str, npt.NDArray[Any]], order: list[str], limits: PayloadLimits
-) -> bytes:
+def _index(arrays: Mapping[str, npt.NDArray[Any]], order: list[str]) -> bytes:
     """The first bytes of the file: a length, and where each tensor lies."""
-    if len(order) > limits.most_tensors:
-        raise BadPayload(f"there are {len(order)} tensors, over {limits.most_tensors}")
+    if len(order) > MOST_TENSORS:
+        raise BadPayload(f"there are {len(order)} tensors, over {MOST_TENSORS}")
     index, end = {}, 0
     for name in order:
-        _check_name(name, limits)
+        _check_name(name)
         begin, end = end, end + arrays[name].nbytes
         index[name] = {
             "dtype": _NAMES[arrays[name].dtype],
@@ -149,10 +135,9 @@ def _index(
         }
     text = json.dumps(index, ensure_ascii=False, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
-    if len(text) > limits.largest_index:
+    if len(text) > LARGEST_INDEX:
         raise BadPayload(
-            f"names and shapes of {len(order)} tensors take {len(text)} bytes,"
-            f" over {limits.largest_index}"
+            f"names and shapes of {len(order)} tensors take {len(text)} bytes, over {LARGEST_INDEX}"
         )
     return _LENGTH.pack(len(text)) + text
 
@@ -179,31 +164,29 @@ def _write_file(file: int, head: bytes, arrays: Iterable[npt.NDArray[Any]]) -> B
 # -- reading --------------------------------------------------------------------------------------
 
 
-def read(
-    kind: str, header: str | bytes, path: Path | None, limits: PayloadLimits = LIMITS
-) -> Payload:
+def read(kind: str, header: str | bytes, path: Path | None) -> Payload:
     """The payload of a header's JSON and a tensor file; BadPayload unless all of it is right.
 
     The tensors are views of the file, which may be removed meanwhile, but not be changed.
     """
-    values = _json_object("the header", header, limits.largest_header)
-    tensors = {} if path is None else read_tensors(path, limits)
+    values = _json_object("the header", header, LARGEST_HEADER)
+    tensors = {} if path is None else read_tensors(path)
     return Payload(kind=kind, header=values, tensors=tensors)
 
 
-def read_tensors(path: Path, limits: PayloadLimits = LIMITS) -> dict[str, npt.NDArray[Any]]:
+def read_tensors(path: Path) -> dict[str, npt.NDArray[Any]]:
     """Read-only views of a safetensors file's tensors, by name; BadPayload names what is wrong."""
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
         if size < _LENGTH.size:
             raise BadPayload(f"a tensor file begins with 8 bytes of length; it has {size} in all")
         (length,) = _LENGTH.unpack(file.read(_LENGTH.size))
-        if length > limits.largest_index:
-            raise BadPayload(f"its header claims {length} bytes, over {limits.largest_index}")
+        if length > LARGEST_INDEX:
+            raise BadPayload(f"its header claims {length} bytes, over {LARGEST_INDEX}")
         data = _LENGTH.size + length
         if data > size:
             raise BadPayload(f"its header claims {length} bytes and the file has {size}")
-        places = _places(file.read(length), size - data, limits)
+        places = _places(file.read(length), size - data)
         mapped = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
     return {
         name: np.ndarray(shape, dtype, buffer=mapped, offset=data + begin)
@@ -211,16 +194,14 @@ def read_tensors(path: Path, limits: PayloadLimits = LIMITS) -> dict[str, npt.ND
     }
 
 
-def _places(
-    text: bytes, space: int, limits: PayloadLimits
-) -> dict[str, tuple[np.dtype[Any], tuple[int, ...], int]]:
+def _places(text: bytes, space: int) -> dict[str, tuple[np.dtype[Any], tuple[int, ...], int]]:
     """Type, shape and beginning of each tensor, which fill the file's data without a gap."""
-    index = _json_object("the tensor file's header", text, limits.largest_index)
-    if len(index) > limits.most_tensors:
-        raise BadPayload(f"there are {len(index)} tensors, over {limits.most_tensors}")
+    index = _json_object("the tensor file's header", text, LARGEST_INDEX)
+    if len(index) > MOST_TENSORS:
+        raise BadPayload(f"there are {len(index)} tensors, over {MOST_TENSORS}")
     found, spans = {}, []
     for name, entry in index.items():
-        _check_name(name, limits)
+        _check_name(name)
         dtype, shape, (begin, end) = _entry(name, entry)
         spans.append((begin, end, name))
         found[name] = (dtype, shape, begin)
@@ -236,7 +217,7 @@ def _places(
 
 
 def _entry(name: str, entry: Any) -> tuple[np.dtype[Any], tuple[int, ...], tuple[int, int]]:
-    """What the header says of one tensor, if it makes sense by itself."""
+    """The type, shape and offsets in one tensor's entry. BadPayload."""
     if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
         raise BadPayload(f"tensor {name!r} needs a dtype, a shape and data_offsets, nothing else")
     dtype = DTYPES.get(entry["dtype"]) if isinstance(entry["dtype"], str) else None
@@ -268,12 +249,11 @@ def _sizes(found: Any) -> bool:
     )
 
 
-def _check_name(name: str, limits: PayloadLimits) -> None:
-    """BadPayload unless it is plain text that means no file, wherever it is written to."""
-    if not 1 <= len(name) <= limits.longest_name:
+def _check_name(name: str) -> None:
+    """BadPayload unless it is plain text and no path."""
+    if not 1 <= len(name) <= LONGEST_NAME:
         raise BadPayload(
-            f"a tensor's name has 1 to {limits.longest_name} characters, not {len(name)}:"
-            f" {_excerpt(name)}"
+            f"a tensor's name has 1 to {LONGEST_NAME} characters, not {len(name)}: {_excerpt(name)}"
         )
     if not name.isprintable():
         raise BadPayload(f"a tensor's name has no control characters: {_excerpt(name)}")
@@ -285,7 +265,6 @@ def _check_name(name: str, limits: PayloadLimits) -> None:
 
 
 def _json_object(what: str, text: str | bytes, largest: int) -> dict[str, Any]:
-    """Parse JSON that a stranger wrote."""
     size = len(text)
     if size > largest:
         raise BadPayload(f"{what} has {size} bytes of JSON, over {largest}")
@@ -324,5 +303,5 @@ def _known() -> str:
 
 
 def _excerpt(found: Any) -> str:
-    """How a refusal shows what a stranger sent."""
+    """A value from outside, shortened for an error."""
     return _BRIEF.repr(found) if not isinstance(found, str) else ascii(found[:_LONGEST_SHOWN])

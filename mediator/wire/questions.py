@@ -1,6 +1,6 @@
-"""A question to a run and its answer as they travel: what is said first, then tensors in pieces.
+"""A question to a run and its answer on the wire: a first message, then tensors in pieces.
 
-The tensors of either are one safetensors file, which the first message names by size and SHA-256.
+The tensors of each are one safetensors file, whose size and SHA-256 the first message gives.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ PIECE_BYTES = 1 << 20
 
 
 def question_messages(first: pb.AskRunRequest, path: Path) -> Iterator[pb.AskRunRequest]:
-    """All messages of a question, whose tensors are in the file, if it has any."""
+    """All messages of a question, whose tensors, if any, are in the file."""
     yield first
     if first.blob.digest:
         with path.open("rb") as file:
@@ -27,10 +27,7 @@ def question_messages(first: pb.AskRunRequest, path: Path) -> Iterator[pb.AskRun
 
 
 def whole_answer(replies: Iterable[pb.AskRunReply], path: Path) -> pb.AskRunReply:
-    """The first message of an answer, once the tensors that it names are in the file.
-
-    MediatorFailed for tensors that are not those.
-    """
+    """The first message of an answer; its tensors are in the file. MediatorFailed for others."""
     stream = iter(replies)
     first = next(stream, None)
     if first is None:

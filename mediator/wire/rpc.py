@@ -1,7 +1,6 @@
 """gRPC services from their descriptors: handlers for an object's methods, and stubs to call them.
 
-What `protoc` would generate has no types; the descriptors say all there is to know. A method of
-the implementation is called as in the .proto file, in snake case.
+A method has its name of the .proto file, in snake case. `protoc` would generate code without types.
 """
 
 from __future__ import annotations
@@ -29,10 +28,9 @@ CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.initial_reconnect_backoff_ms", 200),
     ("grpc.max_reconnect_backoff_ms", 2_000),
 )
-"""A link that is cut without a word is noticed, and tried again soon.
+"""Notice a silently cut link, and try again soon.
 
-An attempt that is given up early is work for nothing on both sides: on slow links, and when
-hundreds of sites come at once, hardly one would succeed.
+Shorter attempts would fail on slow links, and when hundreds of sites connect at once.
 """
 OWN_CONNECTION_OPTION = ("grpc.use_local_subchannel_pool", 1)
 """Channels to one address with equal options share a connection otherwise."""
@@ -41,20 +39,19 @@ DATA_CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.keepalive_timeout_ms", 30_000),
     OWN_CONNECTION_OPTION,
 )
-"""For a connection that carries nothing but blobs.
+"""For a connection that carries blobs only.
 
-On a slow link a keepalive ping waits behind what gRPC and the kernel have taken of a blob already:
-12 s at 1 Mbit/s. With the usual timeout the ping would end the very connection that transfers.
+At 1 Mbit/s a keepalive ping waits 12 s behind the bytes of a blob that gRPC and the kernel have
+taken. The usual timeout would end the connection in the middle of its transfer.
 """
 MANY_PEERS_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.http2.bdp_probe", 0),
     ("grpc.http2.lookahead_bytes", 4 << 20),
 )
-"""For who is sent blobs by hundreds at once: what each may send before it is asked for is bounded.
+"""For a server to which hundreds of peers send blobs at once: bounds each peer's unread bytes.
 
-By itself gRPC raises that bound while it is slow to answer, up to 8 MB for each peer. These 4 MiB
-fill a link of 300 Mbit/s with a round trip of 100 ms; 200 sites that send 10 MB at once cost the
-mediator 1.8 GB so, and half of that with 1 MiB.
+By default gRPC raises that bound up to 8 MB for each peer. 4 MiB fill a link of 300 Mbit/s with a
+round trip of 100 ms. 200 sites that send 10 MB at once then cost the mediator 1.8 GB.
 """
 LARGEST_MESSAGE = 8 << 20
 """Bytes of one message, on either side; blobs travel in pieces far smaller than that."""
@@ -63,9 +60,9 @@ MESSAGE_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.max_send_message_length", LARGEST_MESSAGE),
 )
 TOO_MANY_CALLS = "too many calls at once"
-"""What a refusal begins with that has nothing to do with what was asked. Its code: UNAVAILABLE."""
+"""The beginning of a refusal, with UNAVAILABLE, that says nothing about the request itself."""
 NO_ROOM_NOW = "no room now"
-"""And what it begins with where a disk is full."""
+"""The same where a disk is full."""
 
 
 def snake(name: str) -> str:

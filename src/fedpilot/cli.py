@@ -91,7 +91,7 @@ COMMANDS = {
     ),
 }
 AT_SITES = "fedpilot.mediator.cli.at_sites:at_sites"
-"""Takes the place of `cluster` and `job` where they name sites: the fabric knows of none."""
+"""Replaces `cluster` and `job` when they name sites, which the fabric does not know."""
 ABLE_AT_SITES = ("cluster", "job")
 SITE_OPTIONS: tuple[tuple[str, str | None, str], ...] = (
     ("--site", "NAME", "Run it at this site of a federation. May be given several times."),
@@ -122,16 +122,16 @@ Exit codes: 0 done, 1 ran and failed, 2 bad usage or config (nothing was started
 
 
 def asks_sites(args: Sequence[str]) -> bool:
-    """Whether a command about a Ray cluster names sites; what follows `--` is another program's."""
+    """Whether a command about a Ray cluster names sites; words after `--` are another program's."""
     own = args[: args.index("--")] if "--" in args else args
     named = {word.partition("=")[0] for word in own[1:]}
     return bool(own) and own[0] in ABLE_AT_SITES and bool(named & {"--site", "--all-sites"})
 
 
 def with_site_options(group: click.Command) -> click.Command:
-    """A copy of a group whose commands tell of the options that send them to sites.
+    """A copy of a group whose commands list the options that send them to sites.
 
-    They are obeyed before a command is parsed (`asks_sites`): one that is parsed names no site.
+    `asks_sites` handles these before a command is parsed, so a parsed command names no site.
     """
     if not isinstance(group, click.Group):
         return group
@@ -172,7 +172,7 @@ class LazyGroup(click.Group):
     """A group whose commands are imported when they are called, not when they are listed."""
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
-        """Run a command, which outlives the readers of what it prints."""
+        """Run a command, which outlives the readers of its output."""
         outlive_readers()
         return super().main(*args, **kwargs)
 
@@ -190,7 +190,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Suggest the nearest command for a misspelt one; send those to sites that name any."""
+        """Send commands that name sites there; suggest the nearest command for a misspelt one."""
         if asks_sites(args):
             return args[0], loaded(AT_SITES), args
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
@@ -218,6 +218,5 @@ class LazyGroup(click.Group):
 @click.version_option(version("fedpilot"), "-V", "--version", prog_name="fedpilot")
 def main() -> None:
     """Federated learning on Ray: thousands to a million clients on reserved, warm workers."""
-    # At exit Python would look through all of PyTorch's objects for garbage, and free nothing more
-    # than the system does anyway.
+    # At exit Python would search all of PyTorch's objects for garbage in vain.
     atexit.register(gc.freeze)

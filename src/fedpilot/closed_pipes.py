@@ -1,8 +1,8 @@
-"""What a command does once the reader of its output has closed the pipe: it goes on.
+"""Lets commands continue after the reader of their output has closed the pipe.
 
-`fedpilot run CONFIG | head -3` trains to the end, and a command that acts on several things acts on
-all of them; what they print is dropped, and the exit code says how they ended. Only a command that
-has nothing to do but to print (`ends_with_reader`) ends there, with exit code 0.
+`fedpilot run CONFIG | head -3` trains to the end: the rest of its output is dropped, and its exit
+code says how it ended. Only a command that does nothing but print (`ends_with_reader`) ends with
+its reader, with exit code 0.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class PipeEnd(io.FileIO):
     ends_command = False
 
     def write(self, data: ReadableBuffer, /) -> int:
-        """Write to whoever reads; SystemExit once nobody does and the command is to end then."""
+        """Write to the reader; once it is gone, drop the data, or SystemExit if `ends_command`."""
         try:
             if not self.closed_by_reader:
                 return super().write(data)
@@ -40,7 +40,7 @@ class PipeEnd(io.FileIO):
 
 
 def outlive_readers() -> None:
-    """Have this process go on when a pipe that is its stdout or stderr is closed."""
+    """Let this process continue when the pipe of its stdout or stderr is closed."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is getattr(sys, f"__{name}__") and _is_pipe(stream):
@@ -50,7 +50,7 @@ def outlive_readers() -> None:
 
 @contextmanager
 def ends_with_reader() -> Iterator[None]:
-    """Within the block, end the command with exit code 0 when nobody reads its stdout any more."""
+    """Within the block, end the command with exit code 0 once its stdout has no reader."""
     buffer = getattr(sys.stdout, "buffer", None)
     end = getattr(buffer, "raw", buffer)
     if not isinstance(end, PipeEnd):

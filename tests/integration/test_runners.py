@@ -15,8 +15,8 @@ from fedpilot.mediator import GangRequest, LinkedSite, Promise
 from fedpilot.mediator.agent.runner.errors import ReservationLapsed
 from fedpilot.mediator.agent.runner.link import OrderTensors, RunnerLink
 from fedpilot.mediator.agent.runner.process import RayChoice, RunnerProcess, RunnerSettings
-from fedpilot.mediator.wire.blobs.references import Keeping
 from fedpilot.mediator.wire.blobs.store import BlobStore
+from fedpilot.mediator.wire.references import Keeping
 from real_ray import eventually, ray_head
 
 pytestmark = pytest.mark.ray

@@ -24,8 +24,8 @@ FOLDER = click.option(
 def folder_here(access: Access, folder: Path | None) -> Path | None:
     """The folder here that a command is about; None where it is about a mediator's runs."""
     if folder is None:
-        return DEFAULT_FOLDER if access.profile_or_none() is None else None
-    if access.asked.mediator or access.asked.profile:
+        return DEFAULT_FOLDER if access.chosen_or_none() is None else None
+    if access.mediator or access.profile:
         raise click.UsageError("--folder is a place here, --mediator and --profile are elsewhere.")
     return folder
 
@@ -53,6 +53,6 @@ def has_runs_here() -> bool:
 def elsewhere(access: Access) -> str:
     """What to add to a command that is meant to be about runs here."""
     return (
-        f"this is about the mediator {access.profile().address} of the default profile; for the "
+        f"this is about the mediator {access.chosen().address} of the default profile; for the "
         f"runs in {DEFAULT_FOLDER}/ here add --folder {DEFAULT_FOLDER}"
     )

@@ -57,14 +57,14 @@ class Coordinator:
         Sites that were refused repeatedly take no part in what is left of the run either.
         """
         for site, reason in out_for_good(self._run.limits.refusals).items():
-            self._run.mediator.distrust(site, reason)
+            self._run.mediator.membership.distrust(site, reason)
         checkpoint = self._log.read_back()
         return self.first(initial) if checkpoint is None else model_of(checkpoint)
 
     def run(self, model: GlobalModel, moved: Callable[[GlobalModel], None]) -> str:
         """Run what is left of the rounds; why they ended. `moved` is told every new model."""
         run = self._run
-        wire, needs = run.mediator.counts_on_the_wire, run.algorithm.needs
+        wire, needs = run.mediator.orders.counts_on_the_wire, run.algorithm.needs
         costs = Costs.of(model.state, run.roles, needs, on_the_wire=wire)
         if (budget := budget_of(run.config)).limits_anything:
             run.orders.meter = Meter(budget, costs, run.folder)
@@ -99,7 +99,7 @@ class Coordinator:
     def step(self, model: GlobalModel) -> tuple[dict[str, Any], GlobalModel]:
         """Train and judge one round, and record nothing of it: its row and its model."""
         run, number, of = self._run, model.round_number + 1, self._config.federation.rounds
-        run.mediator.rebalance(GIVEN_BACK, round_number=number)
+        run.mediator.membership.rebalance(GIVEN_BACK, round_number=number)
         run.orders.tell_changes()
         run.emit("round_started", round=number, of=of)
         started = time.perf_counter()
@@ -152,7 +152,7 @@ class Coordinator:
 
     def _book_traffic(self) -> None:
         """Record what has crossed since the last time."""
-        flows, meter = self._run.mediator.drain_traffic(), self._run.orders.meter
+        flows, meter = self._run.mediator.orders.drain_traffic(), self._run.orders.meter
         if meter is not None:
             meter.book(flows)
         self._log.add_traffic(flows, None if meter is None else meter.written)

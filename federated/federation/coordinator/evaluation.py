@@ -99,7 +99,7 @@ class EvaluationPhase:
         samples = np.array([self.run.test_samples])
         query = self._query(model, {"on": "test"}, 1, lambda share: samples)
         wait_s = self.run.config.participation.wait_for_sites_s
-        part = Part(site=next(iter(self.run.mediator.sites), ""), moves=(range(1),))
+        part = Part(site=next(iter(self.run.mediator.membership.sites), ""), moves=(range(1),))
         return self._gathered(query, Rules(whole=1, enough=1, least=1, wait_s=wait_s), [part])
 
     def _query(
@@ -130,10 +130,13 @@ class EvaluationPhase:
     def _judges(self) -> int:
         """How many clients judge a model at the sites."""
         run, evaluation = self.run, self.run.config.evaluation
+        population = run.mediator.membership.assignment.population
         match evaluation.clients:
             case "sampled":
                 return run.asked
             case "fraction":
-                return share_of(run.mediator.assignment.population, evaluation.fraction or 1.0)
+                return share_of(
+                    run.mediator.membership.assignment.population, evaluation.fraction or 1.0
+                )
             case "all":
-                return run.mediator.assignment.population
+                return population

@@ -149,7 +149,7 @@ class Gather:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._query = query
-        self._mediator = mediator
+        self._membership, self._events = mediator.membership, mediator.events
         self._rules = rules
         self._clock = clock
         self._started = clock()
@@ -167,7 +167,7 @@ class Gather:
     def answers(self, parts: Sequence[Part]) -> Answers:
         """Ask, and wait for the answers; TooFewSites, BelowQuorum, or what the work raised."""
         self._waiting = list(parts)
-        with self._mediator.heard_by(self._hear):
+        with self._events.heard_by(self._hear):
             while not self._is_over():
                 pass
         if self._reason and self._covered() < self._rules.least:
@@ -208,12 +208,12 @@ class Gather:
         self._waiting_since = None
 
     def _standing(self) -> GatherStatus:
-        vital = self._mediator.lacking()
+        vital = self._membership.lacking()
         lacking = None
         never = [part for part in self._waiting if self._is_never_answered(part)]
         if self._waiting:
             sites = sorted({part.site for part in self._waiting})
-            whys = "; ".join(filter(None, map(self._mediator.why_gone, sites)))
+            whys = "; ".join(filter(None, map(self._membership.why_gone, sites)))
             lacking = vital or (
                 f"clients wait for site {', '.join(sites)}, which is not there"
                 f"{f': {whys}' if whys else ''}"
@@ -228,7 +228,7 @@ class Gather:
             reported=sum(each.done for each in self._open.values()),
             lacking=lacking,
             vital=vital is not None,
-            hopeless=vital is not None and self._mediator.hopeless(),
+            hopeless=vital is not None and self._membership.hopeless(),
             lacking_since=self._waiting_since or 0.0,
             some_never=bool(never),
             all_never=bool(never) and len(never) == len(self._waiting),
@@ -242,17 +242,17 @@ class Gather:
 
     def _send_waiting(self) -> None:
         waiting, self._waiting = [part for part in self._waiting if part.share], []
-        if waiting and self._mediator.closed:
+        if waiting and self._membership.closed:
             raise FederatedError(f"{self._query.name}: the federation was closed meanwhile")
-        if self._mediator.lacking() is not None:
+        if self._membership.lacking() is not None:
             self._waiting = waiting
         else:
-            there = set(self._mediator.sites) - set(self._left_out)
+            there = set(self._membership.sites) - set(self._left_out)
             for part in waiting:
                 if part.site in there:
                     self._send(part)
                     continue
-                dealt = self._mediator.share_out(part.moves, without=self._left_out)
+                dealt = self._membership.share_out(part.moves, without=self._left_out)
                 for site, share in dealt.items():
                     self._send(Part(site=site, moves=share))
                 rest = replace(part, moves=()) if dealt else part
@@ -277,11 +277,11 @@ class Gather:
             counts = self._rules.by_clock
             clients = self._query.covered(part.share, payload) if counts else 0
         except SiteUnreachable as error:
-            self._mediator.give_up(part.site, error, round_number=number)
+            self._membership.give_up(part.site, error, round_number=number)
         except (AnswerRefused, AnswerUnreadable) as error:
             self._leave_out(part.site, error)
         except Exception as error:
-            if len(self._mediator.sites) > 1 and not hasattr(error, "site"):
+            if len(self._membership.sites) > 1 and not hasattr(error, "site"):
                 error.add_note(f"at site {part.site}")
             raise
         else:
@@ -303,7 +303,7 @@ class Gather:
         self._left_out[site] = str(error)
         if self._query.refused(site, error):
             number = self._query.round_number
-            self._mediator.distrust(site, str(error), round_number=number)
+            self._membership.distrust(site, str(error), round_number=number)
 
     def _left_some_out(self) -> bool:
         """Leave out sites whose answers do not count beside the others; whether there were any."""
@@ -323,11 +323,11 @@ class Gather:
         refused = self._refused()
         if part.site not in refused:
             return False
-        return bool(part.stays) or set(self._mediator.sites) <= set(refused)
+        return bool(part.stays) or set(self._membership.sites) <= set(refused)
 
     def _refused(self) -> Mapping[str, str]:
         """The sites that are asked nothing more, in this query or in any, and why."""
-        return {**self._mediator.excluded, **self._left_out}
+        return {**self._membership.excluded, **self._left_out}
 
     # -- what happens meanwhile -------------------------------------------------------------------
 
@@ -386,8 +386,8 @@ def gather(
 
 def parts_of(mediator: FederationMediator) -> list[Part]:
     """Every site's clients: those that have to stay there, and those that may move."""
-    assignment = mediator.assignment
-    if not mediator.replaces:
+    assignment = mediator.membership.assignment
+    if not mediator.membership.replacement:
         return [Part(site=site, stays=share) for site, share in assignment.shares.items()]
     return [
         Part(

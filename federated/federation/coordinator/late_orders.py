@@ -119,7 +119,7 @@ class LateOrders:
         except (AnswerRefused, AnswerUnreadable) as error:
             self._discard(round_number, each, str(error))
             if each.query.refused(site, error):
-                self._mediator.distrust(site, str(error), round_number=round_number)
+                self._mediator.membership.distrust(site, str(error), round_number=round_number)
             return None
         except CancelledError:
             self._discard(round_number, each, "its site gave it up")

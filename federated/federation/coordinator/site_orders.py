@@ -81,11 +81,13 @@ class OrderSender:
 
     def _deliver(self, form: OrderForm, site: str, order: Payload, key: str) -> Future[Payload]:
         purpose, number = PURPOSES[form.kind], form.round_number
-        return self._mediator.deliver(site, order, round_number=number, purpose=purpose, key=key)
+        return self._mediator.orders.deliver(
+            site, order, round_number=number, purpose=purpose, key=key
+        )
 
     def tell_changes(self) -> None:
         """Say which sites went or came back; neither has any model."""
-        for change in self._mediator.drain_changes():
+        for change in self._mediator.membership.drain_changes():
             site = change.site
             self._models.pop(site, None)
             went = {"site": site, "reason": change.reason, "clients": change.clients}
@@ -103,10 +105,13 @@ class OrderSender:
         `late` are the sites that may still answer for earlier rounds. TrafficSpent.
         """
         self.tell_changes()
-        shares = self._mediator.assignment.shares
+        shares = self._mediator.membership.assignment.shares
         meter.plan(
             model.round_number + 1,
-            {site: min(self._asked, size(shares.get(site, ()))) for site in self._mediator.sites},
+            {
+                site: min(self._asked, size(shares.get(site, ())))
+                for site in self._mediator.membership.sites
+            },
             having=[site for site, known in self._models.items() if known == model.digest],
             judges=judges,
             late=late,

@@ -160,7 +160,8 @@ class MediatorSites(SiteSource):
 
     def follow(self, run: StartedRun, undo: ExitStack) -> None:
         """Bring in, drain and give up sites as they come, drain and go, until `undo`."""
-        mediator, round_number = run.mediator, run.round_number
+        mediator, membership = run.mediator, run.mediator.membership
+        round_number = run.round_number
         count, began = self._config.sites.count, self.names
         stays = self._why_all_stay(mediator)
         among = began if stays else ()
@@ -172,7 +173,7 @@ class MediatorSites(SiteSource):
             standings = {str(name): each for name, each in self._connection.sites.items()}
             states = {name: each.state for name, each in standings.items()}
             begun: dict[str, Future[Any]] = {}
-            there, left = mediator.sites, {*busy, *mediator.excluded}
+            there, left = membership.sites, {*busy, *membership.excluded}
             soon = [site for site, each in coming.items() if site not in there and not each.done()]
             room = None if count is None or stays else count - len(there) - len(soon)
             for site in passed_over(states, there, among):
@@ -185,9 +186,11 @@ class MediatorSites(SiteSource):
                 log.info("site %s: %s (%s)", site, move, reason)
                 match move:
                     case SiteChange.GIVE_UP:
-                        mediator.lose(site, reason, round_number=round_number())
+                        membership.remove(site, reason, round_number=round_number())
                     case SiteChange.DRAIN:
-                        begun[site] = mediator.drain(site, reason, round_number=round_number())
+                        begun[site] = mediator.orders.drain(
+                            site, reason, round_number=round_number()
+                        )
                     case SiteChange.BRING_IN:
                         mediator.add(self._site(site), run.spec_of(site))
                         begun[site] = coming[site] = mediator.readmit(site)
@@ -200,7 +203,7 @@ class MediatorSites(SiteSource):
 
         def changed(standing: SiteStanding | None = None) -> None:
             # At once: the next news may be that another site is lost.
-            mediator.leave_alone(
+            membership.leave_alone(
                 [
                     str(name)
                     for name, each in self._connection.sites.items()
@@ -209,15 +212,16 @@ class MediatorSites(SiteSource):
             )
             following.wake()
 
-        self._connection.on_link_use(run.link_used)
+        self._connection.on_link_use = run.link_used
         self._connection.on_site_change(changed)
-        undo.enter_context(mediator.heard_by(following.hear))  # lost, though its agent is there
+        # Also of sites that are lost though their agents are there.
+        undo.enter_context(mediator.events.heard_by(following.hear))
         changed()
 
     def _why_all_stay(self, mediator: FederationMediator) -> str:
         """Why only the sites that a run began with may take part; empty if others may."""
         if self._declared is not None:
             return "the data of the run lies at the sites that it began with"
-        if self._config.sites.count is not None and not mediator.replaces:
+        if self._config.sites.count is not None and not mediator.membership.replacement:
             return "its clients stay with the sites that they were given to"
         return ""

@@ -107,7 +107,9 @@ class GangSession:
         vnodes = {site: promise.vnodes for site, promise in promises.items()}
         events.emit("gang_reserved", vnodes=vnodes, seconds=seconds())
         union = loaded.inputs.union
-        mediator.assign(loaded.inputs.population, None if union is None else union.pinned)
+        mediator.membership.assign(
+            loaded.inputs.population, None if union is None else union.pinned
+        )
         specs = {site: self.spec_of(site) for site in self.sites}
         self._life.check()
         with events.step("workers", config.resources.start_timeout, told_by_others=True):

@@ -31,8 +31,8 @@ from fedpilot.mediator import GangRequest, LinkedSite, Payload, SiteLost, SiteUn
 from fedpilot.mediator.agent.runner.link import CLOSED, OrderTensors, RunnerLink
 from fedpilot.mediator.agent.runner.process import RayChoice, RunnerProcess, RunnerSettings
 from fedpilot.mediator.wire.blobs.blob import LARGEST_BLOB
-from fedpilot.mediator.wire.blobs.references import Keeping
 from fedpilot.mediator.wire.blobs.store import BlobStore
+from fedpilot.mediator.wire.references import Keeping
 
 from ...config.schema import RunConfig
 from ...prepare.gang_request import PRELOAD, SMALLEST_OBJECT_STORE, gang_request

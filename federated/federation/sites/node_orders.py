@@ -70,7 +70,7 @@ class NodeOrders:
         self._gang.start()
         mediator = self._gang.running("the federation is closed")
         header = {**order.header, "execution": execution_of(self._loaded.config)}
-        return mediator.deliver_to_client(
+        return mediator.orders.deliver_to_client(
             index,
             replace(order, header=header),
             round_number=self.round,
@@ -110,13 +110,13 @@ class NodeOrders:
     def site_of(self, index: int) -> str:
         """The site that a client belongs to; empty before the gang is reserved."""
         mediator = self._gang.mediator
-        return "" if mediator is None else mediator.assignment.site_of(index)
+        return "" if mediator is None else mediator.membership.assignment.site_of(index)
 
     def explain_assignment(self, index: int) -> str:
         """Why a client belongs to its site."""
         if (mediator := self._gang.mediator) is None:
             return "not assigned until the gang is reserved"
-        assignment = mediator.assignment
+        assignment = mediator.membership.assignment
         return f"{assignment.site_of(index)}, since {assignment.explain(index)}"
 
 

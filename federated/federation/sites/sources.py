@@ -191,13 +191,13 @@ class RayEach(HereSource):
         mediator = run.mediator
 
         def look(busy: Collection[str]) -> dict[str, Future[Any]]:
-            out = {*busy, *mediator.sites, *mediator.excluded}
+            out = {*busy, *mediator.membership.sites, *mediator.membership.excluded}
             gone = [site for site in self._opened if site not in out and self._sites.died(site)]
             return {site: mediator.readmit(site) for site in gone}
 
         following = Following(look)
         undo.callback(following.close)
-        undo.enter_context(mediator.heard_by(following.hear))
+        undo.enter_context(mediator.events.heard_by(following.hear))
 
     def _started(self, store: int) -> LocalSites:
         from .local_sites import LocalSites

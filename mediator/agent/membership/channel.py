@@ -1,11 +1,10 @@
 """MediatorChannels: the connections to the mediator, under the site's current certificate.
 
-Control and data have a connection each, so that a heartbeat never waits behind a model. On a shared
-connection, the megabytes that gRPC and the kernel have accepted go first. At 1 Mbit/s that takes
-longer than a mediator waits for a site.
+Control and data have a connection each, so that a heartbeat never waits behind a model: at 1 Mbit/s
+the megabytes that gRPC and the kernel have accepted take longer than a mediator waits for a site.
 
-A new certificate opens new connections. Calls on the old ones may finish there. Calls that take too
-long are cancelled, and their callers repeat them on the new connections.
+A new certificate opens new connections. Calls may finish on the old ones within `OLD_LINE_S`; their
+callers repeat the others.
 """
 
 from __future__ import annotations

@@ -46,8 +46,8 @@ async def join(
 ) -> Credentials:
     """Credentials for a site, by a token that is used up.
 
-    Raises TokenRefused, MediatorUnreachable, IdentityError for a reply that is not ours or a clock
-    that is before the mediator's certificates.
+    Raises TokenRefused, MediatorUnreachable; IdentityError for a reply that does not fit, or for a
+    clock that is behind the mediator's certificates.
     """
     if early := too_early({"the authority of the token": token.authority}, clock()):
         raise IdentityError(early)

@@ -1,7 +1,7 @@
-"""Renewal: when a site's certificate is renewed, and how its agent asks for the next one.
+"""Renewal: when an agent renews its site's certificate, and how it asks for the next one.
 
-The agent asks with the current certificate, long before that ends. The key stays, and never leaves
-the site. The reply is accepted only if it belongs to that key, name and role.
+The key stays, and never leaves the site. The agent accepts only a certificate of that key, name and
+role.
 """
 
 from __future__ import annotations
@@ -30,12 +30,11 @@ from .joining import UNREACHABLE
 log = logging.getLogger(__name__)
 
 LOOK_S = 1.0
-"""How often the clock is read that says whether a certificate is due."""
-
+"""How often the agent checks whether its certificate is due."""
 DUE = 2 / 3
-"""Of a certificate's life: then it is renewed."""
+"""The part of a certificate's life after which it is renewed."""
 SPREAD = 1 / 12
-"""And up to so much later, by chance: many sites may have joined in one hour."""
+"""And up to so much later, by chance, since many sites may have joined in one hour."""
 RENEW_S = 30.0
 PAUSES = 200
 """Attempts that a certificate's whole life would take."""
@@ -43,7 +42,7 @@ SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 3_600.0
 
 
 class Say(Protocol):
-    """Tells whoever watches the agent what happens, by event and fields."""
+    """Reports what happens at the agent, by event and fields."""
 
     def __call__(self, event: str, /, **fields: Any) -> None: ...
 
@@ -105,10 +104,7 @@ def pause_s(identity: Identity) -> float:
 
 
 def _issued_at(identity: Identity) -> float:
-    """Certificates begin before they are issued, for the sake of clocks that are behind.
-
-    Counted from that beginning, one that is good for a minute would be due when it is issued.
-    """
+    """Certificates begin `SKEW_S` before they are issued, for clocks that are behind."""
     return min(identity.begins_at + SKEW_S, identity.expires_at)
 
 
@@ -117,10 +113,7 @@ def _life_s(identity: Identity) -> float:
 
 
 async def renewed(stub: Stub, credentials: Credentials, mediator: str) -> Credentials:
-    """The next credentials, over a line that was opened with those that there are.
-
-    Raises MediatorUnreachable, RequestRefused, IdentityError for a reply that is not ours.
-    """
+    """The next credentials. MediatorUnreachable, RequestRefused; IdentityError for a bad reply."""
     asked = pb.RenewRequest(protocol=PROTOCOL, certificate_request=credentials.request())
     try:
         reply = await stub.renew(asked, timeout=RENEW_S, wait_for_ready=True)

@@ -1,7 +1,7 @@
 """Runs `fedpilot cluster` and `fedpilot job` beside the agent, when the mediator asks for it.
 
-A command is a process. Its environment names the site's Ray; it can name neither another Ray nor a
-mediator. It reads no input, has a deadline, and may print a bounded amount.
+A command is a process whose environment names the site's Ray; it can name no other Ray and no
+mediator. It reads no input, has a deadline, and prints a bounded amount.
 """
 
 from __future__ import annotations
@@ -65,10 +65,7 @@ def deadline_of(header: Mapping[str, Any], longest_s: float) -> float:
 async def run_command(
     arguments: Sequence[str], environment: Mapping[str, str], deadline_s: float, most_bytes: int
 ) -> CommandOutcome:
-    """Run `fedpilot` with these arguments; what it printed and how it ended.
-
-    BadCommand for one that means to wait longer than that.
-    """
+    """Run `fedpilot`; its output and exit code. BadCommand if it asks to wait past the deadline."""
     if why := too_long(arguments, deadline_s):
         raise BadCommand(why)
     process = await asyncio.create_subprocess_exec(

@@ -1,4 +1,4 @@
-"""Checks what a mediator asks a site to reserve, before anything is started for it."""
+"""Checks a mediator's gang request before the site starts anything for it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ...federation.site import GangRequest
 from ...wire.messages import BadMessage
 
 LONGEST_S = 3_600.0
-"""The longest that a site waits for room, or keeps a promise that nobody commits."""
+"""The longest that a site waits for room, or keeps an uncommitted promise."""
 
 
 def gang_of(header: Mapping[str, Any]) -> GangRequest:
@@ -31,7 +31,6 @@ def gang_of(header: Mapping[str, Any]) -> GangRequest:
 
 
 def _problem(asked: GangRequest) -> str:
-    """What is wrong with a request; empty if nothing is."""
     if not isinstance(asked.name, str):
         return "its name is no text"
     counts = (asked.at_most,) if asked.workers is None else (asked.at_most, asked.workers)

@@ -15,15 +15,9 @@ from typing import Any, Protocol
 
 from ...core.exchange import Effect, Responder
 from ...core.rules.policy import Policy
-from ...core.rules.policy_decision import (
-    enforce,
-    judge_command,
-    judge_resources,
-    most_vnodes,
-)
+from ...core.rules.policy_decision import enforce, judge_command, judge_resources, most_vnodes
 from ...errors import MediatorError, PolicyRefused, RunnerDied, RunnersSpent, SiteLost
 from ...proto import federation_pb2 as pb
-from ...wire.blobs.blob import Blob
 from ...wire.failures import machine_trouble, told
 from ...wire.messages import (
     COMMANDS,
@@ -75,7 +69,7 @@ class HeldOrder:
     round_number: int = 0
     task: asyncio.Task[None] | None = None
     reached: bool = False
-    """Whether whoever works on it has it."""
+    """Whether its runner or its command has it."""
 
     @property
     def message(self) -> pb.OrderId:
@@ -106,7 +100,7 @@ class OrderExecutor:
         self._send: Send | None = None
         self._commands = asyncio.Semaphore(settings.most_commands)
         self._beside: set[asyncio.Task[None]] = set()
-        """What is done for orders that are no more."""
+        """Tasks for orders that are forgotten already."""
 
     # -- sessions ---------------------------------------------------------------------------------
 
@@ -134,7 +128,7 @@ class OrderExecutor:
     # -- orders -----------------------------------------------------------------------------------
 
     def take(self, order: pb.Order) -> None:
-        """Accept an order, which may have come before."""
+        """Accept an order, which may have arrived before."""
         try:
             id = order_id(order.id)
         except BadMessage as error:  # there is nobody to answer to
@@ -291,10 +285,8 @@ class OrderExecutor:
             most = most_vnodes(policy, request.resources)
             if request.workers is None and most is not None:
                 request = replace(request, at_most=min(request.at_most, max(1, most)))
-            enforce(
-                self._site,
-                judge_resources(policy, request.workers or 1, request.resources),
-            )
+            judged = judge_resources(policy, request.workers or 1, request.resources)
+            enforce(self._site, judged)
         except MediatorError as error:
             return str(error)
         order.header_json = header_json(request.to_json())
@@ -317,23 +309,24 @@ class OrderExecutor:
                 mediator_said(" ".join(arguments)),
             )
             log.info("%s runs fedpilot %s", who, words)
-            outcome = await run_command(
-                arguments,
-                environment,
-                deadline_of(header, settings.command_s),
-                settings.command_bytes,
-            )
+            deadline_s = deadline_of(header, settings.command_s)
+            outcome = await run_command(arguments, environment, deadline_s, settings.command_bytes)
         done = pb.Done(kind="command", header_json=header_json(asdict(outcome)))
         return pb.Answer(id=held.message, done=done)
 
     # -- answers ----------------------------------------------------------------------------------
 
-    async def _answer(self, held: HeldOrder, answer: pb.Answer) -> None:
-        """Upload the answer's blob, then send the answer in this session or the next."""
+    async def _answer(self, held: HeldOrder, answer: pb.Answer, *, again: bool = False) -> None:
+        """Upload the answer's blob, then send the answer in this session or the next.
+
+        `again`: the blob was uploaded before, and is booked already.
+        """
         try:
-            blob = blob_of(answer.done.blob)
-            await self._transfers.bring(held.id, blob, held.round_number)
-        except Exception as error:  # whatever it is, somebody waits to be told
+            if (blob := blob_of(answer.done.blob)) is not None and again:
+                await self._transfers.bring_again(held.id, blob)
+            elif blob is not None:
+                await self._transfers.bring(held.id, blob, held.round_number)
+        except Exception as error:  # the mediator waits for an answer, whatever the error is
             answer = self._failed(held, error)
         if self._responder.replied(held.id, answer) is Effect.REPLY:
             self._report(held)
@@ -349,19 +342,10 @@ class OrderExecutor:
     def _report_again(self, held: HeldOrder) -> None:
         """Report to a mediator that may not know the order: an answer's blob is offered first."""
         answer = self._responder.replies().get(held.id)
-        blob = None if answer is None else blob_of(answer.done.blob)
-        if answer is None or blob is None:
+        if answer is None or not answer.done.blob.digest:
             self._report(held)
         elif held.task is None or held.task.done():
-            held.task = asyncio.create_task(self._bring_again(held, answer, blob))
-
-    async def _bring_again(self, held: HeldOrder, answer: pb.Answer, blob: Blob) -> None:
-        try:
-            await self._transfers.bring_again(held.id, blob)
-        except Exception as error:
-            answer = self._failed(held, error)
-        if self._responder.replied(held.id, answer) is Effect.REPLY:
-            self._report(held)
+            held.task = asyncio.create_task(self._answer(held, answer, again=True))
 
     def _failed(self, held: HeldOrder, error: Exception) -> pb.Answer:
         """The answer of an order that failed. Unexpected errors are only in the site's log."""

@@ -1,8 +1,8 @@
 """OrderTransfers: downloads orders' blobs and uploads answers' blobs, within the site's policy.
 
-An order's blob is here before its runner gets the order. An answer's blob is at the mediator before
-the answer is sent. Transfers continue across sessions. A blob stays until the answer was taken, and
-longer while its run needs it.
+An order's blob is here before its runner gets the order, and an answer's blob is at the mediator
+before the answer is sent. Transfers continue across sessions. A blob stays until the mediator has
+taken the answer, and longer while its run needs it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .traffic import SiteTraffic
 log = logging.getLogger(__name__)
 
 REFUSED_S = 60.0
-"""A mediator that was restarted gives a blob once the coordinator has asked again."""
+"""A restarted mediator gives a blob only after the coordinator has asked again."""
 AGAIN_S = 2.0
 REFUSALS = 5
 """Times that a blob may be refused for what it is."""
@@ -41,9 +41,8 @@ KEPT = 2
 class RunBlobs:
     """Decides which blobs no run needs any more, from the models that runs have used here.
 
-    The last models of a run stay, since the next order mostly names one of them: a round is
-    evaluated with the model with which the next round begins. Whoever resumes a run that has ended
-    sends its model again.
+    A run's last models stay, since its next order mostly names one of them: the next round begins
+    with the model that was evaluated.
     """
 
     def __init__(self) -> None:
@@ -91,7 +90,7 @@ class OrderTransfers:
         self._run_blobs = RunBlobs()
         self._kept: defaultdict[OrderId, _Kept] = defaultdict(_Kept)
         self.session = asyncio.Event()
-        """Set while there is one: answers are brought only then."""
+        """Set during a session; answers are uploaded only then."""
 
     def begin_work(self, id: OrderId, round_number: int) -> None:
         """Count work against the policy's budget; PolicyRefused where that is spent."""
@@ -127,10 +126,8 @@ class OrderTransfers:
                     raise SiteLost(self._site, str(error)) from error
                 await asyncio.sleep(AGAIN_S)
 
-    async def bring(self, id: OrderId, blob: Blob | None, round_number: int) -> None:
+    async def bring(self, id: OrderId, blob: Blob, round_number: int) -> None:
         """Upload an answer's blob. PolicyRefused, TransferRefused."""
-        if blob is None:
-            return
         self._pin(id, blob.digest)
         self._charge(id, Direction.FROM_SITE, blob, round_number)
         self._kept[id].brought = blob.digest
@@ -145,8 +142,8 @@ class OrderTransfers:
                 await self._blobs.upload(blob, run=id.run, key=id.key)
                 return
             except (TransferFailed, TransferRefused) as error:
-                # Nobody waits for it now: AnswerTaken ends this, or the next session needs it.
-                log.info("the answer of %s is brought again later: %s", id.key, error)
+                # AnswerTaken ends this task; otherwise the next session needs the blob.
+                log.info("the answer of %s is uploaded again later: %s", id.key, error)
                 last, cause = error, error.__cause__
                 if isinstance(cause, grpc.aio.AioRpcError) and cause.code() in FOR_WHAT_IT_IS:
                     refused += 1

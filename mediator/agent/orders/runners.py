@@ -1,11 +1,9 @@
 """Runners: one process per run at this site, which outlives the agent.
 
-A runner starts when its run is first prepared here, and an agent's successor finds it again. It
-ends when its run is over or its lease lapses. A runner whose Ray is gone is killed, since calls to
-that Ray hang for ever. `why_gone` and `why_none` remember why it ended.
-
-A runner that dies by itself loses this site for its run. When the run is prepared here again, the
-next runner starts after a growing pause and within a budget (`core.restarts`).
+A runner starts when its run is first prepared here, and ends when its run is over or its lease
+lapses. A later agent adopts it. The agent kills a runner whose Ray is gone, since calls to that Ray
+hang for ever. When a runner dies, its run loses this site; the next prepare starts another one,
+after a growing pause and within a budget (`core.restarts`).
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ from ..settings import AgentSettings
 log = logging.getLogger(__name__)
 
 FILES = "files"
-"""Where a run's workload keeps what survives its runner, in the run's folder."""
+"""The part of a run's folder where its workload keeps what survives the runner."""
 POLL_S = 0.02
 REMEMBERED = 256
 """Runs whose end is remembered."""
@@ -54,7 +52,7 @@ class Live:
     watcher: asyncio.Task[None]
     renewed_at: float
     ending: bool = False
-    """Whether it gives everything back, and takes no more orders."""
+    """Whether it releases everything, and takes no more orders."""
     why: SiteLost | None = None
     """Why it is gone, once that is known."""
 
@@ -65,7 +63,7 @@ class _Turn:
 
     lock: asyncio.Lock
     wanted: int = 0
-    """How many have it, or wait for it."""
+    """How many tasks have it, or wait for it."""
     released: asyncio.Event = field(default_factory=asyncio.Event)
     """Set while a release waits, which cancels the pause before a start."""
 
@@ -141,10 +139,7 @@ class Runners:
         return found
 
     def why_none(self, run: RunId) -> SiteLost:
-        """Why a run that is at work here has no runner: it ended, perhaps with the whole machine.
-
-        Whatever it was, the run may go on without this site, and reserve here again.
-        """
+        """Why a run that is at work here has no runner; it may reserve here again."""
         return self._ends.get(run) or SiteLost(
             self._site, f"it holds nothing for {run}: its part has ended, or was never prepared"
         )
@@ -163,17 +158,16 @@ class Runners:
         )
 
     async def adopt(self) -> tuple[RunId, ...]:
-        """Connect to all that live in the home folder.
+        """Connect to all runners that live in the home folder.
 
-        One that an agent of today would not have started so is ended, and what does not answer is
-        killed.
+        Ends those with outdated settings, and kills those that do not answer.
         """
         ending = []
         for run, folder in self._home.run_folders().items():
             try:
                 process = await asyncio.to_thread(RunnerProcess.find, folder)
             except OSError as error:
-                log.warning("run %s: nobody knows whether it has a runner: %s", run, error)
+                log.warning("run %s: its runner cannot be looked for: %s", run, error)
                 continue
             if process is None:
                 continue
@@ -190,7 +184,7 @@ class Runners:
 
     @staticmethod
     def _unfit(found: RunnerSettings, now: RunnerSettings) -> str:
-        """Why a runner is not adopted that was started with other settings than today's."""
+        """Why a runner with these settings is not adopted; empty if it is."""
         if found.protocol != now.protocol:
             return f"it speaks protocol {found.protocol}, this agent {now.protocol}"
         changed = found.changed(now)
@@ -205,8 +199,8 @@ class Runners:
     async def ensure(self, run: RunId) -> RunnerClient:
         """The runner of a run, started if there is none.
 
-        One that is just ending is waited for: what it held is free then. After one that died the
-        pause is waited for. RunnerDied, RunnersSpent, other SiteLost, RunnerExists.
+        Waits for one that is ending, and for the pause after one that died. RunnerDied,
+        RunnersSpent, other SiteLost, RunnerExists.
         """
         async with self._turn(run) as turn:
             if (there := self.of(run)) is not None:
@@ -286,7 +280,7 @@ class Runners:
             live.runner.process.kill()
 
     async def end(self, run: RunId, reason: str) -> None:
-        """Have a runner give back what it holds, and wait until its process has ended."""
+        """Have a runner release what it holds, and wait until its process has ended."""
         live = self._live.get(run)
         if live is None:
             return
@@ -357,7 +351,7 @@ class Runners:
             self._ended(run, live.why.reason)
 
     async def _reap(self, child: RunnerProcess) -> None:
-        """Reap a child: its lock is free a moment before the process can be waited for."""
+        """Reap a child, whose lock is free a moment before its process can be waited for."""
         deadline = self._clock() + self._settings.runner_end_s
         while child.pid is not None and self._clock() < deadline:
             await asyncio.sleep(POLL_S)

@@ -1,11 +1,9 @@
 """SiteTraffic: bytes of models and updates by day and by round, as far as the policy limits them.
 
-What is about to cross is booked before it does, in a file, so that an agent which is killed in
-between has not forgotten it. A blob is booked once for as long as it is on its way: a model until
-it is here, an update until the mediator has taken it. One that crosses again, because a link broke
-or the mediator wants it so, is booked again.
-
-Which round an order is of is what the mediator says. The limit of a day holds whatever it says.
+A file has each blob's bytes before they cross, so a killed agent loses no count. A blob is booked
+once while it is on its way: a model until it is here, an update until the mediator has taken it.
+Bytes that cross again are booked again. The mediator says which round an order belongs to; the
+limit of a day holds in any case.
 """
 
 from __future__ import annotations
@@ -47,7 +45,7 @@ class BlobInTransit:
 
 
 class SiteTraffic:
-    """The books of one site."""
+    """The byte counts of one site."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -55,8 +53,8 @@ class SiteTraffic:
         self._today: dict[str, int] = {}
         self._rounds: dict[str, dict[str, int]] = {}
         self._past: dict[str, dict[str, int]] = {}
-        """By run: the last of its rounds that are not remembered one by one, and what they share:
-        as much as any of them had spent, and what was spent on them since."""
+        """By run: the last of its forgotten rounds, and the bytes that these rounds share: the
+        most that one of them had spent, and all that was spent on them since."""
         self._orders: dict[str, int] = {}
         """The rounds of orders that are not done."""
         self._crossings: dict[str, BlobInTransit] = {}
@@ -70,7 +68,7 @@ class SiteTraffic:
     # -- orders -----------------------------------------------------------------------------------
 
     def take(self, policy: Policy, id: OrderId, round_number: int) -> None:
-        """Remember of which round an order is: whoever has its answer may be another agent."""
+        """Remember an order's round, since another agent may send its answer."""
         if not _limits(policy) or self._orders.get(_named(id)) == round_number:
             return
         self._orders[_named(id)] = round_number
@@ -96,10 +94,10 @@ class SiteTraffic:
         round_number: int,
         now: float,
     ) -> Refused | None:
-        """Book a blob that is about to cross, unless it is on its way or that is more than may.
+        """Book a blob that is about to cross, unless it is on its way or the policy refuses.
 
-        Each `begin` that is not refused has an `end`. `now`: epoch seconds. What the policy does
-        not limit is not booked.
+        Each `begin` that is not refused has an `end`. `now`: epoch seconds. Nothing is booked where
+        the policy has no limits.
         """
         name = _crossing(direction, blob.digest)
         found = self._crossings.get(name)
@@ -130,11 +128,11 @@ class SiteTraffic:
         return self._book(policy(), direction, name, crossing, now)
 
     def end(self, direction: Direction, digest: str) -> None:
-        """A blob is where it belongs, or nobody wants it: if it comes again, that is another."""
+        """A blob has arrived, or is not wanted; if it crosses again, it is booked anew."""
         name = _crossing(direction, digest)
         self._claims[name] -= 1
         if self._claims[name] <= 0:
-            # A file that still has it is no harm: an agent that was killed goes on with it.
+            # The file may still have it: that does no harm.
             self._crossings.pop(name, None)
             del self._claims[name], self._crossed[name]
 
@@ -163,7 +161,7 @@ class SiteTraffic:
     # -- rounds -----------------------------------------------------------------------------------
 
     def _is_past(self, run: RunId, number: int) -> bool:
-        """Whether a round shares what it may spend with all those of long ago."""
+        """Whether a round shares its budget with all forgotten rounds."""
         past = self._past.get(run)
         known = _round(run, number) in self._rounds
         return past is not None and not known and 0 < number <= past[LAST]

@@ -1,8 +1,8 @@
 """RunnerClient: a driver's end of a runner's socket, for an event loop.
 
-An order that the runner already has is not executed again: whoever asks with its key gets its
-answer. When the runner ends or another driver takes over, all open orders fail with SiteLost, which
-has the reason and the last lines of the runner's log.
+A runner executes an order once per key; asking again returns the same answer. When the runner ends
+or another driver takes over, all open orders fail with SiteLost, which has the reason and the last
+lines of the runner's log.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class RunnerClient:
         self._held: asyncio.Future[pb.Held] = asyncio.get_running_loop().create_future()
         self._held.add_done_callback(_looked_at)
         self._absent = False
-        """Whether nobody was there to be connected to."""
+        """Whether no runner listened."""
         self.farewell = ""
         """Why it ended, if it could say so."""
         self._lost: SiteLost | None = None
@@ -224,7 +224,7 @@ class RunnerClient:
 
 
 def _looked_at(answer: asyncio.Future[Any]) -> None:
-    """Mark a failure as retrieved, since whoever waited may be gone."""
+    """Mark a failure as retrieved, since its waiter may be gone."""
     if not answer.cancelled():
         answer.exception()
 

@@ -28,7 +28,7 @@ class Deaths:
         return len(self._found)
 
     def died(self, process: RunnerProcess, place: str, how: str) -> RunnerDied:
-        """Count a death. Returns the error for those who wait for the runner."""
+        """Count a death; the error for the runner's open orders."""
         self._found.append(Death(self._clock(), place, how))
         reason = f"its runner {how}{process.quoted()}"
         step = next_start(self._found, self._settings)

@@ -1,10 +1,10 @@
 """RunnerLink: a Link to a runner on this machine, for a process without an event loop.
 
-Both share a folder of blobs. The tensors of an answer are views of a file that the runner wrote,
-which may be removed once it is open.
+Both share a folder of blobs. An answer's tensors are views of a file that the runner wrote, which
+may be removed once it is open.
 
-A runner that dies loses its site. If the link's owner can start another one, that happens when the
-site is next asked to promise, after a pause and within a budget.
+A runner's death loses its site. If the link's owner can start another runner, the next prepare does
+so, after a pause and within a budget.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from ...errors import RunnerDied, RunnersSpent, SiteLost
 from ...federation.futures import failed
 from ...proto import federation_pb2 as pb
 from ...wire.blobs.blob import Blob
-from ...wire.blobs.references import Keeping
 from ...wire.failures import error_of
 from ...wire.messages import BadMessage, blob_message, payload_of
-from ...wire.payloads import BadPayload, header_json, write
+from ...wire.payloads import BadPayload, header_json
+from ...wire.references import Keeping
 from ...workload import Notify, Payload
 from .client import LISTENS_S, RunnerClient
 from .deaths import AT_ITS_START, Deaths, place_of
@@ -78,23 +78,17 @@ class OrderTensors:
                 if blob is not None and self.keeping.keep_again(blob.digest):
                     return blob
             tensors = Payload(kind=payload.kind, tensors=payload.tensors)
-            order = self.keeping.keep(lambda store: pb.Order(blob=_written(tensors, store)))
-            self._last = payload.tensors, Blob(order.blob.digest, order.blob.size)
-            return order.blob
+            done = self.keeping.keep(tensors)
+            self._last = payload.tensors, Blob(done.blob.digest, done.blob.size)
+            return done.blob
 
     def done(self, order: pb.Order) -> None:
         if order.blob.digest:
             self.keeping.let_go(order.blob.digest)
 
 
-def _written(payload: Payload, store: Any) -> pb.Blob | None:
-    return blob_message(write(payload, store)[1])
-
-
 @dataclass(slots=True)
 class _Life:
-    """One runner, from its start to its end."""
-
     process: RunnerProcess
     connecting: asyncio.Task[RunnerClient]
     ending: asyncio.Task[SiteLost] | None = None
@@ -133,7 +127,7 @@ class RunnerLink:
 
     @property
     def died(self) -> bool:
-        """Whether its runner has died, and nobody has asked for the next one yet."""
+        """Whether its runner has died, and the next one was not asked for yet."""
         return isinstance(self._life.why, RunnerDied)
 
     def ask(

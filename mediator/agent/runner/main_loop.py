@@ -2,7 +2,7 @@
 
 The main thread does all the work, in the order of its arrival, because Ray takes over a process's
 signals unless the main thread waits for Ray. A signal, a lapsed lease or a driver's farewell
-interrupts it. Then everything is given back, and the process ends after `END_S` at the latest.
+interrupts it; then it releases everything, and the process ends within `END_S`.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from fedpilot.fabric.host.interruptions import Interruptions
 from ...federation.in_process_site import InProcessSite
 from ...federation.site import Site
 from ...proto import federation_pb2 as pb
-from ...wire.blobs.references import Keeping
 from ...wire.blobs.store import BlobStore
 from ...wire.failures import machine_trouble, told
-from ...wire.messages import done_message, payload_of
+from ...wire.messages import payload_of
 from ...wire.payloads import header_json
+from ...wire.references import Keeping
 from ...workload import ENTRY_POINTS, Payload, SiteContext
 from .participation import RunParticipation, WorkloadCheck
 from .policy_filter import PolicedSite
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from fedpilot.fabric import RayCluster
 
 END_S = 20.0
-"""How long giving back may take: calls to a Ray whose head is gone hang for ever."""
+"""How long the release may take: calls to a Ray without its head hang for ever."""
 
 
 class Runner:
@@ -62,15 +62,7 @@ class Runner:
             BlobStore(settings.blobs, settings.blob_limit_bytes), discard=settings.transient
         )
         self._part = RunParticipation(settings.site, self._site, self._notify)
-        self._server = RunnerServer(
-            folder,
-            self,
-            run=settings.run,
-            site=settings.site,
-            lease_s=settings.lease_s,
-            orphan_s=settings.orphan_s,
-            clock=time.monotonic,
-        )
+        self._server = RunnerServer(folder, self, settings, time.monotonic)
 
     def run(self) -> None:
         with Interruptions() as interruptions:
@@ -112,7 +104,7 @@ class Runner:
             self._reason = reason
             _log(f"ends: {reason}")
             _give_up()
-            # Not to the process: another thread could take it, and ours would wait on.
+            # Not to the process: another thread could take the signal.
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
             # A signal that arrives just before the main thread waits does not end its wait.
             self._todo.put(lambda: None)
@@ -133,7 +125,7 @@ class Runner:
     def _answered(self, id: pb.OrderId, made: Future[Payload]) -> None:
         """Save an answer and send it. Called from any thread."""
         try:
-            done = self._keeping.keep(partial(done_message, made.result()))
+            done = self._keeping.keep(made.result())
         except BaseException as error:
             self._failed(id, error)
         else:
@@ -185,7 +177,7 @@ class Runner:
         return PolicedSite(site, context, settings.policy) if settings.asks_policy else site
 
     def _import_workload(self) -> None:
-        """Import the expected workload while Ray starts; whoever asks for it says what is wrong."""
+        """Import the expected workload while Ray starts."""
         installed = entry_points(group=ENTRY_POINTS)
         if self._settings.workload not in installed.names:
             return
@@ -203,7 +195,7 @@ def _log(text: str) -> None:
 
 
 def _give_up() -> None:
-    """End this process after `END_S`, whatever it waits for, which its log will say."""
+    """End this process after `END_S` in any case; its log then says where it hung."""
     faulthandler.dump_traceback_later(END_S, exit=True)
 
 

@@ -1,7 +1,7 @@
 """RunParticipation: a run's part at one site, from its promise to its release, driven by verbs.
 
-A verb whose result holds already changes nothing: a restarted driver repeats its verbs, and finds
-its gang and its workers as they were. A verb that the state forbids is refused.
+A repeated verb changes nothing: a restarted driver repeats its verbs, and finds its gang and its
+workers unchanged. A verb that the state forbids is refused.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ VERBS = ALLOWED[ParticipationState.STARTED]
 
 
 class WorkloadCheck(NamedTuple):
-    """What a workload was checked with: two of them are the same work if they are equal."""
+    """What a workload was checked with; equal ones mean the same work."""
 
     workload: str
     header_json: str
@@ -67,7 +67,7 @@ class RunParticipation:
         self._asked: WorkloadCheck | None = None
         self._lapsed_s = 0.0
         self._said: list[Payload] = []
-        """What the workload told of itself while it started."""
+        """The workload's events during its start."""
         self.state = ParticipationState.FREE
 
     @property
@@ -78,10 +78,7 @@ class RunParticipation:
         return self._request.lease_s
 
     def act(self, verb: str, payload: Payload, asked: WorkloadCheck) -> Future[Payload]:
-        """Execute a verb.
-
-        `asked` tells whether a check asks for what was checked before.
-        """
+        """Execute a verb. `asked` tells a repeated check from another one."""
         if verb == "commit" and self.state is ParticipationState.FREE:
             return failed(ReservationLapsed(self._name, self._lapsed_s))
         if verb not in ALLOWED[self.state]:
@@ -90,7 +87,7 @@ class RunParticipation:
             case "work":
                 return self._at_hand.deliver(payload, "", "")
             case "prepare":
-                return done(self._prepare, payload)
+                return done(lambda: self._prepare(GangRequest.from_json(payload.header)))
             case "check":
                 return done(self._check, payload, asked)
             case "attach":
@@ -121,8 +118,7 @@ class RunParticipation:
     def _reached(self) -> Payload:
         return Payload(kind="done", header={"site": self._at_hand.name})
 
-    def _prepare(self, payload: Payload) -> Payload:
-        request = GangRequest.from_json(payload.header)
+    def _prepare(self, request: GangRequest) -> Payload:
         if self._request is None or _size(request) != _size(self._request):
             if self._request is not None:
                 self.release()
@@ -158,7 +154,7 @@ class RunParticipation:
         """Reserve the gang again for another spec."""
         request = self._request
         self.release()
-        if request is None or self._prepare(_asking(request)).kind != "promised":
+        if request is None or self._prepare(request).kind != "promised":
             raise OutOfOrder(self._name, "check", "without its gang, which was not had again")
         self._commit()
 
@@ -171,7 +167,7 @@ class RunParticipation:
                 self._asked = None
                 raise
             self.state = ParticipationState.STARTED
-        else:  # whoever asks again was not there when it was told
+        else:  # a later driver has missed these events
             for said in self._said:
                 self._notify(said)
         return Payload(kind="done")
@@ -180,10 +176,6 @@ class RunParticipation:
         if self.state is not ParticipationState.STARTED:
             self._said.append(happened)
         self._notify(happened)
-
-
-def _asking(request: GangRequest) -> Payload:
-    return Payload(kind="gang", header=request.to_json())
 
 
 def _size(request: GangRequest) -> dict[str, Any]:

@@ -1,6 +1,6 @@
-"""PolicedSite: a site that asks its own admin's policy before it works, and before work leaves.
+"""PolicedSite: a site that asks its admin's policy before it works, and before an answer leaves.
 
-The policy's file is read each time, so that a change applies at once, also to runs under way. The
+It reads the policy's file each time, so that a change applies at once, also to open runs. The
 site's own installation finds out what a run wants and how many clients an answer covers.
 """
 
@@ -14,7 +14,7 @@ from ...core.rules.policy import Policy
 from ...core.rules.policy_decision import enforce, judge, judge_answer
 from ...core.rules.wants import Wants
 from ...errors import MediatorError
-from ...federation.futures import done, failed, then
+from ...federation.futures import failed, in_future, then
 from ...federation.site import Site
 from ...workload import Payload, SiteContext, SiteWorkload, load_workload
 from ..site_config.site_files import policy_of
@@ -32,6 +32,7 @@ class PolicedSite:
     ) -> None:
         """`policy` is a file; None for the default policy."""
         self._site = site
+        self.name = site.name
         self._context = context
         self._file = policy
         self._load = load
@@ -42,15 +43,9 @@ class PolicedSite:
         self._wants: Wants | None = None
         """What the checked run wants."""
 
-    @property
-    def name(self) -> str:
-        return self._site.name
-
-    def check(self, workload: str, spec: Payload) -> Future[None]:
+    @in_future
+    def check(self, workload: str, spec: Payload) -> None:
         """Judge what the spec wants, then let the site check it. PolicyRefused."""
-        return done(self._check, workload, spec)
-
-    def _check(self, workload: str, spec: Payload) -> None:
         self._workload, self._wants = self._load(workload), None
         wants = self._workload.wants(spec, self._context)
         enforce(self.name, judge(self._policy(), wants))

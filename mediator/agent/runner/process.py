@@ -1,8 +1,7 @@
-"""RunnerProcess: a runner as a process, which outlives whoever started it and is found again.
+"""RunnerProcess: a runner as a process, which outlives its starter and can be found again.
 
-A runner's folder holds its settings, its socket, its log and its lock. The lock is held from before
-the process exists until it has ended. So a folder whose lock is free has no runner, whatever else
-lies in it and whoever has its process id now.
+A runner's folder holds its settings, socket, log and lock. The lock is held from before the process
+exists until it has ended, so a folder with a free lock has no runner.
 """
 
 from __future__ import annotations
@@ -11,11 +10,12 @@ import fcntl
 import json
 import logging
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,7 +24,6 @@ from typing import Any, Self
 from pydantic import ConfigDict, TypeAdapter, with_config
 
 from ...wire.local_socket import NO_FORK_HANDLERS, RUNNER_SOCKET
-from .endings import how_it_ended, oom_kills
 from .errors import BadSettings, RunnerExists
 
 log = logging.getLogger(__name__)
@@ -37,8 +36,10 @@ LOG_LINES, LOG_BYTES = 8, 16 << 10
 POLL_S = 0.02
 END_S = 5.0
 """How long a process that was killed may take until it is gone."""
+SYSTEM = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup"), Path("/proc/vmstat")
+_COUNT = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
 STANDING = ("site", "ray", "blobs", "folder", "data", "asks_policy", "policy")
-"""The settings that the site's admin has a say in: with other ones it is another runner."""
+"""The settings that the site's admin decides; a change of these needs a new runner."""
 
 
 @with_config(ConfigDict(extra="forbid"))
@@ -109,18 +110,15 @@ class RunnerSettings:
             raise BadSettings(str(path), f"{error!r:.200}") from error
 
     def write(self, folder: Path) -> None:
-        """Put them into a folder: whole, or those that were there stay.
-
-        A power cut may leave anything, but no runner either that they could be of.
-        """
+        """Replace those of a folder at once. Not durable: no runner survives a power cut."""
         aside = folder / f".{SETTINGS}"
         aside.write_text(json.dumps(self.to_json()))
         aside.replace(folder / SETTINGS)
 
     def changed(self, now: RunnerSettings) -> tuple[str, ...]:
-        """Names of what a site's admin has changed since; of Ray's address only whether it has one.
+        """Names of the settings that a site's admin has changed since.
 
-        Where that Ray is at the moment, whoever watches it knows.
+        Of Ray's address it compares only whether there is one: the watchdog follows the rest.
         """
         before, after = _standing(self), _standing(now)
         return tuple(name for name in STANDING if before[name] != after[name])
@@ -190,16 +188,16 @@ class RunnerProcess:
 
     @classmethod
     def find(cls, folder: Path) -> Self | None:
-        """The runner that lives in a folder, whoever started it; None if there is none.
+        """The runner that lives in a folder; None if there is none.
 
-        One that nobody can drive, since nobody knows its settings, is ended.
+        Ends one whose settings cannot be read, since no driver could use it.
         """
         if not _is_held(folder):
             return None
         try:
             return cls(folder)
         except BadSettings as error:
-            log.warning("the runner of %s is ended, since nobody can drive it: %s", folder, error)
+            log.warning("the runner of %s is ended, since it cannot be driven: %s", folder, error)
         if (pid := _pid_in(folder)) is not None:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -241,7 +239,7 @@ class RunnerProcess:
     def quoted(self) -> str:
         """The same as the end of a sentence; empty if the log is empty, or may not leave the site.
 
-        The log of a site that has data or a policy of its own stays there: it may speak of them.
+        The log of a site with data or a policy of its own may name them, so it stays there.
         """
         settings = self.settings
         if settings.asks_policy and (settings.data or settings.policy is not None):
@@ -279,7 +277,6 @@ class RunnerProcess:
 
 
 def _is_held(folder: Path) -> bool:
-    """Whether a process holds the lock of a folder."""
     try:
         lock = os.open(folder / LOCK, os.O_RDWR)
     except FileNotFoundError:
@@ -294,8 +291,50 @@ def _is_held(folder: Path) -> bool:
 
 
 def _pid_in(folder: Path) -> int | None:
-    """What the process that holds a lock has written into it; None before that."""
+    """The pid that the holder of a lock has written into it; None before that."""
     with suppress(OSError, ValueError):
         pid = int((folder / LOCK).read_text())
         return pid if pid > 1 else None  # others stand for groups of processes, or all
     return None
+
+
+# -- how it ended -----------------------------------------------------------------------------
+
+
+def oom_kills() -> int:
+    """How many processes the kernel has killed for lack of memory, in our control group if told.
+
+    The kernel counts them only in all, so the count is read at a process's start and at its end.
+    """
+    root, own, whole = SYSTEM
+    for path in (*_of_group(root, own), whole):
+        with suppress(OSError):
+            if found := _COUNT.search(path.read_text()):
+                return int(found[1])
+    return 0
+
+
+def _of_group(root: Path, own: Path) -> Iterable[Path]:
+    """The files with the count of our own control group: of version 2, and of version 1."""
+    with suppress(OSError, ValueError):
+        for line in own.read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            if not controllers:
+                yield root / path.lstrip("/") / "memory.events"
+            elif "memory" in controllers.split(","):
+                yield root / "memory" / path.lstrip("/") / "memory.oom_control"
+
+
+def how_it_ended(code: int | None, *, out_of_memory: bool = False) -> str:
+    """How a process ended, as in `was killed by SIGKILL`; `code` is None if it is unknown."""
+    if code is None:
+        return "ended without a word"
+    if code >= 0:
+        return f"ended with exit code {code}"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    if out_of_memory and -code == signal.SIGKILL:
+        return f"was killed by {name}: the machine was out of memory"
+    return f"was killed by {name}"

@@ -19,7 +19,7 @@ from ...core.exchange import Effect, Responder
 from ...core.leases import LeaseAct, Leases
 from ...proto import federation_pb2 as pb
 from ...wire.local_socket import LOCAL_OPTIONS, RUNNER_SOCKET, local_address
-from .process import PROTOCOL
+from .process import PROTOCOL, RunnerSettings
 
 TICK_S = 0.1
 """How often leases are looked at."""
@@ -54,18 +54,15 @@ class RunnerServer:
         self,
         folder: Path,
         works: OrderHandler,
-        *,
-        run: str,
-        site: str,
-        lease_s: float,
-        orphan_s: float,
+        settings: RunnerSettings,
         clock: Callable[[], float],
     ) -> None:
         self._folder, self._works = folder, works
-        self._run, self._site = run, site
-        self._clock = clock
+        self._settings, self._clock = settings, clock
         now = clock()
-        self._leases = Leases(lease_s=lease_s, orphan_s=orphan_s, renewed_at=now, alone_since=now)
+        self._leases = Leases(
+            lease_s=settings.lease_s, orphan_s=settings.orphan_s, renewed_at=now, alone_since=now
+        )
         self._orders = Responder[str, pb.Answer]()
         self._driver: Driver | None = None
         self._over = False
@@ -79,7 +76,7 @@ class RunnerServer:
         self._listening.result()
 
     def answer(self, answer: pb.Answer) -> None:
-        """Keep an answer, and send it to whoever is connected or will be."""
+        """Keep an answer, and send it to the driver, now or when one connects."""
         self._soon(lambda: self._answer(answer))
 
     def promised(self, promise_s: float | None) -> None:
@@ -97,7 +94,7 @@ class RunnerServer:
             self._thread.join(CLOSE_S)
 
     def _soon(self, act: Callable[[], None]) -> None:
-        with suppress(RuntimeError):  # the loop is closed: nobody is there to be told
+        with suppress(RuntimeError):  # the loop is closed: there is no driver
             self._loop.call_soon_threadsafe(act)
 
     # -- within the thread --------------------------------------------------------------------
@@ -114,7 +111,7 @@ class RunnerServer:
             self._loop.close()
 
     async def _serve(self) -> None:
-        # Not before it is needed: whoever only starts runners imports this module too.
+        # Not before it is needed: processes that only start runners import this module too.
         import grpc.aio
 
         from ...wire.rpc import RUNNER, handler
@@ -191,12 +188,12 @@ class RunnerServer:
 
     def _held(self) -> pb.Held:
         def ids(keys: Iterable[str]) -> list[pb.OrderId]:
-            return [pb.OrderId(run=self._run, key=key) for key in keys]
+            return [pb.OrderId(run=self._settings.run, key=key) for key in keys]
 
         return pb.Held(
             protocol=PROTOCOL,
-            run=self._run,
-            site=self._site,
+            run=self._settings.run,
+            site=self._settings.site,
             at_work=ids(self._orders.at_work()),
             answered=ids(self._orders.replies()),
         )

@@ -1,9 +1,8 @@
-"""Survey: a process beside the agent finds out once what the declared data sets hold.
+"""Survey: a process beside the agent reads once what the declared data sets hold.
 
-This module reads files and lists of ids. What needs a loader (a column, samples, labels) comes from
-an entry point of the group `fedpilot.site_surveys`. It is called with a declaration as JSON values,
-and returns `{"samples": {client: number}, "labels": {label: number}}`. It may import PyTorch, which
-is why it runs in the process and never in the agent.
+This module reads files and lists of ids. An entry point of the group `fedpilot.site_surveys` reads
+what needs a loader (a column, samples, labels): it gets a declaration as JSON values, and returns
+`{"samples": {client: number}, "labels": {label: number}}`. It may import PyTorch, unlike the agent.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """A process beside the agent that reports what a Ray cluster has, as lines of JSON.
 
 `python -m fedpilot.mediator.agent.scans.ray_probe ADDRESS SECONDS`. It asks the control plane and
-is no driver of the cluster. It ends when nobody reads its output. It may hang where Ray hangs; then
-whoever started it kills it.
+is no driver of the cluster. It ends with the reader of its output; the agent kills one that hangs.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Watchdog: whether the site's Ray cluster can be worked with, and what it has.
+"""Watchdog: decides whether the site's Ray cluster can be worked with, and what it has.
 
-Calls to a Ray whose head is gone hang for ever, so the agent makes none. It asks the control plane
-for its health by plain gRPC, with a deadline. What the cluster has comes from a probe, a
-process that is restarted when it is silent. A cluster that has none of its former machines was
-started anew: what ran on the old one is lost.
+Calls to a Ray without its head hang for ever, so the agent makes none: it asks the control plane
+for its health by plain gRPC, with a deadline, and a probe process reports what the cluster has. A
+cluster that has none of its former machines is a new one: what ran on the old one is lost.
 """
 
 from __future__ import annotations
@@ -46,11 +45,11 @@ class Look:
     """Empty, or why it cannot be worked with."""
     capacity: Capacity = field(default_factory=Capacity)
     address: str = ""
-    """`host:port` of its control plane; empty where there is none to be reached."""
+    """`host:port` of its control plane; empty if none can be reached."""
     cluster: int = 0
-    """Counts up with every cluster that takes the place of another."""
+    """Counts up with every cluster that replaces another."""
     machines: frozenset[str] = frozenset()
-    """Ids of its machines, by which a successor knows whether it is the same cluster."""
+    """Ids of its machines, which tell a later agent whether it is the same cluster."""
 
     @property
     def in_trouble(self) -> bool:
@@ -75,7 +74,7 @@ class Watch(Protocol):
 
 
 class PrivateRay:
-    """A site whose runs each have a private Ray on this machine, which nobody has to watch."""
+    """A site whose runs each have a private Ray on this machine; it needs no watching."""
 
     def __init__(self) -> None:
         total = local_machine().total.to_ray()
@@ -96,9 +95,9 @@ class Watchdog:
         clock: Callable[[], float],
         machines: frozenset[str] = frozenset(),
     ) -> None:
-        """`resolve` says where the control plane is now, or raises FabricError.
+        """`resolve` gives the control plane's address, or raises FabricError.
 
-        `machines` are those that were there when an agent looked last.
+        `machines` are those of an agent's last look.
         """
         self._resolve = resolve
         self._environment = dict(environment)

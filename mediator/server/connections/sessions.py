@@ -36,7 +36,7 @@ from ...wire.messages import (
     parsed,
     unknown_fields,
 )
-from ...wire.payloads import LIMITS
+from ...wire.payloads import LARGEST_HEADER
 from ..orders.outbox import Outbox
 from ..orders.sites import SiteRegistry
 from ..orders.traffic_accounting import TrafficAccounting
@@ -47,8 +47,8 @@ from .rate_limiter import RateLimiter
 log = logging.getLogger(__name__)
 
 LARGEST_DATA = 4 << 20
-"""Bytes of what a site discloses of its data."""
-LARGEST_ANSWER = LIMITS.largest_header + (256 << 10)
+"""Bytes of what a site may disclose of its data."""
+LARGEST_ANSWER = LARGEST_HEADER + (256 << 10)
 """Bytes of an answer: the header of a payload, or an error; its tensors come as a blob."""
 
 

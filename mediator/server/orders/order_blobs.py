@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from ...wire.blobs.blob import Blob
-from ...wire.blobs.references import Keeping
 from ...wire.blobs.store import BlobStore
 from ...wire.messages import OrderId, SiteName
+from ...wire.references import Keeping
 
 
 @dataclass(slots=True)

@@ -16,7 +16,7 @@ from typing import Any
 from ...errors import RequestRefused
 from ...proto import federation_pb2 as pb
 from ...wire.messages import BadMessage, RunId, check_order, check_protocol, check_run, order_id
-from ...wire.payloads import LIMITS, BadPayload, header_json, read
+from ...wire.payloads import LARGEST_HEADER, BadPayload, header_json, read
 from ..connections.authorization import code_of
 from ..events import LARGEST_EVENT
 from ..orders.coordinator_registry import CoordinatorRegistry
@@ -28,7 +28,7 @@ from ..settings import ServerSettings
 
 log = logging.getLogger(__name__)
 
-LARGEST_ORDER = LIMITS.largest_header + (256 << 10)
+LARGEST_ORDER = LARGEST_HEADER + (256 << 10)
 """Bytes of an order, which has to fit into a message to a site."""
 
 

@@ -1,7 +1,6 @@
-"""Locks on the files of a store, by which processes that share its folder respect each other.
+"""Locks on the files of a store, for processes that share its folder; they end with their process.
 
-A dead process holds none. Names are given and taken one at a time: a lock of the folder itself sees
-to that.
+A lock on the folder lets one process at a time give or remove a name.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ def remove_unused(path: Path) -> bool:
 
 @contextmanager
 def names_held(folder: Path) -> Iterator[None]:
-    """Let nobody else give or take a blob's name meanwhile: for some system calls at most."""
+    """Keep other processes from giving or removing names; for a few system calls at most."""
     file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(file, fcntl.LOCK_EX)

@@ -1,4 +1,4 @@
-"""Whether a disk is full: as it says itself, or as an error says that came of it."""
+"""Tells whether a disk is full, from the disk itself or from an error."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def space_of(folder: Path) -> Space:
 
 
 def is_full(error: BaseException) -> bool:
-    """Whether an error, or what it came of, is that a disk has no room or a quota is used up."""
+    """Whether an error, or one of its causes, is a full disk or a used-up quota."""
     return any(_is_full(each) for each in _chain(error))
 
 
@@ -41,7 +41,7 @@ def _is_full(error: BaseException) -> bool:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """An error, and those it came of; Ray keeps the one of a worker as `cause`."""
+    """An error and its causes; Ray keeps a worker's error as `cause`."""
     found: BaseException | None = error
     for _ in range(_LONGEST_CHAIN):
         if not isinstance(found, BaseException):

@@ -1,4 +1,4 @@
-"""PartialBlob: the bytes of a blob that are there so far, and the rest as it comes."""
+"""PartialBlob: the bytes of a blob so far, and the rest as it arrives."""
 
 from __future__ import annotations
 
@@ -28,34 +28,25 @@ class PartialBlob:
         complete: Callable[[], Path],
         left: Callable[[], None],
     ) -> None:
-        """Go on with an open, locked file; read what is there.
+        """Continue an open, locked file; reads what is there.
 
-        `complete` gives the file the blob's name; `left` is called once nobody writes here any
-        more.
+        `complete` gives the file the blob's name; `left` is called at the end of writing.
         """
         self.blob = blob
         self._path, self._file = path, file
         self._complete, self._left = complete, left
         self._lock = threading.Lock()
-        self._closed = False
+        self.closed = False
+        """Whether nothing more can be written through it."""
         self._hash = hashlib.sha256()
-        self._size = 0
+        self.size = 0
+        """Bytes that are there: the offset that the next write continues at."""
         if os.fstat(file).st_size > blob.size:
             os.ftruncate(file, 0)
         block = bytearray(_BLOCK)
         while count := os.readv(file, [block]):
             self._hash.update(memoryview(block)[:count])
-            self._size += count
-
-    @property
-    def size(self) -> int:
-        """Bytes that are there: the offset that the next write continues at."""
-        return self._size
-
-    @property
-    def closed(self) -> bool:
-        """Whether nothing more can be written through it."""
-        return self._closed
+            self.size += count
 
     def write(self, *data: bytes | memoryview) -> None:
         """Append; BadBlob if that is more than the blob has, BlobBusy once it is closed."""
@@ -64,26 +55,26 @@ class PartialBlob:
                 self._write(memoryview(each))
 
     def _write(self, rest: memoryview) -> None:
-        if self._closed:
+        if self.closed:
             raise BlobBusy(f"blob {self.blob.digest} is no longer written here")
-        if self._size + len(rest) > self.blob.size:
+        if self.size + len(rest) > self.blob.size:
             raise BadBlob(
                 f"blob {self.blob.digest} has {self.blob.size} bytes, and {len(rest)} more"
-                f" came after {self._size}"
+                f" came after {self.size}"
             )
         self._hash.update(rest)
         while rest:
             written = os.write(self._file, rest)
-            self._size += written
+            self.size += written
             rest = rest[written:]
 
     def finish(self) -> Path:
         """The blob's path, once size and digest are right; else BadBlob, and the part is gone."""
         with self._lock:
-            if self._closed:
+            if self.closed:
                 raise BlobBusy(f"blob {self.blob.digest} is no longer written here")
             found = self._hash.hexdigest()
-            if (found, self._size) == (self.blob.digest, self.blob.size):
+            if (found, self.size) == (self.blob.digest, self.blob.size):
                 # From a writer's lock to a reader's, which a pin's goes together with.
                 fcntl.flock(self._file, fcntl.LOCK_SH)
                 path = self._complete()
@@ -92,17 +83,17 @@ class PartialBlob:
             self._path.unlink(missing_ok=True)
             self._close()
         raise BadBlob(
-            f"blob {self.blob.digest} has {self.blob.size} bytes; what came are {self._size} bytes"
+            f"blob {self.blob.digest} has {self.blob.size} bytes; what came are {self.size} bytes"
             f" with the digest {found}"
         )
 
     def close(self) -> None:
-        """Leave what is there to whoever goes on; may be called twice."""
+        """Leave the part to the next writer; may be called twice."""
         with self._lock:
-            if not self._closed:
+            if not self.closed:
                 self._close()
 
     def _close(self) -> None:
-        self._closed = True
+        self.closed = True
         self._left()
         os.close(self._file)

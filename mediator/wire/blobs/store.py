@@ -1,11 +1,9 @@
-"""BlobStore: a folder of files that are named by the SHA-256 of their bytes, within two limits.
+"""BlobStore: a folder of files named by the SHA-256 of their bytes, within a limit of its own and
+the room that must stay free on its disk (core/disk.py).
 
-It holds so many bytes at most, and leaves some of its disk free (core/disk.py).
-
-A file under its digest is complete and was checked. What is under way lies beside it as
-`<digest>.part`, is locked by whoever writes it, and goes on where an earlier process left it.
-Blobs that nobody has pinned make room for new ones, the longest unused first. Pins and parts are
-file locks (`file_locks.py`).
+A file named by its digest is complete and checked. `<digest>.part` is under way: its writer locks
+it, and a later process continues it. Unpinned blobs make room for new ones, the longest unused
+first. Pins and parts are file locks (`file_locks.py`).
 """
 
 from __future__ import annotations
@@ -37,7 +35,7 @@ class BlobStore:
     def __init__(
         self, folder: Path, limit_bytes: int, *, space: Callable[[Path], Space] | None = None
     ) -> None:
-        """`space` says what the disk of a folder has."""
+        """`space` gives the disk space of a folder."""
         self.folder = folder
         self.limit_bytes = limit_bytes
         self._space = space or space_of
@@ -46,9 +44,9 @@ class BlobStore:
         self._held: dict[str, int] = {}
         """Open files, locked, of the pinned blobs that are there."""
         self._parts: dict[Path, int] = {}
-        """What the parts that are written here will be, in bytes."""
+        """The final bytes of the parts that are written here."""
         self._spare = 0
-        """Bytes that may be given away before the folder has to be looked at again."""
+        """Bytes that may be used before the next look at the folder."""
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def path(self, digest: str) -> Path:
@@ -87,10 +85,10 @@ class BlobStore:
         return size if size <= blob.size else 0
 
     def open_part(self, blob: Blob, owner: str = "") -> PartialBlob:
-        """Go on with a blob, or begin it. Reads what is there: not for an event loop.
+        """Continue a blob, or begin it. Blocks, since it reads what is there.
 
-        Parts of different owners are kept apart, so that none can spoil another's. Raises BlobBusy
-        while another part of that owner is open, and NoRoom.
+        Each owner has its own parts, so that none can spoil another's. Raises BlobBusy while
+        another part of that owner is open, and NoRoom.
         """
         path = self._part(blob, owner)
         with self._lock:
@@ -122,7 +120,7 @@ class BlobStore:
         """Take a file of this file system into the store; without `blob` it is hashed first."""
         blob = blob or Blob(digest_of(path), path.stat().st_size)
         with self._lock:
-            self.make_room(blob, beside=path)
+            self._make_room(blob.size, f"blob {blob.digest}", beside=path)
             self._complete(path, blob)
         return blob
 
@@ -132,13 +130,8 @@ class BlobStore:
         with self._lock:
             return not self._pins[digest] and remove_unused(path)
 
-    def make_room(self, blob: Blob, *, beside: Path | None = None) -> None:
-        """Remove unpinned blobs until it fits; NoRoom if it cannot. `beside` is not counted."""
-        with self._lock:
-            self._make_room(blob.size, f"blob {blob.digest}", beside=beside)
-
     def make_room_for(self, nbytes: int) -> None:
-        """The same for bytes whose digest is not known yet."""
+        """Remove unpinned blobs until so many bytes fit; NoRoom if they cannot."""
         with self._lock:
             self._make_room(nbytes, "a new blob", beside=None)
 
@@ -177,10 +170,9 @@ class BlobStore:
             self.unpin(digest)
 
     def clean(self, *, now: float, stale_after_s: float, blobs_too: bool = False) -> int:
-        """Remove parts and half-written files that nobody touched for so long; bytes removed.
+        """Remove parts and temporary files that are so old; returns the bytes removed.
 
-        With `blobs_too` also blobs that nobody has used or pinned since. `now` is of the clock that
-        files are stamped with, `time.time`.
+        With `blobs_too` also unpinned blobs that were not used since. `now` is of `time.time`.
         """
         removed = 0
         for path, found in self._files():
@@ -196,7 +188,7 @@ class BlobStore:
         return self.folder / (f"{blob.digest}.{owner}.part" if owner else f"{blob.digest}.part")
 
     def _complete(self, path: Path, blob: Blob) -> Path:
-        """Give a file its name; whoever reads another one of that name goes on reading it."""
+        """Give a file its name; readers of an earlier file of that name keep that one."""
         to = self.path(blob.digest)
         with self._lock, names_held(self.folder):
             os.utime(path)
@@ -237,6 +229,7 @@ class BlobStore:
         return sorted(found, key=lambda each: (each[1].st_mtime_ns, each[0]))
 
     def _make_room(self, needed: int, what: str, *, beside: Path | None) -> None:
+        """`beside` is a file that is not counted."""
         if needed > self.limit_bytes:
             raise NoRoom(
                 f"{what} has {needed} bytes and {self.folder} may hold {self.limit_bytes}:"
@@ -253,7 +246,7 @@ class BlobStore:
         sizes |= promised
         on_disk = unwritten + space.kept_free - space.free
         over = sum(sizes.values()) + needed - self.limit_bytes
-        # To look costs more the more there is. Half is left to whoever shares the folder.
+        # A look costs more the more there is. Half is left to other processes on the folder.
         self._spare = max(0, -max(over, on_disk) // 2)
         for path, size in sizes.items():
             if max(over, on_disk) <= 0:
@@ -276,7 +269,6 @@ class BlobStore:
 
 
 def _size(path: Path) -> int:
-    """Bytes of a file; none where there is no such file."""
     try:
         return path.stat().st_size
     except FileNotFoundError:

@@ -1,8 +1,7 @@
 """BlobClient: a site's end of Fetch, Offer and Push, which gets a blob through or says why not.
 
-A stream that makes no progress is broken, and one that broke is tried again within a budget. A
-transfer may take as long as it goes on: its deadline is that of silence. What came before a break
-is not sent again.
+A stalled stream counts as broken, and a broken one is retried within a budget, from where it broke.
+A transfer has no deadline while bytes still cross.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from ..blobs.store import BlobStore
 from ..rpc import NO_ROOM_NOW, SITE, TOO_MANY_CALLS
 from .pieces import BadPiece, ended_early, pack, unpack
 from .settings import USUAL, TransferSettings
-from .streams import StreamMemory, opened, receive, send
+from .streams import Book, StreamMemory, opened, receive, send
 
 log = logging.getLogger(__name__)
 
@@ -43,12 +42,11 @@ _REFUSED = frozenset(
         grpc.StatusCode.UNIMPLEMENTED,
     }
 )
-"""To ask again would change nothing, unless the other side is only busy. All others mean that the
-link or the other side broke."""
+"""Codes of a refusal, which no retry changes; with other codes the link or the peer broke."""
 _MANY_RPCS = "concurrent rpc limit exceeded"
-"""What gRPC itself says where a server has as many calls as it takes, of whomever."""
-Once = Callable[[Callable[[], None]], Awaitable[None]]
-"""One attempt at a transfer, which says whenever it went on."""
+"""The beginning of gRPC's own refusal when a server has its most calls."""
+Once = Callable[[Book], Awaitable[None]]
+"""One attempt at a transfer, which books the bytes that cross."""
 
 
 class TransferRefused(MediatorError):
@@ -60,7 +58,7 @@ class TransferFailed(MediatorError):
 
 
 def busy(error: grpc.aio.AioRpcError) -> bool:
-    """Whether the other side has too many calls, or no room, now: that says nothing of the blob."""
+    """Whether the other side has too many calls or no room now; that says nothing of the blob."""
     code, said = error.code(), (error.details() or "").lower()
     not_now = (TOO_MANY_CALLS, NO_ROOM_NOW)
     return (code is grpc.StatusCode.UNAVAILABLE and said.startswith(not_now)) or (
@@ -118,11 +116,11 @@ class BlobClient:
         self._uploads: dict[str, asyncio.Lock] = {}
 
     def use(self, stub: BlobStub) -> None:
-        """Ask over this one from now on; what is under way on the one before goes on there."""
+        """Use this stub from now on; open streams continue on the old one."""
         self._stub = stub
 
     async def download(self, blob: Blob) -> Path:
-        """The path of a blob, which is fetched unless it is there; at once for all who ask.
+        """The path of a blob, fetched unless it is there; callers share one download.
 
         Pin it before, if it has to stay. Raises TransferRefused, TransferFailed, NoRoom.
         """
@@ -158,13 +156,8 @@ class BlobClient:
     async def _download(self, blob: Blob) -> Path:
         part: PartialBlob | None = None
 
-        async def once(went_on: Callable[[], None]) -> None:
+        async def once(book: Book) -> None:
             nonlocal part
-
-            def book(nbytes: int) -> None:
-                went_on()
-                self._book(Direction.TO_SITE, blob.digest, nbytes)
-
             if part is None or part.closed:
                 part = await opened(self._store, blob)
             if part.size < blob.size:
@@ -177,7 +170,7 @@ class BlobClient:
 
         try:
             with self._store.pinned(blob.digest):
-                await self._persist("fetch", blob, once, lambda: part.size if part else 0)
+                await self._persist(Direction.TO_SITE, blob, once, lambda: part.size if part else 0)
                 return self._store.path(blob.digest)
         finally:
             if part is not None:
@@ -190,13 +183,8 @@ class BlobClient:
             blob=pb.Blob(digest=blob.digest, size=blob.size), order=pb.OrderId(run=run, key=key)
         )
 
-        async def once(went_on: Callable[[], None]) -> None:
+        async def once(book: Book) -> None:
             nonlocal there
-
-            def book(nbytes: int) -> None:
-                went_on()
-                self._book(Direction.FROM_SITE, blob.digest, nbytes)
-
             patience = self._settings.piece_s
             there = (await self._stub.offer(offer, timeout=patience, wait_for_ready=True)).offset
             if there >= blob.size:
@@ -215,42 +203,30 @@ class BlobClient:
             if there < blob.size:
                 raise ended_early(blob, there)
 
-        await self._persist("push", blob, once, lambda: there)
+        await self._persist(Direction.FROM_SITE, blob, once, lambda: there)
 
     async def _persist(
-        self,
-        what: str,
-        blob: Blob,
-        once: Once,
-        reached: Callable[[], int],
+        self, direction: Direction, blob: Blob, once: Once, reached: Callable[[], int]
     ) -> None:
-        """Do it once fewer are under way than may be, within its budget and its deadline."""
-        async with self._streams:
-            await self._try(what, blob, once, reached)
+        """Try until it is done, once fewer streams are open than may be.
 
-    async def _try(
-        self,
-        what: str,
-        blob: Blob,
-        once: Once,
-        reached: Callable[[], int],
-    ) -> None:
-        """Try until it is done; each byte further than before renews the budget of attempts.
-
-        Any byte that crosses renews the deadline. That the other side is busy counts for that only.
+        Each byte further than before renews the budget of attempts. Any byte that crosses renews
+        the deadline, and so does an answer that the other side is busy.
         """
+        what = "fetch" if direction is Direction.TO_SITE else "push"
         settings, loop = self._settings, asyncio.get_running_loop()
         failures = corrupt = furthest = 0
         trouble = "it has not begun"
         try:
-            async with asyncio.timeout(settings.floor_s) as limit:
+            async with self._streams, asyncio.timeout(settings.floor_s) as limit:
 
-                def went_on() -> None:
+                def book(nbytes: int) -> None:
                     limit.reschedule(loop.time() + settings.floor_s)
+                    self._book(direction, blob.digest, nbytes)
 
                 while True:
                     try:
-                        return await once(went_on)
+                        return await once(book)
                     except grpc.aio.AioRpcError as error:
                         trouble = f"{error.code().name}: {error.details()}"
                         if busy(error):

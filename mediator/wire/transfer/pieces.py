@@ -1,8 +1,7 @@
-"""Piece: how a blob's bytes look on the wire, and which of them may come next.
+"""Piece: a part of a blob's bytes on the wire, and the check that it is the next one.
 
-It is protobuf's message of that name, read and written without the copies that protobuf makes of
-its data. Whatever else is a valid message is left to protobuf. gRPC takes messages as `bytes` only,
-so that a file is read right into them.
+It is protobuf's message of that name, read and written without protobuf's copies of its data. gRPC
+takes messages as `bytes` only, so files are read right into them.
 """
 
 from __future__ import annotations
@@ -40,8 +39,8 @@ def pack(piece: Piece | bytes) -> bytes:
 class Envelope:
     """The message of a piece, into which a file is read again and again.
 
-    It is the same memory each time, unless somebody still has what was in it before: `BytesIO`
-    gives its bytes out without a copy, and makes one if it is written to meanwhile.
+    Its memory is reused unless an earlier piece still has it: `BytesIO` shares its bytes, and
+    copies them at the next write.
     """
 
     def __init__(self, data_bytes: int) -> None:
@@ -68,8 +67,7 @@ class Envelope:
 def unpack(message: bytes) -> Piece:
     """The piece of a message, its data a view of it.
 
-    Read here is what `pack` writes: at most a short head, then the data up to the end. Anything
-    else that is a valid message is left to protobuf.
+    Reads what `pack` writes, a short head and then the data to the end; protobuf reads the rest.
     """
     at = _data_at(message)
     if at is None:

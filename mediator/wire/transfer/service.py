@@ -1,7 +1,7 @@
 """BlobService: the mediator's end of Fetch, Offer and Push.
 
-What a peer may fetch or push, and whom it is booked for, is for a `Gate` to say. What a site has
-offered and not pushed is bounded, and so is the time that each of its calls may take.
+A `Gate` decides what a site may fetch or push, and books it. A site's open offers and the time of
+each of its calls are bounded.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ log = logging.getLogger(__name__)
 Context = Any
 """A `grpc.aio.ServicerContext`, whose stubs do not say what `write` takes."""
 FULL = f"{NO_ROOM_NOW}: the mediator's disk is full"
-"""What a site is told that brings a blob then; the log has it once (server/runs/disk_room.py)."""
+"""The answer to a push then; the log has it once (server/runs/disk_room.py)."""
 OFFERS_PER_SITE = 256
-"""What a site may have offered and not pushed; the oldest is forgotten, and offered again."""
+"""Open offers of a site; beyond that the oldest is forgotten, and the site offers it again."""
 
 
 class Gate(Protocol):
-    """Who may have what, as the mediator knows it. Its methods are called in the event loop."""
+    """What each site may fetch and push. Its methods are called in the event loop."""
 
     def site_of(self, context: Any) -> str:
         """The site that calls, by its certificate."""
@@ -48,7 +48,7 @@ class Gate(Protocol):
     def refuses_push(self, site: str, run: str, key: str, blob: Blob) -> str:
         """Why an order's answer may not bring that blob; empty if it may.
 
-        Whoever needs the blob for longer pins it here: a pin may come before the blob.
+        This is where to pin a blob that is needed for longer: a pin may come before the blob.
         """
 
     def book(self, site: str, direction: Direction, digest: str, nbytes: int) -> None:
@@ -191,9 +191,9 @@ class BlobService:
                 self._drop(each, offer)
 
     async def _finish_left(self, site: str, blob: Blob) -> None:
-        """Check a part whose stream ended when its bytes were there, and before they were checked.
+        """Check a part whose stream ended after its last byte and before its check.
 
-        An offset that equals the size would tell the site that there is nothing left to do.
+        An offset equal to the size would tell the site that it is done.
         """
         try:
             part = await opened(self._store, blob, site)
@@ -240,7 +240,7 @@ class BlobService:
             del self._offers[site]
 
     def _end_push(self, site: str, digest: str) -> None:
-        """Whoever still writes that part is told so with its next piece."""
+        """Close a part; its writer fails at its next piece."""
         part = self._pushed.pop((site, digest), None)
         if part is not None:
             part.close()

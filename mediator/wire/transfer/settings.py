@@ -15,10 +15,10 @@ class TransferSettings:
     floor_s: float = 180.0
     """How long no byte may get through; outlives a link that is cut for a minute or two."""
     slowest_bytes_per_s: float = 16 * 1024
-    """The slowest stream that is worked with: what a piece, or all of a stream, may take grows by
-    this. A link of 1 Mbit/s has room for seven of them."""
+    """The slowest stream that is served, which bounds the time for a piece and for a stream. A link
+    of 1 Mbit/s has room for seven."""
     waiting_bytes: int = 64 << 20
-    """What may wait in memory to be written, over all streams; of each a piece may beyond that."""
+    """Bytes in memory that wait to be written, over all streams; beyond that, a piece of each."""
     at_once: int = 16
     """Streams of one site; far fewer than the calls that a mediator lets it have open."""
     attempts: int = 8

@@ -1,6 +1,6 @@
-"""What both ends do with a stream of pieces: a file is read into it, or written from it.
+"""Both ends of a stream of pieces: read a file into it, or write one from it.
 
-Disks and hashes are worked on in threads, one piece at a time, while the next one travels.
+Threads do the disk and hash work of one piece while the next one travels.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ async def send(
 
 
 def _read(path: Path, offset: int, nbytes: int) -> bytes:
-    """Bytes of a file, which is opened anew: whoever waited may be gone, and closed its own."""
+    """Bytes of a file, opened anew, since a cancelled caller may have closed its own."""
     with path.open("rb", buffering=0) as file:
         return os.pread(file.fileno(), nbytes, offset)
 
@@ -148,7 +148,7 @@ class _Writer:
 
 
 async def opened(store: BlobStore, blob: Blob, owner: str = "") -> PartialBlob:
-    """A part, opened in a thread; not left open when nobody waits for it any more."""
+    """A part, opened in a thread, and closed if the caller is cancelled meanwhile."""
     opening = asyncio.ensure_future(asyncio.to_thread(store.open_part, blob, owner))
     try:
         return await asyncio.shield(opening)

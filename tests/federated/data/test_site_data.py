@@ -253,4 +253,4 @@ def test_sites_without_the_data_set_take_no_part(hospitals: Hospitals, tmp_path:
     with Federation(config, cluster=cluster) as federation:
         federation.run()
         assert federation.gang.mediator is not None
-        assert federation.gang.mediator.sites == ("site_1",)
+        assert federation.gang.mediator.membership.sites == ("site_1",)

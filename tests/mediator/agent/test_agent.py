@@ -70,7 +70,7 @@ def test_work_reaches_its_runner_in_the_order_in_which_it_came(tmp_path: Path) -
             await session.order(RUN, "work/1", "work", work("echo", **MODEL), store)
             await until(lambda: lab.mediator.offsets != [], "its model is on its way")
             await session.order(RUN, "work/2", "work", work("echo"), store)
-            await until(lambda: len(agent._at_work.held()) == 2, "both are there")
+            await until(lambda: len(agent._work.held()) == 2, "both are there")
             await asyncio.sleep(0.2)
             before = lab.worked()
             assert "work/2" not in before

@@ -22,8 +22,7 @@ from click.testing import CliRunner
 
 import mediators
 from fake_mediator import FakeMediator, fake_mediator
-from fedpilot.mediator.cli.join import join
-from fedpilot.mediator.cli.policy import policy
+from fedpilot.mediator.cli.join import join, policy
 from fedpilot.mediator.cli.profile import profile
 from fedpilot.mediator.identity import Credentials, Token
 from fedpilot.mediator.proto import federation_pb2 as pb
@@ -236,7 +235,8 @@ def test_an_expired_certificate_is_said_before_anything_is_dialled(
     old = office.mediator.authority.issue("paris", Role.SITE, now=time.time() - 100, valid_s=10)
     home = SiteHome(tmp_path)
     with home.locked():
-        home.write_joined(SiteName("paris"), "127.0.0.1:1", old)
+        old.write(home.credentials_folder)
+        home.write_mediator(SiteName("paris"), "127.0.0.1:1")
     result = invoke("--home", str(tmp_path))
     assert result.exit_code == 2
     assert "ended on" in result.output

@@ -235,7 +235,7 @@ def test_changes_events_bytes_and_a_stop_are_passed_on(
     mediator.say.put(pb.ToCoordinator(happened=pb.SiteHappened(site="paris", happened=happened)))
     flow = pb.FlowBytes(round=1, site="paris", direction="to_site", purpose="training", bytes=9)
     used: list[LinkUse] = []
-    connection.on_link_use(used.append)
+    connection.on_link_use = used.append
     took = pb.LinkSeconds(round=1, site="paris", bytes=9, seconds=2.5)
     mediator.say.put(pb.ToCoordinator(bytes=pb.Bytes(flows=[flow], links=[took])))
     mediator.say.put(pb.ToCoordinator(stop=pb.Stop(reason="by otto")))
@@ -286,9 +286,9 @@ def test_whatever_a_site_says_the_conversation_goes_on(
     assert [dict(each.header) for each in heard] == [{"name": 1}, {"worker": 2}]
     assert not broken
     said = " ".join(caplog.messages)
-    assert "nobody could listen to what site paris says" in said
+    assert "an event of site paris could not be handled" in said
     assert "cannot be read" in said
-    assert "site paris says too much at once" in said
+    assert "an event of site paris is too long" in said
 
 
 def test_the_mediator_hears_that_it_lives_whatever_else_it_does(

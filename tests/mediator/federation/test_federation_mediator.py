@@ -43,13 +43,13 @@ def test_closing_releases_everything_and_may_be_done_twice() -> None:
         assert a.held
     assert not a.held
     mediator.close()
-    assert mediator.sites == ("a",)
-    assert mediator.promises == {}
+    assert mediator.membership.sites == ("a",)
+    assert mediator.membership.promises == {}
 
 
 def test_a_site_that_is_back_after_the_end_gives_all_back() -> None:
     mediator, sites = started(*"ab")
-    mediator.lose("b", "a storm")
+    mediator.membership.remove("b", "a storm")
     slow: Future[None] = Future()
     sites["b"].start = lambda notify: slow  # type: ignore[method-assign]
     back = mediator.readmit("b")
@@ -65,5 +65,5 @@ def test_after_the_end_no_order_is_sent() -> None:
     mediator, sites = started(*"ab")
     mediator.close()
     with pytest.raises(SiteLost, match="has ended"):
-        mediator.deliver("a", Payload(kind="train"), purpose="node").result(5)
+        mediator.orders.deliver("a", Payload(kind="train"), purpose="node").result(5)
     assert "deliver" not in sites["a"].log

@@ -22,10 +22,10 @@ from fedpilot.mediator.core.reservation import Answer
 def test_all_sites_promise_and_commit() -> None:
     a, b = FakeSite("a", vnodes=3), FakeSite("b", vnodes=1)
     mediator = mediator_of(a, b)
-    assert mediator.sites == ("a", "b")
+    assert mediator.membership.sites == ("a", "b")
     assert dict(mediator.reserve(REQUEST)) == {"a": Promise("a", 3), "b": Promise("b", 1)}
     assert a.log == b.log == ["prepare", "commit"]
-    assert mediator.promises == {"a": Promise("a", 3), "b": Promise("b", 1)}
+    assert mediator.membership.promises == {"a": Promise("a", 3), "b": Promise("b", 1)}
 
 
 def test_a_refusal_releases_all_and_says_why() -> None:
@@ -40,8 +40,8 @@ def test_enough_sites_go_on_without_the_others() -> None:
     a, b, c = FakeSite("a"), FakeSite("b", Refusal("b", "no")), FakeSite("c")
     mediator = mediator_of(a, b, c)
     mediator.reserve(REQUEST, min_sites=2)
-    assert mediator.sites == ("a", "c")
-    assert mediator.assign(10).shares == {"a": (range(5),), "c": (range(5, 10),)}
+    assert mediator.membership.sites == ("a", "c")
+    assert mediator.membership.assign(10).shares == {"a": (range(5),), "c": (range(5, 10),)}
 
 
 def test_a_required_sites_refusal_is_final() -> None:

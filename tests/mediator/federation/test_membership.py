@@ -17,33 +17,33 @@ from fedpilot.mediator import (
 def test_clients_are_assigned_by_the_strategy_that_was_asked_for() -> None:
     mediator = mediator_of(FakeSite("b", vnodes=3), FakeSite("a"), assignment="round_robin")
     with pytest.raises(RuntimeError, match="reserved"):
-        _ = mediator.assignment
+        _ = mediator.membership.assignment
     mediator.reserve(REQUEST)
-    assert mediator.assign(4).shares == {"a": (range(0, 4, 2),), "b": (range(1, 4, 2),)}
-    assert mediator.assignment.site_of(3) == "b"
+    assert mediator.membership.assign(4).shares == {"a": (range(0, 4, 2),), "b": (range(1, 4, 2),)}
+    assert mediator.membership.assignment.site_of(3) == "b"
 
 
 def test_a_lost_site_counts_no_more_and_its_clients_belong_to_others() -> None:
     mediator, _ = started(*"abc")
     heard: list[tuple[str, Payload | None]] = []
-    with mediator.heard_by(lambda site, payload: heard.append((site, payload))):
-        mediator.lose("c", "a storm", round_number=4)
-        mediator.lose("c", "told twice", round_number=5)
-    mediator.lose("b", "nobody listens")
-    assert mediator.sites == ("a",)
+    with mediator.events.heard_by(lambda site, payload: heard.append((site, payload))):
+        mediator.membership.remove("c", "a storm", round_number=4)
+        mediator.membership.remove("c", "told twice", round_number=5)
+    mediator.membership.remove("b", "nobody listens")
+    assert mediator.membership.sites == ("a",)
     assert sizes(mediator) == {"a": 12, "b": 0, "c": 0}
     assert heard == [("c", None)]
-    assert mediator.drain_changes() == [
+    assert mediator.membership.drain_changes() == [
         Change(site="c", kind=ChangeKind.LOST, reason="a storm", clients=4),
         Change(site="b", kind=ChangeKind.LOST, reason="nobody listens", clients=6),
     ]
-    assert mediator.drain_changes() == []
-    assert "round 4, which was lost: a storm" in mediator.assignment.explain(11)
+    assert mediator.membership.drain_changes() == []
+    assert "round 4, which was lost: a storm" in mediator.membership.assignment.explain(11)
 
 
 def test_without_replacement_a_lost_sites_clients_stay_its_own() -> None:
     mediator, _ = started(*"ab", replacement=False)
-    mediator.lose("b", "a storm")
+    mediator.membership.remove("b", "a storm")
     assert sizes(mediator) == {"a": 6, "b": 6}
 
 
@@ -61,41 +61,41 @@ def test_what_a_gang_lacks(
     min_sites: int | None, required: tuple[str, ...], lost: str, words: str | None
 ) -> None:
     mediator = mediator_of(*map(FakeSite, "abc"))
-    assert mediator.lacking() is None
+    assert mediator.membership.lacking() is None
     mediator.reserve(REQUEST, min_sites=min_sites, required=required)
     for site in lost:
-        mediator.lose(site, "a storm")
-    found = mediator.lacking()
+        mediator.membership.remove(site, "a storm")
+    found = mediator.membership.lacking()
     assert found is None if words is None else words in str(found)
 
 
 def test_a_site_whose_runners_are_spent_is_not_asked_again() -> None:
     mediator, sites = started(*"ab")
-    mediator.give_up("b", RunnersSpent("b", "killed by SIGKILL"))
-    assert mediator.excluded == {"b": "killed by SIGKILL"}
+    mediator.membership.give_up("b", RunnersSpent("b", "killed by SIGKILL"))
+    assert mediator.membership.excluded == {"b": "killed by SIGKILL"}
     sites["b"].log.clear()
     with pytest.raises(ReservationRefused, match="killed by SIGKILL"):
         mediator.readmit("b").result(5)
     assert sites["b"].log == []
-    assert not mediator.hopeless()
-    mediator.give_up("a", RunnersSpent("a", "killed by SIGSEGV"))
-    assert mediator.hopeless()
-    assert "site a is gone: killed by SIGSEGV" in str(mediator.lacking())
+    assert not mediator.membership.hopeless()
+    mediator.membership.give_up("a", RunnersSpent("a", "killed by SIGSEGV"))
+    assert mediator.membership.hopeless()
+    assert "site a is gone: killed by SIGSEGV" in str(mediator.membership.lacking())
 
 
 def test_a_site_that_is_left_alone_keeps_what_it_has_and_gets_nothing_new() -> None:
     mediator, sites = started(*"abc")
     heard: list[str] = []
-    with mediator.heard_by(lambda site, _: heard.append(site)):
-        mediator.leave_alone(["b"])
-        mediator.leave_alone(["b"])
+    with mediator.events.heard_by(lambda site, _: heard.append(site)):
+        mediator.membership.leave_alone(["b"])
+        mediator.membership.leave_alone(["b"])
     assert heard == ["b"]
-    mediator.lose("c", "a storm")
+    mediator.membership.remove("c", "a storm")
     assert sizes(mediator) == {"a": 8, "b": 4, "c": 0}
-    assert list(mediator.share_out((range(3),))) == ["a"]
-    mediator.lose("a", "a storm")
+    assert list(mediator.membership.share_out((range(3),))) == ["a"]
+    mediator.membership.remove("a", "a storm")
     assert sizes(mediator) == {"a": 8, "b": 4, "c": 0}, "they wait for somebody"
-    assert mediator.share_out((range(3),)) == {}
-    mediator.leave_alone(())
-    assert mediator.share_out((range(3),)) == {"b": (range(3),)}
+    assert mediator.membership.share_out((range(3),)) == {}
+    mediator.membership.leave_alone(())
+    assert mediator.membership.share_out((range(3),)) == {"b": (range(3),)}
     assert sites["b"].held

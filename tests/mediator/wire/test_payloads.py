@@ -21,7 +21,6 @@ from fedpilot.mediator.wire.blobs.store import BlobStore
 from fedpilot.mediator.wire.payloads import (
     DTYPES,
     BadPayload,
-    PayloadLimits,
     header_json,
     read,
     read_tensors,
@@ -227,19 +226,20 @@ def test_a_path_with_no_way_up_is_a_name(tmp_path: Path) -> None:
     assert list(read_tensors(tmp_path / "file")) == ["encoder/layer..0"]
 
 
-def test_limits_are_what_they_say(tmp_path: Path) -> None:
-    few = PayloadLimits(most_tensors=1, largest_header=10, largest_index=120)
+def test_limits_are_what_they_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pair = {"a": np.zeros(1), "b": np.zeros(1)}
     _, blob = write(Payload(kind="k", tensors=pair), tmp_path)
     assert blob is not None
+    for limit, value in {"MOST_TENSORS": 1, "LARGEST_HEADER": 10, "LARGEST_INDEX": 120}.items():
+        monkeypatch.setattr(f"fedpilot.mediator.wire.payloads.{limit}", value)
     with pytest.raises(BadPayload, match="2 tensors, over 1"):
-        read_tensors(tmp_path / blob.digest, few)
+        read_tensors(tmp_path / blob.digest)
     with pytest.raises(BadPayload, match="2 tensors, over 1"):
-        write(Payload(kind="k", tensors=pair), tmp_path, few)
+        write(Payload(kind="k", tensors=pair), tmp_path)
     with pytest.raises(BadPayload, match="over 10"):
-        read("k", '{"a": "bcdefg"}', None, few)
+        read("k", '{"a": "bcdefg"}', None)
     with pytest.raises(BadPayload, match="over 120"):
-        write(Payload(kind="k", tensors={"a" * 100: np.zeros(1)}), tmp_path, few)
+        write(Payload(kind="k", tensors={"a" * 100: np.zeros(1)}), tmp_path)
 
 
 @pytest.mark.parametrize(

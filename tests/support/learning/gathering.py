@@ -76,7 +76,7 @@ class World:
         self.mediator = FederationMediator(self.sites.values())
         request = GangRequest(name="g", resources={"CPU": 1.0})
         self.mediator.reserve(request, min_sites=1, required=required)
-        self.mediator.assign(EVERYBODY, pinned)
+        self.mediator.membership.assign(EVERYBODY, pinned)
         self.mediator.start("w", {name: Payload(kind="spec") for name in names}, lambda _: None)
         self.pending: list[tuple[Future[Payload], str, Share]] = []
         self.closing: list[tuple[str, Share]] = []
@@ -91,7 +91,7 @@ class World:
     # the query
 
     def send(self, site: str, share: Share) -> Future[Payload]:
-        assert site in self.mediator.sites
+        assert site in self.mediator.membership.sites
         answer: Future[Payload] = Future()
         self.pending.append((answer, site, share))
         self.sent.append((site, share))
@@ -155,10 +155,10 @@ class World:
 
     def bring_back(self, site: str) -> None:
         self.lost.remove(site)
-        self.mediator.returned(site, Promise(site, self.sites[site].vnodes))
+        self.mediator.membership.restore(site, Promise(site, self.sites[site].vnodes))
 
     def parts(self) -> list[Part]:
-        assignment = self.mediator.assignment
+        assignment = self.mediator.membership.assignment
         return [
             Part(
                 site=site,
@@ -196,7 +196,7 @@ class Stepped(Gather):
             case "garble":
                 self.world.garble(rest)
             case "open":
-                self.world.mediator.leave_alone(())
+                self.world.mediator.membership.leave_alone(())
             case "return":
                 self.world.bring_back(rest)
             case "progress":

@@ -62,15 +62,7 @@ class Puppet:
         self.settings = RunnerSettings.read(folder)
         self.store = BlobStore(self.settings.blobs, 1 << 30)
         self.over = threading.Event()
-        self.server = RunnerServer(
-            folder,
-            self,
-            run=self.settings.run,
-            site=self.settings.site,
-            lease_s=self.settings.lease_s,
-            orphan_s=self.settings.orphan_s,
-            clock=time.monotonic,
-        )
+        self.server = RunnerServer(folder, self, self.settings, time.monotonic)
 
     def work(self, order: pb.Order) -> None:
         with (self.folder / "worked").open("a") as file:

@@ -94,13 +94,15 @@ def started(
     sites = {name: FakeSite(name) for name in names}
     mediator = FederationMediator(sites.values(), **options)
     mediator.reserve(REQUEST, min_sites=min_sites)
-    mediator.assign(12)
+    mediator.membership.assign(12)
     mediator.start("w", {name: Payload(kind="spec") for name in names}, lambda _: None)
     return mediator, sites
 
 
 def sizes(mediator: FederationMediator) -> dict[str, int]:
-    return {site: sum(map(len, share)) for site, share in mediator.assignment.shares.items()}
+    return {
+        site: sum(map(len, share)) for site, share in mediator.membership.assignment.shares.items()
+    }
 
 
 def dies(site: FakeSite, verb: str, times: int, last: Exception | None = None) -> None:

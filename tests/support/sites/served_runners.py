@@ -19,10 +19,10 @@ from fedpilot.mediator.agent.runner.process import (
 )
 from fedpilot.mediator.agent.runner.server import RunnerServer
 from fedpilot.mediator.proto import federation_pb2 as pb
-from fedpilot.mediator.wire.blobs.references import Keeping
 from fedpilot.mediator.wire.blobs.store import BlobStore
 from fedpilot.mediator.wire.failures import told
-from fedpilot.mediator.wire.messages import done_message, payload_of
+from fedpilot.mediator.wire.messages import payload_of
+from fedpilot.mediator.wire.references import Keeping
 
 SOON_S = 60.0
 
@@ -33,7 +33,9 @@ class FakeRunner:
     def __init__(self, folder: Path, lease_s: float = 0.0, orphan_s: float = 60.0) -> None:
         folder.mkdir(parents=True)
         blobs = folder / "blobs"
-        settings = RunnerSettings(run="r", site="paris", blobs=blobs, lease_s=lease_s)
+        settings = RunnerSettings(
+            run="r", site="paris", blobs=blobs, lease_s=lease_s, orphan_s=orphan_s
+        )
         (folder / SETTINGS).write_text(json.dumps(settings.to_json()))
         self.folder = folder
         self.clock = ManualClock(1000.0)
@@ -45,15 +47,7 @@ class FakeRunner:
         """What an order is answered with; None to leave it at work."""
         self.lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT)
         fcntl.flock(self.lock, fcntl.LOCK_EX)
-        self.server = RunnerServer(
-            folder,
-            self,
-            run="r",
-            site="paris",
-            lease_s=lease_s,
-            orphan_s=orphan_s,
-            clock=self.clock,
-        )
+        self.server = RunnerServer(folder, self, settings, self.clock)
         self.server.open()
 
     def work(self, order: pb.Order) -> None:
@@ -62,7 +56,7 @@ class FakeRunner:
             return
         try:
             made = self.make(payload_of(order, self.keeping.store))
-            done = self.keeping.keep(lambda store: done_message(made, store))
+            done = self.keeping.keep(made)
         except Exception as error:
             self.server.answer(pb.Answer(id=order.id, failure=told(error)))
         else:

@@ -57,7 +57,7 @@ class ShakySite(InProcessSite):
         for answer in self._open:
             if not answer.done():
                 answer.set_exception(SiteLost(self.name, "the cable was cut"))
-        self._release()
+        self.release().result()
 
     def _refused(self) -> Future[Payload]:
         def refuse() -> Payload:

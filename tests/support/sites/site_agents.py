@@ -9,9 +9,7 @@ import asyncio
 import contextlib
 import json
 import os
-import random
 import sys
-import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -95,9 +93,6 @@ def agent(
         credentials,
         settings,
         say=say,
-        clock=time.monotonic,
-        wall_clock=time.time,
-        chance=random.random,
         start=start,
         space=space,
     )
@@ -123,7 +118,10 @@ def main(folder: Path, address: str) -> None:
         def say(event: str, /, **fields: Any) -> None:
             print(json.dumps({"event": event, **fields}), flush=True)
 
-        asyncio.run(agent(home, address, credentials, say=say).run())
+        async def work() -> None:
+            await agent(home, address, credentials, say=say).run()
+
+        asyncio.run(work())
 
 
 if __name__ == "__main__":

@@ -27,9 +27,9 @@ def test_a_site_that_adds_too_much_is_left_out_and_stays(how: str) -> None:
     found = Stepped(world, WHOLE, script).answers(world.parts())
     assert members([each.part.share for each in found.all]) == Counter(range(EVERYBODY))
     assert {each.part.site for each in found.all} == {"a", "c"}
-    assert world.mediator.sites == ("a", "b", "c")
+    assert world.mediator.membership.sites == ("a", "b", "c")
     assert [site for site, _ in world.refusals] == ["b"]
-    assert not world.mediator.distrusted
+    assert not world.mediator.membership.distrusted
 
 
 def test_its_clients_that_may_not_move_are_missing_at_once() -> None:
@@ -50,7 +50,7 @@ def test_where_they_have_to_count_nobody_waits_for_them(word: str) -> None:
 
 def test_who_was_not_believed_before_is_not_waited_for_either() -> None:
     world = World("abc", {"b": [range(5)]})
-    world.mediator.distrust("b", "it lied in round 2")
+    world.mediator.membership.distrust("b", "it lied in round 2")
     found = Stepped(world, SOME, ["answer"] * 2).answers(world.parts())
     assert found.reason == "site b: it lied in round 2"
 

@@ -30,8 +30,8 @@ def test_a_site_that_answers_with_what_cannot_be_is_done_without_for_good() -> N
     told = [i for each in found.all for part in each.part.share for i in part]
     assert sorted(told) == list(range(EVERYBODY))
     assert "b" not in {each.part.site for each in found.all}
-    assert world.mediator.sites == ("a", "c")
-    assert "a lie" in world.mediator.distrusted["b"]
+    assert world.mediator.membership.sites == ("a", "c")
+    assert "a lie" in world.mediator.membership.distrusted["b"]
     with pytest.raises(ReservationRefused, match="a lie"):
         world.mediator.readmit("b").result(1)
 
@@ -85,8 +85,8 @@ def test_a_lost_sites_clients_go_to_the_others_by_their_size() -> None:
     assert [(site, sum(map(len, share))) for site, share in world.sent] == [
         ("a", 7), ("b", 13), ("c", 20), ("a", 7), ("b", 13)
     ]  # fmt: skip
-    assert world.mediator.sites == ("a", "b")
-    assert world.mediator.assignment.explain(39).endswith(
+    assert world.mediator.membership.sites == ("a", "b")
+    assert world.mediator.membership.assignment.explain(39).endswith(
         "was at site c until round 3, which was lost: a storm"
     )
     assert world.changes
@@ -94,15 +94,15 @@ def test_a_lost_sites_clients_go_to_the_others_by_their_size() -> None:
 
 def test_a_site_without_clients_is_not_asked() -> None:
     world = World("ab")
-    world.mediator.lose("b", "a storm")
-    world.mediator.returned("b", Promise("b", 2))
+    world.mediator.membership.remove("b", "a storm")
+    world.mediator.membership.restore("b", Promise("b", 2))
     assert ask(world, WHOLE, "answer") == Counter(range(EVERYBODY))
     assert [site for site, _ in world.sent] == ["a"]
 
 
 def test_clients_wait_while_the_only_site_left_is_to_get_nothing_new() -> None:
     world = World("ab")
-    world.mediator.leave_alone(["b"])
+    world.mediator.membership.leave_alone(["b"])
     script = ["lose a", "answer", "open", "answer"]
     assert ask(world, WHOLE, *script) == Counter(range(EVERYBODY))
     assert [site for site, _ in world.sent] == ["a", "b", "b"]
@@ -112,7 +112,7 @@ def test_a_site_that_is_lost_during_the_redo_is_replaced_too() -> None:
     world = World()
     script = ["lose c", "lose b", *["answer"] * 4]
     assert ask(world, WHOLE, *script) == Counter(range(EVERYBODY))
-    assert world.mediator.sites == ("a",)
+    assert world.mediator.membership.sites == ("a",)
 
 
 def test_clients_that_may_not_move_wait_for_their_site() -> None:
@@ -124,7 +124,10 @@ def test_clients_that_may_not_move_wait_for_their_site() -> None:
 
 def test_without_replacement_everybody_waits() -> None:
     world = World("ab")
-    parts = [Part(site=s, stays=share) for s, share in world.mediator.assignment.shares.items()]
+    parts = [
+        Part(site=s, stays=share)
+        for s, share in world.mediator.membership.assignment.shares.items()
+    ]
     asking = Stepped(world, WHOLE, ["lose b", "answer", "return b", "answer"])
     assert members([each.part.share for each in asking.answers(parts).all]) == Counter(
         range(EVERYBODY)
@@ -247,8 +250,8 @@ def test_what_cannot_be_read_is_as_good_as_a_lie(word: str) -> None:
     world = World("abc")
     asking = Stepped(world, WHOLE, [f"{word} b", *["answer"] * 4])
     asking.answers(world.parts())
-    assert world.mediator.sites == ("a", "c")
-    assert list(world.mediator.distrusted) == ["b"]
+    assert world.mediator.membership.sites == ("a", "c")
+    assert list(world.mediator.membership.distrusted) == ["b"]
 
 
 def test_what_the_work_raised_is_raised() -> None:

@@ -243,7 +243,7 @@ def test_an_answer_that_cannot_be_is_discarded_and_its_site_distrusted() -> None
     lateness.expect("a").set_result(Payload(kind="lie"))
     assert lateness.orders.take(4) == []
     assert "a lie" in lateness.reasons()[0]
-    assert "a lie" in lateness.mediator.distrusted["a"]
+    assert "a lie" in lateness.mediator.membership.distrusted["a"]
 
 
 def test_a_late_answer_that_is_too_much_is_discarded_and_its_site_stays() -> None:
@@ -251,7 +251,7 @@ def test_a_late_answer_that_is_too_much_is_discarded_and_its_site_stays() -> Non
     lateness.expect("a").set_result(Payload(kind="excess"))
     assert lateness.orders.take(4) == []
     assert lateness.reasons() == ["it is too much"]
-    assert not lateness.mediator.distrusted
+    assert not lateness.mediator.membership.distrusted
 
 
 @pytest.mark.parametrize("cancelled", [True, False], ids=["given up", "failed"])

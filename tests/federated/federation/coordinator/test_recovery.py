@@ -196,7 +196,7 @@ def test_a_site_that_is_drained_is_not_said_to_be_lost(
 
     def stepping(self: Coordinator, model: GlobalModel) -> Any:
         if model.round_number == 1:
-            self._run.mediator.drain("west", "drain by alice", round_number=2).result(60)
+            self._run.mediator.orders.drain("west", "drain by alice", round_number=2).result(60)
         return step(self, model)
 
     monkeypatch.setattr(Coordinator, "step", stepping)

@@ -48,7 +48,7 @@ class Connection:
     def __init__(self, **states: SiteState) -> None:
         self.sites: dict[SiteName, SiteStanding] = {}
         self.changed: Callable[[SiteStanding], None] = lambda _: None
-        self.link_use: Any = None
+        self.on_link_use: Any = None
         for name, state in states.items():
             self.set(name, state)
 
@@ -62,9 +62,6 @@ class Connection:
 
     def on_site_change(self, callback: Callable[[SiteStanding], None]) -> None:
         self.changed = callback
-
-    def on_link_use(self, callback: Any) -> None:
-        self.link_use = callback
 
     def link(self, name: str) -> Link:
         return Link()
@@ -89,8 +86,8 @@ class Run:
         self.mediator = FederationMediator(found, replacement=replaces)
         undo.callback(self.mediator.close)
         self.mediator.reserve(REQUEST, min_sites=source.least)
-        self.mediator.assign(12)
-        specs = {site: Payload(kind="spec") for site in self.mediator.sites}
+        self.mediator.membership.assign(12)
+        specs = {site: Payload(kind="spec") for site in self.mediator.membership.sites}
         self.mediator.start("w", specs, lambda _: None)
         self.passed: Mapping[str, str] = {}
         run = StartedRun(
@@ -104,7 +101,9 @@ class Run:
 
     def has(self, *sites: str) -> None:
         """Wait until these are its sites."""
-        eventually(lambda: set(self.mediator.sites) == set(sites), SOON_S, f"it has {sites}")
+        eventually(
+            lambda: set(self.mediator.membership.sites) == set(sites), SOON_S, f"it has {sites}"
+        )
 
 
 @pytest.fixture
@@ -141,10 +140,13 @@ def test_a_run_goes_on_after_a_restart_with_the_sites_that_it_had(
         connection.set("bergen", SiteState.READY)
 
         def replaced() -> bool:
-            return len(run.mediator.sites) == 3 and "tokyo" not in run.mediator.sites
+            return (
+                len(run.mediator.membership.sites) == 3
+                and "tokyo" not in run.mediator.membership.sites
+            )
 
         eventually(replaced, SOON_S, "another site is in the place of tokyo")
-        had = set(run.mediator.sites)
+        had = set(run.mediator.membership.sites)
         eventually(lambda: had == set(run_members(members)), SOON_S, "that is written down")
     connection.set("tokyo", SiteState.READY)
     Run(connection, members, undo, again=True).has(*had)
@@ -172,7 +174,7 @@ def test_a_site_that_clients_may_not_move_to_is_told_why_it_is_not_taken(
     connection.set("tokyo", SiteState.LOST)
     eventually(lambda: "bergen" in run.passed, SOON_S, "it is said")
     assert run.passed == {"bergen": "its clients stay with the sites that they were given to"}
-    assert set(run.mediator.sites) == {"oslo", "paris"}
+    assert set(run.mediator.membership.sites) == {"oslo", "paris"}
 
 
 def run_members(path: Path) -> list[str]:

@@ -131,7 +131,7 @@ def test_a_key_that_is_ordered_anew_is_booked_anew(tmp_path: Path) -> None:
             error = error_of(PARIS, answer.failure)
             assert isinstance(error, PolicyRefused)
             assert error.rule == "bytes_per_round.to_site"
-            traffic = agent._at_work._transfers._traffic
+            traffic = agent._work._transfers._traffic
             await until(lambda: not traffic._crossings, "nothing is on its way")
 
     played(tmp_path, play)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fedpilot.mediator.agent.runner import endings
-from fedpilot.mediator.agent.runner.endings import how_it_ended, oom_kills
+from fedpilot.mediator.agent.runner import process
+from fedpilot.mediator.agent.runner.process import how_it_ended, oom_kills
 
 
 @pytest.mark.parametrize(
@@ -56,6 +56,6 @@ def test_the_count_of_the_kernel(
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     monkeypatch.setattr(
-        endings, "SYSTEM", (tmp_path / "group", tmp_path / "own", tmp_path / "vmstat")
+        process, "SYSTEM", (tmp_path / "group", tmp_path / "own", tmp_path / "vmstat")
     )
     assert oom_kills() == count

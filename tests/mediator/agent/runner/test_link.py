@@ -16,8 +16,8 @@ from fedpilot.mediator.agent.runner.process import (
     RunnerProcess,
 )
 from fedpilot.mediator.proto import federation_pb2 as pb
-from fedpilot.mediator.wire.blobs.references import Keeping
 from fedpilot.mediator.wire.blobs.store import BlobStore
+from fedpilot.mediator.wire.references import Keeping
 from real_ray import eventually
 from served_runners import SOON_S, FakeRunner
 

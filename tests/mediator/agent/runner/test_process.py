@@ -22,9 +22,9 @@ from fedpilot.mediator.agent.runner.process import (
     RunnerProcess,
     RunnerSettings,
 )
-from fedpilot.mediator.wire.blobs.references import Keeping
 from fedpilot.mediator.wire.blobs.store import BlobStore
 from fedpilot.mediator.wire.local_socket import RUNNER_SOCKET
+from fedpilot.mediator.wire.references import Keeping
 from real_ray import eventually
 
 SOON_S = 60.0
@@ -190,7 +190,7 @@ from pathlib import Path
 from fedpilot.mediator import Payload
 from fedpilot.mediator.agent.runner.link import OrderTensors, RunnerLink
 from fedpilot.mediator.agent.runner.process import RunnerProcess
-from fedpilot.mediator.wire.blobs.references import Keeping
+from fedpilot.mediator.wire.references import Keeping
 from fedpilot.mediator.wire.blobs.store import BlobStore
 
 runner = RunnerProcess(Path(sys.argv[1]))

@@ -12,8 +12,8 @@ from fedpilot.mediator import GangRequest, Payload, RunnerDied, RunnersSpent, Si
 from fedpilot.mediator.agent.runner.link import OrderTensors, RunnerLink
 from fedpilot.mediator.agent.runner.process import RunnerProcess, RunnerSettings
 from fedpilot.mediator.core.restarts import RestartSettings
-from fedpilot.mediator.wire.blobs.references import Keeping
 from fedpilot.mediator.wire.blobs.store import BlobStore
+from fedpilot.mediator.wire.references import Keeping
 
 SOON_S = 60.0
 HASTY = RestartSettings(first_pause_s=0.01, longest_pause_s=0.02)

@@ -56,7 +56,8 @@ def test_a_site_is_brought_back_from_three_things(tmp_path: Path) -> None:
     old, new = SiteHome(tmp_path / "old"), SiteHome(tmp_path / "new")
     with old.locked():
         made = authority.issue("paris", Role.SITE, now=NOW)
-        old.write_joined(SiteName("paris"), "fl.example.org:7461", made)
+        made.write(old.credentials_folder)
+        old.write_mediator(SiteName("paris"), "fl.example.org:7461")
         secret = old.secret()
     new.folder.mkdir()
     shutil.copytree(old.credentials_folder, new.credentials_folder)
