@@ -25,7 +25,8 @@ from typing import Any
 from ...core.cluster_state import ClusterState
 from ...core.invariants import broken
 from ...core.ledger import Ledger
-from ...core.records import ClusterId, WorkId
+from ...core.places.groups import PlacementGroupRecord
+from ...core.records import ClusterId, Machine, PlacedCluster, Use, VNode, WorkId
 from ...errors import FabricError
 from . import ledger_rows as rows
 
@@ -90,11 +91,11 @@ class LedgerFile:
         with self._explained():
             tables = {name: self._rows(name) for name in TABLES}
         ledger = Ledger.restored(
-            machines=[rows.machine(id, what) for id, what in tables["machines"].items()],
-            clusters=[rows.cluster(id, what) for id, what in tables["clusters"].items()],
-            vnodes=[rows.vnode(id, what) for id, what in tables["vnodes"].items()],
-            loans=[loan for id, what in tables["vnodes"].items() for loan in rows.loans(id, what)],
-            uses={WorkId(id): rows.use(what) for id, what in tables["uses"].items()},
+            machines=[rows.read(Machine, row, id=id) for id, row in tables["machines"].items()],
+            clusters=[rows.read(PlacedCluster, r, id=id) for id, r in tables["clusters"].items()],
+            vnodes=[rows.read(VNode, row, id=id) for id, row in tables["vnodes"].items()],
+            loans=[loan for id, row in tables["vnodes"].items() for loan in rows.loans(id, row)],
+            uses={WorkId(id): rows.read(Use, row) for id, row in tables["uses"].items()},
         )
         if wrong := broken(ledger):
             raise FabricError(f"{self._name} does not add up: {wrong[0]}")
@@ -103,8 +104,8 @@ class LedgerFile:
         self._order = itertools.count(max(self._asked.values(), default=-1) + 1)
         state = ClusterState(
             ledger,
-            [rows.entry(id, what) for id, what in order],
-            [rows.group(id, what) for id, what in tables["groups"].items()],
+            [rows.entry(id, row) for id, row in order],
+            [rows.read(PlacementGroupRecord, row, id=id) for id, row in tables["groups"].items()],
             sorted(
                 (rows.work(*row) for row in tables["works"].items()), key=lambda work: work.number
             ),
@@ -129,15 +130,14 @@ class LedgerFile:
         with self._explained():
             self._file.execute("BEGIN IMMEDIATE")
             try:
-                self._write("machines", changes.machines, ledger.machines, rows.machine_row)
-                self._write("clusters", changes.clusters, ledger.clusters, rows.cluster_row)
-                self._write(
-                    "vnodes", changes.vnodes, ledger.vnodes, partial(rows.vnode_row, ledger)
-                )
-                self._write("uses", changes.works, ledger.uses, rows.use_row)
+                self._write("machines", changes.machines, ledger.machines)
+                self._write("clusters", changes.clusters, ledger.clusters)
+                vnode_row = partial(rows.vnode_row, ledger)
+                self._write("vnodes", changes.vnodes, ledger.vnodes, vnode_row)
+                self._write("uses", changes.works, ledger.uses)
                 self._write("entries", entries, state.entries, partial(rows.entry_row, self._asked))
-                self._write("groups", state.groups.changes(), state.groups, rows.group_row)
-                self._write("works", state.works.changes(), state.works, rows.work_row)
+                self._write("groups", state.groups.changes(), state.groups)
+                self._write("works", state.works.changes(), state.works)
                 answers = state.changed_answers()
                 self._write("answers", answers, state.answers, lambda ended: {"ended": ended})
                 for name, what in (notes or {}).items():
@@ -193,10 +193,10 @@ class LedgerFile:
         table: str,
         changed: Iterable[str],
         now: Any,
-        row: Callable[[Any], Mapping[str, Any]],
+        row: Callable[[Any], Mapping[str, Any]] = rows.row,
     ) -> None:
         gone = [(id,) for id in changed if id not in now]
-        there = [(id, json.dumps(row(now[id]))) for id in changed if id in now]
+        there = [(id, rows.text(row(now[id]))) for id in changed if id in now]
         self._file.executemany(f"DELETE FROM {table} WHERE id = ?", gone)
         self._file.executemany(f"INSERT OR REPLACE INTO {table} VALUES (?, ?)", there)
 
