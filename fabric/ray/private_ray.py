@@ -71,7 +71,13 @@ _CHANNEL = PrivateName(
 )
 _GENERATED = "ray.core.generated"
 _RPCS = {
-    "PlacementGroupInfo": ("CreatePlacementGroup", "GetPlacementGroup", "RemovePlacementGroup"),
+    "PlacementGroupInfo": (
+        "CreatePlacementGroup",
+        "GetAllPlacementGroup",
+        "GetPlacementGroup",
+        "RemovePlacementGroup",
+        "WaitPlacementGroupUntilReady",
+    ),
     "NodeInfo": ("GetAllNodeInfo", "UnregisterNode"),
     "NodeResourceInfo": ("GetAllAvailableResources", "GetAllResourceUsage"),
     "ActorInfo": ("GetAllActorInfo",),
@@ -173,19 +179,27 @@ def require(*purposes: str) -> None:
 
 def channel(address: str, options: Sequence[tuple[str, Any]]) -> Any:
     """A channel to the GCS, for coroutines, with the credentials that Ray would use."""
-    utils: Any = importlib.import_module("ray._private.grpc_utils")
-    return utils.init_grpc_channel(address, options, asynchronous=True)
+    return module(_CHANNEL.module).init_grpc_channel(address, options, asynchronous=True)
 
 
 def generated(name: str) -> Any:
     """A module of Ray's messages, such as `gcs_service_pb2`."""
-    return importlib.import_module(f"{_GENERATED}.{name}")
+    return module(f"{_GENERATED}.{name}")
+
+
+def gcs_calls(channel: Any) -> dict[str, Any]:
+    """What the manager calls at the GCS, by name."""
+    stubs = generated("gcs_service_pb2_grpc")
+    return {
+        call: getattr(getattr(stubs, f"{service}GcsServiceStub")(channel), call)
+        for service, calls in _RPCS.items()
+        for call in calls
+    }
 
 
 def node_table() -> list[dict[str, Any]]:
     """All machines, also inside a virtual cluster, where `ray.nodes` tells of that."""
-    state: Any = importlib.import_module("ray._private.state")
-    found: list[dict[str, Any]] = state.state.node_table()
+    found: list[dict[str, Any]] = state().state.node_table()
     return found
 
 
@@ -196,8 +210,7 @@ def session_folder() -> str:
 
 def dashboard_url() -> str | None:
     """Where the dashboard of this Ray cluster is, if it has one."""
-    worker: Any = importlib.import_module("ray._private.worker")
-    return worker.get_dashboard_url() or None
+    return module("ray._private.worker").get_dashboard_url() or None
 
 
 class AutoscalerRequests:
@@ -253,31 +266,27 @@ class AutoscalerRequests:
 
     @property
     def _second(self) -> bool:
-        utils: Any = importlib.import_module("ray.autoscaler.v2.utils")
-        return bool(utils.is_autoscaler_v2())
+        return bool(module("ray.autoscaler.v2.utils").is_autoscaler_v2())
 
     @property
     def _kv(self) -> Any:
-        return importlib.import_module("ray.experimental.internal_kv")
+        return module("ray.experimental.internal_kv")
 
     @property
     def _key(self) -> bytes:
-        constants: Any = importlib.import_module("ray._private.ray_constants")
-        key: bytes = constants.AUTOSCALER_RESOURCE_REQUEST_CHANNEL
+        key: bytes = module("ray._private.ray_constants").AUTOSCALER_RESOURCE_REQUEST_CHANNEL
         return key
 
     @contextmanager
     def _service(self) -> Iterator[Any]:
-        utils: Any = importlib.import_module("ray._private.grpc_utils")
-        with utils.init_grpc_channel(self._address) as open_channel:
+        with module(_CHANNEL.module).init_grpc_channel(self._address) as open_channel:
             yield generated("autoscaler_pb2_grpc").AutoscalerStateServiceStub(open_channel)
 
 
 def processes_of(actor: str) -> set[str]:
     """The worker processes that an actor runs in and has run in, by their ids in hex."""
-    raylet: Any = importlib.import_module("ray._raylet")
     accessor = state().state._connect_and_get_accessor()
-    found = accessor.get_actor_info(raylet.ActorID(bytes.fromhex(actor)))
+    found = accessor.get_actor_info(module("ray._raylet").ActorID(bytes.fromhex(actor)))
     told = generated("gcs_pb2").ActorTableData.FromString(found)
     before = getattr(told, "previous_incarnations", ())  # Rays of before do not say
     return {told.address.worker_id.hex(), *(each.worker_id.hex() for each in before)}
@@ -286,8 +295,7 @@ def processes_of(actor: str) -> set[str]:
 def printed_lines() -> Any:
     """What decides in a driver which lines of others are printed; None where Ray has changed."""
     try:
-        logging: Any = importlib.import_module("ray._private.ray_logging")
-        found = logging.stdout_deduplicator
+        found = module("ray._private.ray_logging").stdout_deduplicator
         return found if hasattr(found, "skip_re") else None
     except (ImportError, AttributeError):
         return None
@@ -298,9 +306,8 @@ def printed_lines() -> Any:
 
 def own_group() -> str | None:
     """The placement group that this worker runs in; None in a driver."""
-    module: Any = importlib.import_module("ray._private.worker")
-    worker = module.global_worker
-    if not worker.connected or worker.mode != module.WORKER_MODE:
+    worker = _worker()
+    if not worker.connected or worker.mode != module("ray._private.worker").WORKER_MODE:
         return None
     id = worker.core_worker.get_placement_group_id()
     return None if id.is_nil() else str(id.hex())
@@ -319,20 +326,19 @@ def resource_names() -> Iterable[str]:
 
 def group_handle(id: str, sizes: Sequence[Mapping[str, float]]) -> Any:
     """A placement group of this id, whose bundles Ray need not be asked for."""
-    raylet: Any = importlib.import_module("ray._raylet")
-    groups = module("ray.util.placement_group")
+    group = module("ray._raylet").PlacementGroupID(bytes.fromhex(id))
     known = [dict(size) for size in sizes]
-    return groups.PlacementGroup(raylet.PlacementGroupID(bytes.fromhex(id)), bundle_cache=known)
+    return module("ray.util.placement_group").PlacementGroup(group, bundle_cache=known)
 
 
 def state() -> Any:
     """The module that `ray.nodes` and its like come from."""
-    return importlib.import_module("ray._private.state")
+    return module("ray._private.state")
 
 
 def reread_authentication() -> None:
     """Have Ray look again at how it authenticates, as it does when it is imported."""
-    raylet: Any = importlib.import_module("ray._raylet")
+    raylet = module("ray._raylet")
     raylet.AuthenticationTokenLoader.instance().reset_cache()
     raylet.Config.initialize("")
 
@@ -345,11 +351,10 @@ def module(name: str) -> Any:
 def starting() -> tuple[Any, Any, Any, Any]:
     """What starts a Ray, for the Rays whose inside is known (`ray_start.KNOWN`): `node`,
     `services`, `worker` and `_raylet`."""
-    names = ("ray._private.node", "ray._private.services", "ray._private.worker", "ray._raylet")
-    node, services, worker, raylet = map(importlib.import_module, names)
-    return node, services, worker, raylet
+    names = ("node", "services", "worker")
+    node, services, worker = (module(f"ray._private.{name}") for name in names)
+    return node, services, worker, module("ray._raylet")
 
 
 def _worker() -> Any:
-    worker: Any = importlib.import_module("ray._private.worker")
-    return worker.global_worker
+    return module("ray._private.worker").global_worker
