@@ -6,20 +6,20 @@ import functools
 import inspect
 import secrets
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from ..core.places.groups import GroupId, group_id
 from ..core.records import NODE_LABEL, ClusterId, WorkId
 from ..core.resources import Resources
 from ..core.routing.work import alike
-from ..core.selectors import Condition, DoesNotExist, Exists, In, parse
+from ..core.selectors import Condition, DoesNotExist, Exists, In, Selector, parse
 from ..errors import SpecError, TooLarge
 from ..manager.routing.messages import Ask, Placed
-from ..ray.private_ray import captures
+from ..ray.private_ray import captures, group_handle
 from .context import current_id, is_placement_group, own_bundle, own_group
 from .introspection import attainable_of
 from .manager_client import ask, clusters, reporter
-from .nested_groups import known_group
 from .patching import originals
 
 OURS = "fedpilot.fabric.manager_actor"
@@ -127,29 +127,41 @@ def _route(
     if isinstance(strategy, PlacementGroupSchedulingStrategy) and strategy.placement_group:
         return None  # it has said where
     here = own_group()
-    if here is not None and is_placement_group(here) and strategy is None and captures():
+    if (
+        here is not None
+        and is_placement_group(here)
+        and strategy is None
+        and private_ray.captures()
+    ):
         return None  # a placement group that captures what is submitted inside of it
     demand = _demand(options, actor=actor)
     selector = {k: parse(text) for k, text in (options.get("label_selector") or {}).items()}
-    affinity: dict[str, Condition] = {}
     soft = False
     if isinstance(strategy, NodeAffinitySchedulingStrategy):
-        affinity, soft = {NODE_LABEL: In(strategy.node_id)}, bool(strategy.soft)
+        wanted, soft = {**selector, NODE_LABEL: In(strategy.node_id)}, bool(strategy.soft)
     else:
-        affinity = named_by(demand, originals["nodes"])
+        wanted = {**selector, **named_by(demand, originals["nodes"])}
     demand = demand.without({name for name, _ in demand.units if name.startswith(A_MACHINE)})
-    wanted = {**selector, **affinity}
     nested = here is not None
     if not (actor or nested or soft):
         return _sent(options, *_place_in_burst(cluster, demand, wanted, function), demand)
-    id = _new_work(ClusterId(cluster))
-    place = functools.partial(_place, cluster, id, demand, actor=actor, function=function)
-    placed = place(wanted, wait=not nested, soft=soft, affinity=affinity)
+    asked = Ask(
+        id=_new_work(ClusterId(cluster)),
+        cluster=ClusterId(cluster),
+        demand=demand,
+        selector=wanted,
+        owner=reporter().owner,
+        actor=actor,
+        function=function,
+        wait=not nested,
+    )
+    elsewhere = selector if soft else None
+    placed = _place(asked, elsewhere)
     if placed is None:  # no room anywhere else: it can always wait for that of its parent
         inside = _own_place() if not wanted and demand.fits(_assigned()) else None
-        placed = place(wanted, wait=True, soft=soft, affinity=affinity, inside=inside)
+        placed = _place(replace(asked, wait=True, inside=inside), elsewhere)
     assert placed is not None
-    sent = _sent(options, id, placed, demand)
+    sent = _sent(options, asked.id, placed, demand)
     if actor and options.get("num_cpus") is None:
         sent[1]["num_cpus"] = 0
     return sent
@@ -169,7 +181,7 @@ def _sent(
         }
     sizes = [dict(size) for size in placed.sizes] or [demand.to_ray() or {"CPU": 0.0001}]
     sent["scheduling_strategy"] = PlacementGroupSchedulingStrategy(
-        placement_group=known_group(placed.group, sizes),
+        placement_group=group_handle(placed.group, sizes),
         placement_group_bundle_index=placed.bundle,
         placement_group_capture_child_tasks=True,
     )
@@ -177,7 +189,7 @@ def _sent(
 
 
 def _place_in_burst(
-    cluster: str, demand: Resources, selector: Mapping[str, Condition], function: str
+    cluster: str, demand: Resources, selector: Selector, function: str
 ) -> tuple[WorkId, Placed]:
     """The place of a task that may wait: one that was promised, or one that is asked for."""
     promises = reporter().promises
@@ -222,48 +234,15 @@ def _new_work(cluster: ClusterId) -> WorkId:
     return WorkId(group_id(cluster, secrets.token_hex(10), job))
 
 
-def _place(
-    cluster: str,
-    id: WorkId,
-    demand: Resources,
-    selector: Mapping[str, Condition],
-    *,
-    actor: bool,
-    function: str,
-    wait: bool,
-    soft: bool,
-    affinity: Mapping[str, Condition],
-    inside: tuple[GroupId, int] | None = None,
-) -> Placed | None:
-    asked = Ask(
-        id=id,
-        cluster=ClusterId(cluster),
-        demand=demand,
-        selector=selector,
-        owner=reporter().owner,
-        actor=actor,
-        function=function,
-        wait=wait,
-        inside=inside,
-    )
+def _place(asked: Ask, elsewhere: Selector | None) -> Placed | None:
+    """Ask where work runs; with the selector `elsewhere` where its own can never be met."""
     try:
-        found: Placed | None = ask("place", asked)
+        placed: Placed | None = ask("place", asked)
+        return placed
     except TooLarge as error:
-        if soft:
-            plain = {k: v for k, v in selector.items() if k not in affinity}
-            return _place(
-                cluster,
-                id,
-                demand,
-                plain,
-                actor=actor,
-                function=function,
-                wait=wait,
-                soft=False,
-                affinity={},
-            )
-        raise _never_runs(cluster, error) from error
-    return found
+        if elsewhere is None:
+            raise _never_runs(asked.cluster, error) from error
+    return _place(replace(asked, selector=elsewhere), None)
 
 
 def _demand(options: Mapping[str, Any], *, actor: bool) -> Resources:

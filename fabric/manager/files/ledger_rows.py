@@ -48,7 +48,7 @@ text = json.JSONEncoder(default=lambda value: _WRITERS.get(type(value), dict)(va
 
 def row(record: Any) -> dict[str, Any]:
     """A machine, a virtual cluster, a use or a placement group."""
-    return {name: getattr(record, name) for name in _names(type(record))}
+    return {name: getattr(record, name) for name in _names(record.__class__)}
 
 
 def vnode_row(ledger: Ledger, vnode: VNode) -> dict[str, Any]:
@@ -60,7 +60,7 @@ def entry_row(asked: Mapping[ClusterId, int], entry: Entry) -> dict[str, Any]:
     return {"asked": asked[entry.request.id], **row(entry), **row(entry.request)}
 
 
-def read(cls: type[Any], row: Mapping[str, Any], **given: Any) -> Any:
+def read(cls: Any, row: Mapping[str, Any], **given: Any) -> Any:
     """The record that a row tells of; its id, and what the row has in another form, are given."""
     names = [name for name in _names(cls) if name in row]
     return cls(**{name: _READERS.get(name, _as_it_is)(row[name]) for name in names} | given)
