@@ -13,12 +13,14 @@ from __future__ import annotations
 import functools
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from ..core.cluster_state import JobId
 from ..core.records import ClusterId
+from ..errors import SpecError
+from ..host.users import USER_VARIABLE, current_user
 from ..ray import private_ray
 from .context import JOB_VARIABLE, current_id, start_inside, submit_inside
 from .introspection import available_resources_of, cluster_resources_of, nodes_of
@@ -29,6 +31,8 @@ from .submission import submission, with_labels
 
 SETUP_HOOK = "fedpilot.fabric.inside.install"
 """What workers call when they start."""
+HOOK = "worker_process_setup_hook"
+"""The part of a runtime environment that names it."""
 
 _lock = threading.Lock()
 
@@ -66,6 +70,17 @@ def install() -> None:
         if cluster := os.environ.get(JOB_VARIABLE):
             originals["init"] = ray.init
             ray.init = _announced(ray.init, cluster)
+
+
+def environment_inside(cluster: str | None, given: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The runtime environment of a job, in a virtual cluster unless that is None. SpecError."""
+    env = dict(given or {})
+    if env.setdefault(HOOK, SETUP_HOOK) != SETUP_HOOK:
+        raise SpecError(f"runtime_env.{HOOK}: virtual clusters need it for themselves")
+    if cluster is not None:
+        ours = {USER_VARIABLE: current_user()}
+        env["env_vars"] = {**ours, **env.get("env_vars", {}), JOB_VARIABLE: cluster}
+    return env
 
 
 def announce(cluster: str) -> None:

@@ -14,8 +14,7 @@ from typing import Any
 
 from ..core.records import ROOT
 from ..core.statuses import has_started
-from ..errors import FabricError, NameTaken, NoSuchCluster, NotInTime, SpecError
-from ..host.users import USER_VARIABLE, current_user
+from ..errors import FabricError, NameTaken, NoSuchCluster, NotInTime
 from ..ray import private_ray
 from ..spec import VirtualCluster
 from . import context, hooks, manager_client
@@ -27,8 +26,6 @@ WAIT_S = 24 * 3600.0
 
 POLL_S = 0.5
 """Seconds between two looks whether a virtual cluster that others made has its places."""
-
-HOOK = "worker_process_setup_hook"
 
 
 def init(
@@ -53,17 +50,11 @@ def init(
 
     if not ray.is_initialized():
         manager_client.forget()
-    given = virtual_cluster or _of_the_job()
+    given = virtual_cluster or os.environ.get(context.JOB_VARIABLE)
     if isinstance(given, Mapping):
         given = VirtualCluster.from_dict(given)
     name = given if isinstance(given, str) else f"job-{secrets.token_hex(4)}"
-    env = dict(runtime_env or {})
-    if env.get(HOOK, hooks.SETUP_HOOK) != hooks.SETUP_HOOK:
-        raise SpecError(f"runtime_env.{HOOK}: virtual clusters need it for themselves")
-    env[HOOK] = hooks.SETUP_HOOK
-    if given is not None:
-        ours = {USER_VARIABLE: current_user()}
-        env["env_vars"] = {**ours, **env.get("env_vars", {}), context.JOB_VARIABLE: name}
+    env = hooks.environment_inside(None if given is None else name, runtime_env)
     ray.init(address, runtime_env=env, **options)
     try:
         hooks.install()
@@ -164,14 +155,4 @@ def _join(asking: VirtualClusters, name: str, wait_s: float) -> None:
         try:
             found = asking.show(name)
         except NoSuchCluster:
-            raise NotInTime(name, time.monotonic() - began, _why_over(asking, name)) from None
-
-
-def _why_over(asking: VirtualClusters, name: str) -> str:
-    told = [each for each in asking.history() if each["cluster"] == name]
-    return str(told[-1]["reason"]) if told else "it was deleted"
-
-
-def _of_the_job() -> str | None:
-    """The virtual cluster that a submitted job was given."""
-    return os.environ.get(context.JOB_VARIABLE)
+            raise NotInTime(name, time.monotonic() - began, asking.ending(name)) from None

@@ -127,12 +127,7 @@ def _route(
     if isinstance(strategy, PlacementGroupSchedulingStrategy) and strategy.placement_group:
         return None  # it has said where
     here = own_group()
-    if (
-        here is not None
-        and is_placement_group(here)
-        and strategy is None
-        and private_ray.captures()
-    ):
+    if here is not None and is_placement_group(here) and strategy is None and captures():
         return None  # a placement group that captures what is submitted inside of it
     demand = _demand(options, actor=actor)
     selector = {k: parse(text) for k, text in (options.get("label_selector") or {}).items()}

@@ -132,6 +132,11 @@ class VirtualClusters:
         found: tuple[Mapping[str, Any], ...] = self.call("history")
         return found
 
+    def ending(self, name: str) -> str:
+        """Why a virtual cluster ended, as far as that is remembered."""
+        told = [e for e in self.history() if (e["cluster"], e["event"]) == (name, "ended")]
+        return str(told[-1]["reason"]) if told else "it was deleted"
+
     def call(
         self,
         method: str,

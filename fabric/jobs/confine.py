@@ -158,7 +158,7 @@ def _wait(asking: VirtualClusters, place: Mapping[str, Any]) -> None:
         pause = min(LAST_POLL_S, 1.2 * pause)
         found = _now(asking, place)
     if not found:  # asking for it once more would bring it back
-        raise NotInTime(name, time.monotonic() - began, _why_over(asking, name))
+        raise NotInTime(name, time.monotonic() - began, asking.ending(name))
     _say(f"virtual cluster {name} is {found['state']}; {READY}")
 
 
@@ -174,14 +174,9 @@ def _now(asking: VirtualClusters, place: Mapping[str, Any]) -> Mapping[str, Any]
 def _loss(asking: VirtualClusters, place: Mapping[str, Any]) -> str | None:
     """Why a virtual cluster is no more; None while it is there, or nobody can tell."""
     try:
-        return None if _now(asking, place) else _why_over(asking, place["id"])
+        return None if _now(asking, place) else asking.ending(place["id"])
     except FabricError:
         return None
-
-
-def _why_over(asking: VirtualClusters, name: str) -> str:
-    told = [e["reason"] for e in asking.history() if (e["cluster"], e["event"]) == (name, "ended")]
-    return str(told[-1]) if told else "it was deleted"
 
 
 def _child(command: Sequence[str], env: Mapping[str, str], loss: Callable[[], str | None]) -> int:

@@ -118,23 +118,20 @@ class FakeRay:
             self._groups[group.id] = _Held(group, name, [None] * len(group.pieces))
             self._place()
         await self._pass("wait")
-        while group.id in self._groups and self.state(group.id) != "created":
-            if self.clock() >= until:
+        while not (there := group.id in self._groups and self.state(group.id) == "created"):
+            if group.id not in self._groups or self.clock() >= until:
                 break
             await asyncio.sleep(0)
-        there = group.id in self._groups and self.state(group.id) == "created"
         await self._pass()
         return there
 
     async def look(self, id: GroupId, /) -> Seen | None:
-        """What has become of a placement group; None if there is none."""
         await self._pass("look")
         found = self.seen(id) if id in self._groups else None
         await self._pass()
         return found
 
     async def remove(self, id: GroupId, /) -> None:
-        """Remove a placement group; one that is gone is no error."""
         await self._pass("remove", id)
         self._groups.pop(id, None)
         self._work.discard(id)
@@ -142,33 +139,27 @@ class FakeRay:
         await self._pass()
 
     async def available(self) -> Mapping[MachineId, Resources]:
-        """What it takes to be free on each machine."""
         await self._pass("available")
         return self._told().free
 
     async def dead(self, actors: Collection[str], /) -> frozenset[str]:
-        """Which of these actors have ended, or were never there."""
         await self._pass("dead")
         return frozenset(actors) - self._actors
 
     async def over(self, processes: Collection[ProcessId], /) -> frozenset[ProcessId]:
-        """Which of these processes have ended, or were never there."""
         await self._pass("over")
         return frozenset(processes) - self._processes
 
     async def bury(self) -> tuple[MachineId, ...]:
-        """No machine dies here without being seen."""
-        return ()
+        return ()  # no machine dies here without being seen
 
     async def running(self, jobs: Collection[JobId], /) -> Sequence[Running]:
-        """What of these jobs runs now, as far as it was told by `reports`."""
         await self._pass("running")
         return tuple(each for each in self.reports if each.job in jobs)
 
     async def observe(
         self, known: Mapping[GroupId, int], /, *, everything: bool = False
     ) -> Observed:
-        """Look at the whole cluster, and into placement groups where machines do not show all."""
         await self._pass("observe")
         shown = {
             id: bundles
@@ -177,12 +168,10 @@ class FakeRay:
         }
         found = {} if everything else clear(shown, known)
         asked = self._groups if everything else {**shown, **known}
+        found |= {id: self.seen(id) for id in asked if id in self._groups - found.keys()}
         seen = Observed(
             machines=tuple(self._machines[id] for id in sorted(self._machines)),
-            groups={
-                **found,
-                **{id: self.seen(id) for id in asked if id in self._groups - found.keys()},
-            },
+            groups=found,
             available=self._told().free,
             jobs=frozenset(self._jobs),
             named={job: name for job, name in self._jobs.items() if name},
