@@ -1,11 +1,9 @@
-"""What makes a process of Ray's work inside a virtual cluster, without a change to its code.
+"""Makes a Ray process work inside a virtual cluster, without a change to its code.
 
-`install` wraps the few functions by which a process asks Ray for room: the submission of tasks and
+`install` wraps the functions by which a process asks Ray for room: the submission of tasks and
 actors (`submission`), the making of placement groups (`nested_groups`), and the questions how large
-the cluster is. While a virtual cluster is current they ask its manager first; otherwise they are
-Ray's own. Workers install the same when they start, so that what a task submits is held as well.
-
-This is cooperation, not a wall: who wants to, gets round it (docs/reference/confinement.md).
+the cluster is. In a virtual cluster they ask its manager first; elsewhere they are Ray's own.
+Workers install the same when they start. Code can get round it (docs/reference/confinement.md).
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ from ..errors import SpecError
 from ..host.users import USER_VARIABLE, current_user
 from ..ray import private_ray
 from .context import JOB_VARIABLE, current_id, start_inside, submit_inside
-from .introspection import available_resources_of, cluster_resources_of, nodes_of
+from .introspection import nodes_of
 from .manager_client import ask, clusters, shut_down
 from .nested_groups import make_group, remove_group
 from .patching import originals, reroute, wrap
@@ -62,9 +60,9 @@ def install() -> None:
         reroute(groups.remove_placement_group, "remove_placement_group", remove_group)
         reroute(ray.shutdown, "shutdown", shut_down)
         for name, answer in (
-            ("cluster_resources", cluster_resources_of),
-            ("available_resources", available_resources_of),
-            ("nodes", nodes_of),
+            ("cluster_resources", lambda document, _: dict(document["total"])),
+            ("available_resources", lambda document, _: dict(document["available"])),
+            ("nodes", lambda document, machines: nodes_of(document, machines())),
         ):
             reroute(getattr(state, name), name, _introspection(answer))
         if cluster := os.environ.get(JOB_VARIABLE):
@@ -94,8 +92,8 @@ def announce(cluster: str) -> None:
 def _announced(original: Callable[..., Any], cluster: str) -> Callable[..., Any]:
     """`ray.init` of a script that was started inside a virtual cluster.
 
-    The cluster is told even where the script has removed the variable that names it: what the
-    script submits then runs outside, and is seen there.
+    The manager is told even where the script has removed the variable that names the cluster: the
+    audit then sees that the script's work runs outside.
     """
 
     @functools.wraps(original)
@@ -107,11 +105,13 @@ def _announced(original: Callable[..., Any], cluster: str) -> Callable[..., Any]
     return init
 
 
-def _introspection(answer: Callable[..., Any]) -> Callable[..., Any]:
+def _introspection(answer: Callable[[Any, Callable[[], Any]], Any]) -> Callable[..., Any]:
+    """A question of Ray's, answered from the document of the current virtual cluster."""
+
     def asked(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         cluster = current_id()
         if cluster is None:
             return original(*args, **kwargs)
-        return answer(clusters(), cluster, original)
+        return answer(clusters().show(cluster), original)
 
     return asked

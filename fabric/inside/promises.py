@@ -1,9 +1,8 @@
 """Places that the manager has promised to this process for the tasks that it submits next.
 
-To ask the manager costs a task a few tenths of a millisecond. A process that submits tasks of a
-kind one after the other, faster than they end, is promised places for the next of them as well:
-twice as many each time. A promised place is a piece of work in the cluster state, like any that
-waits. What is not used in time is given back.
+A call of the manager costs a task a few tenths of a millisecond. A process that submits tasks of a
+kind in a burst gets places for the next ones with each call, twice as many each time. A promised
+place is work that waits in the cluster state. A place that is not used in time is given back.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Ray's state of tasks, actors and objects, of the current virtual cluster only.
 
-Ray's state API tells of whole jobs and of placement groups. A task or an actor is in a virtual
-cluster if its placement group is one of its own or of those inside it, now or before. The API is a
-part of Ray's dashboard; what it reads is asked for here without it.
+A task or an actor is in a virtual cluster if its placement group belongs, or belonged, to the
+cluster or to one inside it. Ray's state API is a part of its dashboard; this works without one.
 """
 
 from __future__ import annotations

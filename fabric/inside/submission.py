@@ -16,8 +16,8 @@ from ..core.routing.work import alike
 from ..core.selectors import Condition, DoesNotExist, Exists, In, Selector, parse
 from ..errors import SpecError, TooLarge
 from ..manager.routing.messages import Ask, Placed
-from ..ray.private_ray import captures, group_handle
-from .context import current_id, is_placement_group, own_bundle, own_group
+from ..ray.private_ray import captures, group_handle, own_group
+from .context import current_id, is_placement_group, own_bundle
 from .introspection import attainable_of
 from .manager_client import ask, clusters, reporter
 from .patching import originals

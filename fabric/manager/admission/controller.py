@@ -225,7 +225,7 @@ class AdmissionController:
         self._remove(below)
         for each in below[:-1]:
             self._strike(each, f"{id}, which it is in, lost its places")
-        self._strike_inside({*below}, "lost its places")
+        self._strike_waiting({*below}, "lost its places")
         self.state.enter(replace(entry, waiting=True))
         taken = f"others took what was free ({why.lower().replace('_', ' ')})"
         self._statuses.waits_again(id, taken, self._settings.settle_s)
@@ -236,17 +236,14 @@ class AdmissionController:
         if id in self.state.ledger.clusters:
             ended = self.state.ledger.subtree(id)
             self._remove(ended)
-        over = {*ended}
-        for each in ended:
-            if each == id:
-                self._strike(each, why, on_record=on_record)
-            else:
-                self._strike(each, f"{id}, which it is in, ended")
-        self._strike_inside(over, "ended")
+        for each in ended[:-1]:
+            self._strike(each, f"{id}, which it is in, ended")
+        self._strike(id, why, on_record=on_record)
+        self._strike_waiting({*ended}, "ended")
         return ended
 
-    def _strike_inside(self, over: set[ClusterId], why: str) -> None:
-        """Nobody waits inside those that hold nothing any more; parents asked before children."""
+    def _strike_waiting(self, over: set[ClusterId], why: str) -> None:
+        """End what waits inside those that hold nothing any more; parents asked before children."""
         for entry in list(self.state.entries.values()):
             parent, id = entry.request.parent, entry.request.id
             if parent in over and id in self.state.entries:
