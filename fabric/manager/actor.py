@@ -1,8 +1,8 @@
 """The manager as Ray runs it: one detached actor per Ray cluster, on the machine of its head.
 
-Every driver, task and actor of the cluster finds it by its name; whoever comes first makes it. Ray
-starts it again when it dies, and whoever was not answered asks again, so all of its methods may be
-called twice. Its state is a file in the folder of Ray's session on that machine.
+Every process of the cluster finds it by its name; the first one makes it. Ray starts it again when
+it dies, and callers ask again, so each of its methods may be called twice. Its state is a file in
+the folder of Ray's session, the same folder on all machines.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ from ..ray.manager_deaths import not_told
 from .files.head_file import HeadFile, file_of, state_folder
 from .files.ledger_file import LedgerFile, own
 from .reconciler import Reconciler
-from .restore import restore
 from .routing.messages import Ask, Placed
 from .rpc import Address, Port
 from .settings import KeeperSettings
@@ -106,7 +105,9 @@ class ManagerActor:
         reconciler = await self._reconciler()
         if self._head is None:
             raise FabricError("what was on heads before cannot be read: its log says why")
-        found = restore(reconciler, self._head.record, names, user, time.time())
+        restored, refused = reconciler.restore(self._head.record, names, user)
+        brief = Snapshot(reconciler).brief
+        found = {"restored": [brief(name) for name in restored], "refused": refused}
         await self._record(reconciler)
         return found
 
@@ -267,7 +268,7 @@ def find_or_create(settings: KeeperSettings | None = None) -> Any:
             max_task_retries=0,  # Ray tells the drivers of each: whoever calls asks again itself
             max_concurrency=CALLS,
             scheduling_strategy=NodeAffinitySchedulingStrategy(_head(), soft=False),
-        ).remote(_folder(), settings or KeeperSettings())
+        ).remote(str(Path(private_ray.session_folder()) / "fedpilot"), settings or KeeperSettings())
     not_told(manager)
     return manager
 
@@ -277,8 +278,3 @@ def _head() -> str:
         if node["Alive"] and "node:__internal_head__" in node["Resources"]:
             return str(node["NodeID"])
     raise FabricError("this Ray cluster has no head machine that is alive")
-
-
-def _folder() -> str:
-    """A folder that lives as long as this Ray cluster: of its session, the same on all machines."""
-    return str(Path(private_ray.session_folder()) / "fedpilot")

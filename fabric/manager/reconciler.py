@@ -19,6 +19,7 @@ from dataclasses import replace
 
 from ..core.audit import Escape, escapes, jobs_in
 from ..core.cluster_state import Entry, JobId
+from ..core.heads import HeadRecord, gone_of, restorable
 from ..core.ledger import LedgerError
 from ..core.places.groups import CarriedBundle, GroupId, PlacementGroupRecord
 from ..core.records import (
@@ -35,8 +36,9 @@ from ..core.records import (
 from ..core.resources import Resources
 from ..core.routing.work import Work
 from ..core.statuses import has_started
-from ..errors import NameTaken, NoSuchCluster, NotInTime, NotYours
+from ..errors import FabricError, NameTaken, NoSuchCluster, NotInTime, NotYours
 from ..ray.control_plane.protocol import Observed, RayControl, Seen
+from ..spec import VirtualCluster
 from .admission.bundler import Bundler
 from .admission.controller import AdmissionController, has_places
 from .files.ledger_file import LedgerFile
@@ -143,6 +145,39 @@ class Reconciler:
         order = self.admission.commit()
         await order.removed.wait()
         return ended
+
+    def restore(
+        self, record: HeadRecord, names: Sequence[str], user: str
+    ) -> tuple[list[ClusterId], dict[str, str]]:
+        """Ask again for these virtual clusters of heads before, or for all detached ones.
+
+        Says which are restored, each to its user of before, and why others are not. Asking again
+        is answered alike. NoSuchCluster, before any is asked for, for a name that is neither gone
+        nor there.
+        """
+        entries, now = self.state.entries, self._clock()
+        gone = gone_of(record, entries, now)
+        for name in names:
+            if name not in entries and all(each.id != name for each in gone):
+                raise NoSuchCluster(name, [each.id for each in gone])
+        found = restorable(gone, entries, names, now)
+        refused = dict(found.refused)
+        restored = [ClusterId(name) for name in names if name in entries]
+        for lost in found.again:
+            try:
+                request = VirtualCluster.from_dict(lost.spec).request(
+                    lost.id, parent=lost.parent, priority=lost.priority, deadline=lost.deadline
+                )
+                entry = Entry(request=request, spec=lost.spec, user=lost.user, asked_at=now)
+                self.admission.enter(entry)
+            except NoSuchCluster:
+                refused[lost.id] = f"{lost.parent}, which it was inside of, has no places yet"
+            except FabricError as error:
+                refused[lost.id] = str(error)
+            else:
+                self.statuses.note(lost.id, "restored", f"by {user or 'an unknown user'}")
+                restored.append(lost.id)
+        return restored, refused
 
     def attach(self, id: ClusterId, job: JobId) -> None:
         """A job works inside a virtual cluster, and should take nothing beyond it."""

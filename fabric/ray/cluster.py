@@ -13,7 +13,7 @@ import functools
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any, Self
 
@@ -25,10 +25,11 @@ from ..host.machine import load, niceness_of_workers, usable_cpus, usable_gpus
 from . import home, private_ray
 from .connection import address_of_this_machine, attached, claim, set_environment
 from .control_plane.probe import auth_mode_of, probe
+from .control_plane.resource_view import offered
 from .failures import brief
 from .start import NICENESS, QUIET, START_S, RayThread, TooSlow, niceness, quick_settings
-from .workers.group import RayGroup, is_taken
 from .workers.serialization import as_actor
+from .workers.worker import RayGroup, is_taken
 
 CONNECT_S = 120.0
 """How long a Ray that runs may take to answer, and to let us in."""
@@ -154,7 +155,7 @@ class RayCluster:
             Machine(
                 id=MachineId(node["NodeID"]),
                 hostname=node["NodeManagerHostname"],
-                total=_offered(node["Resources"]),
+                total=offered(node["Resources"]),
                 labels=dict(node.get("Labels") or {}),
             )
             for node in sorted(nodes, key=lambda node: str(node["NodeID"]))
@@ -223,14 +224,3 @@ class RayCluster:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _offered(resources: Mapping[str, float]) -> Resources:
-    """Drop what Ray counts for itself: where a node is, and its object store."""
-    return Resources.of(
-        {
-            name: amount
-            for name, amount in resources.items()
-            if not name.startswith("node:") and name != "object_store_memory"
-        }
-    )

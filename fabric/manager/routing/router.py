@@ -26,10 +26,9 @@ from ...core.routing.work import NOBODY, Work, WorkState, alike
 from ...errors import NoSuchCluster, TooLarge
 from ...spec import ACTORS
 from ..settings import KeeperSettings
-from .batches import Batches
 from .messages import Ask, Placed
 from .reconstruction import Reconstruction
-from .scheduler import TRIES, Scheduler
+from .scheduler import TRIES, Batches, Scheduler
 from .task_times import TaskTimes, kind_of
 
 SILENCE_S = 20.0
