@@ -1,7 +1,7 @@
-"""Statuses: the state of each virtual cluster beyond what the cluster state say, and its history.
+"""Statuses: the state of each virtual cluster beyond what the cluster state says, and its history.
 
-Only deletions of another user's virtual clusters are on disk. A manager that begins again finds out
-anew who is starting and who is in trouble, and may tell those who wait a little later why they do.
+Only deletions of another user's virtual clusters are on disk. A new manager finds out again which
+clusters start or are in trouble, and why others wait.
 """
 
 from __future__ import annotations
@@ -60,9 +60,8 @@ class Statuses:
     def restore(self, notes: Mapping[str, Any]) -> None:
         """Remember what an earlier manager put on record."""
         self._record.extend(notes.get(RECORD) or ())
-        self._numbers = itertools.count(
-            1 + max((each["number"] for each in self._record), default=0)
-        )
+        numbers = [each["number"] for each in self._record]
+        self._numbers = itertools.count(1 + max(numbers, default=0))
 
     def notes(self) -> Mapping[str, Any]:
         """What the file has to note since this was last asked for; nothing if it has it all."""

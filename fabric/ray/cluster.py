@@ -1,9 +1,7 @@
 """RayCluster: the Ray cluster that this process starts, connects to or attaches to.
 
-A process has one Ray at most. Nothing here outlives the process: groups and actors have driver
-lifetime, so Ray removes them when the process ends, however it ends.
-
-Ray is imported by the functions that need it, because it reads its settings while it is imported.
+A process has one Ray at most. Groups and actors have driver lifetime: Ray removes them when the
+process ends, however it ends. Ray reads its settings on import, so functions import it.
 """
 
 from __future__ import annotations
@@ -75,9 +73,9 @@ class RayCluster:
         processes: int = 0,
         preload: Sequence[str] = (),
     ) -> RayCluster:
-        """Begin to start what `embedded` starts, and return at once: whoever uses it waits for it.
+        """Begin to start what `embedded` starts, and return at once; its first use waits for it.
 
-        So many of its processes begin with it, and import the modules of `preload` meanwhile.
+        `processes` of its workers start with it, and import the modules of `preload` meanwhile.
         """
         with ExitStack() as undo:
             claim(undo)
@@ -183,7 +181,7 @@ class RayCluster:
         except ValueError as error:
             raise SpecError(f"Ray refuses the group {name!r}: {brief(str(error))}") from error
         except RayError as error:
-            if "already exists" in str(error):  # somebody was faster
+            if "already exists" in str(error):  # another process was faster
                 raise GangExists(name) from error
             raise FabricError(f"Ray refuses the group {name!r}: {brief(str(error))}") from error
         group = RayGroup(made, self._as_actor, self._groups.discard)

@@ -1,9 +1,9 @@
-"""All that the fabric uses of Ray's private parts, and whether the Ray that is installed has them.
+"""All that the fabric uses of Ray's private parts, and whether the installed Ray has them.
 
 Ray has no public way to choose the id of a placement group, to wrap what submits work, or to ask
-which placement group a worker runs in. What stands in for one is here, each thing in one place,
-tried on the Rays from FLOOR to TRIED (`make floor`). `require` looks at names, parameters and the
-fields of messages before any of it is used: a Ray that has changed is refused by what it lacks.
+which placement group a worker runs in. The private parts used instead were tried on the Rays from
+FLOOR to TRIED (`make floor`). `require` checks names, parameters and fields of messages before
+their first use: a Ray that has changed is refused by what it lacks.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class PrivateName:
     name: str
     takes: tuple[str, ...] = ()
     in_python: bool = False
-    """Whether it has to be a function whose code can be replaced (`wrapping.reroute`)."""
+    """Whether it has to be a function whose code can be replaced (`patching.reroute`)."""
 
     def lacks(self) -> list[str]:
         """What of it is missing, by name."""
@@ -349,7 +349,7 @@ def module(name: str) -> Any:
 
 
 def starting() -> tuple[Any, Any, Any, Any]:
-    """What starts a Ray, for the Rays whose inside is known (`ray_start.KNOWN`): `node`,
+    """What starts a Ray, for the Rays whose inside is known (`start.KNOWN`): `node`,
     `services`, `worker` and `_raylet`."""
     names = ("node", "services", "worker")
     node, services, worker = (module(f"ray._private.{name}") for name in names)

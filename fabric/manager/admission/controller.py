@@ -1,8 +1,7 @@
 """AdmissionController: admits virtual clusters, ends them, and finds places for what they lost.
 
-Whoever gets places, loses them or gives them back does so here, so that the state, its file,
-placement groups and work stay in step. Everything is written into the state first; `commit` saves
-them, and only then lets begin what was ordered meanwhile.
+All places are given and taken here, so that the state, its file, placement groups and work stay in
+step. A change is written into the state first; `commit` saves the state, then begins the orders.
 """
 
 from __future__ import annotations
@@ -88,8 +87,10 @@ class AdmissionController:
         return self._file.closed
 
     def physical_demand(self) -> tuple[Resources, ...]:
-        """What machines are needed for, if more are needed than there are: all that is held, and
-        all that waits. Ray's autoscaler is told the whole size that a cluster should have."""
+        """All that is held and all that waits, if more machines are needed; else nothing.
+
+        Ray's autoscaler is told the whole size that a cluster should have.
+        """
         ledger = self.state.ledger
         waiting = [each for each in self.state.waiting if each.parent == ROOT]
         unmet = [bundle.resources for r in waiting for g in r.groups for bundle in g.bundles]
@@ -181,11 +182,8 @@ class AdmissionController:
         fixed = groups_for(
             found, self._bundler.new_id, pinned=pinned, whole=state.entries[id].group
         )
-        given: dict[VNodeId, Resources] = {}
-        for group in fixed:
-            for piece in group.pieces:
-                if piece.vnode is not None:
-                    given[piece.vnode] = piece.resources
+        pieces = [piece for group in fixed for piece in group.pieces]
+        given = {piece.vnode: piece.resources for piece in pieces if piece.vnode is not None}
         steps = [step for growth in found.growths for step in growth.steps]
         touched = {
             *(vnode.id for vnode in found.vnodes),
@@ -285,7 +283,8 @@ class AdmissionController:
                 if self._bundler.all_there(id):
                     self._statuses.recovered(id)
                 continue
-            pinned = [index for index in missing if not self._moves(fixed_id(id, index))]
+            carriers = {n: self.state.groups.of_vnode(fixed_id(id, n)) for n in missing}
+            pinned = [n for n in missing if not any(group.movable for group in carriers[n])]
             if pinned and entry.group is not None:
                 self._begin_anew(entry)
             elif pinned or least:
@@ -294,9 +293,9 @@ class AdmissionController:
                     self._let_in(found)
 
     def _begin_anew(self, entry: Entry) -> None:
-        """Have all of a placement group made again that somebody asked for, under the id he knows.
+        """Have all of a placement group made again, under the id that its user knows.
 
-        Ray cannot mend a part of it, so that waits until nothing runs in the rest.
+        Ray cannot mend a part of a group, so this waits until nothing runs in the rest.
         """
         id, state = entry.request.id, self.state
         left = state.groups.get(entry.group) if entry.group else None
@@ -316,9 +315,6 @@ class AdmissionController:
             state.ledger.drop(vnode.id)
         self._without([left] if left else [], {VNodeId(vnode.parent) for vnode in rest})
         self._let_in(found)
-
-    def _moves(self, vnode: VNodeId) -> bool:
-        return any(group.movable for group in self.state.groups.of_vnode(vnode))
 
     def give_back(self) -> None:
         """Give back what is due and unused."""

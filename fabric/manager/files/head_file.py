@@ -1,9 +1,8 @@
 """HeadFile: the record of a Ray cluster's head, in a folder that outlives Ray's session.
 
 One JSON file for each address that a head on this machine has had, below XDG_STATE_HOME or
-`~/.local/state`, of the user whom Ray runs as. It is written durably, in a thread, so that a slow
-home folder does not keep the manager from answering. Where it cannot be written, the manager works
-on, and a new head knows nothing of this one.
+`~/.local/state` of Ray's user. A thread writes it durably, so that a slow home folder does not
+delay answers. Without it the manager works on, and a new head knows nothing of this one.
 """
 
 from __future__ import annotations

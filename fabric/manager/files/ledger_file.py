@@ -1,9 +1,7 @@
-"""LedgerFile: one Ray cluster's state on disk, written before anybody is told of a decision.
+"""LedgerFile: one Ray cluster's state on disk, written before a decision is told or acted on.
 
-An SQLite file with a row for each machine, cluster, vnode, piece of work, request and placement
-group. `save` writes what has changed, in one transaction: whoever dies in the middle leaves what
-was there before. It is written without fsync, so it survives the death of any process, not a power
-cut.
+An SQLite file with a row for each record of the state. `save` writes what has changed in one
+transaction. There is no fsync: the file survives the death of any process, not a power cut.
 """
 
 from __future__ import annotations
@@ -44,8 +42,8 @@ _SCHEMA = (
 async def own(path: Path) -> int:
     """Wait until no other process owns a ledger; this one does until it ends, or closes the lock.
 
-    A manager that was killed may answer for a moment more, while its successor begins: what it has
-    promised by then must be in the file before that is read.
+    A killed manager may answer for a moment while its successor begins: its promises must be in
+    the file before the successor reads it.
     """
     lock = os.open(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -144,7 +142,7 @@ class LedgerFile:
                     self._note(name, what)
                 self._file.execute("COMMIT")
             except BaseException:
-                self.close()  # what was not written is told nobody, and must be loaded anew
+                self.close()  # what was not written must not be told: it is loaded again
                 raise
 
     def note(self, name: str) -> Any:
@@ -185,7 +183,7 @@ class LedgerFile:
                 f"{self._name} is no ledger of format {FORMAT}, which this version reads, but of "
                 f"format {version}"
             )
-        # Files of before have none, and versions of before do not look.
+        # Older files have no such table, and older versions do not look for it.
         self._file.execute("CREATE TABLE IF NOT EXISTS notes (id TEXT PRIMARY KEY, what TEXT)")
 
     def _write(

@@ -62,8 +62,9 @@ def entry_row(asked: Mapping[ClusterId, int], entry: Entry) -> dict[str, Any]:
 
 def read(cls: Any, row: Mapping[str, Any], **given: Any) -> Any:
     """The record that a row tells of; its id, and what the row has in another form, are given."""
-    names = [name for name in _names(cls) if name in row]
-    return cls(**{name: _READERS.get(name, _as_it_is)(row[name]) for name in names} | given)
+    known = {name: row[name] for name in _names(cls) if name in row}
+    known.update((name, _READERS[name](known[name])) for name in known.keys() & _READERS.keys())
+    return cls(**{**known, **given})
 
 
 def entry(id: str, row: Mapping[str, Any]) -> Entry:
@@ -91,10 +92,6 @@ def _names(cls: type[Any]) -> tuple[str, ...]:
     return tuple(
         each.name for each in fields(cls) if each.name not in ("id", "request", "function")
     )
-
-
-def _as_it_is(value: Any) -> Any:
-    return value
 
 
 def _resources(units: Iterable[Sequence[Any]]) -> Resources:

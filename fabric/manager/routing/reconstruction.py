@@ -1,6 +1,6 @@
-"""Reconstruction: work whose result was lost, which Ray does once more on its own (lineage).
+"""Reconstruction: work whose result was lost and that Ray runs again on its own (lineage).
 
-Ray waits for the placement group that the work had, and nobody tells the manager of its end.
+Ray waits for the placement group that the work had, and no process reports the end of the work.
 """
 
 from __future__ import annotations
@@ -13,11 +13,9 @@ from ...core.records import ClusterId, WorkId
 from ...core.routing.work import NOBODY
 
 SURE_S = 1.0
-"""How long Ray must wait for a placement group before it is made once more: what Ray says that it
-waits for is a little old, and may have run and ended."""
-
+"""How long Ray must wait for a group before it is made again: its view of what waits is stale."""
 REBUILT_S = 5.0
-"""After which work that Ray did once more is over, if nothing runs in its placement group."""
+"""When such work counts as over, if nothing runs in its placement group."""
 
 
 class Reconstruction:

@@ -1,8 +1,8 @@
 """Router: sends the work inside virtual clusters to placement groups, and keeps account of it.
 
-Whoever submits a task or an actor chooses an id for it and asks where it runs. The answer is always
-a placement group, sometimes one that does not exist yet: Ray then holds the work until the router
-has had it made. The id of the work is the id of that placement group.
+A process that submits a task or an actor chooses its id and asks where it runs. The answer is a
+placement group. One that does not exist yet has the id of the work, and Ray holds the work until
+the router has had the group made.
 """
 
 from __future__ import annotations
@@ -87,8 +87,10 @@ class Router:
                 self._start(replace(work, group=group, bundle=bundle), vnode)
             case Apart() if self._set_apart(work, found):
                 pass
-            case Apart() if self._may_share(ask) and isinstance(
-                into := self._scheduler.choose(ask), Into
+            case Apart() if (
+                ask.actor
+                and not state.works.count(ask.cluster, WorkState.HELD)  # they wait for that piece
+                and isinstance(into := self._scheduler.choose(ask), Into)
             ):
                 self._start(replace(work, group=into.group, bundle=into.bundle), into.vnode)
             case Queue(group, bundle) if ask.wait:
@@ -102,11 +104,6 @@ class Router:
                 self._why.pop(work.id, None)
                 return None
         return state.works[ask.id]
-
-    def _may_share(self, ask: Ask) -> bool:
-        """Whether an actor may go where others are: not before those who wait for that piece."""
-        held = self._state.works.count(ask.cluster, WorkState.HELD)
-        return ask.actor and not held
 
     def _check_actors(self, ask: Ask) -> None:
         """TooLarge for an actor without resources, if there are as many as there may be."""
@@ -126,9 +123,9 @@ class Router:
             )
 
     def place_also(self, like: Ask, ids: Sequence[WorkId]) -> list[Work]:
-        """Promise places to tasks like one that waits; to as many as can wait where it does.
+        """Promise places to tasks like one that waits, as many as can wait where it does.
 
-        Nothing is made for them, and no room taken that others could have.
+        No group is made for them, and they take no room that other work could have.
         """
         works, promised = self._state.works, list[Work]()
         if like.id not in works or works[like.id].state is WorkState.PLACED:
@@ -164,10 +161,9 @@ class Router:
         return Placed(work.group, work.bundle, tuple(sizes), str(work.state))
 
     def to_be_seen(self, ask: Ask) -> asyncio.Event | None:
-        """What a task had better wait for: the end of the first of its kind, which has just begun.
+        """The end of the first task of this kind, if that has just begun and tells where to wait.
 
-        Only then is known whether it may wait in the queue of a piece, or had better be held. None
-        if it need not wait, or in vain.
+        A task may wait in the queue of a piece if its kind is short; otherwise it is held.
         """
         if ask.actor or not ask.wait or ask.inside or ask.id in self._state.works:
             return None
@@ -256,9 +252,9 @@ class Router:
         self._batches.end(cluster)
 
     def lost(self, vnodes: Collection[VNodeId]) -> None:
-        """These vnodes died: what ran there and is started again runs where room is found.
+        """These vnodes died: work that Ray starts again runs where room is found.
 
-        It looks for the same placement group, so that is made anew, unless it is still there.
+        It looks for the same placement group, which is made again unless it is still there.
         """
         state = self._state
         again: set[GroupId] = set()

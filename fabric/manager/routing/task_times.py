@@ -1,6 +1,6 @@
-"""TaskTimes: how long tasks of each kind last, as those that have ended show.
+"""TaskTimes: how long tasks of each kind last, by those that have ended.
 
-Of a kind are tasks of one function that are alike, in one virtual cluster.
+A kind is the tasks of one function, alike in what they need, in one virtual cluster.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from ...core.routing.work import Work, alike
 from .messages import Ask
 
 PROOF_S = 0.1
-"""How long the first of a kind may take to end before its like are no longer taken to be short: as
-long as it takes Ray to make a placement group for them."""
+"""How long the first task of a kind may take, and the kind still count as short: as long as Ray
+takes to make a placement group."""
 
 Kind = tuple[ClusterId, str, Hashable]
 

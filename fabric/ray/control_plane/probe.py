@@ -1,8 +1,8 @@
 """Tells a Ray that is slow from one that is not there, before Ray itself tries for minutes.
 
-Ray's control plane is a gRPC server. Another server refuses the first frame, and one that says
-nothing at all for `SILENT_S` is no Ray either: even on a busy machine the control plane greets at
-once. What has greeted may take as long as the caller likes. Ray is not imported for this.
+Ray's control plane is a gRPC server, which greets at once even on a busy machine. A server that
+refuses the first frame, or is silent for `SILENT_S`, is no Ray. One that has greeted may take as
+long as the caller allows. Ray is not imported for this.
 """
 
 from __future__ import annotations

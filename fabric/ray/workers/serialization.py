@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import pickle
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -33,14 +34,9 @@ def packed(method: str, args: Sequence[Any]) -> tuple[Any, ...]:
     """
     from ray import ObjectRef
 
-    references: list[Any] = []
-    placed: list[Any] = []
-    for arg in args:
-        if isinstance(arg, ObjectRef):
-            placed.append(_Referred(len(references)))
-            references.append(arg)
-        else:
-            placed.append(arg)
+    references = [arg for arg in args if isinstance(arg, ObjectRef)]
+    numbers = itertools.count()
+    placed = [_Referred(next(numbers)) if isinstance(arg, ObjectRef) else arg for arg in args]
     return (_pickled((method, placed)), *references)
 
 
@@ -89,8 +85,8 @@ def unpacked(answer: bytes | _Whole) -> Any:
 def _hosted(cls: type[Any]) -> type[Any]:
     """The class with one method more, which makes a packed call.
 
-    What a worker holds once it is made, it holds to its end. It is hidden from the search for
-    garbage, which Ray starts now and then and which would stop a worker with PyTorch for 0.1 s.
+    What a worker holds once it is made, it holds to its end, so `freeze` hides it from the garbage
+    collector, which Ray runs now and then and which stops a worker with PyTorch for 0.1 s.
     """
 
     def __init__(self: Any, *args: Any) -> None:

@@ -18,6 +18,8 @@ from .serialization import packed, unpacked
 if TYPE_CHECKING:
     from ray.util.placement_group import PlacementGroup
 
+KILLED = "it was killed"
+
 
 class RayGroup:
     """A placement group with driver lifetime, and the workers on it."""
@@ -145,14 +147,14 @@ class RayWorker:
             killed = self._killed
             self._open.add(answer)
         if killed:
-            self._settle(answer, error=self._was_killed())
+            self._settle(answer, error=WorkerLost(self.name, KILLED))
             return answer
         try:
             asked = self._actor.packed_call.remote(*packed(method, args)).future()
         except Exception as error:
             self._settle(answer, error=explained(self.name, method, error))
-            return answer
-        asked.add_done_callback(functools.partial(self._on_answer, answer, method))
+        else:
+            asked.add_done_callback(functools.partial(self._on_answer, answer, method))
         return answer
 
     def kill(self) -> None:
@@ -166,7 +168,7 @@ class RayWorker:
         if ray.is_initialized():
             ray.kill(self._actor)
         for answer in unanswered:
-            self._settle(answer, error=self._was_killed())
+            self._settle(answer, error=WorkerLost(self.name, KILLED))
         self._forget(self)
 
     def _on_answer(self, answer: Future[Any], method: str, asked: Future[Any]) -> None:
@@ -188,6 +190,3 @@ class RayWorker:
             answer.set_result(result)
         else:
             answer.set_exception(error)
-
-    def _was_killed(self) -> WorkerLost:
-        return WorkerLost(self.name, "it was killed")
