@@ -47,11 +47,7 @@ _owners: dict[str, tuple[str, str, bool] | None] = {}
 
 
 def current_id() -> str | None:
-    """The virtual cluster that this thread works in; None outside of all.
-
-    That is the innermost `with` block; in a worker the one whose placement group it runs in; else
-    the job's.
-    """
+    """The virtual cluster of the innermost `with` block, else of this worker, else of the job."""
     for block in reversed(_entered.get()):
         if block.open:
             return block.cluster
@@ -128,7 +124,7 @@ def submit_inside(
 ) -> Any:
     """`ThreadPoolExecutor.submit`: the call is in the blocks in which it was submitted.
 
-    The threads of a pool serve others as well: one that is started for this call is in no block.
+    A thread that the pool starts for this call serves others as well, so it is in no block.
     """
     blocks = _entered.get()
     if not blocks:

@@ -32,8 +32,7 @@ FAREWELL_S = 1.0
 """How long is waited for the manager to hear what ended with a connection to Ray."""
 
 LEISURE, LEISURE_S = 4, 0.02
-"""The pause after a look, in times of what the look took, and at most: a process that submits a
-thousand tasks should not be slowed down by looks at which have ended."""
+"""The pause after a look, in times of what it took, and at most: looks must not slow submission."""
 
 WINDOW = 1000
 """How many tasks are looked at together: looking at a thousand costs Ray a millisecond."""

@@ -39,11 +39,9 @@ def init(
 ) -> VirtualClusterInfo | None:
     """Initialize Ray as `ray.init` does, and work inside a virtual cluster from then on.
 
-    `virtual_cluster` is a spec, for a virtual cluster that begins now and ends with this job, or
-    the name of one that is there, or waits for its places. Without it the job runs in the default
-    virtual cluster, that is, on all of Ray that is free, and can enter others by `with`. Waits for
-    `wait_s` seconds at most in the queue; then raises NotInTime. SpecError, NeverFits,
-    NoSuchCluster.
+    `virtual_cluster` is the spec of one that begins now and ends with this job, or the name of one
+    that is there, or waits. Without it the job runs on all of Ray that is free, and can enter
+    others by `with`. NotInTime after `wait_s` in the queue; SpecError, NeverFits, NoSuchCluster.
     """
     private_ray.require(private_ray.INSIDE, private_ray.MANAGER)
     import ray

@@ -24,8 +24,7 @@ from .virtual_clusters import VirtualClusters
 Row = Mapping[str, Any]
 
 ALL = 2**31 - 1
-"""More rows than there are. A limit would count those of the whole Ray cluster, and leave out some
-of the virtual cluster in silence."""
+"""More rows than there are: a limit would count those outside of the virtual cluster as well."""
 
 CHANNEL = (("grpc.max_receive_message_length", -1),)
 """Without, no answer is taken that tells of more than a few thousand tasks."""
@@ -58,7 +57,7 @@ def of_work(
 ) -> list[Row]:
     """The objects that these tasks made, or that processes of theirs or of these actors hold.
 
-    Ray tells of who holds an object by the address of the machine, of work by the id of its node.
+    Ray gives the address of the machine that holds an object, and the node's id for work.
     """
     tasks = list(tasks)
     addresses = {each["node_id"]: each["node_ip"] for each in nodes}
@@ -126,10 +125,7 @@ async def _ask(what: str, address: str) -> Any:
 
 
 def lacking(what: str, answer: Any) -> str | None:
-    """What an answer of Ray's does not tell of; None if that is nothing.
-
-    Ray forgets the oldest tasks and the actors that died first, when there are too many.
-    """
+    """What an answer of Ray's leaves out: it forgets the oldest tasks and dead actors. Or None."""
     if answer.partial_failure_warning:
         return f"Ray does not tell of all {what}: {answer.partial_failure_warning}"
     forgotten = answer.total - answer.num_after_truncation

@@ -85,10 +85,7 @@ def _class_name(target: Any) -> str:
 
 
 def _sizing(cluster: str, target: Any, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Have one for this process, which tells of its virtual cluster, and asks for no machines.
-
-    Ray's is one for all jobs, and stays.
-    """
+    """Have one for this process only, which shows its virtual cluster and asks for no machines."""
     nodes = functools.partial(attainable_nodes, cluster)
     answers = {"get_cluster_nodes": nodes, "send_resources_request": ask_for_nothing}
     known = inspect.signature(target.__ray_metadata__.modified_class.__init__).parameters
@@ -113,10 +110,10 @@ def ask_for_nothing(bundles: Any, label_selectors: Any = None) -> None:
 def _route(
     cluster: str, options: Mapping[str, Any], *, actor: bool, function: str
 ) -> tuple[WorkId, dict[str, Any]] | None:
-    """Ask where work runs, and submit it so; None to submit it as it is.
+    """The id and the options that send work to its place; None to submit it as it is.
 
-    If there is no room elsewhere, it waits for that of what submits it, which Ray frees while that
-    waits for it, or when that ends.
+    If there is no room elsewhere, it waits for the room of its parent, which Ray frees while the
+    parent waits for it, or when the parent ends.
     """
     from ray.util.scheduling_strategies import (
         NodeAffinitySchedulingStrategy,
@@ -262,8 +259,7 @@ def named_by(
 ) -> dict[str, Condition]:
     """The machines that work names by their resources, as `node:10.0.0.7`; ValueError without any.
 
-    Ray gives each machine such a resource so that work can be sent there. It is not shared out, so
-    it says where work runs and is not asked for.
+    Ray gives each machine such a resource. It says where work runs, and is not asked for.
     """
     wanted = [name for name, _ in demand.units if name.startswith(A_MACHINE)]
     if not wanted:

@@ -127,21 +127,20 @@ def run(
 ) -> int:
     """Run a command once its virtual cluster has its places; its exit code.
 
-    What we have reserved ends with us, as with every process that reserves, however we end.
+    What we have reserved ends with this process, however it ends.
     """
-    place = asking.show(given.name) if given.join else _reserve(asking, given)
+    if given.join:
+        place = asking.show(given.name)
+    else:
+        place = asking.create(
+            given.name,
+            VirtualCluster.from_dict(json.loads(given.spec)),
+            priority=given.priority,
+            deadline_s=given.deadline,
+            wait_s=FIRST_WAIT_S,
+        )
     _wait(asking, place)
     return _child(command, environment(given.name, address), lambda: _loss(asking, place))
-
-
-def _reserve(asking: VirtualClusters, given: argparse.Namespace) -> Mapping[str, Any]:
-    return asking.create(
-        given.name,
-        VirtualCluster.from_dict(json.loads(given.spec)),
-        priority=given.priority,
-        deadline_s=given.deadline,
-        wait_s=FIRST_WAIT_S,
-    )
 
 
 def _wait(asking: VirtualClusters, place: Mapping[str, Any]) -> None:

@@ -228,10 +228,9 @@ def _of(id: str) -> Iterator[None]:
 
 
 def reason_in(message: str | None) -> str:
-    """Why a job ended: what was said last, unless that is of the command; else what Ray says.
+    """Why a job ended: our last line, if it is the last of the log; else what Ray or pip says.
 
-    Ray's message ends with the last lines of the log where the job has failed, and with those of
-    pip where pip could not install what the job needs.
+    Ray's message ends with the last lines of the log, or of pip, where the job has failed.
     """
     said, _, log = (message or "").strip().partition("\n")
     last = log.rpartition("\n")[2]

@@ -164,8 +164,7 @@ class ManagerActor:
         reconciler.admission.commit()
 
     async def cluster_of(self, group: GroupId) -> tuple[str, str, bool] | None:
-        """Whose a placement group is: its virtual cluster, the one that is in, and whether it was
-        asked for as a placement group. None if it is none of ours."""
+        """A group's virtual cluster, its parent, and whether it is a nested placement group."""
         state = (await self._reconciler()).state
         if group not in state.groups:
             return None

@@ -166,7 +166,7 @@ class GroupProvisioner:
         seen = await self._try(self._ray.look(group.id), otherwise=None)
         known = self._state.groups.get(group.id)
         if seen is not None and known is not None:
-            self.found(seen)
+            self._hosts[seen.id] = seen.hosts
             self._touch(known)
             self._on_there(known, seen)
 

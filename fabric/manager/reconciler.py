@@ -150,9 +150,8 @@ class Reconciler:
     ) -> tuple[list[ClusterId], dict[str, str]]:
         """Ask again for these virtual clusters of heads before, or for all detached ones.
 
-        Says which are restored, each to its user of before, and why others are not. Asking again
-        is answered alike. NoSuchCluster, before any is asked for, for a name that is neither gone
-        nor there.
+        Returns which are restored, each to its old user, and why others are not. Asking again is
+        answered alike. NoSuchCluster, before any change, for a name that is neither gone nor there.
         """
         entries, now = self.state.entries, self._clock()
         gone = gone_of(record, entries, now)
@@ -207,8 +206,7 @@ class Reconciler:
     async def turn(self, *, everything: bool = False) -> None:
         """Look at Ray, and set right what differs from the cluster state.
 
-        `everything` also finds unknown placement groups that wait for places, as a reconciler that
-        crashed may leave behind.
+        `everything` also finds groups that wait and that a crashed reconciler has left behind.
         """
         if self._clock() >= self._knocked + self._settings.knock_s:
             self._knocked = self._clock()

@@ -140,10 +140,7 @@ class ManagerConnections:
     def call(
         self, method: str, args: Sequence[Any], timeout_s: float
     ) -> tuple[Any, Exception | None]:
-        """An answer, and what the manager raised instead of one.
-
-        TimeoutError; OSError or EOFError if it is gone.
-        """
+        """An answer, or what the manager raised. TimeoutError; OSError, EOFError if it is gone."""
         end = time.monotonic() + timeout_s
         packed = pickle.dumps((method, tuple(args)))
         line = self._take()

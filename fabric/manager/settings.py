@@ -16,8 +16,7 @@ class KeeperSettings:
     lease_s: float = 60.0
     """Seconds after which what was borrowed goes back, once nothing uses it."""
     grace_s: float = 3.0
-    """Seconds that Ray may take to give what the ledger has as free. Then the virtual cluster waits
-    again: other work has taken it."""
+    """Seconds that Ray may take to give what the ledger has free; then the cluster waits again."""
     settle_s: float = 1.5
     """Seconds until Ray's own view of a machine shows what has just been done there."""
     knock_s: float = 1.0
@@ -27,10 +26,6 @@ class KeeperSettings:
     turn_s: float = 0.25
     """Seconds between two looks at Ray."""
     machines_come: bool = False
-    """Whether machines are added for what waits, as Ray's autoscaler does. Then a request that is
-    too large for the machines of today waits; otherwise it is refused."""
+    """Whether machines are added for what waits: what is too large today is then not refused."""
     actors_without_resources: int | None = None
-    """The most actors with no resources in one virtual cluster; without it any number.
-
-    Each is a process that takes memory of its machine.
-    """
+    """The most actors with no resources, each of which takes memory, in one virtual cluster."""

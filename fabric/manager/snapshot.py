@@ -83,7 +83,7 @@ class Snapshot:
             "total": Resources.total(each.resources for each in vnodes).to_ray(),
             "available": Resources.total(self._free(each.id) for each in vnodes).to_ray(),
             "borrowed": Resources.total(ledger.borrowed(each.id) for each in vnodes).to_ray(),
-            "work": self._work(id),
+            "work": {str(state): reconciler.state.works.count(id, state) for state in WorkState},
             "actors_without_resources": reconciler.state.works.without_resources(id),
             "escapes": [e.reason for e in reconciler.escapes if e.cluster == id],
             "children": list(ledger.children(id)),
@@ -134,11 +134,6 @@ class Snapshot:
                 told = {"id": group.id, "bundle": bundle, "resources": piece.resources.to_ray()}
                 found.setdefault(piece.vnode, []).append(told)
         return found
-
-    def _work(self, id: ClusterId) -> dict[str, int]:
-        """How much work is in each state."""
-        works = self.reconciler.state.works
-        return {str(state): works.count(id, state) for state in WorkState}
 
     def _free(self, place: PlaceId) -> Resources:
         return Resources() if self._ledger.owner(place) == DEFAULT else self._ledger.free(place)

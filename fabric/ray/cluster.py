@@ -107,9 +107,9 @@ class RayCluster:
     ) -> RayCluster:
         """Attach to a Ray cluster that runs already: `host:port` of its head, or `auto`.
 
-        Without an authentication mode, RAY_AUTH_MODE decides, and where that is not set, none is
-        used. In mode `token`, RAY_AUTH_TOKEN_PATH names the file of the token. Raises
-        ClusterUnreachable at once where no Ray is, and after `timeout_s` where one is too slow.
+        The default of `auth_mode` is RAY_AUTH_MODE, else `disabled`. In mode `token`,
+        RAY_AUTH_TOKEN_PATH names the file of the token. Raises ClusterUnreachable at once where no
+        Ray is, and after `timeout_s` where one is too slow.
         """
         deadline = time.monotonic() + timeout_s
         mode = auth_mode_of(auth_mode)

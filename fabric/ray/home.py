@@ -25,8 +25,7 @@ LINGER_S = 5.0
 def own_folder(root: Path | None = None) -> Iterator[Path]:
     """Make a folder that is removed when we leave; first remove those of dead owners.
 
-    The owner holds a lock on a file inside for as long as it lives: a folder whose lock is free has
-    no owner any more.
+    A living owner holds a lock on a file inside, so a folder whose lock is free has no owner.
     """
     if root is None:
         usual = Path(tempfile.gettempdir())

@@ -216,8 +216,7 @@ def dashboard_url() -> str | None:
 class AutoscalerRequests:
     """The one request that Ray's autoscaler has; its second version keeps it elsewhere.
 
-    Each part is a text that only Ray understands, so that what others ask for is given back to Ray
-    as it was.
+    Each part is a text that only Ray understands: the parts of others go back to Ray unchanged.
     """
 
     TIMEOUT_S = 10.0
@@ -349,8 +348,7 @@ def module(name: str) -> Any:
 
 
 def starting() -> tuple[Any, Any, Any, Any]:
-    """What starts a Ray, for the Rays whose inside is known (`start.KNOWN`): `node`,
-    `services`, `worker` and `_raylet`."""
+    """The modules that start a Ray (`start.KNOWN`): `node`, `services`, `worker`, `_raylet`."""
     names = ("node", "services", "worker")
     node, services, worker = (module(f"ray._private.{name}") for name in names)
     return node, services, worker, module("ray._raylet")

@@ -44,8 +44,7 @@ PRELOAD = "FEDPILOT_PRELOAD"
 LEFT_OUT = ("start_api_server", "start_log_monitor", "start_monitor")
 
 NICENESS = "RAY_worker_niceness"
-"""How much nicer workers are than their raylet. Ray's own default, 15, leaves them next to nothing
-of a machine on which others compute."""
+"""How much nicer workers are than their raylet. Ray's 15 starves them on a busy machine."""
 
 QUIET: Mapping[str, str] = {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",

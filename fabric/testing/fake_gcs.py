@@ -1,14 +1,14 @@
-"""FakeRay: what a reconciler asks of Ray, answered by one object in memory, with faults on order.
+"""FakeRay: the Ray of a reconciler, as one object in memory, with faults on order.
 
-It places as Ray does, and Ray's habits that matter to a reconciler are kept:
+It places as Ray does, and keeps the habits of Ray that matter to a reconciler:
 
 * a placement group gets all of its places or none, and waits in line while there is no room;
 * when a machine dies, Ray looks for other places for the bundles that were there and for no others;
 * asking again for a group that exists changes nothing, and removing one that does not is no error;
 * what machines say of themselves may be `lag_s` old. Placing always looks at what is so now.
 
-Every call takes some turns of the event loop, before and after it takes effect, so a test that
-steps the loop can stop a reconciler at any point. Time is that of a manual clock.
+Every call takes turns of the event loop before and after its effect, so that a test can stop a
+reconciler at any point. Time is that of a manual clock.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from ..core.records import (
     SchedulingPolicy,
 )
 from ..core.resources import Resources
-from ..core.selectors import In, Selector
+from ..core.selectors import In
 from ..ray.control_plane.protocol import Observed, Seen, Shown, clear
 from .fake_cluster import ManualClock
 
@@ -341,7 +341,10 @@ class FakeRay:
             for rank, id in enumerate(order)
         ]
         bundles = [
-            Bundle(resources=each.resources, selector=_selector(each))
+            Bundle(
+                resources=each.resources,
+                selector={NODE_LABEL: In(each.machine)} if each.machine else each.selector,
+            )
             for each in (group.pieces[n] for n in lacking)
         ]
         found = fit(bundles, group.policy, able)
@@ -353,7 +356,3 @@ class FakeRay:
         """What was so when it last looked."""
         old = [told for at, told in self._past if at <= self.clock() - self.lag_s]
         return old[-1] if old else self._past[0][1]
-
-
-def _selector(piece: CarriedBundle) -> Selector:
-    return piece.selector if piece.machine is None else {NODE_LABEL: In(piece.machine)}

@@ -87,10 +87,7 @@ class AdmissionController:
         return self._file.closed
 
     def physical_demand(self) -> tuple[Resources, ...]:
-        """All that is held and all that waits, if more machines are needed; else nothing.
-
-        Ray's autoscaler is told the whole size that a cluster should have.
-        """
+        """All that is held and that waits, for the autoscaler; nothing if no machine is needed."""
         ledger = self.state.ledger
         waiting = [each for each in self.state.waiting if each.parent == ROOT]
         unmet = [bundle.resources for r in waiting for g in r.groups for bundle in g.bundles]
@@ -123,10 +120,9 @@ class AdmissionController:
             raise NoSuchCluster(request.parent, sorted(there))
 
     def enter(self, entry: Entry) -> None:
-        """Somebody asks for a virtual cluster of a new name: it is let in, or waits.
+        """Admit a virtual cluster of a new name, or have it wait.
 
-        NameTaken, NoSuchCluster for its parent, NeverFits; NotInTime if it is asked for again that
-        has ended meanwhile.
+        NameTaken, NoSuchCluster for its parent, NeverFits; NotInTime if it has ended meanwhile.
         """
         id = entry.request.id
         if (over := self.state.answers.get(_asking(entry))) is not None:

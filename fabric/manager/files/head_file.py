@@ -108,9 +108,9 @@ class HeadFile:
         drop: Collection[str] = (),
         wait_s: float = 0.0,
     ) -> None:
-        """Record these virtual clusters, if they have changed; what is dropped, is not gone.
+        """Record these virtual clusters if they have changed; those in `drop` are not gone.
 
-        Waits so long at most until it is on disk; it gets there all the same.
+        Returns after `wait_s` at most, and goes on writing.
         """
         kept = tuple(entries.values())
         if kept != self._kept or drop:

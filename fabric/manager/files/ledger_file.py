@@ -114,10 +114,7 @@ class LedgerFile:
         return state
 
     def save(self, state: ClusterState, notes: Mapping[str, Any] | None = None) -> None:
-        """Write what has changed since the last time, and notes with it.
-
-        The same object has to be given each time.
-        """
+        """Write what has changed in this same object since the last time, and notes with it."""
         ledger, changes = state.ledger, state.ledger.changes()
         entries = state.changed_entries()
         for id in entries - state.entries.keys():

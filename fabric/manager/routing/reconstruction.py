@@ -37,14 +37,9 @@ class Reconstruction:
         }
         self._missed = {group: self._missed.get(group, now) for group in unknown}
         sure = [group for group, since in self._missed.items() if now >= since + SURE_S]
-        owners = [(group, self._owner(group)) for group in sure]
-        return [(group, owner) for group, owner in owners if owner is not None]
-
-    def _owner(self, group: GroupId) -> ClusterId | None:
-        for id, entry in self._state.entries.items():
-            if not (entry.waiting or entry.group) and was_made_for(id, group):
-                return id
-        return None
+        owners = [id for id, e in state.entries.items() if not (e.waiting or e.group)]
+        of = {group: [id for id in owners if was_made_for(id, group)] for group in sure}
+        return [(group, ids[0]) for group, ids in of.items() if ids]
 
     def over(self, wanted: Container[GroupId], in_use: Container[GroupId]) -> list[WorkId]:
         """The work that is over: for a while Ray has neither waited for its group nor used it."""

@@ -68,8 +68,7 @@ class Router:
     def place(self, ask: Ask) -> Work | None:
         """Say where work runs; None if it may not wait and there is no room.
 
-        Asking again is answered like the first time. NoSuchCluster; TooLarge for what could never
-        run there.
+        Asking again is answered alike. NoSuchCluster; TooLarge for what could never run there.
         """
         state = self._state
         self._heard[ask.owner] = self._clock()

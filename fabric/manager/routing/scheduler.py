@@ -69,8 +69,8 @@ class Scheduler:
     def _soon_s(self, ask: Ask) -> float:
         """How long a task may wait for a flexible piece that others use.
 
-        Not at all, unless its like are known to be short and nobody is held who could run if the
-        pieces were idle: they were there first, and those who come later must not keep them busy.
+        Not at all, unless its kind is known to be short and no held work could run in these pieces
+        if they were idle: that was there first, and later tasks must not keep the pieces busy.
         """
         state, cluster = self._state, ask.cluster
         if ask.actor or self._times.task_s(kind_of(ask)) is None:

@@ -19,8 +19,7 @@ from ...core.routing.work import Work, alike
 from .messages import Ask
 
 PROOF_S = 0.1
-"""How long the first task of a kind may take, and the kind still count as short: as long as Ray
-takes to make a placement group."""
+"""How long the first task of a short kind may take: as long as Ray takes to make a group."""
 
 Kind = tuple[ClusterId, str, Hashable]
 

@@ -44,12 +44,14 @@ def probe(address: str, auth_mode: str, timeout_s: float, silent_s: float = SILE
     with _channel(address, options) as channel:
         if _answers(channel, address, auth_mode, min(timeout_s, silent_s)):
             return
-        if not _has_greeted(channel):
+        try:
+            grpc.channel_ready_future(channel).result(timeout=0.1)
+        except grpc.FutureTimeoutError:
             raise ClusterUnreachable(
                 address,
                 f"something listens there, and has said nothing for {min(timeout_s, silent_s):g} "
                 "s: no Ray, or one that hangs",
-            )
+            ) from None
         left = deadline - time.monotonic()
         if left > 0 and _answers(channel, address, auth_mode, left):
             return
@@ -94,14 +96,6 @@ def _answers(channel: grpc.Channel, address: str, auth_mode: str, timeout_s: flo
             case _:
                 reason = f"what listens there does not answer as Ray does: {error.details()}"
         raise ClusterUnreachable(address, reason) from None
-    return True
-
-
-def _has_greeted(channel: grpc.Channel) -> bool:
-    try:
-        grpc.channel_ready_future(channel).result(timeout=0.1)
-    except grpc.FutureTimeoutError:
-        return False
     return True
 
 

@@ -129,8 +129,8 @@ class RayControl(Protocol):
     ) -> Observed:
         """Look at the whole cluster.
 
-        Of the placement groups it finds those known, which should have so many bundles, and all
-        that have a place somewhere. What is not known and waits for places is found only where
-        `everything` is looked through, which takes longer the more groups there ever were.
+        Finds the placement groups in `known` (id to number of bundles) and all that have a place.
+        Unknown ones that wait are found with `everything`, which takes longer with every group
+        that there ever was.
         """
         ...
