@@ -26,9 +26,6 @@ Row = Mapping[str, Any]
 ALL = 2**31 - 1
 """More rows than there are: a limit would count those outside of the virtual cluster as well."""
 
-CHANNEL = (("grpc.max_receive_message_length", -1),)
-"""Without, no answer is taken that tells of more than a few thousand tasks."""
-
 TIMEOUT_S = 30
 TASK_ID = 48
 """Hexadecimal digits of the id of a task."""
@@ -107,7 +104,7 @@ async def _ask(what: str, address: str) -> Any:
     aggregator: Any = importlib.import_module("ray.dashboard.state_aggregator")
     manager: Any = importlib.import_module("ray.util.state.state_manager")
     common: Any = importlib.import_module("ray.util.state.common")
-    channel, source = private_ray.channel(address, CHANNEL), None
+    channel, source = private_ray.channel(address), None
     try:
         source = manager.StateDataSourceClient(channel, manager.GcsClient(address=address))
         for method in ("get_all_task_info", "get_all_actor_info", "get_object_info"):

@@ -277,16 +277,12 @@ def with_labels(original: Callable[..., Any], self: Any, *given: Any, **options:
     if labels:
         if current_id() is None:
             raise SpecError("node_labels: there are no virtual nodes here; enter a virtual cluster")
-        options["label_selector"] = {**(options.get("label_selector") or {}), **as_text(labels)}
+        for label, condition in labels.items():
+            if isinstance(condition, Exists | DoesNotExist):
+                raise SpecError(f"node_labels.{label}: wanted In or NotIn, found {condition}")
+        said = {label: str(condition) for label, condition in labels.items()}
+        options["label_selector"] = {**(options.get("label_selector") or {}), **said}
     return original(self, *given, **options)
-
-
-def as_text(labels: Mapping[str, Condition | str]) -> dict[str, str]:
-    """Conditions as Ray writes them."""
-    for label, condition in labels.items():
-        if isinstance(condition, Exists | DoesNotExist):
-            raise SpecError(f"node_labels.{label}: wanted In or NotIn, found {condition}")
-    return {label: str(condition) for label, condition in labels.items()}
 
 
 def _assigned() -> Resources:

@@ -122,11 +122,6 @@ class GroupProvisioner:
         task.add_done_callback(self._doing.discard)
         return order
 
-    async def settled(self) -> None:
-        """Wait until everything that was ordered is done."""
-        while self._doing:
-            await asyncio.gather(*self._doing)
-
     async def _carry_out(self, order: Order) -> None:
         try:
             await asyncio.gather(*(self._remove(group) for group in order.remove))

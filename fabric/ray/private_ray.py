@@ -177,8 +177,12 @@ def require(*purposes: str) -> None:
 # -- the control plane ----------------------------------------------------------------------------
 
 
-def channel(address: str, options: Sequence[tuple[str, Any]]) -> Any:
-    """A channel to the GCS, for coroutines, with the credentials that Ray would use."""
+def channel(address: str) -> Any:
+    """A channel to the GCS, for coroutines, with the credentials that Ray would use.
+
+    It takes answers of any length: gRPC's 4 MB are a few thousand tasks.
+    """
+    options = (("grpc.max_receive_message_length", -1),)
     return module(_CHANNEL.module).init_grpc_channel(address, options, asynchronous=True)
 
 

@@ -103,8 +103,7 @@ class AdmissionController:
     def check(self, request: Request) -> None:
         """Refuse what could never be let in. NameTaken, NoSuchCluster, NeverFits."""
         self._check_names(request)
-        impossible = self._never(request)
-        if impossible is not None:
+        if impossible := self._never(request):
             raise NeverFits(request.id, impossible.reason, impossible.most)
 
     def _never(self, request: Request) -> DoesNotFit | None:
@@ -131,12 +130,11 @@ class AdmissionController:
         self.state.enter(entry)
         self._statuses.asked(id)
         self.admit()
-        if id in self.state.entries and self.state.entries[id].waiting:
-            impossible = self._never(entry.request)
-            if impossible is not None:
-                self._strike(id, impossible.reason)
-                self.commit()
-                raise NeverFits(id, impossible.reason, impossible.most)
+        waits = id in self.state.entries and self.state.entries[id].waiting
+        if waits and (impossible := self._never(entry.request)):
+            self._strike(id, impossible.reason)
+            self.commit()
+            raise NeverFits(id, impossible.reason, impossible.most)
         self.commit()
 
     def admit(self) -> None:

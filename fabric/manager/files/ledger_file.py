@@ -73,16 +73,11 @@ class LedgerFile:
         try:
             with self._explained():
                 self._prepare()
+                (self.name,) = self._file.execute("SELECT name FROM ledger").fetchone()
+                """What tells the placement groups of this ledger from those of any other."""
         except BaseException:
             self._file.close()
             raise
-
-    @property
-    def name(self) -> str:
-        """What tells the placement groups of this ledger from those of any other."""
-        with self._explained():
-            (name,) = self._file.execute("SELECT name FROM ledger").fetchone()
-        return str(name)
 
     def load(self) -> ClusterState:
         """The cluster state as it was last saved."""
@@ -136,7 +131,7 @@ class LedgerFile:
                 answers = state.changed_answers()
                 self._write("answers", answers, state.answers, lambda ended: {"ended": ended})
                 for name, what in (notes or {}).items():
-                    self._note(name, what)
+                    self.write_note(name, what)
                 self._file.execute("COMMIT")
             except BaseException:
                 self.close()  # what was not written must not be told: it is loaded again
@@ -150,16 +145,14 @@ class LedgerFile:
 
     def write_note(self, name: str, what: Any) -> None:
         """Note something that the cluster state does not hold."""
+        values = name, json.dumps(what)
         with self._explained():
-            self._note(name, what)
+            self._file.execute("INSERT OR REPLACE INTO notes VALUES (?, ?)", values)
 
     def close(self) -> None:
         """Close the file; may be called twice."""
         self.closed = True
         self._file.close()
-
-    def _note(self, name: str, what: Any) -> None:
-        self._file.execute("INSERT OR REPLACE INTO notes VALUES (?, ?)", (name, json.dumps(what)))
 
     def _rows(self, table: str) -> dict[str, Any]:
         found = self._file.execute(f"SELECT id, what FROM {table}")

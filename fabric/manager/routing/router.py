@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Hashable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from typing import Protocol
@@ -17,7 +17,14 @@ from typing import Protocol
 from ...core.cluster_state import ClusterState
 from ...core.ledger import Ledger
 from ...core.places.borrowing import borrow
-from ...core.places.groups import CarriedBundle, GroupId, PlacementGroupRecord, Rebundling, Stuck
+from ...core.places.groups import (
+    CarriedBundle,
+    GroupId,
+    PlacementGroupRecord,
+    Rebundling,
+    Stuck,
+    was_made_for,
+)
 from ...core.records import ClusterId, ProcessId, SchedulingPolicy, Use, VNodeId, WorkId
 from ...core.resources import Resources
 from ...core.routing.eligibility import Never
@@ -27,12 +34,16 @@ from ...errors import NoSuchCluster, TooLarge
 from ...spec import ACTORS
 from ..settings import KeeperSettings
 from .messages import Ask, Placed
-from .reconstruction import Reconstruction
 from .scheduler import TRIES, Batches, Scheduler
 from .task_times import TaskTimes, kind_of
 
 SILENCE_S = 20.0
 """After which Ray is asked whether a process that says nothing is still there."""
+
+SURE_S = 1.0
+"""How long Ray must wait for a group before it is made again: its view of what waits is stale."""
+REBUILT_S = 5.0
+"""When work that Ray runs again counts as over, if nothing runs in its placement group."""
 
 
 class Bundles(Protocol):
@@ -166,12 +177,10 @@ class Router:
         """
         if ask.actor or not ask.wait or ask.inside or ask.id in self._state.works:
             return None
-        kind = kind_of(ask)
-        if not self._times.has_just_begun(kind) or not isinstance(
-            self._scheduler.choose(ask), AwaitGroup
-        ):
+        first_end = self._times.first_end(kind_of(ask))
+        if first_end is None or not isinstance(self._scheduler.choose(ask), AwaitGroup):
             return None
-        return self._times.first_end(kind)
+        return first_end
 
     def _hold(self, work: Work, *, together: bool) -> None:
         """Have work wait for a placement group: of its own, or of a task like it."""
@@ -367,3 +376,41 @@ class Router:
         behind = state.works.queues(work.group)
         if behind and work.state is WorkState.HELD:
             state.works.put(replace(behind[0], state=WorkState.HELD))
+
+
+class Reconstruction:
+    """Work whose result was lost and that Ray runs again on its own (lineage).
+
+    Ray waits for the placement group that the work had, and no process reports the end of the work.
+    """
+
+    def __init__(self, state: ClusterState, clock: Callable[[], float]) -> None:
+        self._state = state
+        self._clock = clock
+        self._missed: dict[GroupId, float] = {}
+        """Since when each placement group was missed."""
+        self._seen: dict[WorkId, float] = {}
+        """When Ray last ran work once more, or waited to."""
+
+    def missed(self, wanted: Iterable[GroupId]) -> list[tuple[GroupId, ClusterId]]:
+        """The placement groups to make once more, with the virtual clusters that they belong to."""
+        state, now = self._state, self._clock()
+        unknown = {
+            group for group in wanted if group not in state.groups and group not in state.works.busy
+        }
+        self._missed = {group: self._missed.get(group, now) for group in unknown}
+        sure = [group for group, since in self._missed.items() if now >= since + SURE_S]
+        owners = [id for id, e in state.entries.items() if not (e.waiting or e.group)]
+        of = {group: [id for id in owners if was_made_for(id, group)] for group in sure}
+        return [(group, ids[0]) for group, ids in of.items() if ids]
+
+    def over(self, wanted: Container[GroupId], in_use: Container[GroupId]) -> list[WorkId]:
+        """The work that is over: for a while Ray has neither waited for its group nor used it."""
+        now, works = self._clock(), self._state.works.of_owner(NOBODY)
+        self._seen = {
+            work.id: now
+            if work.group in wanted or work.group in in_use
+            else self._seen.get(work.id, now)
+            for work in works
+        }
+        return [id for id, at in self._seen.items() if now > at + REBUILT_S]

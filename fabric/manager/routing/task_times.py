@@ -54,15 +54,11 @@ class TaskTimes:
 
         return wait_s
 
-    def has_just_begun(self, kind: Kind) -> bool:
-        """Whether the first of a kind runs, and may yet prove to be short."""
+    def first_end(self, kind: Kind) -> asyncio.Event | None:
+        """Set once the first of a kind ends; None unless it runs and may yet prove to be short."""
         began = self._begun.get(kind)
-        if began is None or self._paces.task_s(kind) is not None:
-            return False
-        return self._clock() <= began + PROOF_S
-
-    def first_end(self, kind: Kind) -> asyncio.Event:
-        """What is set once the first of a kind has ended."""
+        if began is None or self._paces.task_s(kind) is not None or self._clock() > began + PROOF_S:
+            return None
         return self._first_ends.setdefault(kind, asyncio.Event())
 
     def began(self, work: Work) -> None:

@@ -30,8 +30,6 @@ common = private_ray.generated("common_pb2")
 tables = private_ray.generated("gcs_pb2")
 messages = private_ray.generated("gcs_service_pb2")
 
-ANY_LENGTH = (("grpc.max_receive_message_length", -1),)
-"""Answers of Ray grow with what there is; the usual 4 MB are a few thousand tasks."""
 RPC_TIMEOUT_S = 10.0
 REFUSALS, KNOCK_TIMEOUT_S = 3, 0.5
 PLACING_S, PLACING_POLL_S = 5.0, 0.002
@@ -57,7 +55,7 @@ class Gcs:
         self._raylets: dict[MachineId, tuple[str, int]] = {}
         self._names: dict[GroupId, str] = {}
         """Of placement groups that are somewhere and were not known, so as to ask for each once."""
-        self._channel = private_ray.channel(address, ANY_LENGTH)
+        self._channel = private_ray.channel(address)
         self._calls = private_ray.gcs_calls(self._channel)
 
     async def create(
