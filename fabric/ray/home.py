@@ -41,19 +41,18 @@ def own_folder(root: Path | None = None) -> Iterator[Path]:
             yield folder
     finally:
         # A process of Ray's that just starts would make the folder again.
-        deadline = time.monotonic() + LINGER_S
-        while _is_used(folder) and time.monotonic() < deadline:
-            time.sleep(0.05)
+        _unused_by(folder, time.monotonic() + LINGER_S)
         _remove(folder)
 
 
-def sweep(root: Path) -> None:
-    """Remove the folders of dead owners that no process uses."""
+def sweep(root: Path, linger_s: float = 0.0) -> None:
+    """Remove the folders of dead owners; wait so long for processes that still use one to end."""
+    deadline = time.monotonic() + linger_s
     for folder in root.glob(f"{PREFIX}*"):
         # An OSError says that it is in use, that it is not ours, or that it has just gone.
         with suppress(OSError), (folder / OWNER).open("r+") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if not _is_used(folder):
+            if _unused_by(folder, deadline):
                 _remove(folder)
 
 
@@ -65,6 +64,15 @@ def _remove(folder: Path) -> None:
             with suppress(OSError):
                 entry.unlink()
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def _unused_by(folder: Path, deadline: float) -> bool:
+    """Wait for the last processes of a Ray to end; whether they did until then."""
+    while _is_used(folder):
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(0.05)
+    return True
 
 
 def _is_used(folder: Path) -> bool:

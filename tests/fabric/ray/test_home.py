@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 from fedpilot.fabric.ray import home
@@ -59,6 +60,22 @@ def test_a_folder_that_a_process_still_uses_is_left_for_later(tmp_path: Path) ->
         assert folder.exists()
         user.communicate(b"\n")
     home.sweep(tmp_path)
+    assert not folder.exists()
+
+
+def test_a_sweep_waits_for_the_last_processes_that_use_a_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "fedpilot-used"
+    folder.mkdir()
+    (folder / "owner").touch()
+    idle = [sys.executable, "-uc", "print('up'); input()", str(folder)]
+    with subprocess.Popen(idle, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as user:
+        assert user.stdout is not None
+        assert user.stdin is not None
+        assert user.stdout.readline() == b"up\n"
+        ends = threading.Timer(0.3, user.stdin.close)
+        ends.start()
+        home.sweep(tmp_path, linger_s=60.0)
+        ends.join()
     assert not folder.exists()
 
 
