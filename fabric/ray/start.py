@@ -74,13 +74,8 @@ def quick_settings(preload: Sequence[str]) -> dict[str, str]:
     """What a private Ray is told by its environment; its processes import these modules first."""
     if not is_known():
         return {}
-    if not preload:
-        return dict(QUICK)
-    return {
-        **QUICK,
-        "RAY_preload_python_modules": "fedpilot.fabric.ray.preload",
-        PRELOAD: ",".join(preload),
-    }
+    module = {"RAY_preload_python_modules": "fedpilot.fabric.ray.preload"}
+    return {**QUICK, **module, PRELOAD: ",".join(preload)} if preload else dict(QUICK)
 
 
 def niceness() -> int:

@@ -149,10 +149,10 @@ class Gcs:
         answers = await asyncio.gather(
             *(self._ask("GetWorkerInfo", worker_id=bytes.fromhex(id)) for id in asked)
         )
-        known = {id: a.worker_table_data for id, a in zip(asked, answers, strict=True)}
+        workers = [answer.worker_table_data for answer in answers]
         return frozenset(
             id
-            for id, worker in known.items()
+            for id, worker in zip(asked, workers, strict=True)
             if not worker.is_alive or worker.worker_address.node_id.hex() not in self._raylets
         )
 

@@ -94,35 +94,27 @@ class RayControl(Protocol):
 
         Asking again for the same changes nothing.
         """
-        ...
 
     async def look(self, id: GroupId, /) -> Seen | None:
         """What has become of a placement group; None if there is none."""
-        ...
 
     async def remove(self, id: GroupId, /) -> None:
         """Remove a placement group, and what runs in it; one that is gone is no error."""
-        ...
 
     async def available(self) -> Mapping[MachineId, Resources]:
         """What Ray takes to be free on each machine."""
-        ...
 
     async def dead(self, actors: Collection[str], /) -> frozenset[str]:
         """Which of these actors have ended, or were never there."""
-        ...
 
     async def over(self, processes: Collection[ProcessId], /) -> frozenset[ProcessId]:
         """Which of these processes have ended, or were never there."""
-        ...
 
     async def bury(self) -> Sequence[MachineId]:
         """Tell Ray of machines that are there, but whose raylet is not; says which."""
-        ...
 
     async def running(self, jobs: Collection[JobId], /) -> Sequence[Running]:
         """The actors and tasks of these jobs that run now, as far as Ray reports them."""
-        ...
 
     async def observe(
         self, known: Mapping[GroupId, int], /, *, everything: bool = False
@@ -133,4 +125,3 @@ class RayControl(Protocol):
         Unknown ones that wait are found with `everything`, which takes longer with every group
         that there ever was.
         """
-        ...
